@@ -32,7 +32,7 @@ class FileRemover:
         return len(self._waiting)
 
     def retire(self, path: str, due_ms: int) -> None:
-        """Rename a file now and delete it at `due_ms`. Do nothing if it does not exist."""
+        """Rename a file and schedule it for deletion at `due_ms`. Do nothing if it is missing."""
         try:
             self._files.rename(path, path + DELETED_SUFFIX)
         except FileNotFoundError:
@@ -40,7 +40,7 @@ class FileRemover:
         heapq.heappush(self._waiting, (due_ms, path + DELETED_SUFFIX))
 
     def remove_later(self, path: str, due_ms: int) -> None:
-        """Delete a directory that has already been renamed at `due_ms`."""
+        """Schedule a directory, which has already been renamed, for deletion at `due_ms`."""
         heapq.heappush(self._waiting, (due_ms, path))
 
     def next_due_ms(self) -> int | None:

@@ -48,7 +48,7 @@ DIRECTORY = -1  # the size that list_dir reports for a folder
 
 
 class LogFile(Protocol):
-    """An open append-only file."""
+    """An open log file."""
 
     size: int
 
@@ -377,8 +377,8 @@ class DiskFiles:
         self.sync_dir(os.path.dirname(path) or ".")
 
     def _new_file(self, path: str) -> int:
-        """Create and open a new file. Remove an existing entry of that name first, be it a leftover
-        of a crash or a malicious link, which is not followed."""
+        """Create and open a new file. If the name exists, left over from a crash or as a malicious
+        link, remove it first; a link is not followed."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFE
         try:
             return os.open(path, flags, self._mode)

@@ -159,7 +159,7 @@ class SegmentManifest:
 
     def claim(self, claims: Iterable[Claim]) -> None:
         """Claim sealed segments that are durable. The claims are written but not synced, because
-        an older manifest is also true."""
+        a manifest without them is also correct."""
         self._append(b"".join(map(self._packed, claims)))
 
     def claim_aborted(self, claims: Sequence[Claim]) -> None:

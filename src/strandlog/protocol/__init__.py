@@ -1,1 +1,1 @@
-"""Wire messages, without any I/O: bytes or lines in, structures out, and back."""
+"""Encoding and decoding of wire messages and stored records, without any I/O."""

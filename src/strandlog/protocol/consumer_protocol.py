@@ -1,7 +1,7 @@
-"""Subscription and assignment bytes that members of a `consumer` group exchange.
+"""Encodes and decodes the subscriptions and assignments that `consumer` group members exchange.
 
-The broker passes these bytes through and decodes them only to find the subscribed topics and the
-partitions that a member owns.
+The broker passes these bytes through unchanged and decodes them only to find the subscribed topics
+and the partitions that a member owns.
 
     Subscription                              Assignment
       int16   version                           int16   version
@@ -11,12 +11,12 @@ partitions that a member owns.
       int32   generation          (v2+)
       string? rack                (v3+)
 
-A version above 3 is read as 3 and the rest is ignored: Kafka guarantees that later versions only
-add fields at the end. Version 3 is written unless the caller asks for less. Negative versions,
-short bytes and impossible lengths are `DataError`s.
+A version above 3 is read as version 3 and the remaining bytes are ignored: Kafka guarantees that
+later versions only add fields at the end. Version 3 is written unless the caller requests an older
+one. Negative versions, truncated data and invalid lengths raise `DataError`.
 
-`Sticky` user data (the eager "sticky" assignor of Java clients) is
-`[]topic, []partition; int32 generation`, the last field missing in its first version.
+The user data of Java's eager "sticky" assignor is `[]topic, []partition; int32 generation`; its
+first version lacks the last field.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def encode_assignment(assignment: Assignment, version: int = LATEST_VERSION) -> 
 
 
 def decode_assignment(data: bytes) -> Assignment:
-    """An empty SyncGroup response assigns nothing."""
+    """Decode an assignment; empty bytes, as in an empty SyncGroup response, assign nothing."""
     if not data:
         return Assignment(())
     reader = Reader(data)
@@ -99,7 +99,7 @@ def decode_assignment(data: bytes) -> Assignment:
 
 
 def decode_sticky_user_data(data: bytes) -> tuple[tuple[TopicPartition, ...], int]:
-    """The partitions that an eager sticky member owned, and in which generation."""
+    """Return the partitions that an eager sticky member owned, and the generation."""
     reader = Reader(data)
     partitions = _read_partitions(reader)
     return partitions, reader.int32() if reader.remaining else NO_GENERATION

@@ -1,6 +1,6 @@
 """Keys and values of `__consumer_offsets`, byte for byte as Apache Kafka writes them.
 
-Each begins with an int16 version; the version of a key is also the type of the record.
+Each starts with an int16 version; the version of a key also identifies the type of the record.
 
     key                                  value (null = tombstone)
     v0, v1  offset                       offset
@@ -25,10 +25,10 @@ Each begins with an int16 version; the version of a key is also the type of the 
                                              bytes   subscription
                                              bytes   assignment
 
-Version 4 of both values is the same with compact lengths and tagged fields. We read values of
-versions 0 to 4 and write version 3, which every Kafka since 2.3 reads. A key of another version
-belongs to a kind of record that we do not keep: `decode_key` answers None. A value of a newer
-version, or one that is cut short, is a `DataError`.
+Version 4 of both values adds compact lengths and tagged fields. We read values of versions 0 to 4
+and write version 3, which Kafka 2.3 and later can read. A key of any other version belongs to a
+type of record that we do not support: `decode_key` returns None. A value that is truncated or of a
+newer version raises `DataError`.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def encode_key(key: OffsetKey | GroupKey) -> bytes:
 
 
 def decode_key(data: bytes) -> OffsetKey | GroupKey | None:
-    """Decode a key; None for an unknown type of record."""
+    """Decode a key; return None for an unknown type of record."""
     reader = Reader(data)
     version = reader.int16()
     if 0 <= version <= OFFSET_KEY_VERSION:
@@ -136,7 +136,7 @@ def decode_offset(data: bytes) -> OffsetAndMetadata:
     offset = reader.int64()
     leader_epoch = reader.int32() if version >= 3 else -1
     metadata = _text(reader, version)()
-    # What follows (expire timestamp of v1, tagged fields of v4) changes nothing for us.
+    # The remaining fields (expire timestamp of v1, tagged fields of v4) are ignored.
     return OffsetAndMetadata(offset, leader_epoch, metadata, reader.int64())
 
 
@@ -186,7 +186,7 @@ def _read_member(reader: Reader, version: int) -> MemberValue:
     group_instance_id = _nullable_text(reader, version)() if version >= 3 else None
     client_id, client_host = text(), text()
     first_timeout_ms = reader.int32()
-    # Version 0 knew one time-out only; it served for rebalances as well.
+    # Version 0 has a single time-out, which applies to both sessions and rebalances.
     session_timeout_ms = reader.int32() if version >= 1 else first_timeout_ms
     subscription, assignment = byte_string(), byte_string()
     if flexible:

@@ -1,4 +1,4 @@
-"""JSON-lines messages of the node protocol, in Maelstrom's envelope. Parses and formats; no I/O.
+"""Parses and formats the node protocol's JSON lines, which use Maelstrom's envelope; no I/O.
 
     request   {"src": "c1", "dest": "n1", "body": {"type": T, "msg_id": 2, …}}
     reply     {"src": "n1", "dest": "c1", "body": {"type": "T_ok", "in_reply_to": 2,
@@ -19,20 +19,20 @@
     commit_offsets          offsets {key: offset}
     list_committed_offsets  keys [key, …]                      offsets {key: offset}
 
-The last four are Maelstrom's `kafka` workload. Fields in brackets are added on demand, because
-the plain replies are compared byte for byte. `message` and `msg` are any JSON value.
+The last four are Maelstrom's `kafka` workload. Fields in brackets are only added on demand, because
+the plain replies are compared byte for byte. `message` and `msg` are arbitrary JSON values.
 
-What is not understood is answered, never dropped and never fatal:
+Invalid input is always answered; it is never dropped and never fatal:
 
-- Every line that is not blank gets exactly one reply. It goes to `src` if that is a string, else to
-  null, and carries `in_reply_to` if `msg_id` is a whole number. A request without `msg_id` is
-  served; its reply has no `in_reply_to`.
-- JSON is taken as its standard has it: UTF-8, no NaN or Infinity, no number beyond a float. A whole
-  number is neither true nor 1.0. Fields that are not listed above are ignored.
-- Limits: `MAX_LINE_BYTES` a line, `MAX_DEPTH` levels in a message, offsets below 2^63.
+- Every line that is not blank gets exactly one reply. It is addressed to `src` if that is a string,
+  otherwise to null, and has `in_reply_to` if `msg_id` is an integer. A request without `msg_id` is
+  handled normally; its reply has no `in_reply_to`.
+- JSON is parsed strictly: UTF-8, no NaN or Infinity, no number beyond the range of a float. Neither
+  true nor 1.0 is accepted as an integer. Fields that are not listed above are ignored.
+- Limits: `MAX_LINE_BYTES` per line, `MAX_DEPTH` levels in a message, offsets below 2^63.
 
-A message is kept as compact ASCII JSON. A value that another program wrote and that is no JSON
-comes back as text.
+A message is stored as compact ASCII JSON. If another program wrote a value that is not JSON, it is
+returned as a string.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ Body = Mapping[str, Any]
 
 
 class Envelope(NamedTuple):
-    """A line as far as it could be parsed: enough to reply even if it is invalid."""
+    """The parsed parts of a line; enough to send a reply even if the line is invalid."""
 
     src: str | None = None
     dest: str | None = None
@@ -139,13 +139,13 @@ class Envelope(NamedTuple):
 
 
 class LineSplitter:
-    """Splits bytes into lines. Of a line over the limit only the beginning is kept."""
+    """Splits bytes into lines. Only the beginning of an overlong line is kept."""
 
     def __init__(self) -> None:
         self._rest = bytearray()
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The lines that these bytes complete, without their line ends."""
+        """Add bytes; return the lines that they complete, without line endings."""
         first, *others = data.split(b"\n")
         self._keep(first)
         lines = []
@@ -155,13 +155,13 @@ class LineSplitter:
         return lines
 
     def finish(self) -> bytes:
-        """The bytes after the last line end."""
+        """Return and clear the bytes after the last line ending."""
         line = bytes(self._rest)
         self._rest.clear()
         return line
 
     def _keep(self, part: bytes) -> None:
-        # One byte over the limit stays, so that the reader of the line can tell.
+        # Keep one byte beyond the limit, so that `read_envelope` can detect an overlong line.
         self._rest += part[: max(0, MAX_LINE_BYTES + 1 - len(self._rest))]
 
 
@@ -190,7 +190,7 @@ def read_envelope(line: bytes) -> Envelope:
 
 
 def parse_request(envelope: Envelope) -> Request:
-    """Decode the request in an envelope; `DataError` if it is invalid."""
+    """Decode the request in an envelope; raise `DataError` if it is invalid."""
     if envelope.problem:
         raise MalformedMessageError(envelope.problem)
     kind = envelope.body.get("type")
@@ -218,7 +218,7 @@ _loads = json.JSONDecoder(parse_float=_finite, parse_constant=_reject_constant).
 
 
 def shown(value: object) -> str:
-    """A value, shortened for an error message."""
+    """Return a representation of a value, shortened for error messages."""
     return reprlib.repr(value)
 
 
@@ -309,7 +309,7 @@ _PARSERS: dict[str, Callable[[Body], Request]] = {
 def format_reply(
     node_id: str | None, envelope: Envelope, kind: str, fields: Mapping[str, Any], msg_id: int
 ) -> bytes:
-    """One reply line, spaced as the samples are."""
+    """Format a reply as one line, with the same spacing as the protocol's examples."""
     body: dict[str, Any] = {"type": kind}
     if envelope.msg_id is not None:
         body["in_reply_to"] = envelope.msg_id
@@ -319,7 +319,7 @@ def format_reply(
 
 
 def error_fields(code: int, text: str) -> dict[str, Any]:
-    """The body of an error reply."""
+    """Return the fields of an error reply."""
     return {"code": code, "text": text[:MAX_ERROR_CHARACTERS]}
 
 
@@ -329,7 +329,7 @@ def encode_message(value: Any) -> bytes:
 
 
 def decode_message(value: bytes | None) -> Any:
-    """Decode a stored message; text if its writer stored something other than JSON."""
+    """Decode a stored message; return a string if it is not valid JSON."""
     if value is None:
         return None
     try:

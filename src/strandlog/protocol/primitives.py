@@ -1,18 +1,18 @@
-"""Reader and writer for Kafka's primitive types, big-endian.
+"""Reader and writer for Kafka's primitive types, which are big-endian.
 
     type              bytes                                           null
     int8 … int64      1, 2, 4, 8, two's complement                    -
-    uvarint           7 bits a byte, low first, high bit = more       -
+    uvarint           7 bits per byte, low first, high bit = more     -
     string            int16 length, UTF-8                             length -1
     bytes             int32 length, bytes                             length -1
     array             int32 count, items                              count -1
     compact_…         uvarint length or count plus one, then the same 0
     tagged fields     uvarint count, then tag, size, bytes of each    -
 
-The reader checks every length against the bytes that are left before it allocates anything; an
-array must have room for its items at their smallest. Invalid bytes raise `DataError`, never
-IndexError, MemoryError or UnicodeDecodeError. The writer rejects text and arrays that their length
-field cannot express, so everything written can be read back.
+The reader checks every length against the remaining bytes before it allocates anything; for an
+array, it assumes the minimum size of each item. Invalid bytes raise `DataError`, never IndexError,
+MemoryError or UnicodeDecodeError. The writer rejects strings and arrays that are too long for their
+length field, so everything written can be read back.
 """
 
 from __future__ import annotations
@@ -93,11 +93,11 @@ class Reader:
         return self._present(self._bytes(self.uvarint() - 1))
 
     def array(self, read_item: Callable[[], Item], item_min_bytes: int) -> list[Item]:
-        """Items of at least `item_min_bytes` each; a null array is an empty one."""
+        """Read an array whose items have at least `item_min_bytes` each; null reads as empty."""
         return self._items(self.int32(), read_item, item_min_bytes)
 
     def int32_array(self) -> arrays.array[int]:
-        """An array of numbers, read at once; a null one is empty."""
+        """Read an array of numbers in one operation; null reads as empty."""
         count = self.int32()
         if not -1 <= count <= self.remaining // _INT32.size:
             raise DataError(f"{count} items cannot be in the {self.remaining} bytes that are left")
@@ -107,7 +107,7 @@ class Reader:
         return self._items(self.uvarint() - 1, read_item, item_min_bytes)
 
     def skip_tagged_fields(self) -> None:
-        """Skip fields that a later version may have added; each has its own size."""
+        """Skip tagged fields, which newer versions may have added; each is prefixed by its size."""
         for _ in range(self.uvarint()):
             self.uvarint()
             self._take(self.uvarint())
@@ -208,7 +208,7 @@ class Writer:
 
 
 def encoded_text(text: str) -> bytes:
-    """UTF-8 of a text that fits into Kafka's string type; `DataError` when it does not."""
+    """Encode a string as UTF-8; raise `DataError` if it is too long for Kafka's string type."""
     try:
         data = text.encode()
     except UnicodeEncodeError as error:

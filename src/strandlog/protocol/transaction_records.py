@@ -7,10 +7,10 @@
                                  int8   state
                                  []?    topic:   string name, [] int32 partition
                                  int64  last update, ms
-                                 int64  start, ms; -1 if none is open
+                                 int64  start, ms; -1 if no transaction is open
 
-Both begin with an int16 version. Version 1 of the value is the same with compact lengths and tagged
-fields, which strandlog does not use. It reads both versions and writes version 0.
+Both start with an int16 version. Version 1 of the value adds compact lengths and tagged fields,
+which strandlog does not use. It reads both versions and writes version 0.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def encode_key(transactional_id: str) -> bytes:
 
 
 def decode_key(data: bytes) -> str | None:
-    """The transactional id; None for a kind of record that is not ours."""
+    """Return the transactional id; None for an unknown type of record."""
     reader = Reader(data)
     return reader.string() if reader.int16() == KEY_VERSION else None
 
@@ -92,7 +92,7 @@ def encode_value(value: TransactionValue) -> bytes:
 
 
 def decode_value(data: bytes) -> TransactionValue:
-    """`DataError` when the bytes are not one."""
+    """Decode a value; raise `DataError` if the bytes are invalid."""
     reader = Reader(data)
     version = reader.int16()
     if not 0 <= version <= NEWEST_READABLE_VALUE:

@@ -1,1 +1,1 @@
-"""Kafka's wire protocol, without any I/O: frames, headers, messages, versions."""
+"""Kafka's wire protocol: frames, headers, messages and versions, without any I/O."""

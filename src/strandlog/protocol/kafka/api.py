@@ -1,8 +1,8 @@
 """Kafka's APIs: the key, the name and the first flexible version of each.
 
-Flexible versions have compact lengths and tagged fields, in the header as well. Which versions of
-an API the broker handles is declared beside its handler (`server/kafka/handlers`), those of the
-client in `client/wire/apis.py`.
+Flexible versions use compact lengths and tagged fields, in the header as well. The versions that
+the broker supports are declared next to each handler (`server/kafka/handlers`), those of the client
+in `client/wire/apis.py`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ NEVER_FLEXIBLE = 1000
 
 
 class Api(NamedTuple):
-    """One Kafka API, as every broker and client knows it."""
+    """The definition of one Kafka API."""
 
     key: int
     name: str
@@ -74,5 +74,5 @@ LIST_TRANSACTIONS = Api(66, "ListTransactions", 0)
 LIST_CONFIG_RESOURCES = Api(74, "ListConfigResources", 0)
 DESCRIBE_TOPIC_PARTITIONS = Api(75, "DescribeTopicPartitions", 0)
 
-# Every constant above, so that an API is written down once.
+# Collected from the constants above, so that each API is declared only once.
 API_BY_KEY = {each.key: each for each in tuple(globals().values()) if isinstance(each, Api)}

@@ -1,13 +1,13 @@
-"""Decodes any request or response by its schema, and validates every length.
+"""Decodes any request or response according to its schema, and validates every length.
 
-For each version one Python function is generated and compiled when it is first needed. For a small
-message it looks like this:
+A Python function is generated and compiled for each version when it is first needed. For a small
+message, it looks like this:
 
     def read(frame, p, left):
         v0, p = compact_text(frame, p)              group id
-        v1, = unpack2(frame, p); p += 4             neighbouring fields of fixed size, all at once
-        c3, p = compact_count(frame, p)             array: its length fits into the bytes left
-        left -= c3                                  limit on the items of all arrays together
+        v1, = unpack2(frame, p); p += 4             adjacent fixed-size fields, in one call
+        c3, p = compact_count(frame, p)             array length, checked against the bytes left
+        left -= c3                                  limit on the total number of array items
         if left < 0: too_many()
         v3 = []
         for _ in range(c3): ...
@@ -15,21 +15,21 @@ message it looks like this:
         return new(T4, (v0, v1, v3))
 
 A structure becomes a named tuple with exactly the fields of its version; handlers read newer fields
-with `getattr` and a default. Times are `timedelta`, uuids `uuid.UUID` or None for the zero one.
-Unknown tagged fields are skipped, because newer peers may send them.
+using `getattr` with a default. Durations become `timedelta`, and uuids `uuid.UUID`, or None if all
+zero. Unknown tagged fields are skipped, because newer peers may send them.
 
-Every length is checked against the bytes that are left before anything is allocated, so a message
-costs memory in proportion to the bytes that arrived. An object takes more memory than the one byte
-of an empty name, so no array is longer than MAX_ARRAY_LENGTH, and all arrays of a message have at
-most `left` items together: decoding, handling and answering an item takes longer than sending it.
-For the same reason a string has at most 32,767 bytes, as in Kafka, and a structure has at most
-`MAX_TAGGED_FIELDS`.
+Every length is checked against the remaining bytes before anything is allocated, so memory use is
+proportional to the bytes received. An item can be as small as the one byte of an empty name, but
+its object takes far more memory, and decoding, handling and answering it takes longer than sending
+it. So no array may be longer than MAX_ARRAY_LENGTH, and all arrays of a message together may have
+at most `left` items. For the same reason, a string may have at most 32,767 bytes, as in Kafka, and
+a structure at most `MAX_TAGGED_FIELDS` tagged fields.
 
 `request_steps` generates the same function as a generator that yields after each item, so that a
 request with many items does not block the event loop.
 
-Invalid bytes raise `DataError`, truncated ones `DataError`, `struct.error` or `IndexError`; the
-`decode_*` functions turn all of them into `DataError`.
+The generated functions raise `DataError` for invalid bytes, and `DataError`, `struct.error` or
+`IndexError` for truncated ones; the `decode_*` functions convert all of these to `DataError`.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ from strandlog.protocol.kafka.schemas import (
     unwrap,
 )
 
-Reader = Callable[..., Any]  # frame, position and how many items there may be
+Reader = Callable[..., Any]  # takes the frame, the position and the maximum number of items
 
 MAX_ARRAY_LENGTH = 1_000_000
 ANY_NUMBER = 2**62
@@ -71,8 +71,8 @@ _UNREADABLE = (DataError, struct.error, IndexError, ValueError, OverflowError)
 def decode_request(
     api_key: int, version: int, frame: memoryview, position: int, max_items: int = ANY_NUMBER
 ) -> Any:
-    """Decode the body of a request; `DataError` if the bytes are not one, or if its arrays have
-    more than `max_items` items."""
+    """Decode the body of a request; raise `DataError` if the bytes are invalid or its arrays have
+    more than `max_items` items in total."""
     try:
         return request_reader(api_key, version)(frame, position, max_items)
     except _UNREADABLE as error:
@@ -82,7 +82,7 @@ def decode_request(
 def decode_request_steps(
     api_key: int, version: int, frame: memoryview, position: int, max_items: int
 ) -> Generator[None, None, Any]:
-    """`decode_request` as a generator that yields after each item of an array."""
+    """Do the same as `decode_request`, yielding after each item of an array."""
     try:
         return (yield from request_steps(api_key, version)(frame, position, max_items))
     except _UNREADABLE as error:
@@ -90,7 +90,7 @@ def decode_request_steps(
 
 
 def decode_response(api_key: int, version: int, frame: memoryview, position: int) -> Any:
-    """Decode the body of a response; `DataError` if the bytes are not one."""
+    """Decode the body of a response; raise `DataError` if the bytes are invalid."""
     try:
         return response_reader(api_key, version)(frame, position)
     except _UNREADABLE as error:
@@ -103,19 +103,19 @@ def _unreadable(kind: str, api_key: int, version: int, error: Exception) -> Data
 
 @cache
 def request_reader(api_key: int, version: int) -> Reader:
-    """The reader of one version of a request."""
+    """Return the reader for one version of a request."""
     return _reader(request_schema(api_key, version))
 
 
 @cache
 def response_reader(api_key: int, version: int) -> Reader:
-    """The reader of one version of a response."""
+    """Return the reader for one version of a response."""
     return _reader(response_schema(api_key, version))
 
 
 @cache
 def request_steps(api_key: int, version: int) -> Callable[..., Generator[None, None, Any]]:
-    """The reader of one version of a request, as a generator that returns the request."""
+    """Return the reader for one version of a request, as a generator that returns the request."""
     return _reader(request_schema(api_key, version), in_slices=True)
 
 
@@ -126,7 +126,7 @@ def _reader(schema: Any, *, in_slices: bool = False) -> Reader:
 
 
 class _Source:
-    """A function that is being written."""
+    """Generates the source code of a reader function."""
 
     def __init__(self, *, in_slices: bool = False) -> None:
         self._in_slices = in_slices
@@ -137,19 +137,19 @@ class _Source:
     def compiled(self, result: str) -> Reader:
         head = [f"def read(frame, p, left={ANY_NUMBER}):"]
         if self._in_slices:
-            head.append("    yield")  # a generator even without arrays
+            head.append("    yield")  # makes it a generator even if it has no arrays
         text = "\n".join([*head, *self._lines, f"    return {result}"])
-        exec(text, self._names)  # our own text, made of kio's field names and nothing else
+        exec(text, self._names)  # safe: the source is ours, apart from kio's field names
         read: Reader = self._names["read"]
         return read
 
     def entity(self, target: str, schema: Any) -> None:
-        """Write what reads a structure into the variable `target`."""
+        """Generate code that reads a structure into the variable `target`."""
         flexible: bool = schema.__flexible__
         plain = [field for field in fields(schema) if "tag" not in field.metadata]
         tagged = [field for field in fields(schema) if "tag" in field.metadata]
         variables = [f"{target}_{field.name}" for field in (*plain, *tagged)]
-        run: list[tuple[str, str]] = []  # neighbours of fixed size: (variable, letter)
+        run: list[tuple[str, str]] = []  # adjacent fixed-size fields: (variable, format character)
         for variable, field in zip(variables, plain, strict=False):
             letter = _letter(field)
             if letter:
@@ -241,14 +241,14 @@ class _Source:
         self._lines.append("    " * self._depth + line)
 
     def _name(self, value: object) -> str:
-        """A name for something that the function needs."""
+        """Make a value available to the generated function; return its name there."""
         name = f"k{len(self._names)}"
         self._names[name] = value
         return name
 
 
 def _letter(field: Field[Any]) -> str:
-    """The letter of a field in a struct; none for times, which become objects."""
+    """Return the struct format character of a fixed-size field; "" if it is read another way."""
     kafka_type = field.metadata.get("kafka_type", "")
     if kafka_type not in FIXED or element_of(unwrap(field.type)[0]) is not None:
         return ""
@@ -272,11 +272,11 @@ def _tagged_reader(readers: dict[int, tuple[int, Reader]], defaults: list[Any]) 
     return read
 
 
-# -- what the functions call ---------------------------------------------------------------------
+# -- helpers of the generated functions ----------------------------------------------------------
 
 
 def _primitive(kafka_type: str, flexible: bool, nullable: bool) -> str:
-    """The name of what reads one value."""
+    """Return the name of the helper that reads one value."""
     if kafka_type in FIXED or kafka_type == "uuid":
         return kafka_type
     kind = "text" if kafka_type == "string" else "data"
@@ -324,7 +324,7 @@ def _compact_count(frame: memoryview, position: int) -> tuple[int, int]:
 
 
 def _fitting(count: int, frame: memoryview, position: int) -> tuple[int, int]:
-    if count > len(frame) - position:  # each has a byte at least
+    if count > len(frame) - position:  # each item has at least one byte
         raise DataError(f"an array of {count} elements does not fit into its message")
     if count > MAX_ARRAY_LENGTH:
         raise DataError(
@@ -356,7 +356,7 @@ def _read_uuid(frame: memoryview, position: int) -> tuple[UUID | None, int]:
     return _uuid_of(bytes(frame[position : position + 16])), position + 16
 
 
-@lru_cache(maxsize=4096)  # the same topics, again and again
+@lru_cache(maxsize=4096)  # requests name the same topics again and again
 def _uuid_of(data: bytes) -> UUID | None:
     if len(data) < 16:
         raise DataError("a message ends in the middle of a uuid")

@@ -1,12 +1,13 @@
-"""Encodes any request or response by its schema.
+"""Encodes any request or response according to its schema.
 
-An encoder takes a dictionary with every field that any version knows, and writes those of its
-version; a field that the dictionary lacks gets the schema's default. The encoder of a version is
-compiled when it is first needed. So is kio loaded, whose schemas take longer to load than all else
-that a broker does before it listens; the server builds the newest encoders right after its start.
+An encoder takes a dictionary with the fields of all versions and writes those of its own version;
+missing fields get the schema's default. The encoder of a version is built when it is first needed.
+kio is also loaded on demand, because its schemas take longer to load than everything else that a
+broker does before it listens; the server builds the newest encoders right after start-up.
 
-Times are plain milliseconds, errors plain codes, uuids `uuid.UUID` or None. An array may be given
-as `bytes`: the result of `array_encoder`, which encodes an array once for many responses.
+Times are integers in milliseconds, errors are integer codes, and uuids are `uuid.UUID` or None. An
+array may be passed as `bytes`, the result of an `array_encoder`, which encodes an array once for
+use in many responses.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def _encoder(schema: Any) -> Callable[[Mapping[str, Any]], bytes]:
 def encode_response_steps(
     api_key: int, version: int, body: Mapping[str, Any]
 ) -> Generator[None, None, bytes]:
-    """Encode the body of a response; yields after each structure in an array."""
+    """Encode the body of a response, yielding after each structure in an array."""
     parts: list[bytes] = []
     yield from _entity_steps(response_schema(api_key, version))(body, parts)
     return b"".join(parts)
@@ -70,7 +71,7 @@ def encode_response_steps(
 
 @cache
 def _entity_steps(schema: Any) -> StepsWriter:
-    """`_entity_writer` as a generator."""
+    """Return the same writer as `_entity_writer`, but as a generator."""
     flexible: bool = schema.__flexible__
     plain: list[tuple[str, Writer, StepsWriter | None, Any]] = []
     tagged: list[tuple[int, str, Writer]] = []
@@ -200,7 +201,7 @@ def _field_writer(field: Field[Any], flexible: bool) -> Writer:
 
 
 def _message_writer(write: Writer) -> Writer:
-    """Messages quote what a client sent, and could exceed the longest string."""
+    """Return a writer that shortens messages, which quote client input and could be too long."""
 
     def write_shortened(value: str | None, parts: list[bytes]) -> None:
         write(value and shortened(value), parts)

@@ -2,13 +2,13 @@
 
     frame: i32 length | i16 api key | ... that many bytes
 
-A length that is negative or over the limit raises: what follows cannot be a frame. Only Produce
-requests, which carry records, may be as large as the limit; all others have a lower one, because a
-decoded request takes several times as much memory as its bytes. Memory grows with the bytes that
-have arrived, never with an announced length. Each frame is a read-only view of one buffer that is
-not written to again, so a batch inside it goes to disk without a copy; a frame that arrived in one
-piece is not copied at all, any other is copied once. Frames that are not cut yet cost no more than
-their bytes, however small they are.
+A negative length or one over the limit raises, because the stream cannot be valid. Only Produce
+requests, which carry records, may be as large as the limit; all others have a lower limit, because
+a decoded request takes several times as much memory as its bytes. Memory use grows with the bytes
+received, never with an announced length. Each frame is a read-only view of a buffer that is not
+modified afterwards, so a batch in it is written to disk without copying. A frame that arrives in a
+single chunk is not copied at all; any other is copied once. Frames that have not been cut yet take
+no more memory than their bytes, however small they are.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ START_SIZE = LENGTH_SIZE + 2  # with the api key
 PRODUCE = 0
 NOTHING = memoryview(b"")
 
-# Read as lengths they are over any limit that is sensible: more than 300 MB.
+# Interpreted as lengths, these exceed any sensible limit: they are all above 300 MB.
 _HTTP_STARTS = frozenset({b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"OPTI", b"PATC", b"PRI "})
 _TLS_HANDSHAKE = b"\x16\x03"
 
 
 class FrameSplitter:
-    """The frames of one connection."""
+    """Splits the byte stream of one connection into frames."""
 
     __slots__ = ("_buffer", "_limit_bytes", "_other_limit_bytes", "_uncut", "_wanted")
 
     def __init__(self, limit_bytes: int, other_limit_bytes: int | None = None) -> None:
-        """`other_limit_bytes` is for requests that are not Produce; the same limit by default."""
+        """Set the limits; `other_limit_bytes` is for all but Produce, by default the same."""
         self._limit_bytes = limit_bytes
         self._other_limit_bytes = min(other_limit_bytes or limit_bytes, limit_bytes)
-        self._buffer: bytearray | None = None  # an unfinished frame with its length
-        self._uncut = NOTHING  # what arrived behind the last frame that was cut
-        self._wanted = LENGTH_SIZE  # how many bytes the next step needs
+        self._buffer: bytearray | None = None  # an incomplete frame, including its length
+        self._uncut = NOTHING  # received bytes after the last frame that was cut
+        self._wanted = LENGTH_SIZE  # how many bytes are needed to continue
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes that have arrived and are not part of a cut frame."""
+        """Number of received bytes that are not part of a frame returned by `cut`."""
         return len(self._uncut) + (len(self._buffer) if self._buffer is not None else 0)
 
     @property
     def missing_bytes(self) -> int:
-        """Bytes that the unfinished frame still lacks, as far as known.
+        """Number of bytes still missing from the incomplete frame, as far as known.
 
         Valid only after `cut` has returned None.
         """
@@ -57,7 +57,7 @@ class FrameSplitter:
         self._uncut = memoryview(bytes(uncut) + data if len(uncut) else data)
 
     def cut(self) -> memoryview | None:
-        """Return the next whole frame without its length; None if more bytes have to arrive."""
+        """Return the next complete frame without its length; None if more bytes are needed."""
         uncut = self._uncut
         while self._buffer is not None:
             missing = self._wanted - len(self._buffer)
@@ -79,7 +79,7 @@ class FrameSplitter:
         return None
 
     def compact(self) -> None:
-        """Release memory beyond `buffered_bytes`, for frames that are cut much later."""
+        """Release memory beyond `buffered_bytes`, if frames will not be cut for a while."""
         self._uncut = compacted(self._uncut)
 
     def _frame_size(self, start: bytearray | memoryview) -> int | None:
@@ -114,7 +114,7 @@ def compacted(view: memoryview) -> memoryview:
 
 
 def _other_protocol(start: bytes) -> str:
-    """What a client of another protocol seems to speak; "" if it may be Kafka's."""
+    """Return a message that names the protocol if the bytes look like HTTP or TLS, else ""."""
     if start in _HTTP_STARTS:
         return "this is HTTP on Kafka's port; the console and the API are on http.port (9095)"
     if start.startswith(_TLS_HANDSHAKE):

@@ -6,7 +6,7 @@
     response v1    the same, then tagged fields                                  (flexible versions)
 
 The response header of ApiVersions is always v0, because a client must be able to read it before it
-knows the versions of the broker.
+knows which versions the broker supports.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _REQUEST = struct.Struct(">hhih")
 _CORRELATION = struct.Struct(">i")
 NO_TAGGED_FIELDS = b"\0"
 MAX_TEXT_BYTES = 32_767  # Kafka's limit for every string, compact ones included
-MAX_TAGGED_FIELDS = 100  # of one structure; Kafka's largest has fewer than ten
+MAX_TAGGED_FIELDS = 100  # per structure; no structure in Kafka has more than nine
 
 
 class RequestHeader(NamedTuple):
-    """A decoded request header, and where the body begins."""
+    """A decoded request header, and the position of the body."""
 
     api_key: int
     version: int
@@ -36,10 +36,10 @@ class RequestHeader(NamedTuple):
 
 
 def read_request_header(frame: memoryview, supported: Mapping[int, range]) -> RequestHeader:
-    """Read the header of a request; `DataError` if the frame is too short for it.
+    """Read the header of a request; raise `DataError` if the frame is too short for it.
 
-    `supported` are versions by API key. In other versions the header may have any layout behind
-    the client id, so it is not read any further.
+    `supported` maps API keys to supported versions. In any other version, the layout after the
+    client id is unknown, so reading stops there.
     """
     try:
         api_key, version, correlation_id, length = _REQUEST.unpack_from(frame)
@@ -85,9 +85,9 @@ def read_response_header(api: Api, version: int, frame: memoryview) -> tuple[int
 
 
 def skip_tagged_fields(frame: memoryview, position: int) -> int:
-    """Return the position after the tagged fields that begin here."""
+    """Return the position after the tagged fields that start at `position`."""
     count, position = read_unsigned_varint(frame, position)
-    if count > MAX_TAGGED_FIELDS:  # ten million empty ones fit into 20 MB
+    if count > MAX_TAGGED_FIELDS:  # ten million empty fields would fit into 20 MB
         raise DataError(f"{count} tagged fields: the limit is {MAX_TAGGED_FIELDS}")
     for _ in range(count):
         _, position = read_unsigned_varint(frame, position)
@@ -99,7 +99,7 @@ def skip_tagged_fields(frame: memoryview, position: int) -> int:
 
 
 def read_unsigned_varint(frame: memoryview, position: int) -> tuple[int, int]:
-    """Return (value, next position)."""
+    """Decode an unsigned varint; return (value, next position)."""
     value = shift = 0
     while True:
         if position >= len(frame) or shift > 28:
@@ -113,7 +113,7 @@ def read_unsigned_varint(frame: memoryview, position: int) -> tuple[int, int]:
 
 
 def unsigned_varint(value: int) -> bytes:
-    """Encode a number as an unsigned varint, as compact lengths and tags do."""
+    """Encode a number as an unsigned varint, the format of compact lengths and tags."""
     if value < 0x80:
         return bytes((value,))
     parts = bytearray()

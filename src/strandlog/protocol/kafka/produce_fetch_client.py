@@ -1,4 +1,4 @@
-"""The client's side of Produce and Fetch, by hand, so that record bytes are never copied.
+"""The client side of Produce and Fetch, hand-coded so that record bytes are never copied.
 
     Fetch request (v4 to v12), one partition
         i32 replica id -1 | i32 max wait ms | i32 min bytes | i32 max bytes | i8 isolation |
@@ -8,8 +8,8 @@
             i32 last fetched epoch (v12) | i64 log start offset (from v5) | i32 max bytes ] ] |
         [ forgotten topics ] (from v7) | string rack (from v11)
 
-Session epoch -1 with session id 0 asks for a full response without a session. Responses are
-validated like requests: every length is checked against the bytes that are left.
+Session epoch -1 with session id 0 requests a full response without a session. Responses are
+validated like requests: every length is checked against the remaining bytes.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class FetchAsk(NamedTuple):
 
 
 class FetchedRecords(NamedTuple):
-    """One partition's share of a Fetch response. The records may end in the middle of a batch."""
+    """One partition of a Fetch response. The records may end in the middle of a batch."""
 
     topic: str
     partition: int
@@ -68,7 +68,7 @@ class FetchedRecords(NamedTuple):
 
 
 class FetchAnswer(NamedTuple):
-    """A decoded Fetch response. A throttled one may have no partitions."""
+    """A decoded Fetch response. It may have no partitions if the client is throttled."""
 
     throttle_ms: int
     error_code: int
@@ -98,11 +98,11 @@ def _fetch_partition(version: int, ask: FetchAsk) -> bytes:
     layout = _FETCH_PARTITION[max(first for first in _FETCH_PARTITION if first <= version)]
     fields = [ask.partition, ask.offset, ask.max_bytes]
     if version >= 5:
-        fields.insert(2, -1)  # log start offset: of followers
+        fields.insert(2, -1)  # log start offset: only used by followers
     if version >= 12:
-        fields.insert(2, -1)  # last fetched epoch: of followers
+        fields.insert(2, -1)  # last fetched epoch: only used by followers
     if version >= 9:
-        fields.insert(1, -1)  # leader epoch: not known
+        fields.insert(1, -1)  # leader epoch: unknown
     return struct.pack(layout, *fields)
 
 
@@ -154,7 +154,7 @@ def produce_request(
     timeout_ms: int,
     topics: Mapping[str, Sequence[tuple[int, Buffer]]],
 ) -> list[Buffer]:
-    """Encode the body of a Produce request as buffers to be sent one after the other."""
+    """Encode the body of a Produce request as a list of buffers to be sent in order."""
     is_flexible = version >= PRODUCE_FLEXIBLE_FROM
     tags = NO_TAGGED_FIELDS if is_flexible else b""
     head = bytearray(nullable_text(transactional_id, is_flexible))
@@ -174,7 +174,7 @@ def produce_request(
 def parse_produce_response(
     version: int, frame: memoryview, position: int
 ) -> list[tuple[str, ProduceAnswer]]:
-    """Decode a Produce response into (topic, result of one partition)."""
+    """Decode a Produce response into (topic, partition result) pairs."""
     cursor = Cursor(frame, position, version >= PRODUCE_FLEXIBLE_FROM)
     answers: list[tuple[str, ProduceAnswer]] = []
     for _ in range(cursor.count()):

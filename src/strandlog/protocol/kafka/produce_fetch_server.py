@@ -1,5 +1,5 @@
-"""Decodes Produce and encodes Produce and Fetch responses by hand, so that record bytes are never
-copied: they stay views from socket to disk and back.
+"""Hand-coded decoder for Produce requests and encoders for Produce and Fetch responses. Record
+bytes are never copied: they remain views all the way from socket to disk and back.
 
     Produce request (v3 to v13)
         nullable string transactional id | i16 acks | i32 timeout ms |
@@ -19,9 +19,9 @@ copied: they stay views from socket to disk and back.
             i64 log start offset (from v5) | nullable [ i64 producer id | i64 first offset ] |
             i32 preferred read replica (from v11) | nullable bytes records ] ]
 
-Strings, arrays and bytes are compact and structures end with tagged fields from Produce v9 and
-Fetch v12 on. Every length is checked against the bytes that are left before anything is allocated.
-The client's side is in produce_fetch_client.py; decoder.py decodes Fetch requests.
+From Produce v9 and Fetch v12 on, strings, arrays and bytes are compact, and structures end with
+tagged fields. Every length is checked against the remaining bytes before anything is allocated.
+The client side is in produce_fetch_client.py; decoder.py decodes Fetch requests.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from strandlog.protocol.kafka.headers import (
     unsigned_varint,
 )
 
-MAX_ELEMENTS = 1_000_000  # in the arrays of one message; a broker has a setting
+MAX_ELEMENTS = 1_000_000  # default limit for all arrays of one message; configurable in a broker
 
 PRODUCE_FLEXIBLE_FROM = 9
 PRODUCE_TOPIC_IDS_FROM = 13
@@ -65,14 +65,14 @@ class ProduceRequest(NamedTuple):
 
 
 class FetchedPartition(NamedTuple):
-    """One partition's share of a Fetch response."""
+    """One partition of a Fetch response."""
 
     partition: int
     error_code: int
     high_watermark: int
     last_stable_offset: int
     log_start_offset: int
-    aborted: Sequence[tuple[int, int]] | None  # (producer id, first offset), by first offset
+    aborted: Sequence[tuple[int, int]] | None  # (producer id, first offset), sorted by the latter
     records: Sequence[Buffer]
 
 
@@ -108,7 +108,7 @@ class Cursor:
         return self.fixed(layout)[0]
 
     def sized(self, layout: struct.Struct) -> memoryview | None:
-        """Bytes after their length; None for null."""
+        """Read length-prefixed bytes; return None for null."""
         length = self._length(layout)
         if length < 0:
             return None
@@ -128,7 +128,7 @@ class Cursor:
         return str(data, "utf-8", "replace")
 
     def count(self) -> int:
-        """The length of an array; `DataError` if that many items cannot fit into the bytes left."""
+        """Read the length of an array; raise `DataError` if that many items cannot fit."""
         count = self._length(_INT32)
         if count * _SMALLEST_ELEMENT_BYTES > len(self.frame) - self.position:
             raise DataError(f"an array of {count} does not fit into its message")
@@ -149,14 +149,14 @@ class Cursor:
             self.position = skip_tagged_fields(self.frame, self.position)
 
 
-# The request of a producer without transactions, for one partition, up to the topic's name and from
-# there to the records: what librdkafka sends, and nearly all that small producers send.
+# The layouts of a non-transactional request for one partition, before the topic name and between
+# the name and the records. Nearly all requests of librdkafka and small producers have this form.
 _SINGLE = struct.Struct(">hhiih")
 _SINGLE_PARTITION = struct.Struct(">iii")
 _SINGLE_COMPACT = struct.Struct(">BhiBB")
 _SINGLE_COMPACT_PARTITION = struct.Struct(">Bi")
 _END_OF_SINGLE_COMPACT = NO_TAGGED_FIELDS * 3
-_new_tuple = tuple.__new__  # a named tuple's own way takes three times as long
+_new_tuple = tuple.__new__  # calling the named tuple class takes three times as long
 
 
 def parse_produce(
@@ -168,8 +168,8 @@ def parse_produce(
 
 
 def parse_single_produce(version: int, frame: memoryview, position: int) -> ProduceRequest | None:
-    """Decode a request of the usual form, for one partition; None if it has another form."""
-    with contextlib.suppress(struct.error):  # too short for that; it may be another one
+    """Decode a request of the common form for one partition; None if it has any other form."""
+    with contextlib.suppress(struct.error):  # too short for this form, but may have another
         if version < PRODUCE_FLEXIBLE_FROM:
             return _parse_single(frame, position)
         if version < PRODUCE_TOPIC_IDS_FROM:
@@ -178,7 +178,7 @@ def parse_single_produce(version: int, frame: memoryview, position: int) -> Prod
 
 
 def _parse_single(frame: memoryview, position: int) -> ProduceRequest | None:
-    """Decode a request of the form `_SINGLE`; None if it has another form."""
+    """Decode a request with the layout `_SINGLE`; None if it has any other layout."""
     no_id, acks, timeout_ms, topics, length = _SINGLE.unpack_from(frame, position)
     if no_id != -1 or topics != 1 or length < 0:
         return None
@@ -192,7 +192,7 @@ def _parse_single(frame: memoryview, position: int) -> ProduceRequest | None:
 
 
 def _parse_single_compact(frame: memoryview, position: int) -> ProduceRequest | None:
-    """`_parse_single` for compact types without tagged fields."""
+    """Do the same as `_parse_single` for compact types without tagged fields."""
     no_id, acks, timeout_ms, topics, length = _SINGLE_COMPACT.unpack_from(frame, position)
     if no_id != 0 or topics != 1 + 1 or not 0 < length < 0x80:
         return None
@@ -218,7 +218,7 @@ def _single(
 def parse_any_produce(
     version: int, frame: memoryview, position: int, max_elements: int = MAX_ELEMENTS
 ) -> ProduceRequest:
-    """Decode a request of any form."""
+    """Decode a Produce request of any form."""
     steps = parse_produce_steps(version, frame, position, max_elements)
     while True:
         try:
@@ -231,7 +231,7 @@ def parse_any_produce(
 def parse_produce_steps(
     version: int, frame: memoryview, position: int, max_elements: int = MAX_ELEMENTS
 ) -> Generator[None, None, ProduceRequest]:
-    """A generator that yields after each partition."""
+    """Decode a Produce request of any form, yielding after each partition."""
     cursor = Cursor(frame, position, version >= PRODUCE_FLEXIBLE_FROM, max_elements)
     transactional_id = cursor.text()
     acks, timeout_ms = cursor.fixed(_ACKS_TIMEOUT)
@@ -259,7 +259,7 @@ class ProduceAnswer(NamedTuple):
     log_append_time: int = -1
     log_start_offset: int = -1
     error_message: str | None = None
-    bad_records: Sequence[int] = ()  # numbers in the batch, when single ones are to blame
+    bad_records: Sequence[int] = ()  # indexes in the batch, if individual records were rejected
 
 
 _PRODUCED = struct.Struct(">ihqqq")
@@ -284,7 +284,7 @@ def produce_response(
 def produce_response_steps(
     version: int, topics: Sequence[tuple[TopicRef, Sequence[ProduceAnswer]]]
 ) -> Generator[None, None, bytes]:
-    """A generator that yields after each partition."""
+    """Encode the body of a Produce response, yielding after each partition."""
     is_flexible = version >= PRODUCE_FLEXIBLE_FROM
     tags = NO_TAGGED_FIELDS if is_flexible else b""
     parts = [array_length(len(topics), is_flexible)]
@@ -312,7 +312,7 @@ def produce_response_steps(
 
 
 def nullable_text(text: str | None, is_flexible: bool) -> bytes:
-    """Encode a string with its length."""
+    """Encode a nullable string with its length prefix."""
     if text is None:
         return b"\0" if is_flexible else _INT16.pack(-1)
     data = text.encode()
@@ -331,7 +331,7 @@ def fetch_response(
     error_code: int = 0,
     session_id: int = 0,
 ) -> list[Buffer]:
-    """Encode the body of a Fetch response as buffers to be written one after the other."""
+    """Encode the body of a Fetch response as a list of buffers to be written in order."""
     steps = fetch_response_steps(version, topics, error_code, session_id)
     while True:
         try:
@@ -347,7 +347,7 @@ def fetch_response_steps(
     error_code: int = 0,
     session_id: int = 0,
 ) -> Generator[None, None, list[Buffer]]:
-    """A generator that yields after each partition."""
+    """Encode the body of a Fetch response, yielding after each partition."""
     is_flexible = version >= FETCH_FLEXIBLE_FROM
     tags = NO_TAGGED_FIELDS if is_flexible else b""
     head = bytearray(_INT32.pack(0))
@@ -372,7 +372,7 @@ def fetch_response_steps(
 
 
 def array_length(count: int, is_flexible: bool) -> bytes:
-    """Encode the length of an array or of bytes."""
+    """Encode the length of an array or of a byte string."""
     return unsigned_varint(count + 1) if is_flexible else _INT32.pack(count)
 
 

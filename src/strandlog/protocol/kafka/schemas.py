@@ -1,11 +1,11 @@
-"""What kio's schemas say about a field, for the decoder and the encoder.
+"""Access to kio's schemas, for the decoder and the encoder.
 
-kio is used as a table only: which fields a version has, of which types, nullable or not, with which
-tags. Its own reader allocates as many elements as a length announces before it looks at the bytes,
-so a request of a few bytes could exhaust the memory.
+kio is used only as a source of schemas: the fields of each version, their types, nullability and
+tags. Its own reader is not used, because it trusts announced lengths: it allocates that many
+elements before it checks the bytes, so a request of a few bytes could exhaust the memory.
 
 Only this module imports kio. If hypothesis is installed, kio builds strategies for its types, and
-loading both takes twenty times as long as kio alone; so the import of hypothesis is hidden from it.
+loading both takes twenty times as long as loading kio alone, so hypothesis is hidden from it.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ INT32 = struct.Struct(">i")
 
 @cache
 def kio(module: str) -> ModuleType:
-    """Import a module of kio on first use."""
+    """Import a module of kio, on first use, without hypothesis."""
     hidden = "hypothesis"
-    if hidden in sys.modules:  # loaded already
+    if hidden in sys.modules:  # already loaded
         return import_module(f"kio.{module}")
-    # None in sys.modules makes an import fail.
+    # A None entry in sys.modules makes the import fail.
     sys.modules[hidden] = None  # type: ignore[assignment]
     try:
         return import_module(f"kio.{module}")
@@ -52,12 +52,12 @@ def kio(module: str) -> ModuleType:
 
 
 def request_schema(api_key: int, version: int) -> Any:
-    """kio's schema of a request."""
+    """Return kio's schema of a request."""
     return kio("index").load_request_schema(api_key, version)
 
 
 def response_schema(api_key: int, version: int) -> Any:
-    """kio's schema of a response."""
+    """Return kio's schema of a response."""
     return kio("index").load_response_schema(api_key, version)
 
 
@@ -71,10 +71,10 @@ def unwrap(kind: Any) -> tuple[Any, bool]:
 
 
 def is_entity(kind: Any) -> bool:
-    """Whether a field is a structure."""
+    """Return whether the type is a structure."""
     return is_dataclass(kind)
 
 
 def element_of(kind: Any) -> Any:
-    """The item type of an array; None if the field is not an array."""
+    """Return the item type of an array type; None if it is not an array."""
     return get_args(kind)[0] if get_origin(kind) is tuple else None

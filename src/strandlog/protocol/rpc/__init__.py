@@ -1,1 +1,1 @@
-"""The messages of proto/strandlog/v1/log.proto, generated (`make grpc`): do not edit them."""
+"""Code generated from proto/strandlog/v1/log.proto by `make grpc`; do not edit."""

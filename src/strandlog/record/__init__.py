@@ -1,1 +1,1 @@
-"""The bytes of one record batch: pure functions and views, no files, no clock."""
+"""Encodes and decodes record batches, without access to files or the clock."""

@@ -1,15 +1,15 @@
-"""Which batches a reader of committed records leaves out.
+"""Determines which batches a read_committed reader must skip.
 
-A fetch of committed records comes with the aborted transactions that overlap it, as pairs of
-producer id and first offset. They are applied while the batches go by, in order:
+The response to a read_committed fetch lists the aborted transactions that overlap it, as pairs of
+producer id and first offset. They are applied to the batches in order:
 
-    an aborted transaction begins   with the first batch that reaches its first offset
-    it ends                         with that producer's ABORT marker
-    in between                      every transactional batch of that producer is left out
+    an aborted transaction starts   at the first batch that reaches its first offset
+    it ends                         at that producer's ABORT marker
+    in between                      all transactional batches of that producer are skipped
 
-One producer may have several aborted transactions in a fetch, with committed ones between them, so
-what counts is where each begins and ends, not who wrote it. COMMIT markers end nothing here: a
-transaction that is committed was never listed. Control batches are for no reader at all.
+A producer may have several aborted transactions in one fetch, with committed ones between them, so
+batches are skipped by transaction and not by producer. COMMIT markers have no effect here, because
+committed transactions are not listed. Control batches are always skipped.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from strandlog.record.control import is_abort_marker
 
 
 class AbortedBatches:
-    """Tells for one batch after the other whether it is left out."""
+    """Decides for each batch of a fetch, in log order, whether to skip it."""
 
     __slots__ = ("_open", "_waiting")
 
     def __init__(self, aborted: Iterable[tuple[int, int]]) -> None:
-        """`aborted` are pairs of (producer id, first offset)."""
-        # The one that begins first is last, where it is taken off.
+        """Take the aborted transactions as pairs of (producer id, first offset)."""
+        # In descending order, so that the next transaction can be popped off the end.
         self._waiting = sorted(((first, producer) for producer, first in aborted), reverse=True)
         self._open: set[int] = set()
 
     def hides(self, view: BatchView) -> bool:
-        """Whether this batch, the next of the log, is a marker or part of an aborted transaction.
+        """Return whether the next batch is a control batch or part of an aborted transaction.
 
-        The batch must have been checked.
+        The batch must have passed `BatchView.check`.
         """
         header = view.header
         producer_id = header.producer_id

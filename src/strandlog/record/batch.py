@@ -1,17 +1,17 @@
-"""`BatchView`: a lazy look at the bytes of one record batch.
+"""`BatchView`, a lazy view of the bytes of one record batch.
 
-A view copies nothing until records are asked for; the header is read once, on first use. The
-buffer may hold more than this batch: the view looks at `size_bytes` bytes from `position`.
+A view copies nothing until its records are requested. The header is read once, on first use. The
+buffer may contain more than this batch: the view covers `size_bytes` bytes from `position`.
 
-    is_intact, check   magic, length and checksum: what must hold before bytes are trusted
-    records, pieces    the records from an offset on, as model tuples: all, or some at a time
-    find_timestamp     the first record at or after a time
+    is_intact, check   verify magic, length and checksum, before the bytes are trusted
+    records, pieces    decode the records from an offset on, all at once or in chunks
+    find_timestamp     finds the first record at or after a time
 
-`records` does not verify the checksum, because the code that received the bytes did, but no
-bytes make it raise anything else than a DataError, or return a record that is not there.
+`records` does not verify the checksum, because the code that received the bytes has done so.
+Nevertheless, it is safe for arbitrary bytes: it either returns records or raises a DataError.
 
-A batch whose last bytes are missing is *torn*; `iter_batches` ends in front of it, because the end
-of a fetched or half-written range is no damage. `check` on such a batch raises.
+A batch whose last bytes are missing is *torn*. `iter_batches` stops before it, because the end of a
+fetched or partially written range is not damage. `check` raises an error for such a batch.
 """
 
 from __future__ import annotations
@@ -64,21 +64,21 @@ class BatchView:
 
     @property
     def size_bytes(self) -> int:
-        """Size of the whole batch, as its header tells."""
+        """Size of the complete batch according to its header."""
         return LOG_OVERHEAD + self.header.batch_length
 
     def data(self) -> memoryview:
-        """The bytes of this batch alone, without a copy."""
+        """Return the bytes of this batch only, without copying them."""
         return memoryview(self.buffer)[self.position : self.position + self.size_bytes]
 
     def is_intact(self) -> bool:
-        """Whether `check` would pass."""
+        """Return whether `check` would pass."""
         if len(self.buffer) - self.position < HEADER_SIZE:
             return False
         return self._damage() is None
 
     def check(self) -> None:
-        """Raise if the magic, the length or the checksum is wrong."""
+        """Raise `CorruptRecordError` if the magic, the length or the checksum is wrong."""
         damage = self._damage()
         if damage is not None:
             raise CorruptRecordError(f"batch at offset {self.header.base_offset}: {damage}")
@@ -90,7 +90,7 @@ class BatchView:
         from_offset: int = 0,
         limit_bytes: int = DEFAULT_DECOMPRESSED_LIMIT_BYTES,
     ) -> list[Record]:
-        """The records at `from_offset` and after, in the order of their offsets."""
+        """Return the records at or after `from_offset`, in offset order."""
         header = self.header
         try:
             payload = self._unpacked(limit_bytes)
@@ -109,7 +109,8 @@ class BatchView:
         limit_bytes: int = DEFAULT_DECOMPRESSED_LIMIT_BYTES,
         most: int = PIECE_RECORDS,
     ) -> Iterator[list[Record]]:
-        """The same records, `most` at a time: a batch may hold millions. Pieces may be empty."""
+        """Yield the same records in lists of up to `most`, because a batch may contain millions.
+        Lists may be empty."""
         header = self.header
         try:
             payload = self._unpacked(limit_bytes)
@@ -140,7 +141,8 @@ class BatchView:
         limit_bytes: int = DEFAULT_DECOMPRESSED_LIMIT_BYTES,
         from_offset: int = 0,
     ) -> TimestampOffset | None:
-        """The first record from an offset on whose timestamp is `timestamp_ms` or later."""
+        """Return the first record at or after `from_offset` with a timestamp of at least
+        `timestamp_ms`, or None."""
         if self.header.max_timestamp < timestamp_ms:
             return None
         for records in self.pieces(_NOWHERE, 0, from_offset, limit_bytes):
@@ -175,14 +177,14 @@ class BatchView:
         if header.batch_length < MIN_BATCH_LENGTH or end > len(self.buffer):
             raise CorruptRecordError(self._misfit())
         packed = memoryview(self.buffer)[self.position + HEADER_SIZE : end]
-        # Compaction can empty a batch; there is nothing to unpack then, whatever the codec.
+        # A batch emptied by compaction contains nothing to decompress, whatever its codec.
         if header.attributes & CODEC_MASK == 0 or not packed:
             return bytes(packed)
         return bytes(decompress(header.codec, packed, limit_bytes))
 
 
 def iter_batches(buffer: Bytes, position: int = 0) -> Iterator[BatchView]:
-    """The whole batches in `buffer` one after the other; a torn one at the end is left out."""
+    """Yield the complete batches in `buffer` in order, without a torn one at the end."""
     end = len(buffer)
     while position + HEADER_SIZE <= end:
         view = BatchView(buffer, position)

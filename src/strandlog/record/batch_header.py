@@ -9,20 +9,20 @@
     21  2     attributes         bits 0-2 codec · 3 timestamps are append times · 4 transactional ·
                                  5 control · 6 base_timestamp is the delete horizon (KIP-534)
     23  4     last_offset_delta  last offset minus base offset
-    27  8     base_timestamp     timestamp deltas of the records count from here
+    27  8     base_timestamp     timestamp deltas of the records are relative to this
     35  8     max_timestamp
     43  8     producer_id        -1 if none
     51  2     producer_epoch
     53  4     base_sequence      -1 if none
     57  4     record_count
-    61        the records, packed by the codec
+    61        the records, compressed with the codec
 
-Invariants: the checksum starts after base_offset and leader_epoch, so a broker stamps both without
-touching it. Append times lie inside the checksum and force a new one. After compaction
-`record_count` may be smaller than `last_offset_delta + 1`, even 0; offsets and sequences of the
-batch stay what they were.
+Invariants: the checksum does not cover base_offset and leader_epoch, so a broker can stamp both
+without changing it. It does cover append times, so stamping them requires a new checksum. After
+compaction, `record_count` may be less than `last_offset_delta + 1`, or even 0; the offsets and
+sequences of the batch do not change.
 
-This is the hot path of every append: one `struct` call to read, two to stamp, no copy.
+This code is on the hot path of every append: one `struct` call to read, two to stamp, no copy.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from strandlog.errors import CorruptRecordError, InvalidRecordError, Unsupported
 from strandlog.model import NO_SEQUENCE, TimestampType
 from strandlog.record.codecs import Bytes, Codec
 
-# CRC-32C (Castagnoli) over any buffer; a second argument continues an earlier checksum. It is the
-# library's own function: a wrapper would cost as much as the checksum of a hundred bytes.
+# CRC-32C (Castagnoli) of any buffer; a second argument continues an earlier checksum. This is the
+# library function itself, because a wrapper would cost as much as the checksum of 100 bytes.
 crc32c: Final = _crc32c
 
 HEADER_SIZE: Final = 61
@@ -82,7 +82,7 @@ _new_tuple: Final = tuple.__new__
 
 
 class BatchHeader(NamedTuple):
-    """The fields in the order of the wire."""
+    """The header fields in wire order."""
 
     base_offset: int
     batch_length: int
@@ -100,7 +100,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """Size of the whole batch."""
+        """Size of the complete batch."""
         return LOG_OVERHEAD + self.batch_length
 
     @property
@@ -141,14 +141,14 @@ class BatchHeader(NamedTuple):
 
     @property
     def last_sequence(self) -> int:
-        """Sequence number of the last record; they start again at 0 after 2**31 - 1."""
+        """Sequence number of the last record. Sequences wrap to 0 after 2**31 - 1."""
         if self.base_sequence == NO_SEQUENCE:
             return NO_SEQUENCE
         return (self.base_sequence + self.last_offset_delta) % _SEQUENCE_COUNT
 
 
 def read_header(buffer: Bytes, position: int = 0) -> BatchHeader:
-    """The header at `position`; nothing in it is checked."""
+    """Return the header at `position` without validating it."""
     try:
         return _new_tuple(BatchHeader, _HEADER.unpack_from(buffer, position))
     except struct.error:
@@ -170,7 +170,7 @@ def seal(
     base_sequence: int,
     record_count: int,
 ) -> None:
-    """Fill in the header of `batch`, which holds 61 bytes of room and the packed records."""
+    """Fill in the header of `batch`, which consists of 61 reserved bytes and the records."""
     try:
         _HEADER.pack_into(
             batch,
@@ -205,10 +205,10 @@ def sealed_single(
     producer_epoch: int,
     base_sequence: int,
 ) -> bytearray:
-    """A batch of one record, of which `parts` are the packed bytes.
+    """Build a batch of one record from the `parts` of its encoded bytes.
 
-    Copies them twice. Up to a few kilobytes that is quicker than to leave room for the header and
-    to fill it in, as `seal` does.
+    This copies the parts twice. Up to a few kilobytes, that is faster than reserving space for the
+    header and filling it in, as `seal` does.
     """
     try:
         head = _COVERED.pack(
@@ -236,22 +236,23 @@ def _out_of_range(error: struct.error) -> InvalidRecordError:
 def stamp(
     buffer: bytearray | memoryview, base_offset: int, leader_epoch: int, position: int = 0
 ) -> None:
-    """Give the batch its place in the log. The checksum does not cover these fields."""
+    """Set the base offset and leader epoch of a batch. The checksum does not cover them."""
     _INT64.pack_into(buffer, position, base_offset)
     _INT32.pack_into(buffer, position + LEADER_EPOCH_POSITION, leader_epoch)
 
 
 def stamped_prefix(base_offset: int, batch_length: int, leader_epoch: int) -> bytes:
-    """The first 16 bytes of a stamped batch, to write in front of a read-only buffer's rest."""
+    """Return the first 16 bytes of a stamped batch, to be written before the rest of a read-only
+    buffer."""
     return _PREFIX.pack(base_offset, batch_length, leader_epoch)
 
 
 def stamp_append_time(buffer: bytearray | memoryview, timestamp_ms: int, position: int = 0) -> None:
-    """Make `timestamp_ms` the timestamp of every record, which changes the checksum.
+    """Set the timestamp of every record to `timestamp_ms` and update the checksum.
 
-    `buffer` must hold the whole batch.
+    `buffer` must contain the complete batch.
     """
-    # The lower byte of the big-endian attributes holds all the bits that are in use.
+    # All attribute bits in use are in the low byte of the big-endian field.
     buffer[position + ATTRIBUTES_POSITION + 1] |= APPEND_TIME_BIT
     _INT64.pack_into(buffer, position + MAX_TIMESTAMP_POSITION, timestamp_ms)
     (batch_length,) = _INT32.unpack_from(buffer, position + BATCH_LENGTH_POSITION)
@@ -259,13 +260,13 @@ def stamp_append_time(buffer: bytearray | memoryview, timestamp_ms: int, positio
 
 
 def _write_crc(buffer: bytearray | memoryview, position: int, size_bytes: int) -> None:
-    """Compute and set the checksum of the batch of `size_bytes` at `position`."""
+    """Compute and set the checksum of the batch at `position`, which has `size_bytes` bytes."""
     covered = memoryview(buffer)[position + CRC_START : position + size_bytes]
     _UINT32.pack_into(buffer, position + CRC_POSITION, crc32c(covered))
 
 
 def end_offset_of(data: Bytes) -> int:
-    """The offset after the last whole batch of several; 0 when there is none."""
+    """Return the offset after the last complete batch in `data`, or 0 if there is none."""
     position, end_offset = 0, 0
     while len(data) - position >= HEADER_SIZE:
         header = read_header(data, position)

@@ -1,16 +1,16 @@
-"""Records in, the bytes of one batch out.
+"""Builds the bytes of a batch from records.
 
-Four ways to build a batch; the first three give the same bytes for the same records:
+There are four ways to build a batch. The first three return the same bytes for the same records:
 
-    BatchBuilder    record by record; knows its size before it is built
-    build_batch     many records at once, column by column: the fast way
-    build_single    one record, for a producer that sends without waiting for more
-    filtered_batch  what compaction leaves of a batch
+    BatchBuilder    adds one record at a time; its size is known before it is built
+    build_batch     encodes many records at once, column by column; the fastest way
+    build_single    encodes one record, for a producer that does not wait for more
+    filtered_batch  keeps some records of an existing batch, for compaction
 
-Invariants: offset deltas are 0, 1, 2 … in the order of the records (`filtered_batch` keeps the old
-ones); base_timestamp is the first record's timestamp; max_timestamp is the largest, or the append
-time. Only `filtered_batch` makes empty batches. A codec is used even where it does not make the
-batch smaller, as Java does, so that the header tells what was asked for.
+Invariants: offset deltas are 0, 1, 2 … in record order (`filtered_batch` keeps the original ones);
+base_timestamp is the first record's timestamp; max_timestamp is the largest timestamp, or the
+append time. Only `filtered_batch` creates empty batches. As in Java, the codec is used even if it
+does not make the batch smaller, so that the header always contains the requested codec.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from strandlog.record.varint import MAX_INT64, MIN_INT64
 
 NO_LEADER_EPOCH: Final = -1
 
-_NO_CODEC: Final = Codec.NONE  # looking it up in the enum takes longer than comparing
+_NO_CODEC: Final = Codec.NONE  # an enum lookup takes longer than the comparison
 _BLANK_HEADER: Final = bytes(HEADER_SIZE)
 
 
@@ -101,7 +101,7 @@ class BatchBuilder:
         value: bytes | None,
         headers: Sequence[tuple[str, bytes | None]] = (),
     ) -> None:
-        """Add a record behind the others."""
+        """Add a record to the end of the batch."""
         parts = self._parts
         if not parts:
             self._base_timestamp = self._max_timestamp = timestamp
@@ -115,7 +115,7 @@ class BatchBuilder:
         self._payload_bytes += len(record)
 
     def build(self) -> bytearray:
-        """The batch with the records so far."""
+        """Return a batch with the records added so far."""
         count = len(self._parts)
         if count == 0:
             raise InvalidRecordError("a batch needs at least one record")
@@ -153,9 +153,9 @@ def build_batch(
     is_transactional: bool = False,
     append_time_ms: int | None = None,
 ) -> bytearray:
-    """One batch of all `values`; the other columns, where given, are as long.
+    """Build one batch from columns. All columns that are given must have the same length.
 
-    Every record has the time `timestamp_ms`, unless `timestamps` gives each its own.
+    Every record has the timestamp `timestamp_ms`, unless `timestamps` is given.
     """
     count = len(values)
     if count == 0:
@@ -203,7 +203,7 @@ def build_single(
     is_control: bool = False,
     append_time_ms: int | None = None,
 ) -> bytearray:
-    """One batch of one record."""
+    """Build a batch of one record."""
     parts = single_parts(value, key, headers)
     attributes = CONTROL_BIT if is_control else 0
     if codec is not _NO_CODEC:
@@ -226,11 +226,11 @@ def build_single(
 def filtered_batch(
     header: BatchHeader, records: Sequence[Record], *, delete_horizon_ms: int | None = None
 ) -> bytearray:
-    """The batch of `header` with only `records` left in it, at their old offsets.
+    """Rebuild the batch of `header` with only `records`, at their original offsets.
 
-    With `delete_horizon_ms` the batch remembers from when on its tombstones may go (KIP-534): the
-    horizon takes the place of base_timestamp, and the records' times are relative to it. A
-    horizon that the batch has already stays.
+    `delete_horizon_ms` is the time from which tombstones in the batch may be removed (KIP-534). It
+    replaces base_timestamp, and the timestamp deltas are relative to it. If it is not given, an
+    existing horizon is kept.
     """
     attributes = header.attributes
     base_timestamp = header.base_timestamp
@@ -242,7 +242,8 @@ def filtered_batch(
     if records:
         max_timestamp = max(record.timestamp for record in records)
     else:
-        # Readers that unpack before they count would choke on packed nothing; Kafka does the same.
+        # Some readers decompress before they check the count, and fail on empty compressed data.
+        # Kafka also clears the codec.
         attributes &= ~CODEC_MASK
         codec = Codec.NONE
     parts = [
@@ -273,12 +274,13 @@ def filtered_batch(
 
 
 def _wrapped(delta: int) -> int:
-    """As Java's 64-bit arithmetic: any two timestamps have a difference, and it can be undone."""
+    """Wrap a delta to 64 bits as Java does, so that any two timestamps have a reversible
+    difference."""
     return (delta - MIN_INT64) % (1 << 64) + MIN_INT64
 
 
 def _joined(parts: list[bytes], codec: Codec) -> bytearray:
-    """Room for the header and the packed parts behind it. Takes `parts` over."""
+    """Return space for the header followed by the compressed parts. Modifies `parts`."""
     if codec is not _NO_CODEC:
         parts = [compress(codec, b"".join(parts))]
     parts.insert(0, _BLANK_HEADER)

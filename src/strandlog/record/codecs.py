@@ -1,20 +1,20 @@
-"""The five ways to pack the records of a batch, in Kafka's framings, with a cap on what comes out.
+"""Compresses and decompresses the records of a batch in Kafka's framings, with a size limit.
 
     id  name    framing
     0   none    the records as they are
-    1   gzip    one gzip member; several in a row are read as one
-    2   snappy  written as xerial blocks, as Java does; read as xerial blocks or as one raw block
-    3   lz4     LZ4 frame with independent blocks (Java refuses linked ones)
+    1   gzip    one gzip member; on reading, consecutive members are concatenated
+    2   snappy  written as xerial blocks, as in Java; read as xerial blocks or as one raw block
+    3   lz4     LZ4 frame with independent blocks (Java rejects linked ones)
     4   zstd    zstd frame, with or without its content size
 
 Xerial framing: `82 'SNAPPY' 00`, version int32 = 1, compatible int32 = 1, then for each 32 KiB of
-input an int32 size and one raw snappy block. The two versions are not checked: some writers get
-their byte order wrong.
+input an int32 size and one raw snappy block. The two versions are not checked, because some writers
+use the wrong byte order for them.
 
-A few hundred bytes can unpack to gigabytes, so `decompress` never makes more than `limit_bytes` of
-output: sizes that the bytes declare are checked first, and a codec that declares none unpacks into
-a buffer of fixed size that grows step by step up to the limit. Over the limit is
-DecompressedTooLargeError; whatever the codec does not understand is CorruptRecordError.
+A few hundred bytes can decompress to gigabytes, so `decompress` never returns more than
+`limit_bytes` of output. If the data declares its size, that is checked first; if not, the data is
+decompressed into a buffer that grows step by step up to the limit. Output above the limit raises
+DecompressedTooLargeError; invalid input raises CorruptRecordError.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ DEFAULT_DECOMPRESSED_LIMIT_BYTES: Final = 128 * 1024 * 1024
 XERIAL_BLOCK_BYTES: Final = 32 * 1024
 
 _GZIP_LEVEL: Final = 6
-_GZIP_WINDOW: Final = 31  # zlib's way to say "gzip header and trailer"
+_GZIP_WINDOW: Final = 31  # makes zlib use a gzip header and trailer
 _LZ4_LEVEL: Final = 1  # the library's default is eight times slower
 _ZSTD_LEVEL: Final = 3
 
@@ -49,7 +49,7 @@ _GROWTH: Final = 4
 
 
 class Codec(IntEnum):
-    """How the records of a batch are packed; the value is bits 0-2 of the batch's attributes."""
+    """The compression codec of a batch. The value is bits 0-2 of the batch's attributes."""
 
     NONE = 0
     GZIP = 1
@@ -59,7 +59,7 @@ class Codec(IntEnum):
 
 
 def codec_named(name: str) -> Codec:
-    """The codec of a setting such as `compression.type`."""
+    """Return the codec for the value of a setting such as `compression.type`."""
     folded = name.lower()
     if folded == "uncompressed":
         return Codec.NONE
@@ -71,7 +71,7 @@ def codec_named(name: str) -> Codec:
 
 
 def compress(codec: Codec, data: Bytes) -> bytes:
-    """`data` packed in Kafka's framing for `codec`."""
+    """Compress `data` in Kafka's framing for `codec`."""
     match codec:
         case Codec.NONE:
             return bytes(data)
@@ -82,14 +82,14 @@ def compress(codec: Codec, data: Bytes) -> bytes:
             return _compress_snappy(data)
         case Codec.LZ4:
             frame = cramjam.lz4.Compressor(_LZ4_LEVEL, content_checksum=False, block_linked=False)
-            frame.compress(bytes(data))  # it takes nothing else
+            frame.compress(bytes(data))  # accepts only bytes
             return bytes(frame.finish())
         case Codec.ZSTD:
             return bytes(cramjam.zstd.compress(data, level=_ZSTD_LEVEL))
 
 
 def decompress(codec: Codec, data: Bytes, limit_bytes: int) -> bytes | memoryview:
-    """What `compress` was given; never more than `limit_bytes`."""
+    """Decompress `data`. Raise `DecompressedTooLargeError` if it exceeds `limit_bytes`."""
     match codec:
         case Codec.NONE:
             if len(data) > limit_bytes:
@@ -109,7 +109,8 @@ def decompress(codec: Codec, data: Bytes, limit_bytes: int) -> bytes | memoryvie
 
 
 def decompress_into(codec: Codec, data: Bytes, room: memoryview) -> int | None:
-    """Unpack to the beginning of `room`; how many bytes that were, None if they do not fit."""
+    """Decompress to the start of `room`. Return the number of bytes, or None if they do not
+    fit."""
     match codec:
         case Codec.LZ4:
             return _unpack_into(cramjam.lz4.decompress_into, data, room)
@@ -126,10 +127,10 @@ def decompress_into(codec: Codec, data: Bytes, room: memoryview) -> int | None:
 
 
 def max_compressed_size(codec: Codec, size_bytes: int) -> int:
-    """No input of `size_bytes` packs to more than this."""
+    """Return an upper bound for the compressed size of `size_bytes` bytes."""
     if codec is Codec.NONE:
         return size_bytes
-    # Snappy has the worst case of the five: n + n/6 + 32 a block, and four bytes of xerial framing.
+    # Snappy has the worst case: n + n/6 + 32 bytes per block, plus four bytes of xerial framing.
     blocks = size_bytes // XERIAL_BLOCK_BYTES + 1
     return size_bytes + size_bytes // 6 + 36 * blocks + 64
 
@@ -141,7 +142,7 @@ def _decompress_gzip(data: Bytes, limit_bytes: int) -> bytes:
     while rest or not members:
         unpacker = zlib.decompressobj(_GZIP_WINDOW)
         try:
-            # One byte over the limit tells "too much" from "exactly enough".
+            # One byte above the limit distinguishes "too large" from "exactly at the limit".
             member = unpacker.decompress(rest, room + 1)
         except zlib.error as error:
             raise CorruptRecordError(f"gzip: {error}") from None
@@ -200,7 +201,7 @@ def _unpack_snappy_block(block: memoryview, room: int, limit_bytes: int) -> byte
 def _unpack_growing(
     unpack_into: UnpackInto, data: Bytes, limit_bytes: int, hint: int
 ) -> memoryview:
-    """Unpack into a fixed buffer, four times larger on each try, up to the limit."""
+    """Decompress into a buffer that is four times larger on each attempt, up to the limit."""
     size = min(max(_FIRST_GUESS_BYTES, hint or _GROWTH * len(data)), limit_bytes)
     while True:
         unpacked = memoryview(bytearray(size))
@@ -222,7 +223,7 @@ def _unpack_into(unpack_into: UnpackInto, data: Bytes, room: memoryview) -> int 
 
 
 def _zstd_content_size(frame: Bytes) -> int:
-    """The size that the first zstd frame declares, 0 if it declares none (RFC 8878 §3.1.1.1)."""
+    """Return the size that the first zstd frame declares, or 0 if none (RFC 8878 §3.1.1.1)."""
     if len(frame) < 6:
         return 0
     descriptor = frame[4]
@@ -234,7 +235,8 @@ def _zstd_content_size(frame: Bytes) -> int:
 
 
 def _message_of_a_full_buffer() -> str:
-    """How cramjam says that output does not fit; it has one exception for that and for garbage."""
+    """Return cramjam's error message for output that does not fit. cramjam raises the same
+    exception for that and for invalid input."""
     try:
         cramjam.zstd.decompress_into(bytes(cramjam.zstd.compress(b"two")), bytearray(1))
     except cramjam.DecompressionError as error:

@@ -1,13 +1,13 @@
-"""Control batches: the markers that end a transaction in a partition.
+"""Encodes and decodes control batches, the markers that end a transaction in a partition.
 
-One batch with one record, attributes transactional + control, no sequence number.
+A control batch has one record, the attributes transactional and control, and no sequence number.
 
     key    version int16 = 0 · type int16: 0 abort, 1 commit
     value  version int16 = 0 · coordinator_epoch int32
 
-Readers never hand these records to users. Versions above 0 may append fields, so only the known
-part is read. Other types (Kafka's own metadata log has some) are refused by `read_control`; to
-`is_abort_marker` they are just no aborts, and neither is a batch that compaction has emptied.
+Readers never return these records to users. Versions above 0 may append fields, so only the known
+fields are read. `read_control` rejects other types (Kafka's metadata log has some).
+`is_abort_marker` returns False for them, and for a batch that compaction has emptied.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class ControlType(IntEnum):
 
 
 class ControlMarker(NamedTuple):
-    """What a control batch says."""
+    """The contents of a control batch."""
 
     kind: ControlType
     coordinator_epoch: int
@@ -46,7 +46,8 @@ def control_batch(
     timestamp_ms: int,
     coordinator_epoch: int = 0,
 ) -> bytearray:
-    """The marker that ends the open transaction of `producer_id`; stamp it like any batch."""
+    """Build the marker that ends the open transaction of `producer_id`. It must be stamped like any
+    other batch."""
     return build_single(
         timestamp_ms,
         _VALUE.pack(_VERSION, coordinator_epoch),
@@ -59,7 +60,7 @@ def control_batch(
 
 
 def read_control(view: BatchView) -> ControlMarker:
-    """The marker in a control batch."""
+    """Decode the marker in a control batch."""
     header = view.header
     if not header.is_control:
         raise CorruptRecordError(f"batch at offset {header.base_offset} is no control batch")
@@ -74,7 +75,7 @@ def read_control(view: BatchView) -> ControlMarker:
 
 
 def is_abort_marker(view: BatchView) -> bool:
-    """Whether a control batch ends its producer's transaction by an abort."""
+    """Return whether a control batch aborts its producer's transaction."""
     for record in view.records("", 0):
         if record.key is None or len(record.key) < _KEY.size:
             raise CorruptRecordError(

@@ -1,11 +1,11 @@
-"""Which partition a record goes to: an explicit one, else by its key, else the next in turn.
+"""Hash functions that map record keys to partitions.
 
-    murmur2   what Java clients do: records land where any Kafka client would put them (the default)
+    murmur2   the default, as in Java clients: keys map to the same partitions as in Kafka
     md5       int(md5(key)) modulo the number of partitions
     fnv1a     64-bit FNV-1a modulo the number of partitions
 
-Hashes of recent keys are remembered (a fixed number of them, and only of short ones, so that the
-memory for it is bounded), because keys come again.
+The hashes of recent keys are cached, because keys tend to repeat. The number and the size of cached
+keys are limited to bound the memory used.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _FNV_PRIME = 0x100000001B3
 
 
 def murmur2(key: bytes) -> int:
-    """Java's murmur2 of the key, without its sign."""
+    """Return Java's murmur2 of the key, with the sign bit cleared."""
     length = len(key)
     value = _MURMUR_SEED ^ length
     whole = length & ~3
@@ -46,12 +46,12 @@ def murmur2(key: bytes) -> int:
 
 
 def md5_hash(key: bytes) -> int:
-    """The whole MD5 as a number."""
+    """Return the MD5 of the key as a 128-bit integer."""
     return int.from_bytes(md5(key, usedforsecurity=False).digest())
 
 
 def fnv1a(key: bytes) -> int:
-    """64-bit FNV-1a."""
+    """Return the 64-bit FNV-1a hash of the key."""
     value = _FNV_OFFSET
     for byte in key:
         value = (value ^ byte) * _FNV_PRIME & 0xFFFFFFFFFFFFFFFF
@@ -66,18 +66,18 @@ _HASHES: dict[str, Callable[[bytes], int]] = {
 
 
 class KeyHash(NamedTuple):
-    """One hash, with and without a memory for recent keys."""
+    """A hash function, with and without a cache of recent keys."""
 
     plain: Callable[[bytes], int]
     remembering: Callable[[bytes], int]
 
     def up_to(self, key_bytes: int) -> Callable[[bytes], int]:
-        """The one to use for keys of at most this size."""
+        """Return the variant to use for keys of up to `key_bytes` bytes."""
         return self.remembering if key_bytes <= REMEMBERED_KEY_BYTES else self.plain
 
 
 def key_hash(name: str) -> KeyHash:
-    """The hash of that name."""
+    """Return the hash function with this name."""
     plain = _HASHES.get(name)
     if plain is None:
         raise InvalidSettingError("partitioner", name, "expected one of " + ", ".join(_HASHES))

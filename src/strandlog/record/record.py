@@ -1,4 +1,4 @@
-"""The records inside a batch: encode one, decode many.
+"""Encodes and decodes the records inside a batch.
 
     length           varint   bytes that follow this field
     attributes       int8     0, not used
@@ -10,19 +10,18 @@
       name           varint length, UTF-8; never null
       value          varint length, bytes; length -1 is null
 
-Invariants that `decode_records` enforces, each with a CorruptRecordError: a record ends exactly
-where its length says; nothing runs over the end of the payload; there are exactly as many records
-as the batch header counts and no byte after the last; offsets rise from record to record and stay
-within the batch. Timestamps wrap around as Java's 64-bit numbers do. Null and empty are different
-things and stay so. Header names that are no UTF-8 keep their bytes as surrogate escapes, so they
-can be written back.
+Invariants that `decode_records` enforces, raising CorruptRecordError: a record ends exactly where
+its length says; no record extends beyond the payload; there are exactly as many records as the
+batch header says, and no bytes after the last one; offsets increase and stay within the batch.
+Timestamps wrap like Java's 64-bit integers. Null and empty fields are distinct. Header names that
+are not valid UTF-8 are decoded with surrogate escapes, so that they can be written back unchanged.
 
-Three readers share the work. The *plain* one takes records without headers, with no null but the
-key, and with varints of at most two bytes, three for the offset (keys under 64 bytes, values under
-8 KiB, less than eight seconds after the base timestamp). The *run* reader takes many plain records
-of equal size at once (see `uniform`). Both stop in front of everything else, damage included. The
-*careful* one then reads that record, or finds the words for what is wrong with it. It alone
-raises, so the other two can stay small.
+There are three readers. The *plain* reader handles records without headers, whose value is not
+null, and whose varints have at most two bytes, or three for the offset (keys under 64 bytes, values
+under 8 KiB, less than eight seconds after the base timestamp). The *run* reader handles many plain
+records of equal size at once (see record_runs.py). Both stop at any other record, including damaged
+ones. The *careful* reader then decodes that record or raises an error that describes the damage. It
+is the only one that raises errors, which keeps the other two simple.
 """
 
 from __future__ import annotations
@@ -35,16 +34,16 @@ from strandlog.model import Headers, Record
 from strandlog.record.record_runs import MIN_RUN, Frame, read_run
 from strandlog.record.varint import MAX_INT64, MIN_INT64, VARINTS, decode_varint, encode_varint
 
-# Bits that are not set in a number from 0 on, zig-zagged, whose varint has no more bytes than this:
-# bit 0 is the sign, and a byte holds seven bits.
+# Masks of the bits that must be zero in the zig-zag value of a non-negative number whose varint has
+# at most this many bytes. Bit 0 is the sign, and each byte holds seven bits.
 _NOT_ONE_BYTE: Final = ~0x7E
 _NOT_TWO_BYTES: Final = ~0x3FFE
 _NOT_THREE_BYTES: Final = ~0x1FFFFE
 _NULL: Final = 1
-# A header takes two bytes in a batch and hundreds in memory.
+# A header may take as little as two bytes in a batch, but takes hundreds in memory.
 MAX_RECORD_HEADERS = 100_000
 PIECE_HEADERS = 100_000
-MAX_BATCH_HEADERS = 4_000_000  # of records that are decoded all at once
+MAX_BATCH_HEADERS = 4_000_000  # if all records are decoded at once
 _MIN_LENGTH: Final = 6  # one byte for each field
 MIN_RECORD_BYTES: Final = 1 + _MIN_LENGTH
 _MAX_PLAIN_BASE: Final = MAX_INT64 - 0x1FFF
@@ -60,7 +59,7 @@ def encode_record(
     value: bytes | None,
     headers: Sequence[tuple[str, bytes | None]] = (),
 ) -> bytes:
-    """One record with its length in front."""
+    """Encode one record, prefixed with its length."""
     body = b"".join(
         (
             b"\0",
@@ -77,7 +76,7 @@ def encode_record(
 
 
 def encode_headers(headers: Sequence[tuple[str, bytes | None]]) -> bytes:
-    """The header count and the headers."""
+    """Encode the header count and the headers."""
     if len(headers) > MAX_RECORD_HEADERS:
         raise InvalidRecordError(f"{len(headers)} headers; a record takes {MAX_RECORD_HEADERS}")
     parts = [VARINTS[len(headers)]]
@@ -95,9 +94,9 @@ def encode_headers(headers: Sequence[tuple[str, bytes | None]]) -> bytes:
 
 
 def decode_records(payload: bytes, count: int, frame: Frame) -> list[Record]:
-    """All `count` records of an unpacked payload."""
+    """Decode all `count` records of a decompressed payload."""
     if 0 < count <= 2 * MIN_RUN and frame.base_timestamp <= _MAX_PLAIN_BASE:
-        # Small batches of plain records are read at once; the pieces check everything else.
+        # Fast path for small batches of plain records; `record_pieces` handles everything else.
         plain: list[Record] = []
         is_all = _read_plain(payload, 0, count, frame, plain) == len(payload)
         last_offset = frame.base_offset + frame.last_offset_delta
@@ -106,7 +105,7 @@ def decode_records(payload: bytes, count: int, frame: Frame) -> list[Record]:
     pieces = record_pieces(payload, count, frame, max(count, 1))
     records = next(pieces, [])
     left = MAX_BATCH_HEADERS // PIECE_HEADERS
-    for piece in pieces:  # each but the last has `PIECE_HEADERS` or more
+    for piece in pieces:  # all but the last have at least `PIECE_HEADERS` headers
         left -= 1
         if not left:
             raise CorruptRecordError(f"the records have more than {MAX_BATCH_HEADERS} headers")
@@ -115,10 +114,12 @@ def decode_records(payload: bytes, count: int, frame: Frame) -> list[Record]:
 
 
 def record_pieces(payload: bytes, count: int, frame: Frame, most: int) -> Iterator[list[Record]]:
-    """The records of an unpacked payload, up to `most` at a time, fewer if they have many headers.
+    """Yield the records of a decompressed payload in chunks of up to `most`, or fewer if they have
+    many headers.
 
-    A caller that stops early, or lets go of each piece, never pays for the whole batch. Damage is
-    raised in front of the piece that it lies in; the last piece comes only when all of it is right.
+    A caller that stops early, or discards each chunk, does not hold the complete batch in memory. A
+    chunk that contains damage is not yielded; an error is raised instead. The last chunk is yielded
+    only if the end of the payload is valid as well.
     """
     if not 0 <= count <= len(payload):
         raise CorruptRecordError(f"{len(payload)} bytes cannot hold {count} records")
@@ -133,7 +134,7 @@ def record_pieces(payload: bytes, count: int, frame: Frame, most: int) -> Iterat
 
 
 class _Piece:
-    """Reads a payload piece by piece: its position, and the offset that it has reached."""
+    """Reads a payload in chunks, and keeps track of the position and the last record."""
 
     __slots__ = ("_count", "_frame", "_last", "_payload", "_position", "left")
 
@@ -142,17 +143,17 @@ class _Piece:
         self._frame = frame
         self._count = count
         self._position = 0
-        self._last: list[Record] = []  # the last record of the piece before
+        self._last: list[Record] = []  # the last record of the previous chunk
         self.left = count
 
     def read(self, count: int) -> list[Record]:
-        """The next `count` records."""
+        """Return the next `count` records, or fewer if they have many headers."""
         payload, frame, position = self._payload, self._frame, self._position
         records = self._last
         carried = len(records)
-        number = self._count - self.left - carried  # of the first record in the list
+        number = self._count - self.left - carried  # index of the first record in the list
         count += carried
-        # How many records the plain reader may take before we look for a run again.
+        # The number of records that the plain reader may read before checking for a run again.
         stretch = 1 if count > 2 * MIN_RUN else count
         headers_left = PIECE_HEADERS
         while True:
@@ -164,7 +165,7 @@ class _Piece:
             start = position
             position = _read_careful(payload, start, frame, records, number)
             if records[-1].headers or records[-1].value is None:
-                stretch = 0  # the next record is no plain one either, most likely
+                stretch = 0  # the next record is probably not plain either
                 headers_left -= len(records[-1].headers)
                 if headers_left <= 0:
                     count = len(records)
@@ -181,7 +182,8 @@ class _Piece:
         return records[carried:] if carried else records
 
     def check_end(self) -> None:
-        """Raise unless the records fill the payload and lie inside their batch."""
+        """Raise an error unless the records fill the payload and their offsets are within the
+        batch."""
         if self._position != len(self._payload):
             rest = len(self._payload) - self._position
             raise CorruptRecordError(f"{rest} bytes follow the last record")
@@ -193,9 +195,10 @@ class _Piece:
 
 
 def _read_plain(data: bytes, position: int, count: int, frame: Frame, records: list[Record]) -> int:
-    """Append plain records until one is not plain; return where that one starts."""
+    """Append plain records up to the first one that is not plain. Return the position after
+    them."""
     topic, partition, base_offset, _, base_timestamp, is_append_time = frame
-    # Plain deltas have 14 bits: shifting by more drops them, which is what append times need.
+    # Plain deltas have 14 bits, so this shift discards them if append times are used.
     shift = 14 if is_append_time else 1
     last = (records[-1].offset - base_offset) << 1 if records else -1
     start = position
@@ -249,16 +252,16 @@ def _read_plain(data: bytes, position: int, count: int, frame: Frame, records: l
             last = offset
             start = position = position + 1
     except IndexError:
-        pass  # the careful reader knows what is missing
+        pass  # the careful reader raises the error
     return start
 
 
 def _read_careful(
     data: bytes, position: int, frame: Frame, records: list[Record], number: int
 ) -> int:
-    """Append the record at `position`, whatever it holds; return where the next one starts.
+    """Append the record at `position`, plain or not. Return the position after it.
 
-    `number` is the place in the batch of the first of `records`."""
+    `number` is the index in the batch of the first of `records`."""
     number += len(records)
     length, body = decode_varint(data, position)
     end = body + length
@@ -292,7 +295,7 @@ def _read_careful(
 
 
 def _read_field(data: bytes, position: int, end: int) -> tuple[bytes | None, int]:
-    """A key or a value with its length in front."""
+    """Read a length-prefixed field. Return it and the position after it."""
     raw = data[position] if position < end else 128
     if raw < 128:
         size, start = (raw >> 1) ^ -(raw & 1), position + 1
@@ -308,7 +311,7 @@ def _read_field(data: bytes, position: int, end: int) -> tuple[bytes | None, int
 
 def _read_headers(data: bytes, position: int, end: int) -> tuple[Headers, int]:
     count, position = decode_varint(data, position)
-    # Two lengths a header: a count that cannot be true must not drive the loop.
+    # Each header takes at least two bytes. An impossible count must not control the loop.
     if not 0 <= count * 2 <= end - position:
         raise CorruptRecordError(f"{count} headers do not fit into their record")
     if count > MAX_RECORD_HEADERS:

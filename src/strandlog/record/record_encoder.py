@@ -1,16 +1,17 @@
-"""The records of one batch as a list of byte strings, to be joined once.
+"""Encodes the records of one batch as a list of byte strings, to be joined once.
 
 The parts of one record, in order:
 
-    lead     the header count 0 that ends the record before; this record's length; attributes 0
+    lead     the header count 0 that ends the previous record; this record's length; attributes 0
     time     timestamp delta                            (only if timestamps differ)
     head     timestamp delta 0 if they do not; offset delta; null key length if there are no keys
     key      length, bytes                              (only with keys)
     value    length, bytes
     tail     header count and headers                   (only with headers; the lead then has none)
 
-The list is filled column by column: each part of all records is one `map` over a cache, so that
-almost no Python code runs per record. Every part but the users' own bytes is cached.
+The list is filled column by column: each part is looked up for all records with one `map` over a
+cache, so that almost no Python code runs per record. All parts except keys, values and headers are
+cached.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _ZERO: Final = encode_varint(0)
 _NULL: Final = encode_varint(-1)
 _ZERO_TIME_AND_OFFSET: Final = _ZERO + _ZERO
 
-# What a key or a value of this many bytes takes with its length; -1 is null.
+# The encoded size of a key or value of this many bytes, including its length; -1 is null.
 _FIELD_SIZES: Final = NumberCache(lambda size: varint_size(size) + max(size, 0))
 _LEADS: Final = NumberCache(lambda size: _NO_HEADERS + encode_varint(size + 2) + _ATTRIBUTES)
 _LEADS_ALONE: Final = NumberCache(lambda size: encode_varint(size + 1) + _ATTRIBUTES)
@@ -62,7 +63,7 @@ class _Heads:
             parts = self._made(range(count))
             return parts, list(map(len, parts))
         if count > len(self._parts):
-            # Rounded up, and swapped in whole: another thread may be looking.
+            # Replace the lists instead of extending them, because other threads may be reading.
             parts = self._made(range(min(CACHE_LIMIT, count * 2)))
             self._sizes = list(map(len, parts))
             self._parts = parts
@@ -88,7 +89,7 @@ def batch_parts(
     headers: Sequence[Headers] | None,
     timestamps: Sequence[int] | None,
 ) -> list[bytes]:
-    """All records of a batch as parts, column by column."""
+    """Return the parts of all records of a batch."""
     count = len(values)
     heads, sizes = _HEADS[timestamps is not None, keys is not None].first(count)
     columns = [heads]
@@ -120,7 +121,7 @@ def _interleaved(columns: list[list[bytes]], count: int, *, is_open: bool) -> li
 
 
 def _fields(fields: Sequence[bytes | None]) -> tuple[list[int], list[bytes]]:
-    """The lengths of keys or values, -1 for null, and their bytes."""
+    """Return the lengths of keys or values (-1 for null) and their bytes."""
     try:
         return list(map(len, fields)), fields  # type: ignore[arg-type, return-value]
     except TypeError:
@@ -136,7 +137,7 @@ def _deltas(timestamps: Sequence[int], base_timestamp: int) -> list[int]:
 
 
 def single_parts(value: bytes | None, key: bytes | None, headers: Headers) -> list[bytes]:
-    """The parts of a batch of one record; both of its deltas are 0."""
+    """Return the parts of a single-record batch. Both deltas are 0."""
     key_size = -1 if key is None else len(key)
     value_size = -1 if value is None else len(value)
     tail = encode_headers(headers) if headers else _NO_HEADERS

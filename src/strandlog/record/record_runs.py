@@ -1,20 +1,21 @@
-"""Runs of records that differ only in offset, time and content, read by columns.
+"""Decodes runs of records that have the same layout, column by column.
 
-Sensors, counters and benchmarks write records of equal size. In such a run every byte that gives
-the layout is at the same distance from that of the next record, so a slice with a step,
-`data[at::size]`, collects it from all records at once:
+Sensors, counters and benchmarks often write records of equal size. In such a run, each byte of the
+layout is at the same distance from the corresponding byte of the next record, so a slice with a
+step, `data[at::size]`, collects it from all records at once:
 
     length  attributes  time    offset  key length  key  value length  value  header count
     fixed   fixed       varies  +1      fixed            fixed                0
 
-A fixed column must repeat the first record's byte; the run ends where one does not. The offset
-columns must spell the numbers that follow the first record's. The time columns must keep their
-width. What is left are keys, values and times, and one comprehension each cuts them out. This is
-three times as fast as reading field by field, and proves what the other readers prove: every byte
-is either compared with what it must be, or part of a time, a key or a value.
+A fixed column must repeat the first record's byte; the run ends where it does not. The offset
+columns must contain the offsets that follow the first record's. The time columns must keep their
+width. Keys, values and times are then extracted with one comprehension each. This is three times as
+fast as reading field by field, and as strict as the other readers: every byte is either compared
+with its expected value, or part of a time, a key or a value.
 
-`read_run` gets the first record from a reader that has checked it. It never raises: it stops after
-the last record that it is sure of and leaves the rest, damage included, to the other readers.
+`read_run` starts with a record that another reader has checked. It never raises an error: it stops
+after the last record that fits the run, and leaves the rest, including any damage, to the other
+readers.
 """
 
 from __future__ import annotations
@@ -26,30 +27,30 @@ from typing import Final, NamedTuple
 from strandlog.model import Record
 from strandlog.record.varint import decode_varint, varint_size
 
-# A shorter run is not worth the look at its layout.
+# For a shorter run, analyzing the layout is not worthwhile.
 MIN_RUN: Final = 16
 
 _new_tuple: Final = tuple.__new__
 
-# The bytes of a varint of 0 or more: alone, first of two, last of two.
+# The possible bytes of a non-negative varint: a single byte, the first of two, the last of two.
 _ALONE: Final = bytes(range(0, 128, 2))
 _FIRST: Final = bytes(range(128, 256, 2))
 _LAST: Final = bytes(range(128))
 
 
 class Frame(NamedTuple):
-    """What the records of one batch take from outside their own bytes."""
+    """The properties that records inherit from their batch and partition."""
 
     topic: str
     partition: int
     base_offset: int
     last_offset_delta: int
     base_timestamp: int
-    is_append_time: bool  # then base_timestamp is the timestamp of every record
+    is_append_time: bool  # if set, base_timestamp is the timestamp of every record
 
 
 class _Layout(NamedTuple):
-    """Where the fields of the first record stand, and how far it is to the next record."""
+    """The positions of the fields of the first record, and the distance to the next record."""
 
     start: int
     time_at: int
@@ -67,9 +68,9 @@ class _Layout(NamedTuple):
 def read_run(
     data: bytes, start: int, end: int, most: int, frame: Frame, records: list[Record]
 ) -> int:
-    """Append up to `most` records like the last one; return where the run ends.
+    """Append up to `most` records with the same layout as the last one. Return the end of the run.
 
-    The last one lies between `start` and `end`.
+    The last record is between `start` and `end`.
     """
     layout = _layout(data, start, end)
     delta = records[-1].offset - frame.base_offset
@@ -77,7 +78,7 @@ def read_run(
     if layout.value_size < 0 or layout.tail_at + 1 != end or varint_size(delta) != width:
         return end
     count = min(
-        most + 1,  # the last one counts
+        most + 1,  # including the last record
         (len(data) - start) // layout.size,
         (1 << 7 * width - 1) - delta,
     )
@@ -113,7 +114,7 @@ def _layout(data: bytes, start: int, end: int) -> _Layout:
 
 
 def _alike_count(data: bytes, layout: _Layout, delta: int, count: int) -> int:
-    """How many of the next `count` records share the layout and have the offsets that follow."""
+    """Return how many of `count` records have the same layout and consecutive offsets."""
     size = layout.size
     fixed = (
         *range(layout.start, layout.time_at),
@@ -134,14 +135,14 @@ def _alike_count(data: bytes, layout: _Layout, delta: int, count: int) -> int:
 
 
 def _leading(column: bytes, allowed: bytes) -> int:
-    """How many bytes from the front are among `allowed`."""
+    """Return the number of leading bytes that are in `allowed`."""
     if len(allowed) == 1 and column == allowed * len(column):
         return len(column)
     return len(column) - len(column.lstrip(allowed))
 
 
 def _leading_times(data: bytes, layout: _Layout, count: int) -> int:
-    """How many timestamp deltas from the front are as wide as the first one."""
+    """Return the number of leading timestamp deltas that have the same width as the first one."""
     at, size = layout.time_at, layout.size
     width = layout.offset_at - at
     if width == 1:
@@ -155,13 +156,14 @@ def _leading_times(data: bytes, layout: _Layout, count: int) -> int:
 
 
 def _offset_column(delta: int, count: int, index: int, width: int) -> bytes:
-    """Byte number `index` of the varints of `delta`, `delta + 1` …, all `width` bytes wide."""
+    """Return byte `index` of each of the varints of `delta`, `delta + 1` …, which all have `width`
+    bytes."""
     more = 128 if index < width - 1 else 0
     if index == 0:
         phase = delta % 64
         cycle = bytes(range(more, more + 128, 2))
         return (cycle * ((phase + count) // 64 + 1))[phase : phase + count]
-    # Zig-zag leaves six bits for the first byte, and each further one stays the same for longer.
+    # Zig-zag leaves six bits in the first byte; each further byte changes 128 times less often.
     period = 1 << 7 * index - 1
     phase = delta % period
     steps = range(delta // period, (delta + count - 1) // period + 1)
@@ -170,7 +172,7 @@ def _offset_column(delta: int, count: int, index: int, width: int) -> bytes:
 
 
 def _times(data: bytes, layout: _Layout, count: int, frame: Frame) -> Iterable[int]:
-    """The timestamps of the records after the first."""
+    """Return the timestamps of the records after the first one."""
     at, size = layout.time_at, layout.size
     base = frame.base_timestamp
     if frame.is_append_time:

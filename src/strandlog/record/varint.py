@@ -1,18 +1,18 @@
-"""Zig-zag varints: the integers inside a record.
+"""Encodes and decodes zig-zag varints, the integers inside a record.
 
     zig-zag   0, -1, 1, -2, 2 …  become  0, 1, 2, 3, 4 …, so small numbers of either sign stay short
-    varint    seven bits a byte, the lowest first; the top bit says that another byte follows
+    varint    seven bits per byte, lowest first; the top bit is set if another byte follows
 
-The 32-bit and the 64-bit kinds of Kafka share this encoding and differ only in their range. A
-64-bit value takes at most ten bytes.
+Kafka's 32-bit and 64-bit varints share this encoding and differ only in their range. A 64-bit value
+takes at most ten bytes.
 
-Invariants: `decode_varint(encode_varint(n), 0) == (n, varint_size(n))` for every 64-bit `n`. Longer
-encodings than needed are read (other writers may pad), but never more than ten bytes and never a
-value over 64 bits.
+Invariants: `decode_varint(encode_varint(n), 0) == (n, varint_size(n))` for every 64-bit `n`.
+Encodings that are longer than necessary are accepted (other writers may pad), but not more than ten
+bytes and not values over 64 bits.
 
-Reading whole batches inlines the short cases; writing them uses caches. A cache fills with the
-numbers that are met and is emptied when it reaches CACHE_LIMIT. Losing an entry costs only the time
-to make it again, so threads may share it.
+Code that reads batches inlines the short cases; code that writes them uses caches. A cache is
+filled on demand and cleared when it reaches CACHE_LIMIT. A lost entry is simply computed again, so
+threads may share a cache.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SINGLE_BYTES: Final = tuple(bytes((raw,)) for raw in range(128))
 
 
 def encode_varint(value: int) -> bytes:
-    """The bytes of `value`, which must fit in 64 bits."""
+    """Encode `value`, which must fit in 64 bits."""
     raw = value << 1 if value >= 0 else ~(value << 1)
     if raw < 128:
         return _SINGLE_BYTES[raw]
@@ -49,7 +49,7 @@ def encode_varint(value: int) -> bytes:
 
 
 def decode_varint(buffer: bytes | bytearray | memoryview, position: int) -> tuple[int, int]:
-    """The value at `position` and the position after it."""
+    """Return the value at `position` and the position after it."""
     raw = 0
     shift = 0
     try:
@@ -71,13 +71,13 @@ def decode_varint(buffer: bytes | bytearray | memoryview, position: int) -> tupl
 
 
 def varint_size(value: int) -> int:
-    """How many bytes `encode_varint(value)` takes."""
+    """Return the length of `encode_varint(value)`."""
     raw = value << 1 if value >= 0 else ~(value << 1)
     return (raw.bit_length() + 6) // 7 or 1
 
 
 class NumberCache(dict[int, T], Generic[T]):
-    """A function of a number, remembered for the numbers that were asked for."""
+    """A cache of the results of a function of one integer."""
 
     __slots__ = ("_make",)
 

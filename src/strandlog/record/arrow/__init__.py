@@ -1,1 +1,1 @@
-"""Records as Arrow columns: whole batches decoded and encoded, no Python object per record."""
+"""Decodes batches to Arrow columns and encodes them, without a Python object per record."""

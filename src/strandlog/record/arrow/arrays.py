@@ -1,10 +1,11 @@
-"""Arrow arrays as the plain arrays that the encoding kernels take.
+"""Converts Arrow arrays to the NumPy arrays that the encoding kernels take.
 
-A column of bytes or text, with 32-bit or 64-bit offsets, sliced or not, chunked or not, becomes a
-`BytesColumn`: where each field starts, its size (-1 for null), and the content, which is not
-copied. What Arrow can turn into bytes (views, dictionaries, fixed sizes, nulls) is turned.
+A column of bytes or strings, with 32-bit or 64-bit offsets, sliced or not, chunked or not, becomes
+a `BytesColumn`: the start of each field, its size (-1 for null), and the content, which is not
+copied. Other types that Arrow can cast to bytes (views, dictionaries, fixed sizes, nulls) are cast.
 
-Arrow's arrays may come from anywhere, so their offsets are checked before a kernel follows them.
+Arrow arrays may come from untrusted sources, so their offsets are checked before a kernel uses
+them.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _NO_BYTES.flags.writeable = False
 
 
 class BytesColumn(NamedTuple):
-    """Fields of bytes, as kernels take them."""
+    """A column of bytes fields, in the form that the kernels take."""
 
     starts: Ints64
     sizes: Ints32
@@ -37,7 +38,7 @@ class BytesColumn(NamedTuple):
 
 
 class HeadersColumn(NamedTuple):
-    """Per row a range of headers; names and values of all headers."""
+    """The range of headers of each row, and the names and values of all headers."""
 
     starts: Ints64
     ends: Ints64
@@ -46,18 +47,18 @@ class HeadersColumn(NamedTuple):
 
 
 def whole(column: Any) -> Any:
-    """One array, whether it was chunked or not."""
+    """Return the column as a single array, combining its chunks if it has any."""
     if not isinstance(column, pa.ChunkedArray):
         return column
     if column.num_chunks == 1:
         return column.chunk(0)
     if pa.types.is_binary(column.type) or pa.types.is_string(column.type):
-        column = column.cast(pa.large_binary())  # together they may be over 2 GiB
+        column = column.cast(pa.large_binary())  # combined, they may exceed 2 GiB
     return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
 
 
 def bytes_column(name: str, column: Any) -> BytesColumn:
-    """A column of bytes or text."""
+    """Convert a column of bytes or strings."""
     array = whole(column)
     is_wide = pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type)
     if not is_wide and not pa.types.is_binary(array.type) and not pa.types.is_string(array.type):
@@ -79,18 +80,18 @@ def bytes_column(name: str, column: Any) -> BytesColumn:
         raise InvalidRecordError(f"column {name!r} is damaged: its offsets lie outside its content")
     narrow = sizes.astype(np.int32)
     _mark_nulls(array, narrow)
-    # 64-bit offsets are still Arrow's memory here, which may be read-only. A kernel has one
-    # signature, and it takes arrays that can be written.
+    # 64-bit offsets still refer to Arrow's memory, which may be read-only. Each kernel has a single
+    # signature, which requires writable arrays.
     return BytesColumn(np.require(ends[:-1], requirements=["C", "W"]), narrow, held)
 
 
 def no_bytes(count: int) -> BytesColumn:
-    """As many nulls."""
+    """Return a column of `count` nulls."""
     return BytesColumn(np.zeros(count, np.int64), np.full(count, -1, np.int32), _NO_BYTES)
 
 
 def readonly(buffer: Any) -> Bytes:
-    """An Arrow buffer as bytes that kernels may read."""
+    """Return a read-only view of an Arrow buffer for the kernels."""
     if buffer is None or not buffer.size:
         return _NO_BYTES
     array = np.frombuffer(buffer, np.uint8)
@@ -109,7 +110,7 @@ def _nulls(array: Any) -> npt.NDArray[np.bool_]:
 
 
 def headers_column(column: Any) -> HeadersColumn:
-    """A column of lists of (key, value) pairs; a null list is an empty one."""
+    """Convert a column of lists of (key, value) pairs. A null list is treated as empty."""
     array = whole(column)
     kind = array.type
     is_list = any(is_kind(kind) for is_kind in _LIST_KINDS)
@@ -136,7 +137,7 @@ def headers_column(column: Any) -> HeadersColumn:
 
 
 def _check_names(starts: Ints64, ends: Ints64, names: BytesColumn) -> None:
-    """Every header that a row refers to has a name."""
+    """Raise an error if a row has a header without a name."""
     nameless = np.concatenate(([0], np.cumsum(names.sizes < 0)))
     bad = np.flatnonzero(nameless[ends] - nameless[starts])
     if len(bad):
@@ -146,13 +147,14 @@ def _check_names(starts: Ints64, ends: Ints64, names: BytesColumn) -> None:
 
 
 def no_headers(count: int) -> HeadersColumn:
-    """Rows without headers."""
+    """Return a column of `count` rows without headers."""
     nowhere = np.zeros(count, np.int64)
     return HeadersColumn(nowhere, nowhere, no_bytes(0), no_bytes(0))
 
 
 def timestamps_column(column: Any, timestamp_ms: int) -> Ints64:
-    """Unix milliseconds of a column of timestamps or numbers; `timestamp_ms` where it is null."""
+    """Convert a column of timestamps or integers to Unix milliseconds, with `timestamp_ms` in place
+    of nulls."""
     array = whole(column)
     if pa.types.is_timestamp(array.type):
         array = array.cast(pa.timestamp("ms", tz=array.type.tz), safe=False)
@@ -167,12 +169,12 @@ def timestamps_column(column: Any, timestamp_ms: int) -> Ints64:
         raise InvalidTimestampError(
             f"row {row} has the timestamp {timestamps[row]}; the least is 0, in Unix milliseconds"
         )
-    # A copy, because Arrow's memory is read-only and a kernel has one signature.
+    # Copied because Arrow's memory is read-only and the kernels require writable arrays.
     return np.array(timestamps, np.int64)
 
 
 def partitions_column(column: Any) -> Ints32:
-    """Partition numbers, NOT_GIVEN where they are null."""
+    """Convert a column of partition numbers, with NOT_GIVEN in place of nulls."""
     array = whole(column)
     try:
         filled = array.cast(pa.int32()).fill_null(NOT_GIVEN)

@@ -1,4 +1,4 @@
-"""Records as Arrow columns: raw batches in, Arrow out, and back; no Python object per record.
+"""Converts raw batches to Arrow columns and back, without a Python object per record.
 
 The columns are those of Spark's Kafka source, in its order, all nullable:
 
@@ -9,22 +9,23 @@ The columns are those of Spark's Kafka source, in its order, all nullable:
     offset         int64
     timestamp      timestamp[us, UTC]   null if the record has none, or one beyond the year 294,000
     timestampType  int32                0 set by the producer, 1 by the log
-    headers        list<struct<key: string, value: binary>>      only when asked for
+    headers        list<struct<key: string, value: binary>>      only on request
 
-Reading. `decode_columns` takes the bytes of one partition, whole batches one behind the other as a
-broker or a segment file gives them. It checks each batch, unpacks it, and leaves out control
-batches, batches of aborted transactions, and records outside [start_offset, end_offset): a read
-inside a batch returns the whole batch. The result is iterated for `pyarrow.RecordBatch`es;
-afterwards its `next_offset` says where to read on. Gaps are normal. A batch that is cut off at the
-end is left for the next read; when even the first one is, `next_offset` has not moved, and a larger
-read is needed. Damage raises CorruptRecordError after everything in front of it was handed out,
-and `next_offset` then is where the damaged batch begins.
+Reading: `decode_columns` takes consecutive batches of one partition, as returned by a broker or
+read from a segment file. It verifies and decompresses each batch, and skips control batches,
+batches of aborted transactions, and records outside [start_offset, end_offset), because a read that
+starts inside a batch returns the complete batch. The result is an iterable of
+`pyarrow.RecordBatch`es; after the iteration, its `next_offset` is the offset to continue at. Gaps
+are normal. An incomplete batch at the end is left for the next read; if even the first batch is
+incomplete, `next_offset` does not change, and a larger read is needed. A damaged batch raises
+CorruptRecordError after all records before it have been returned, and `next_offset` is then the
+base offset of the damaged batch.
 
-Writing. `route_rows` finds the partition of each row, by the very hash that Java clients use,
-`group_rows` puts the rows of each partition together, and `encode_columns` makes batches of them.
+Writing: `route_rows` assigns a partition to each row, using the same hash as the Java clients,
+`group_rows` groups the rows by partition, and `encode_columns` encodes them as batches.
 
-The loops over records are compiled (kernels/compile.py); this needs the `spark` extra. Everything
-is imported when it is first used, so that the base library does without.
+The loops over records are compiled (kernels/compile.py), which requires the `spark` extra. The
+implementation is imported on first use, so that the base library works without that extra.
 """
 
 from __future__ import annotations
@@ -71,12 +72,12 @@ def decode_columns(
     target_bytes: int = DEFAULT_TARGET_BYTES,
     timestamp_unit: str = "us",
 ) -> DecodedColumns:
-    """The records of `data` with offsets in [start_offset, end_offset), in the columns named.
+    """Decode the records of `data` with offsets in [start_offset, end_offset) to `columns`.
 
-    `aborted` are (producer id, first offset) pairs as a fetch of committed records gives them;
-    without them, everything is handed out. `limit_bytes` is what one batch may unpack to. A
-    RecordBatch has at most `target_rows` rows, and about `target_bytes` bytes: more only where one
-    batch has more. `data` must not change before the iteration is over.
+    `aborted` contains the (producer id, first offset) pairs of a read_committed fetch; without
+    them, no transaction is skipped. `limit_bytes` limits the decompressed size of one batch. A
+    RecordBatch has at most `target_rows` rows and about `target_bytes` bytes, or more if a single
+    batch is larger. `data` must not change until the iteration is complete.
     """
     return _module("decode").DecodedColumns(  # type: ignore[no-any-return]
         data,
@@ -103,14 +104,15 @@ def encode_columns(
     is_transactional: bool = False,
     limit_bytes: int = DEFAULT_DECOMPRESSED_LIMIT_BYTES,
 ) -> list[bytearray]:
-    """Batches of some rows of `records`, an Arrow RecordBatch or Table, in the order of `rows`.
+    """Encode rows of `records`, an Arrow RecordBatch or Table, as batches, in the order of `rows`.
 
-    To make batches of the same records for many partitions, call `ready_rows` once first.
-    Read are the columns key, value (needed), timestamp and headers; `timestamp_ms` replaces
-    a timestamp that is not there. `rows` are row numbers (int64), all rows if there are none given.
-    A batch is cut before it grows over `max_batch_bytes`; without that there is only one.
-    What readers could not unpack, because it is over `limit_bytes`, is not packed.
-    Sequences count on from batch to batch. The bytes are those that `build_batch` makes.
+    To encode the same records for many partitions, call `ready_rows` once and pass its result.
+    The columns used are key, value (required), timestamp and headers; `timestamp_ms` replaces
+    missing timestamps. `rows` contains row numbers (int64); by default, all rows are encoded.
+    A new batch is started before one exceeds `max_batch_bytes`; by default, there is only one.
+    With a codec, a batch over `limit_bytes` before compression raises MessageTooLargeError,
+    because readers would refuse to decompress it.
+    Sequence numbers continue from batch to batch. The bytes are the same as from `build_batch`.
     """
     encoding = _module("encode")
     is_ready = isinstance(records, encoding.ReadyRows)
@@ -130,7 +132,7 @@ def encode_columns(
 
 
 def ready_rows(records: Any, timestamp_ms: int) -> ReadyRows:
-    """The columns of an Arrow RecordBatch or Table, checked, for calls of `encode_columns`."""
+    """Check and convert the columns of an Arrow RecordBatch or Table for `encode_columns`."""
     return _module("encode").ready_rows(records, timestamp_ms)  # type: ignore[no-any-return]
 
 
@@ -143,12 +145,12 @@ def route_rows(
     row_count: int | None = None,
     is_sticky: bool = False,
 ) -> Routed:
-    """The partition of each row: the one `given` for it, else by its key, else in turn.
+    """Assign a partition to each row: the one in `given`, or else by key, or else round-robin.
 
-    `keys` and `given` are Arrow arrays as long as each other, or None; where both may be None,
-    `row_count` says how many rows there are. The first row without either goes to partition
-    `start` modulo the count, and so do all others if `is_sticky`; else each goes to the next one.
-    `Routed` has the partitions (int32) and how many turns were taken.
+    `keys` and `given` are Arrow arrays of equal length, or None. If both are None, `row_count` is
+    the number of rows. The first row with neither goes to partition `start` modulo the partition
+    count. With `is_sticky`, all other such rows go there too; otherwise, each goes to the next
+    partition. `Routed` contains the partitions (int32) and the number of rows with neither.
     """
     return _module("encode").route(  # type: ignore[no-any-return]
         keys, partition_count, start, given, row_count, is_sticky
@@ -156,17 +158,17 @@ def route_rows(
 
 
 def partition_rows(keys: Any, partition_count: int, start: int = 0) -> Any:
-    """Just the partitions of `route_rows`, by key or in turn."""
+    """Return the partition of each row, by key or round-robin (see `route_rows`)."""
     return route_rows(keys, partition_count, start).partitions
 
 
 def group_rows(partitions: Any, partition_count: int) -> Grouped:
-    """The row numbers of each partition, in the order of the rows: `Grouped.rows_of(number)`."""
+    """Group row numbers by partition, preserving their order. See `Grouped.rows_of`."""
     return _module("encode").group(partitions, partition_count)  # type: ignore[no-any-return]
 
 
 def are_available() -> bool:
-    """Whether everything that columns need is installed."""
+    """Return whether the packages required for columns are installed."""
     try:
         _module("encode")
         _module("decode")

@@ -1,13 +1,13 @@
-"""Raw batches to Arrow RecordBatches; `columns` has the contract, `decoding_kernels` the loops.
+"""Decodes raw batches to Arrow RecordBatches. See columns.py for the contract.
 
-Python works per batch: it reads the header, checks the batch, asks whether it is to be left out,
-and unpacks it. Batches are collected in a *group* until there are enough rows or bytes for one
-RecordBatch; then the kernels run once over the whole group, so that a log of small batches costs no
-more calls than one of large ones.
+Python code runs once per batch: it reads the header, verifies the batch, determines whether to skip
+it, and decompresses it. Batches are collected in a *group* until there are enough rows or bytes for
+one RecordBatch. Then the kernels (kernels/decode.py) run once over the entire group, so that small
+batches do not require more calls than large ones.
 
-Invariants: rows are counted before anything is allocated, and no count is believed that the bytes
-cannot hold. A group unpacks to less than 2 GiB, so Arrow's 32-bit offsets suffice. What is handed
-out refers to no byte of the input.
+Invariants: rows are counted before memory is allocated, and a count that the bytes cannot hold is
+rejected. The decompressed size of a group is less than 2 GiB, so Arrow's 32-bit offsets suffice.
+The results do not reference the input.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _GROWTH: Final = 4
 
 
 class UnpackedBatches:
-    """The room, and how much of it is used."""
+    """A growing buffer of decompressed batches."""
 
     def __init__(self, room_bytes: int, limit_bytes: int) -> None:
-        """`limit_bytes` is what one batch may unpack to."""
+        """Create an empty buffer. `limit_bytes` limits the decompressed size of one batch."""
         self._room_bytes = room_bytes
         self._limit_bytes = limit_bytes
         self._array: Array = np.empty(0, np.uint8)
@@ -44,7 +44,7 @@ class UnpackedBatches:
         self.used_bytes = 0
 
     def unpack(self, codec: Codec, packed: Bytes) -> int:
-        """Unpack a batch behind those that are here; how many bytes it has."""
+        """Decompress a batch to the end of the buffer and return its decompressed size."""
         while True:
             rest = self._room[self.used_bytes :][: self._limit_bytes]
             size = decompress_into(codec, packed, rest)
@@ -56,19 +56,19 @@ class UnpackedBatches:
             self._grow(min(max(self._room_bytes, _GROWTH * len(rest)), self._limit_bytes))
 
     def _grow(self, rest_bytes: int) -> None:
-        """Have so much behind what is used."""
+        """Grow the buffer to have `rest_bytes` bytes free."""
         larger: Array = np.empty(self.used_bytes + rest_bytes, np.uint8)
         larger[: self.used_bytes] = self._array[: self.used_bytes]
         self._array, self._room = larger, larger.data
 
     def keep_last(self, size: int) -> None:
-        """Forget all but the last bytes: they are the beginning of what comes next."""
+        """Discard all but the last `size` bytes, which belong to the next group."""
         start = self.used_bytes - size
         self._room[:size] = self._room[start : self.used_bytes]
         self.used_bytes = size
 
     def array(self) -> Array:
-        """What was unpacked, for kernels."""
+        """Return the decompressed bytes as an array for the kernels."""
         used = self._array[: self.used_bytes]
         used.flags.writeable = False
         return used
@@ -78,14 +78,14 @@ MAX_GROUP_BYTES: Final = 2**31 - 1
 
 
 def readonly_bytes(data: Bytes) -> kernels.Bytes:
-    """The bytes as the array that kernels take, without a copy."""
+    """Return the bytes as an array for the kernels, without copying them."""
     array = np.frombuffer(data, np.uint8) if len(data) else np.empty(0, np.uint8)
     array.flags.writeable = False
     return array
 
 
 class DecodedColumns:
-    """Iterate for RecordBatches; `next_offset` is the offset after those handed out so far."""
+    """An iterable of RecordBatches. `next_offset` is the offset after those returned so far."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class DecodedColumns:
         return self._batches
 
     def read_all(self) -> Any:
-        """Everything that is left, as one table."""
+        """Return all remaining records as one table."""
         return pa.Table.from_batches(list(self._batches), self.schema)
 
     def _decode(self) -> Iterator[Any]:
@@ -153,8 +153,8 @@ class DecodedColumns:
         )
 
     def _payload_bytes(self, view: BatchView) -> int | None:
-        """How many bytes the records of a batch take, now unpacked; None if it has none for this
-        reader."""
+        """Decompress the records of a batch and return their size, or None if the batch contains no
+        records for this reader."""
         header = view.header
         if header.base_offset >= self._end_offset:
             return None
@@ -178,7 +178,7 @@ class DecodedColumns:
         return size
 
     def _damage(self, view: BatchView) -> CorruptRecordError:
-        """What is wrong with a batch, in words."""
+        """Return an error that describes what is wrong with a batch."""
         try:
             view.records("", 0, limit_bytes=self._limit_bytes)
         except CorruptRecordError as error:
@@ -186,7 +186,8 @@ class DecodedColumns:
         return CorruptRecordError(f"batch at offset {view.header.base_offset} is no batch of a log")
 
     def _decoded(self, group: _Group) -> Iterator[Any]:
-        """The records of a group; raises behind those of the intact batches if one is not."""
+        """Yield the records of a group. If a batch is damaged, raise an error after yielding the
+        records before it."""
         if not group.views:
             self._reach(group.next_offset)
             return
@@ -208,14 +209,14 @@ class DecodedColumns:
 
 
 def _is_numbered(header: BatchHeader) -> bool:
-    """Whether the offsets of the batch are offsets: 64-bit numbers from 0 on."""
+    """Return whether the offsets of the batch are valid: non-negative 64-bit integers."""
     return (
         header.base_offset >= 0 and 0 <= header.last_offset_delta <= MAX_INT64 - header.base_offset
     )
 
 
 class _Group:
-    """Batches that become one RecordBatch."""
+    """Batches that are decoded to one RecordBatch."""
 
     def __init__(self, data: Bytes, next_offset: int) -> None:
         self.direct = readonly_bytes(data)
@@ -226,7 +227,7 @@ class _Group:
         self._plan: list[tuple[int, ...]] = []
 
     def add(self, view: BatchView, start: int, size: int, is_unpacked: bool) -> None:
-        """Take in a batch whose records are here: unpacked, or in the bytes as they came."""
+        """Add a batch whose records are at `start`, in the decompressed buffer or the input."""
         header = view.header
         is_append_time = int(header.timestamp_type)
         self._plan.append(
@@ -246,13 +247,13 @@ class _Group:
         self.size_bytes += size
 
     def parse(self, unpacked: kernels.Bytes, start_offset: int, end_offset: int) -> _Rows:
-        """The rows of all batches, up to the first that is damaged."""
+        """Parse the rows of all batches up to the first damaged one."""
         plan = np.array(self._plan, np.int64)
         return _Rows(self.direct, unpacked, plan, self.row_count, start_offset, end_offset)
 
 
 class _Rows:
-    """The records of a group: where their fields lie, and the columns made of them."""
+    """The records of a group: the positions of their fields, and the resulting columns."""
 
     def __init__(
         self,
@@ -288,11 +289,11 @@ class _Rows:
         ) = (array[: self.count] for array in arrays)
 
     def next_offset_at(self, row: int) -> int:
-        """The offset after the `row` first rows."""
+        """Return the offset after the first `row` rows."""
         return int(self._offsets[row - 1]) + 1
 
     def record_batch(self, layout: ColumnLayout) -> Any:
-        """All rows, in the columns that are asked for."""
+        """Return all rows with the requested columns."""
         arrays = [self._column(name, layout) for name in layout.names]
         return pa.RecordBatch.from_arrays(arrays, schema=layout.schema)
 
@@ -361,7 +362,7 @@ def _numbers(kind: Any, numbers: Any, bitmap: Any = None, nulls: int = 0) -> Any
 
 
 def _as_text(names: Any) -> Any:
-    """Header names that are text for sure; what is no UTF-8 in them is replaced, as Java does."""
+    """Return header names as valid UTF-8, with invalid bytes replaced as in Java."""
     try:
         names.validate(full=True)
     except pa.ArrowInvalid:

@@ -1,11 +1,12 @@
-"""Arrow rows to raw batches; `columns` has the contract, `encoding_kernels` the loops.
+"""Encodes Arrow rows as raw batches. See columns.py for the contract.
 
-Python works per batch: columns are made ready once (arrays.py), the plan says which rows
-make a batch and how large it is, a kernel fills it, and it is packed and sealed like any other.
+Python code runs once per batch: the columns are converted once (arrays.py), a plan determines the
+rows and the size of each batch, a kernel (kernels/encode.py) fills it, and then it is compressed
+and sealed like any other batch.
 
-Invariants: a batch with no codec is never larger than asked, unless one record alone is, which is
-MessageTooLargeError. With a codec the records are under the limit before they are packed; where
-packing makes them larger than the limit, they go unpacked.
+Invariants: a batch without a codec never exceeds the limit; if a single record does, that is a
+MessageTooLargeError. With a codec, batches are planned by their uncompressed size; if compression
+makes one larger than the limit, it is left uncompressed.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ from strandlog.record.batch_header import HEADER_SIZE, TRANSACTIONAL_BIT, seal
 from strandlog.record.builder import NO_LEADER_EPOCH
 from strandlog.record.codecs import DEFAULT_DECOMPRESSED_LIMIT_BYTES, Codec, compress
 
-MAX_BATCH_BYTES: Final = 2**31 - 1  # what the length field of a batch can say, and a bit less
+MAX_BATCH_BYTES: Final = 2**31 - 1  # slightly below what the batch length field allows
 _SEQUENCE_COUNT: Final = 1 << 31
 
 
 class BatchShape(NamedTuple):
-    """What the batches of some rows are to be like."""
+    """The properties of the batches to encode."""
 
     codec: Codec = Codec.NONE
     max_batch_bytes: int | None = None
@@ -46,11 +47,11 @@ class BatchShape(NamedTuple):
     producer_epoch: int = -1
     base_sequence: int = NO_SEQUENCE
     is_transactional: bool = False
-    limit_bytes: int = DEFAULT_DECOMPRESSED_LIMIT_BYTES  # of what a reader will unpack
+    limit_bytes: int = DEFAULT_DECOMPRESSED_LIMIT_BYTES  # decompressed
 
 
 class ReadyRows(NamedTuple):
-    """The columns of records, ready for the kernels."""
+    """The columns of records, converted for the kernels."""
 
     timestamps: Ints64
     keys: BytesColumn
@@ -59,7 +60,7 @@ class ReadyRows(NamedTuple):
 
 
 class Routed(NamedTuple):
-    """The partition of each row, and how many had neither partition nor key."""
+    """The partition of each row, and the number of rows with neither a partition nor a key."""
 
     partitions: Ints32
     turns: int
@@ -72,12 +73,12 @@ class Grouped(NamedTuple):
     bounds: Ints64
 
     def rows_of(self, partition: int) -> Ints64:
-        """The rows of one partition, in their order."""
+        """Return the rows of one partition in their original order."""
         return self.rows[self.bounds[partition] : self.bounds[partition + 1]]
 
 
 def ready_rows(records: Any, timestamp_ms: int) -> ReadyRows:
-    """The columns of an Arrow RecordBatch or Table."""
+    """Check and convert the columns of an Arrow RecordBatch or Table."""
     names = records.schema.names
     if "value" not in names:
         raise InvalidRecordError(
@@ -139,7 +140,7 @@ def group(partitions: Ints32, partition_count: int) -> Grouped:
 
 
 def encode_rows(columns: ReadyRows, rows: Any, shape: BatchShape) -> list[bytearray]:
-    """The batches of some rows."""
+    """Encode rows as batches."""
     count = len(columns.timestamps)
     chosen = _chosen(rows, count)
     lengths, ends, sizes = (np.empty(len(chosen), np.int64) for _ in range(3))
@@ -187,7 +188,7 @@ def _batch(
     shape: BatchShape,
     base_sequence: int,
 ) -> bytearray:
-    """One batch of all `rows`."""
+    """Encode `rows` as one batch."""
     limit = MAX_BATCH_BYTES if shape.max_batch_bytes is None else shape.max_batch_bytes
     codec = shape.codec
     raw_bytes = HEADER_SIZE + payload_bytes

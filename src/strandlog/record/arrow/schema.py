@@ -1,7 +1,7 @@
-"""Which columns a reader gets, as what Arrow types, and the columns that are the same in every row.
+"""The Arrow schema of decoded records, and the columns whose values are the same in every row.
 
-The table of types is the one in `columns`. Topic and partition are repeated by Arrow, once, and cut
-to the length of each RecordBatch.
+The types are listed in columns.py. The topic and partition columns are created once and sliced to
+the length of each RecordBatch.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TIMESTAMP_SCALES: Final = {"ms": 1, "us": 1000}
 
 
 def column_type(name: str, timestamp_unit: str) -> Any:
-    """The Arrow type of a column."""
+    """Return the Arrow type of a column."""
     types = {
         "key": pa.binary(),
         "value": pa.binary(),
@@ -54,7 +54,7 @@ class ColumnLayout:
         self._repeated: dict[str, Any] = {}
 
     def repeated(self, name: str, rows: int) -> Any:
-        """The topic or the partition, in that many rows."""
+        """Return the topic or partition column with `rows` rows."""
         array = self._repeated.get(name)
         if array is None or len(array) < rows:
             array = self._repeated[name] = pa.repeat(self._same[name], rows)

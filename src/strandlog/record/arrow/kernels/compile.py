@@ -1,19 +1,19 @@
-"""`compiled`: a Python function over numbers and arrays becomes machine code, once per machine.
+"""Compiles Python functions over numbers and arrays to machine code with numba.
 
-The code is kept where numba keeps its caches: in NUMBA_CACHE_DIR, else beside the source, else in
-the user's cache folder, whichever can be written first. Where none can be, or where what is kept
-there is damaged, the function is compiled in memory, in each process anew.
+The machine code is cached in the first of these directories that is writable: NUMBA_CACHE_DIR, the
+directory of the source file, or the user's cache directory. If none is writable, or if the cached
+file is damaged, each process compiles the function in memory.
 
-Invariants: every kernel has one signature, so there is one thing to compile and to keep, and it is
-compiled when its module is imported, not in the middle of the first batch. Kernels run without
-Python's lock. numba's cache sees changes of the kernel's own file only, so an `inner` function
-lives in the file of the kernels that call it.
+Invariants: every kernel has a single signature, so only one version is compiled and cached, and it
+is compiled when its module is imported rather than during the first batch. Kernels release the GIL.
+numba's cache only detects changes to the file of the kernel itself, so an `inner` function must be
+in the same file as the kernels that call it.
 
-`load_byte`, `store_byte` and `copy_bytes` are plain memory accesses: numba's own indexing gives
-negative numbers a meaning, which costs a test per byte and keeps copies from being block copies.
-They check nothing: the caller has done that.
+`load_byte`, `store_byte` and `copy_bytes` are plain memory accesses. numba's own indexing supports
+negative indexes, which costs a test per byte and prevents block copies. These functions perform no
+bounds checks; the caller must.
 
-Needs numba, which comes with the `spark` extra; this is the one file that imports it.
+This is the only file that imports numba, which is installed with the `spark` extra.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from numba.extending import intrinsic
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# Numbers of a fixed width, which inside a kernel is what Python's int is outside.
+# Fixed-width integers, which take the place of Python's int inside a kernel.
 int64: Callable[[Any], int] = cast(Any, np.int64)
 uint64: Callable[[Any], int] = cast(Any, np.uint64)
 
@@ -38,8 +38,8 @@ INT: Final = types.int64
 BOOL: Final = types.boolean
 NOTHING: Final = types.void
 
-# No folder to keep it in, a full disk, or whatever unpickling makes of a damaged file. If the
-# trouble is not with the cache, it comes again without one.
+# Raised if there is no writable cache directory, if the disk is full, or if unpickling a damaged
+# file fails. An error that has another cause is raised again when compiling without the cache.
 _CACHE_TROUBLE: Final = (
     RuntimeError,
     OSError,
@@ -67,7 +67,7 @@ PAIR: Final = types.UniTuple(types.int64, 2)
 
 
 def compiled(result: Any, *arguments: Any) -> Callable[[F], F]:
-    """A kernel of this signature."""
+    """Return a decorator that compiles a function as a kernel with this signature."""
     signature = result(*arguments)
 
     def decorate(function: F) -> F:
@@ -81,7 +81,7 @@ def compiled(result: Any, *arguments: Any) -> Callable[[F], F]:
 
 
 def inner(function: F) -> F:
-    """A part of kernels, compiled into each that calls it."""
+    """Compile a helper function that is called only from kernels in the same file."""
     return numba.njit(**_OPTIONS)(function)  # type: ignore[no-any-return]
 
 
@@ -92,7 +92,7 @@ def _address(context: Any, builder: Any, array_type: Any, array: Any, index: Any
 
 @intrinsic  # type: ignore[untyped-decorator]
 def load_byte(_: Any, data: Any, index: Any) -> Any:
-    """`data[index]` as an int64."""
+    """Return `data[index]` as an int64."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         address = _address(context, builder, signature.args[0], *arguments)
@@ -103,7 +103,7 @@ def load_byte(_: Any, data: Any, index: Any) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def store_byte(_: Any, data: Any, index: Any, value: Any) -> Any:
-    """`data[index] = value`, the lowest eight bits of it."""
+    """Set `data[index]` to the lowest eight bits of `value`."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         array, at, number = arguments
@@ -116,7 +116,7 @@ def store_byte(_: Any, data: Any, index: Any, value: Any) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def copy_bytes(_: Any, source: Any, start: Any, target: Any, at: Any, size: Any) -> Any:
-    """`target[at : at + size] = source[start : start + size]`."""
+    """Set `target[at : at + size]` to `source[start : start + size]`."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         from_array, from_index, to_array, to_index, count = arguments

@@ -1,22 +1,23 @@
-"""From record bytes to the buffers of Arrow columns: the loops over single records.
+"""Kernels that decode record bytes to the buffers of Arrow columns.
 
-Two passes. `parse_batches` reads the varints of all batches of a group, checks what `record.py`
-checks, and notes where each key and value lies. Now all sizes are known, buffers of exactly that
-size are made, and `gather` copies one column into its buffer. Headers need a pass of their own in
-between, `locate_headers`, because a record has any number of them.
+Decoding takes two passes. `parse_batches` reads the varints of all batches in a group, performs the
+same checks as `record.py`, and stores the position of each key and value. All sizes are then known,
+so buffers of the exact size are allocated, and `gather` copies each column into its buffer. Headers
+require an additional pass in between, `locate_headers`, because their number varies by record.
 
-A batch's records lie in one of two buffers: in `direct`, as they came, or in `unpacked`, if they
-were compressed. A *place* says which: `n` is byte n of `direct`, `~n` is byte n of `unpacked`.
+The records of a batch are in one of two buffers: in `direct` if they were not compressed, or in
+`unpacked` if they were. A *place* identifies the buffer and the position: `n` is byte n of
+`direct`, `~n` is byte n of `unpacked`.
 
-The columns of a plan, one row per batch:
+The columns of a plan, which has one row per batch:
 
-    IS_UNPACKED  START  END             which buffer, and from where to where
-    COUNT                               of records
-    BASE_OFFSET  LAST_DELTA             offsets are the base plus at most this
-    BASE_TIMESTAMP  IS_APPEND_TIME      if set, deltas of timestamps count nothing
+    IS_UNPACKED  START  END             the buffer, and the range in it
+    COUNT                               the number of records
+    BASE_OFFSET  LAST_DELTA             the base offset and the largest offset delta
+    BASE_TIMESTAMP  IS_APPEND_TIME      if set, timestamp deltas are ignored
 
-Nothing here trusts a byte: no read leaves [START, END), whatever the lengths say. A kernel does not
-raise; it says at which batch it stopped, and `record.py` has the words for it.
+The input is not trusted: no read leaves [START, END), whatever the lengths in the data. Kernels do
+not raise errors. They return the index of the damaged batch, and `record.py` describes the damage.
 """
 
 from __future__ import annotations
@@ -64,7 +65,8 @@ _DAMAGED: Final = -1
 
 @inner
 def read_varint(data: Bytes, position: int, end: int) -> tuple[int, int]:
-    """The number at `position` and the position after it; that is -1 if there is no number."""
+    """Return the number at `position` and the position after it, which is -1 if the varint is
+    invalid."""
     if position >= end:
         return 0, _DAMAGED
     byte = load_byte(data, position)
@@ -89,7 +91,8 @@ def read_varint(data: Bytes, position: int, end: int) -> tuple[int, int]:
 
 @inner
 def _read_size(data: Bytes, position: int, end: int) -> tuple[int, int]:
-    """The size of a field, -1 for null, and where the field begins; that is -1 if it cannot be."""
+    """Return the size of a field (-1 for null) and its start, which is -1 if the size is
+    invalid."""
     size, start = read_varint(data, position, end)
     if start < 0 or size < -1 or size > end - start:
         return 0, _DAMAGED
@@ -98,8 +101,8 @@ def _read_size(data: Bytes, position: int, end: int) -> tuple[int, int]:
 
 @inner
 def _skip_headers(data: Bytes, position: int, end: int, count: int) -> int:
-    """Where the headers end; -1 if they are damaged."""
-    # Two lengths a header: a count that cannot be true must not drive the loop.
+    """Return the position after the headers, or -1 if they are damaged."""
+    # Each header takes at least two bytes. An impossible count must not control the loop.
     if count < 0 or count > (end - position) // 2:
         return _DAMAGED
     for _ in range(count):
@@ -130,7 +133,8 @@ def _parse_batch(
     header_places: Ints64,
     header_counts: Ints32,
 ) -> int:
-    """Note the records of one batch from `row` on; the row after the last, -1 if it is damaged."""
+    """Store the records of one batch, starting at `row`. Return the row after the last one, or -1
+    if the batch is damaged."""
     position, end = plan[START], plan[END]
     last_delta = int64(-1)
     for _ in range(plan[COUNT]):
@@ -186,9 +190,10 @@ def parse_batches(
     header_places: Ints64,
     header_counts: Ints32,
 ) -> int:
-    """Note all records of a plan whose offsets lie in the range; how many batches were intact.
+    """Store all records of a plan whose offsets are in the range, up to the first damaged batch.
+    Return the number of intact batches before it.
 
-    `row_ends` gets, per batch, how many rows there are after it.
+    `row_ends` receives the cumulative number of rows after each batch.
     """
     row = int64(0)
     for index in range(len(plan)):
@@ -226,7 +231,8 @@ def locate_headers(
     value_places: Ints64,
     value_sizes: Ints32,
 ) -> None:
-    """Note where the names and values of all headers lie. `parse_batches` has checked them."""
+    """Store the places of the names and values of all headers, which `parse_batches` has
+    checked."""
     index = 0
     for row in range(len(header_places)):
         place = header_places[row]
@@ -252,10 +258,10 @@ def gather(
     content: Bytes,
     bitmap: Bytes,
 ) -> int:
-    """Copy the fields at `places` one behind the other; how many are null (size -1).
+    """Copy the fields at `places` to `content`, and return how many of them are null (size -1).
 
-    `ends` gets Arrow's offsets, one more than there are fields; `bitmap`, all zero before, a bit
-    for each field that is not null.
+    `ends` receives Arrow's offsets, one more than there are fields. `bitmap`, which must be zeroed,
+    receives a set bit for each field that is not null.
     """
     at = int64(0)
     nulls = int64(0)
@@ -278,9 +284,10 @@ def gather(
 
 @compiled(INT, INTS_64, INT, BYTES_OUT)
 def scale_timestamps(timestamps: Ints64, scale: int, bitmap: Bytes) -> int:
-    """Turn milliseconds into a finer unit, in place; how many are null.
+    """Convert milliseconds to a finer unit in place, and return how many timestamps are null.
 
-    Null is what is no time (below 0) and what the unit cannot hold. `bitmap` is as for `gather`.
+    Timestamps that are negative or do not fit in 64 bits in the new unit become null. `bitmap` is
+    the same as for `gather`.
     """
     nulls = int64(0)
     largest = np.iinfo(np.int64).max // scale

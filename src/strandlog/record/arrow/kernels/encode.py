@@ -1,15 +1,15 @@
-"""From Arrow columns to record bytes: the loops over single rows.
+"""Kernels that encode Arrow columns as record bytes.
 
-A column of bytes comes as three arrays: where each field starts, its size (-1 for null), and the
-content. The caller has checked that every field lies inside its content.
+A column of bytes is passed as three arrays: the start of each field, its size (-1 for null), and
+the content. The caller must check that every field is within its content.
 
-    route_by_key    the partition of each row
-    group_by        the rows of each partition, together and in their order
-    plan_batches    how many bytes each record takes, and where a new batch must begin
-    write_records   the records of one batch
+    route_by_key    assigns a partition to each row
+    group_by        groups the rows by partition, preserving their order
+    plan_batches    computes the size of each record and where each batch ends
+    write_records   writes the records of one batch
 
-The size of a record depends on its place in the batch (offset and timestamp deltas), so the plan
-has to come first; then a buffer of exactly that size is filled.
+The size of a record depends on its position in the batch (offset and timestamp deltas), so the
+batches are planned first, and then buffers of the exact size are filled.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Bytes = npt.NDArray[np.uint8]
 Ints32 = npt.NDArray[np.int32]
 Ints64 = npt.NDArray[np.int64]
 
-NOT_GIVEN: Final = -(2**31)  # no number that a program could mean, -1 included
+NOT_GIVEN: Final = -(2**31)  # never passed by a program, whereas -1 might be
 
 _FIELD: Final = (INTS_64, INTS_32, BYTES)
 _MASK: Final = 0xFFFFFFFF
@@ -49,7 +49,8 @@ _MURMUR_M: Final = 0x5BD1E995
 
 @inner
 def _murmur2(content: Bytes, start: int, size: int) -> int:
-    """Java's murmur2 without its sign, in 64-bit numbers of which 32 bits count."""
+    """Return Java's murmur2 with the sign bit cleared. Uses only the low 32 bits of its 64-bit
+    integers."""
     value = _MURMUR_SEED ^ size
     whole = size & ~3
     for at in range(start, start + whole, 4):
@@ -80,7 +81,8 @@ def route_by_key(
     step: int,
     partitions: Ints32,
 ) -> int:
-    """The partition of each row: given, by key, or in turn; how many rows took a turn."""
+    """Assign a partition to each row: the given one, by key, or round-robin. Return the number of
+    rows assigned round-robin."""
     turns = int64(0)
     for row in range(len(key_sizes)):
         if given[row] != NOT_GIVEN:
@@ -96,9 +98,9 @@ def route_by_key(
 
 @compiled(NOTHING, INTS_32, INTS_64, INTS_64)
 def group_by(partitions: Ints32, bounds: Ints64, rows: Ints64) -> None:
-    """Sort row numbers by partition, keeping their order.
+    """Sort row numbers by partition, preserving their order.
 
-    `bounds`, all zero before and one longer than there are partitions, gets where each begins.
+    `bounds`, which must be zeroed, receives the start of each partition and the end of the last.
     """
     for row in range(len(partitions)):
         bounds[partitions[row] + 1] += 1
@@ -123,7 +125,7 @@ def _varint_size(value: int) -> int:
 
 @inner
 def _write_varint(target: Bytes, at: int, value: int) -> int:
-    """Write a number; the position after it."""
+    """Write a number and return the position after it."""
     raw = uint64(value << 1 ^ value >> 63)
     while raw > uint64(127):
         store_byte(target, at, int64(raw & uint64(127)) | 128)
@@ -140,7 +142,7 @@ def _field_size(size: int) -> int:
 
 @inner
 def _write_field(target: Bytes, at: int, content: Bytes, start: int, size: int) -> int:
-    """Write a length and as many bytes; the position after them."""
+    """Write a length-prefixed field and return the position after it."""
     at = _write_varint(target, at, size)
     if size > 0:
         copy_bytes(content, start, target, at, size)
@@ -167,9 +169,9 @@ def plan_batches(
     batch_ends: Ints64,
     batch_bytes: Ints64,
 ) -> int:
-    """The length of each record, and where batches end that hold at most `max_bytes` of records.
+    """Compute the length of each record, and split the rows into batches of at most `max_bytes`.
 
-    A record that is larger alone has a batch for itself. Returns how many batches there are.
+    A record that exceeds `max_bytes` gets its own batch. Return the number of batches.
     """
     batches = int64(0)
     first = int64(0)
@@ -225,7 +227,7 @@ def write_records(
     target: Bytes,
     at: int,
 ) -> int:
-    """Write the rows of one batch, as planned, from `at` on; the position after them."""
+    """Write the rows of one planned batch, starting at `at`. Return the position after them."""
     for index in range(len(rows)):
         row = rows[index]
         at = _write_varint(target, at, lengths[index])

@@ -1,15 +1,15 @@
 """Receives gRPC calls and sends their responses and errors, for every method.
 
-Every method takes one message. The server nevertheless declares it as a stream of requests: then
-gRPC reads the message when the server asks for it, and not before, so that requests that are being
-received share a budget (`grpc.queued.max.request.bytes`). For clients there is no difference.
+Every method takes one message. The server nevertheless declares it as a stream of requests: gRPC
+then reads the message only when the server asks for it, so that requests that are being received
+can share a budget (`grpc.queued.max.request.bytes`). Clients see no difference.
 
-Messages arrive and leave as bytes. Decoding a few megabytes of tiny fields takes long and much
-memory, so it happens here: within limits, in a thread unless the message is small, and with a clear
-error for bytes that are not such a message.
+gRPC passes messages as bytes. Decoding a few megabytes of tiny fields is slow and takes a lot of
+memory, so strandlog decodes them itself: within limits, in a thread unless the message is small,
+and with a clear error for invalid bytes.
 
-Streams last as long as their clients like. They get three quarters of grpc.max.calls, so that there
-is always room for unary calls.
+Clients decide how long their streams last. Streams are limited to three quarters of grpc.max.calls,
+so that there is always room for unary calls.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ OpenEnded = Callable[[Any], Awaitable[None]]
 
 
 def parsed(kind: type[Request], data: bytes) -> Request:
-    """The message, if it is one."""
+    """Decode a message; raises `MalformedMessageError` if the bytes are invalid."""
     try:
         found: Request = kind.FromString(data)
     except DecodeError:
@@ -56,20 +56,20 @@ def encoded(message: Message) -> bytes:
 
 
 def small(kind: type[Request], data: bytes, limit: int = SMALL_REQUEST_BYTES) -> Request:
-    """The message of a method that never needs many bytes."""
+    """Decode the message of a method whose requests are small."""
     if len(data) > limit:
         raise MalformedMessageError(f"a {kind.__name__} has at most {limit} bytes, got {len(data)}")
     return parsed(kind, data)
 
 
 def context_of(call: Any) -> RequestContext:
-    """The context of one gRPC call; `peer()` is such as ipv4:127.0.0.1:50123."""
+    """Return the context of a gRPC call; `peer()` looks like ipv4:127.0.0.1:50123."""
     host = unquote(call.peer()).partition(":")[2].rpartition(":")[0].strip("[]")
     return RequestContext(client_host=host, listener="grpc")
 
 
 class Calls:
-    """Makes gRPC handlers of methods."""
+    """Creates gRPC handlers from methods."""
 
     def __init__(self, broker: Broker) -> None:
         settings = broker.settings
@@ -77,10 +77,10 @@ class Calls:
         self._max_bytes = settings.grpc_request_max_bytes
         self._max_streams = max(1, settings.grpc_max_calls * 3 // 4)
         self._streams = 0
-        # Until it is received, a message may have the maximum size, so few can be received at once.
-        # A complete one takes no time.
+        # A message that is being received counts with the maximum size, so few can be received
+        # concurrently. Receiving a message that has already arrived takes no time.
         patience = min(UPLOAD_PATIENCE_SECONDS, settings.grpc_stall_timeout_ms / 1000)
-        # Streams have a share of their own, so that they cannot block other calls.
+        # Streams have a separate budget, so that they cannot block other calls.
         for_streams = settings.grpc_queued_max_request_bytes // 4
         self._stream_uploads = PeerBudget(for_streams, patience)
         self._uploads = PeerBudget(settings.grpc_queued_max_request_bytes - for_streams, patience)
@@ -96,7 +96,7 @@ class Calls:
         return grpc.stream_unary_rpc_method_handler(handle)
 
     def streaming(self, method: Streaming) -> grpc.RpcMethodHandler:
-        """The handler of a method that responds with many messages."""
+        """Return the handler of a method that responds with many messages."""
 
         async def serve(context: Any) -> None:
             async def work(data: bytes) -> None:
@@ -107,7 +107,7 @@ class Calls:
         return self._stream(serve)
 
     def open_ended(self, method: OpenEnded) -> grpc.RpcMethodHandler:
-        """The handler of a method that reads and writes messages itself."""
+        """Return the handler of a method that reads and writes messages itself."""
 
         async def serve(context: Any) -> None:
             await self._with_status(context, method(context))
@@ -130,7 +130,7 @@ class Calls:
     async def _respond(
         self, context: Any, work: Callable[[bytes], Awaitable[Any]], budget: PeerBudget
     ) -> Any:
-        """Receives the request, then runs the method."""
+        """Receive the request, then run the method."""
         hold = await budget.acquire(self._max_bytes)
 
         async def receive_and_work() -> Any:
@@ -144,7 +144,7 @@ class Calls:
             hold.release()
 
     async def _with_status(self, context: Any, work: Awaitable[Any]) -> Any:
-        """The result of the work, or its error as a gRPC status."""
+        """Return the result of the work, or end the call with its error as a gRPC status."""
         try:
             return await work
         except PeerTooSlowError:
@@ -172,5 +172,5 @@ class Calls:
         return data
 
     async def _abort(self, context: Any, code: StatusCode, words: str) -> None:
-        """Ends the call with an error; the text is sent as a header, which has a size limit."""
+        """End the call with an error; the message is sent as a header, so its size is limited."""
         await context.abort(code, shortened(words))

@@ -1,11 +1,12 @@
 """Splits a fetch into Consume messages of bounded size.
 
-Compressed records are larger in a message, and clients accept 4 MB by default. So the size of the
-decoded records counts, and a fetch becomes several messages. A record that is larger than the limit
-gets a message of its own.
+Compressed records are larger in a message, and clients accept 4 MB by default. The limit therefore
+applies to the decoded records, and a fetch may be split into several messages. A record that is
+larger than the limit is sent in a separate message.
 
-Messages are built in a thread, some at a time: at least one batch, at most `max_bytes`. They are
-serialized there, so that a client that does not read holds bytes, not Python objects.
+Large fetches are processed in a thread, in steps of about `max_bytes` and at least one batch.
+Messages are serialized there, so that a client that does not read only occupies bytes, not Python
+objects.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from strandlog.protocol.rpc import log_pb2
 from strandlog.server.grpc.calls import encoded
 from strandlog.server.record_io import DEFAULT_READ_BYTES, MAX_READ_BYTES
 
-ENTRY_BYTES = 32  # what an entry takes beside what its record holds, about
+ENTRY_BYTES = 32  # approximate overhead of an entry
 
 
 class Messages(NamedTuple):
-    """Some messages as bytes, and the offset after them."""
+    """Serialized messages, and the offset after them."""
 
     messages: list[bytes]
     next_offset: int
@@ -39,7 +40,7 @@ async def messages_of(
     batch_bytes: int,
     threads: asyncio.Semaphore,
 ) -> AsyncIterator[Messages]:
-    """The messages of a fetch at `offset`; `batch_bytes` limits a decompressed batch."""
+    """Yield the messages of a fetch at `offset`; `batch_bytes` limits a decompressed batch."""
     limit = min(max_bytes or DEFAULT_READ_BYTES, MAX_READ_BYTES)
     batches = records_of(found, offset, batch_bytes)
     in_loop = is_quick(found)
@@ -55,10 +56,10 @@ async def messages_of(
 
 
 def _some(batches: Iterator[DecodedRecords], high_watermark: int, limit: int) -> Messages | None:
-    """The messages of the next records, up to about `limit`; None when there are no more.
+    """Return the messages of the next records, up to about `limit` bytes, or None at the end.
 
-    What comes before a batch that cannot be decoded is sent; the next fetch begins with that batch
-    and ends the stream with the error.
+    Records before a batch that cannot be decoded are still sent; the next fetch starts at that
+    batch and ends the stream with the error.
     """
     records: list[Record] = []
     next_offset = None

@@ -1,9 +1,9 @@
 """Closes the connection of a gRPC client.
 
-gRPC for Python cannot reset a call that the server has begun to answer: the status waits behind the
-messages that the client does not read, and their memory is not freed. So this module finds the
-socket among the open files of the process, by the address of the client, and shuts it down; gRPC
-then drops everything that it holds for the connection.
+gRPC for Python cannot reset a call that the server has started to answer: the status is queued
+behind the messages that the client does not read, and their memory is not freed. This module
+therefore finds the socket among the open file descriptors of the process, by the address of the
+client, and shuts it down; gRPC then releases everything that it holds for the connection.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ OPEN_FILES = "/dev/fd"
 
 
 def hang_up(peer: str) -> bool:
-    """Shut down the connection of a client, as `context.peer()` names it; whether it was found."""
+    """Shut down the connection to `peer` (as in `context.peer()`); return whether it was found."""
     host, _, port = unquote(peer).partition(":")[2].rpartition(":")
     wanted = (host.strip("[]"), port)
 
@@ -26,16 +26,16 @@ def hang_up(peer: str) -> bool:
         address = connection.getpeername()
         return isinstance(address, tuple) and (_plain(address[0]), str(address[1])) == wanted
 
-    with contextlib.suppress(OSError):  # no descriptor is left to look with
+    with contextlib.suppress(OSError):  # no file descriptor is left to list the folder with
         return any(_shut_down(int(name), is_wanted) for name in os.listdir(OPEN_FILES))
     return False
 
 
 def hang_up_all(port: int) -> int:
-    """Shut down all connections to a port of this process; how many there were."""
+    """Shut down all connections to a port of this process and return their number."""
 
     def is_wanted(connection: socket.socket) -> bool:
-        connection.getpeername()  # fails for the socket that listens
+        connection.getpeername()  # fails for the listening socket
         address = connection.getsockname()
         return isinstance(address, tuple) and address[1] == port
 
@@ -45,14 +45,14 @@ def hang_up_all(port: int) -> int:
 
 
 def _shut_down(number: int, is_wanted: Callable[[socket.socket], bool]) -> bool:
-    """Shut an open file down if it is the connection that is wanted."""
+    """Shut down a file descriptor if it is a wanted connection; return whether it is."""
     try:
-        copy = os.dup(number)  # so that closing the object does not close the file of gRPC
+        copy = os.dup(number)  # so that closing the object does not close gRPC's descriptor
     except OSError:
         return False
     try:
         connection = socket.socket(fileno=copy)
-    except OSError:  # it is no socket
+    except OSError:  # it is not a socket
         os.close(copy)
         return False
     with connection, contextlib.suppress(OSError):
@@ -63,5 +63,5 @@ def _shut_down(number: int, is_wanted: Callable[[socket.socket], bool]) -> bool:
 
 
 def _plain(host: str) -> str:
-    """gRPC names a client by its IPv4 address if that is mapped into IPv6."""
+    """Convert an IPv4-mapped IPv6 address to IPv4, as gRPC does in `peer()`."""
     return host.removeprefix("::ffff:")

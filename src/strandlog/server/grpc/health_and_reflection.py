@@ -1,9 +1,10 @@
-"""The health and reflection services, within the limits of all other calls.
+"""The health and reflection services, with the same limits as all other calls.
 
 The handlers of grpcio read requests as soon as they arrive: a thousand incomplete health checks of
-4 MB each would take 4 GB. Here they are received like any call (`calls.py`) and limited to the size
-of names. A reflection stream takes many requests; the few that may be open at the same time have a
-budget of their own; a silent one is closed when others wait.
+4 MB each would take 4 GB. Here, requests are received like those of any call (`calls.py`), and
+their size is limited to that of a name. A reflection stream takes many requests; the few
+streams that may be open at the same time share a separate budget, and a silent one is closed when
+others wait.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from strandlog.errors import UnknownServiceError
 from strandlog.server.grpc.calls import UPLOAD_PATIENCE_SECONDS, Calls, encoded, small
 from strandlog.server.peer_budget import Hold, PeerBudget
 
-MAX_NAME_BYTES = 1024  # of a service or a symbol, with what is around it in a request
+MAX_NAME_BYTES = 1024  # for a request with the name of a service or a symbol
 REFLECTION_STREAMS = 4
 
 Handlers = dict[str, grpc.RpcMethodHandler]
@@ -64,7 +65,7 @@ class Health:
 
 
 class Reflection:
-    """The standard reflection service: which services there are, and their descriptors."""
+    """The standard reflection service, which returns the services and their descriptors."""
 
     def __init__(self, services: tuple[str, ...], settings: BrokerSettings) -> None:
         self._servicer = reflection.aio.ReflectionServicer(services)
@@ -98,5 +99,5 @@ async def _write(context: Any, hold: Hold, message: Message) -> None:
 
 
 def service_names(own: str) -> tuple[str, ...]:
-    """The services of the server, as reflection lists them."""
+    """Return the names of all services of the server, for reflection."""
     return own, health.SERVICE_NAME, reflection.SERVICE_NAME

@@ -1,12 +1,12 @@
 """Serves LogService, health and reflection over gRPC.
 
-Everything that a client can make the server hold has a limit: connections, calls, the size of
-messages and of metadata, and the memory of calls that wait for their clients (`calls.py`,
-`service.py`). Connections without a call are closed after grpc.idle.timeout.ms, those that never
-finish their handshake sooner.
+All resources that a client can occupy are limited: connections, calls, the size of messages and
+metadata, and the memory of calls that wait for their clients (`calls.py`, `service.py`).
+Connections without a call are closed after grpc.idle.timeout.ms; those that do not finish their
+handshake are closed sooner.
 
-When the server stops, it rejects new calls at once and ends streams that follow a partition; other
-calls get the rest of the drain time.
+When the server stops, it rejects new calls immediately; running calls, including streams that
+follow a partition, are cancelled after the grace period.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ class GrpcListener:
                 ("grpc.max_allowed_incoming_connections", settings.grpc_max_connections),
                 ("grpc.max_connection_idle_ms", min(settings.grpc_idle_timeout_ms, MAX_INT)),
                 ("grpc.server_handshake_timeout_ms", HANDSHAKE_TIMEOUT_MS),
-                # gRPC resets calls at random while this many wait for the event loop to take them.
-                # Its default, 1000, would let a burst of streams cancel the calls of others.
+                # gRPC resets calls at random when more than this many wait to be accepted by the
+                # event loop. With its default, 1000, a burst of streams could cancel other calls.
                 ("grpc.server.max_pending_requests", 2 * settings.grpc_max_calls),
                 ("grpc.server.max_pending_requests_hard_limit", 4 * settings.grpc_max_calls),
                 (
                     "grpc.http2.bdp_probe",
                     0,
-                ),  # else calls that wait to be read hold megabytes
+                ),  # otherwise, calls that wait to be read hold megabytes
                 ("grpc.so_reuseport", 0),  # two servers on one port would share its clients
             ],
         )
@@ -69,10 +69,10 @@ class GrpcListener:
             self._server.add_generic_rpc_handlers((handler,))
         self._host = host
         self._asked_port = port
-        self._port = 0  # once it listens
+        self._port = 0  # the actual port, once the server listens
 
     async def start(self) -> Address:
-        """Bind; returns the bound address."""
+        """Bind the socket and return its address."""
         where = f"[{self._host}]" if ":" in self._host else self._host
         try:
             port = self._server.add_insecure_port(f"{where}:{self._asked_port}")
@@ -86,13 +86,13 @@ class GrpcListener:
         return Address(self._host, port)
 
     def serve(self) -> None:
-        """Everything is loaded."""
+        """Do nothing: everything is already loaded, and `start` started serving."""
 
     async def stop(self, grace_seconds: float) -> None:
-        """Rejects new calls, gives running ones some time, then closes the connections."""
+        """Reject new calls, wait for running ones, then close the connections."""
         self._health.stop()
         stopping = asyncio.ensure_future(self._server.stop(grace_seconds))
         if not (await asyncio.wait({stopping}, timeout=grace_seconds + 1))[0]:
-            # gRPC waits 20 s for a client that does not read.
+            # gRPC would wait 20 s for a client that does not read.
             hang_up_all(self._port)
         await stopping

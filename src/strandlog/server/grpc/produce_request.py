@@ -1,7 +1,7 @@
-"""Decodes a ProduceRequest within a limit on its records.
+"""Decodes a ProduceRequest with a limit on the number of records.
 
-An empty record takes two bytes in a message and a hundred times that in memory. So the records and
-headers of a large message are counted before protobuf creates objects for them.
+An empty record takes two bytes in a message and a hundred times that in memory. Records and headers
+are therefore counted before protobuf creates objects for them.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from strandlog.protocol.rpc import log_pb2
 from strandlog.server.grpc.calls import parsed
 from strandlog.server.record_io import NewRecord
 
-RECORDS_FIELD = 3  # of ProduceRequest, and the headers of Record
+RECORDS_FIELD = 3  # the records of ProduceRequest, and also the headers of Record
 VARINT, FIXED64, DELIMITED, FIXED32 = 0, 1, 2, 5
-# The tag of both fields is 0x1a, or begins with 0x9a when it is written longer than need be.
+# The tag of both fields is 0x1a, or starts with 0x9a if the varint is longer than necessary.
 FIRST_TAG_BYTES = (b"\x1a", b"\x9a")
 
 
 def check_item_count(data: bytes, limit: int) -> None:
-    """Raises if a message has more records and headers than `limit`."""
-    # Other bytes may look like tags, so this counts too many; most messages pass it.
+    """Raise `MalformedMessageError` if a message has more than `limit` records and headers."""
+    # Other bytes may look like tags, so this is an upper bound, but most messages stay below it.
     if sum(map(data.count, FIRST_TAG_BYTES)) <= limit:
         return
     items = itertools.chain.from_iterable(
@@ -37,7 +37,7 @@ def check_item_count(data: bytes, limit: int) -> None:
 
 
 def _delimited(data: bytes, position: int, end: int) -> Iterator[tuple[int, int]]:
-    """(start, end) of each record of a request, or header of a record."""
+    """Yield (start, end) of each record in a request, or of each header in a record."""
     while position < end:
         tag, position = _varint(data, position, end)
         kind = tag & 7
@@ -67,7 +67,7 @@ def _varint(data: bytes, position: int, end: int) -> tuple[int, int]:
 
 
 def read_produce(data: bytes, limit: int) -> tuple[log_pb2.ProduceRequest, list[NewRecord]]:
-    """The request, and its records for `RecordProducer`."""
+    """Decode a request and return it, with its records converted for `RecordProducer`."""
     check_item_count(data, limit)
     request = parsed(log_pb2.ProduceRequest, data)
     if request.acks not in log_pb2.Acks.values():

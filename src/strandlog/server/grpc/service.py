@@ -1,9 +1,9 @@
 """The methods of LogService.
 
 Each is a coroutine in the broker's event loop that takes and returns messages as bytes; `calls.py`
-receives the calls and sends the errors. Consume writes message by message (`consume.py`): `write`
-returns when gRPC has taken one. Messages that clients have not taken share a budget
-(`grpc.queued.max.response.bytes`).
+receives the calls and sends the errors. Consume writes one message at a time (`consume.py`):
+`write` returns when gRPC has accepted it. Messages that clients have not yet received share a
+budget (`grpc.queued.max.response.bytes`).
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from strandlog.server.record_io import (
     fetch,
 )
 
-FOLLOW_WAIT_MS = 10_000  # of one fetch at the end; then the next one
+FOLLOW_WAIT_MS = 10_000  # how long one fetch waits at the end of the log before the next one
 LARGEST_OFFSET = 2**63 - 1
 ACKS = {0: Acks.NONE, 1: Acks.LEADER, 2: Acks.ALL}  # by their numbers in log.proto
-MAX_MESSAGE_BYTES = 1024 * 1024  # of a message of Consume, unless a single record is larger
+MAX_MESSAGE_BYTES = 1024 * 1024  # for a Consume message, unless a single record is larger
 IN_LOOP_REQUEST_BYTES = 1024  # a larger Produce request is decoded in a thread
-THREADS = 2  # that encode and decode; each competes with the event loop for the GIL
-COPIES_OF_A_READ = 3  # a read in memory: the batches, their records, the messages
-PARTITIONS_AT_A_TIME = 500  # described before the event loop gets its turn
+THREADS = 2  # for encoding and decoding; each competes with the event loop for the GIL
+COPIES_OF_A_READ = 3  # in memory: the batches, their records, the messages
+PARTITIONS_AT_A_TIME = 500  # described before control returns to the event loop
 
 
 class LogService:
@@ -56,7 +56,7 @@ class LogService:
         )
 
     def handlers(self, calls: Calls) -> dict[str, grpc.RpcMethodHandler]:
-        """The handlers by method name."""
+        """Return the handlers by method name."""
         unary = (
             self.Produce,
             self.CreateTopic,
@@ -106,9 +106,9 @@ class LogService:
         offset: int,
         call: Any,
     ) -> int:
-        """Sends the records of one fetch; returns the offset after them."""
+        """Send the records of one fetch and return the offset after them."""
         max_bytes = min(request.max_bytes or MAX_MESSAGE_BYTES, MAX_MESSAGE_BYTES)
-        if request.follow:  # holds no memory, because it may take long
+        if request.follow:  # wait before acquiring memory, because this may take long
             await self._wait_for_records(context, request, tp, offset)
         hold = await self._unread.acquire(COPIES_OF_A_READ * max_bytes)
         try:
@@ -122,7 +122,7 @@ class LogService:
             )
             batch_bytes = self._broker.settings.decompressed_max_bytes
             async for some in messages_of(found, offset, max_bytes, batch_bytes, self._threads):
-                hold.resize(len(found.data) + 2 * sum(map(len, some.messages)))  # gRPC copies
+                hold.resize(len(found.data) + 2 * sum(map(len, some.messages)))  # gRPC copies them
                 await _write_all(call, some.messages, hold)
                 offset = some.next_offset
         finally:
@@ -136,7 +136,7 @@ class LogService:
         tp: TopicPartition,
         offset: int,
     ) -> None:
-        """Waits until there is a record at the offset, or for `FOLLOW_WAIT_MS`."""
+        """Wait until there is a record at the offset, but at most `FOLLOW_WAIT_MS`."""
         await fetch(
             self._broker,
             context,
@@ -148,7 +148,10 @@ class LogService:
         )
 
     async def _end(self, context: RequestContext, tp: TopicPartition, committed: bool) -> int:
-        """The end of a stream that does not follow: after everything written before the call."""
+        """Return the end offset of a stream that does not follow the log.
+
+        It includes all records that were written before the call.
+        """
         self._broker.partition_state(context, *tp)  # raises if it does not exist
         await as_future(self._broker.make_visible(context, [tp]))
         state = self._broker.partition_state(context, *tp)
@@ -233,7 +236,7 @@ class LogService:
 
 
 async def _write_all(call: Any, messages: list[bytes], hold: Hold) -> None:
-    """Hands messages to gRPC, the next one when the client has taken the last."""
+    """Pass messages to gRPC one at a time, each after gRPC has accepted the previous one."""
     messages.reverse()
     while messages:
         message = messages.pop()

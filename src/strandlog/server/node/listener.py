@@ -1,15 +1,15 @@
 """Runs the JSON-lines node on stdin and stdout: one process, one peer, until EOF or SIGTERM.
 
-Every reply is written before the next line is read. While there is no input, the broker's
-maintenance (lazy flush, retention, file removal) runs about once a second. Unless it is killed with
-kill -9, the node closes the log cleanly: that costs one fsync and makes the next start fast.
+Every reply is written before the next line is handled. While there is no input, the broker's
+maintenance (lazy flush, retention, file removal) runs about once per second. Unless it is killed
+with kill -9, the node closes the log cleanly: that costs one fsync and makes the next start fast.
 
 Without a data folder the node uses a temporary one, which it removes when it stops.
 
 Durability of an append when its reply is written:
 
     acks=1      in the page cache: survives a crash of the process, kill -9 included (the default)
-    acks="all"  fsynced: survives a power cut; one fsync per append, some milliseconds each
+    acks="all"  fsynced: survives a power failure; one fsync per append, a few milliseconds each
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from strandlog.storage.files import DiskFiles
 
 CHUNK_BYTES = 64 * 1024
 MAINTENANCE_SECONDS = 1.0
-# A partition costs a folder and two fsyncs; creating more would exceed a peer's timeout of some
-# seconds.
+# Each partition costs a folder and two fsyncs; creating more than this could take longer than a
+# peer's timeout of a few seconds.
 MAX_PARTITIONS = 256
 
 
@@ -45,7 +45,7 @@ def run_node(
     acks: Literal["1", "all"] = "1",
     on_problem: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Runs until EOF or SIGTERM. `on_problem` is called with each problem found at start-up."""
+    """Run until EOF or SIGTERM. `on_problem` is called with each problem found at startup."""
     with contextlib.ExitStack() as stack:
         if data is None:
             data = stack.enter_context(tempfile.TemporaryDirectory(prefix="strandlog-node-"))
@@ -58,7 +58,7 @@ def run_node(
 
 
 def open_broker(path: str, acks: Literal["1", "all"]) -> Broker:
-    """Opens the folder with the durability that `acks` asks for."""
+    """Open the folder with the durability that `acks` requires."""
     durability = "fsync" if acks == "all" else "page_cache"
     overrides = {"log.durability": durability, "max.partitions.per.topic": MAX_PARTITIONS}
     settings = broker_settings(BROKER_SETTINGS.parse(overrides))
@@ -68,7 +68,7 @@ def open_broker(path: str, acks: Literal["1", "all"]) -> Broker:
 
 
 def serve(session: NodePeer, broker: Broker, source: int, sink: int, bell: int) -> None:
-    """Answers the lines of `source` until EOF, or until `bell` is readable."""
+    """Answer the lines of `source` until EOF, or until `bell` becomes readable."""
     splitter = LineSplitter()
     with contextlib.suppress(BrokenPipeError):  # the reader of stdout is gone
         while True:
@@ -95,7 +95,7 @@ def _write_all(sink: int, data: bytes) -> None:
 
 @contextlib.contextmanager
 def _bell_on_sigterm() -> Iterator[int]:
-    """A descriptor that becomes readable on SIGTERM, so that no request is left half done."""
+    """Yield a descriptor that becomes readable on SIGTERM, so that no request is interrupted."""
     listener, ringer = socket.socketpair()
     ringer.setblocking(False)
     old_ringer = signal.set_wakeup_fd(ringer.fileno())

@@ -1,25 +1,26 @@
-"""Answers the JSON-lines requests of one peer. The messages are in protocol/node.py.
+"""Answers the JSON-lines requests of one peer. protocol/node.py defines the messages.
 
 The state is an ordinary data folder, which every other tool can read.
 
     partition_append   creates the topic or adds partitions if they do not exist (up to
                        max.partitions.per.topic)
-    partition_read     the record at an offset, or the next one where offsets were compacted away
-    commit_offset      stores the offset, whether the topic exists or not
-    fetch_offset       0 if nothing was committed
-    send, poll         a key is a topic with one partition. A key that is no topic name is written
-                       in hex ("key.h…", or "key.s…" and a hash when it is very long)
-    poll               from each offset on up to `POLL_BYTES` in all; keys that were never sent to
-                       are left out
-    commit_offsets     for the group "maelstrom"; commits of several clients never move it back
+    partition_read     returns the record at an offset, or the next one if it was compacted away
+    commit_offset      stores the offset, whether or not the topic exists
+    fetch_offset       returns 0 if no offset was committed
+    send, poll         map each key to a topic with one partition. A key that is not a valid topic
+                       name is encoded in hex ("key.h…"), or hashed if it is very long ("key.s…")
+    poll               returns records from each offset, up to `POLL_BYTES` in total; keys that were
+                       never sent to are omitted
+    commit_offsets     commits for the group "maelstrom"; a commit never moves an offset backwards
 
-The node answers under the name that `init` gave it. Before that it serves all the same, under the
-name it was called by. Its own `msg_id` counts from 0, one per reply.
+The node replies under the name that `init` assigned. Before `init` it already serves requests, and
+replies under the name that they are addressed to. Its `msg_id` starts at 0 and increases by one per
+reply.
 
-When the reply is out, the append is as safe as the broker's `log.durability` says: "page_cache"
-survives the death of this process, "fsync" a power cut too.
+When the reply is sent, the append is as durable as the broker's `log.durability` specifies:
+"page_cache" survives a crash of this process, "fsync" also a power failure.
 
-Error replies carry Maelstrom's code of the error (`codes.node`); any other exception is 13, crash.
+Error replies carry Maelstrom's error code (`codes.node`); unexpected exceptions use 13, crash.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ Fields = dict[str, Any]
 
 
 class NodePeer:
-    """Answers one peer. Belongs to one thread at a time."""
+    """Answers one peer. Not thread-safe."""
 
     def __init__(self, broker: Broker, *, detail: bool = False) -> None:
         self._broker = broker
@@ -83,7 +84,7 @@ class NodePeer:
         }
 
     def answer(self, line: bytes) -> bytes | None:
-        """The reply to a line, with its line end; None when the line is blank. Never raises."""
+        """Return the reply to a line, with a newline; None if the line is blank. Never raises."""
         if not line.strip():
             return None
         envelope = node.read_envelope(line)
@@ -98,7 +99,7 @@ class NodePeer:
             return node.format_reply(node_id, envelope, "error", failed, msg_id)
 
     def _serve(self, envelope: node.Envelope) -> tuple[str, Fields]:
-        """The type and the fields of the reply."""
+        """Handle a request and return the type and the fields of the reply."""
         try:
             request = node.parse_request(envelope)
             return f"{envelope.type}_ok", self._handlers[type(request)](request)
@@ -205,7 +206,7 @@ class NodePeer:
         return TopicPartition(topic, partition)
 
     def _append(self, tp: TopicPartition, message: Any) -> tuple[int, int]:
-        """Offset and timestamp in ms of the message, which is as durable as `log.durability`."""
+        """Append a message as `log.durability` requires; return its offset and timestamp in ms."""
         now_ms = self._broker.clock.now_ms()
         batch = build_single(now_ms, node.encode_message(message))
         produced = self._broker.produce_all(self._context, [PartitionRecords(*tp, batch)], Acks.ALL)
@@ -215,7 +216,7 @@ class NodePeer:
         return result.base_offset, now_ms
 
     def _records(self, state: PartitionState, offset: int, max_bytes: int) -> list[Record]:
-        """The records from an offset on, at least those of one batch; none at or after the end."""
+        """Return the records from an offset, at least one batch; none at or after the end."""
         if offset >= state.high_watermark:
             return []
         part = FetchPartition(state.topic, state.partition, offset, max_bytes)
@@ -233,7 +234,7 @@ class NodePeer:
 
     def _commit(self, group: str, offsets: dict[TopicPartition, int]) -> None:
         values = {tp: OffsetAndMetadata(offset) for tp, offset in offsets.items()}
-        # Not through the facade, which rejects partitions that do not exist.
+        # Bypasses the broker facade, which rejects partitions that do not exist.
         self._broker.group_coordinator.commit_offsets(CommitRequest(group_id=group, offsets=values))
 
     def _committed(
@@ -246,7 +247,7 @@ class NodePeer:
 
 
 def topic_of_key(key: str) -> str:
-    """The topic of a key; every key has its own."""
+    """Return the topic of a key; every key has a separate topic."""
     try:
         if not key.startswith(KEY_PREFIX) and check_topic_name(key) not in INTERNAL_TOPICS:
             return key

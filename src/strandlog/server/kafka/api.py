@@ -1,4 +1,4 @@
-"""Declares a Kafka API beside its handler: versions, permissions, summary, notes.
+"""Declares a Kafka API next to its handler: versions, permissions, summary, notes.
 
     @kafka_api(
         api.PRODUCE,
@@ -9,11 +9,11 @@
     def produce(...): ...
 
 Dispatch, the version check, ApiVersions, the warm-up of the codecs, the fuzz tests and
-docs/reference/kafka-apis.md derive from these declarations. `KAFKA_APIS` is complete once
+docs/reference/kafka-apis.md are derived from these declarations. `KAFKA_APIS` is complete once
 `server.kafka.handlers` is imported.
 
-`requires` lists what Kafka's authorizer checks: every entry must hold; of a tuple, one entry is
-enough. The entries are data for the reference page; the broker has no authorizer yet.
+`requires` lists the permissions that Kafka's authorizer checks: all entries are required; of a
+tuple, one is enough. They are only used for the reference page; the broker has no authorizer yet.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from strandlog.protocol.kafka.encoder import response_encoder
 
 
 class ResourceType(IntEnum):
-    """What a permission is about, with Kafka's codes."""
+    """The type of resource that a permission applies to, with Kafka's codes."""
 
     TOPIC = 2
     GROUP = 3
@@ -38,7 +38,7 @@ class ResourceType(IntEnum):
 
 
 class Operation(IntEnum):
-    """What a permission allows, with Kafka's codes."""
+    """The operation that a permission allows, with Kafka's codes."""
 
     READ = 3
     WRITE = 4
@@ -73,13 +73,13 @@ CLUSTER_ACTION, IDEMPOTENT_WRITE = Operation.CLUSTER_ACTION, Operation.IDEMPOTEN
 TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
 TRANSACTIONAL_ID = ResourceType.TRANSACTIONAL_ID
 
-Requirement = Permission | tuple[Permission, ...]  # a tuple: any one of them
+Requirement = Permission | tuple[Permission, ...]  # any one permission of a tuple is enough
 Handler = TypeVar("Handler", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True)
 class KafkaApi:
-    """One API as the broker handles it."""
+    """One API with its declaration and handler."""
 
     api: Api
     versions: range
@@ -102,7 +102,7 @@ class KafkaApi:
         return self.versions[-1]
 
     def advertised(self) -> dict[str, int]:
-        """Its row in an ApiVersions response."""
+        """Return the row for an ApiVersions response."""
         return {
             "api_key": self.key,
             "min_version": self.advertised_from,
@@ -111,10 +111,10 @@ class KafkaApi:
 
 
 NODE_ID = 0  # of the only broker
-LEADER_EPOCH = 0  # the only one: one node has led every partition since its first record
+LEADER_EPOCH = 0  # the only epoch: the leader of a partition never changes
 
 KAFKA_APIS: dict[int, KafkaApi] = {}
-SUPPORTED_VERSIONS: dict[int, range] = {}  # the same by key, for the header of each request
+SUPPORTED_VERSIONS: dict[int, range] = {}  # versions by API key, for parsing request headers
 
 
 def kafka_api(
@@ -126,7 +126,7 @@ def kafka_api(
     notes: str = "",
     advertised_from: int | None = None,
 ) -> Callable[[Handler], Handler]:
-    """Declare the decorated function as the handler of an API; `versions` are inclusive."""
+    """Declare the decorated function as the handler of an API; `versions` is inclusive."""
     first, last = versions
 
     def declare(handler: Handler) -> Handler:
@@ -143,12 +143,12 @@ def kafka_api(
 
 
 def declared_apis() -> list[KafkaApi]:
-    """Every declared API, by key."""
+    """Return all declared APIs, sorted by key."""
     return [KAFKA_APIS[key] for key in sorted(KAFKA_APIS)]
 
 
 def warm_up() -> None:
-    """Load the schemas and build the codecs of the newest versions, from any thread."""
+    """Load the schemas and build the codecs of the newest versions; thread-safe."""
     for each in declared_apis():
         request_reader(each.key, each.last_version)
         response_encoder(each.key, each.last_version)

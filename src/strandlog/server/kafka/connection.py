@@ -1,31 +1,32 @@
-"""One Kafka connection: bytes to requests, and responses back in request order.
+"""One Kafka connection: parses requests and sends the responses in request order.
 
     bytes ─▶ frames ─▶ dispatch ─▶ pending replies ─▶ unsent ─▶ transport, in request order
 
-A reply may be ready later (a long poll, a join, an fsync). Those behind it wait, because Kafka's
-protocol answers in order. At most `max_inflight` requests are in progress. A frame is cut out of
-the received bytes when its request is about to begin; the bytes behind it stay as they arrived. A
-complete frame (`_next`) waits for as long as any of these holds:
+A reply may be delayed (a long poll, a join, an fsync). Later replies wait for it, because Kafka's
+protocol requires responses in request order. At most `max_inflight` requests are in progress. A
+frame is extracted from the received bytes only when its request is next; the bytes after it stay
+buffered. A complete frame (`_next`) waits while any of these conditions holds:
 
     in flight    `max_inflight` requests of this connection are in progress
     peer         the client does not read its responses (`_peer_reads`)
-    line         an earlier request of this connection needs several turns of the event loop, or is
-                 a waiting Fetch; clients rely on the order (`hold_line`, `release_line`)
-    gate         it is a large request, and other large requests take up the memory for decoded
-                 ones (`DecodingGate`)
-    turn         other connections come first: after a request that kept the event loop for long,
-                 the next ones begin one at a time, in turn with other connections (`turns.py`)
+    line         an earlier request of this connection needs several rounds of the event loop, or
+                 is a waiting Fetch; clients rely on the order (`hold_line`, `release_line`)
+    gate         it is a large request, and other large requests occupy the memory for decoded
+                 requests (`DecodingGate`)
+    turn         after a request that occupied the event loop for long, the next ones start one at
+                 a time, alternating with other connections (`turns.py`)
 
-Reading from the socket stops meanwhile, and while the server is out of memory for requests. A
-request that cannot be decoded, or a Produce with acks=0 that fails, closes the connection: there is
-no other way to report it. No request behind it is executed.
+Meanwhile the socket is not read, nor is it while the server is out of memory for requests. A
+request that cannot be decoded, or a Produce with acks=0 that fails, closes the connection, because
+there is no other way to report the failure. Later requests are not executed.
 
-The transport copies what it cannot send. So it gets a large reply in pieces, the next one after the
-client has read the last (`_send`); until then the rest stays a view of the log. The bytes that a
-connection holds are reported to two budgets of the server (`memory.py`).
+The transport copies data that it cannot send immediately. A large reply is therefore passed to it
+in chunks, each after the client has read enough of the previous one (`_send`); until then, the rest
+remains a view of the log. The bytes that a connection holds are reported to two budgets of the
+server (`memory.py`).
 
-`drain` stops reading; requests in progress are answered, and when all responses are written the
-connection closes.
+`drain` stops reading; the connection closes once requests in progress are answered and all
+responses are written.
 """
 
 from __future__ import annotations
@@ -50,19 +51,19 @@ logger = logging.getLogger(__name__)
 
 WRITE_HIGH_WATER_BYTES = (
     128 * 1024
-)  # the transport copies this much for a client that stops reading
-PIECE_BYTES = 256 * 1024  # of a large reply, given to the transport at once
+)  # how much the transport buffers for a client that stops reading
+PIECE_BYTES = 256 * 1024  # chunk size for passing a large reply to the transport
 WRITE_AT_ONCE_BYTES = 16 * 1024
-LONG_SECONDS = 0.002  # a connection whose requests take longer begins them only in its turn
-TURN_SECONDS = 0.0001  # of one turn: hundreds of connections may wait for theirs
+LONG_SECONDS = 0.002  # a connection whose requests take longer has to queue for a turn
+TURN_SECONDS = 0.0001  # length of a turn; short, because hundreds of connections may be queued
 COUNTED_FRAME_BYTES = 16 * 1024  # smaller frames are not counted
-GATED_FRAME_BYTES = 32 * 1024  # larger ones, except Produce, pass the gate (`DecodingGate`)
-PRODUCE = b"\0\0"  # the api key, the first bytes of a request
+GATED_FRAME_BYTES = 32 * 1024  # frames from this size, except Produce, enter the `DecodingGate`
+PRODUCE = b"\0\0"  # the API key of Produce, the first bytes of a request
 JOINED_BYTES = 16 * 1024  # fewer bytes are faster to write as one copied buffer
 
 
 class PendingReply:
-    """The reply to one request, in its place among the replies of the connection."""
+    """The reply to one request, which keeps its position in the order of replies."""
 
     __slots__ = (
         "_connection",
@@ -79,18 +80,18 @@ class PendingReply:
 
     def __init__(self, connection: Connection, frame_bytes: int = 0, gated_bytes: int = 0) -> None:
         self._connection = connection
-        self.gated_bytes = gated_bytes  # of a large request, until it leaves the gate
-        self.frame_bytes = frame_bytes  # of the request, while it is kept; 0 for a small one
+        self.gated_bytes = gated_bytes  # size of a large request, until it leaves the gate
+        self.frame_bytes = frame_bytes  # size of the request until it is released; 0 if small
         self.buffers: Sequence[Buffer] | None = None
         self.size_bytes = 0
-        self.copied_bytes = 0  # of a large reply: all but views of mapped files
+        self.copied_bytes = 0  # size of a large reply without views of mapped files
         self.is_filled = False
         self.on_abandoned: Callable[[], None] | None = None
-        self.api = ""  # its name, once it is known
+        self.api = ""  # the name of the API, once it is known
         self.began = stopwatch()
 
     def fill(self, buffers: Sequence[Buffer] | None) -> None:
-        """Set the reply, without its length; None for a request without a response."""
+        """Set the reply, without its length prefix; None for a request without a response."""
         if self.is_filled:
             return
         self.buffers = buffers
@@ -111,8 +112,8 @@ class PendingReply:
             self.frame_bytes = 0
 
     def leave_gate(self) -> None:
-        """Let the next large request in: the decoded request is not needed any more, or is bounded
-        elsewhere."""
+        """Admit the next large request, because this one's decoded body is no longer needed or is
+        limited elsewhere."""
         if self.gated_bytes:
             self._connection.gate_left(self.gated_bytes)
             self.gated_bytes = 0
@@ -124,7 +125,7 @@ class PendingReply:
 
 
 def _gated_bytes(frame: memoryview) -> int:
-    """The size of a request that has to pass the gate; 0 for others."""
+    """Return the size of a request that has to enter the gate; 0 for other requests."""
     return len(frame) if len(frame) >= GATED_FRAME_BYTES and frame[:2] != PRODUCE else 0
 
 
@@ -133,7 +134,7 @@ def _is_mapped(buffer: Buffer) -> bool:
 
 
 class ConnectionOwner(Protocol):
-    """What a connection needs from the server."""
+    """The interface of the server that a connection uses."""
 
     max_frame_bytes: int
     max_other_frame_bytes: int
@@ -146,16 +147,16 @@ class ConnectionOwner(Protocol):
     clock: Clock
 
     def handle(self, frame: memoryview, reply: PendingReply, connection: Connection) -> None:
-        """Handle one request; fills its reply now or later."""
+        """Handle one request and fill its reply, now or later."""
 
     def worked(self) -> None:
-        """Called after a round of requests has begun."""
+        """Called after a connection has started a series of requests."""
 
     def opened(self, connection: Connection) -> bool:
-        """A client connected; returns False if max.connections is reached."""
+        """Register a new connection; return False if max.connections is reached."""
 
     def closed(self, connection: Connection) -> None:
-        """The connection is closed."""
+        """Remove a closed connection."""
 
 
 class Connection(asyncio.Protocol):
@@ -166,21 +167,21 @@ class Connection(asyncio.Protocol):
         self._splitter = FrameSplitter(owner.max_frame_bytes, owner.max_other_frame_bytes)
         self._replies: deque[PendingReply] = deque()
         self._next: memoryview | None = None  # the next complete frame
-        self._unsent: deque[Buffer] = deque()  # of the replies that are next in order
+        self._unsent: deque[Buffer] = deque()  # replies that are next in order
         self._unsent_bytes = 0
-        self._frame_bytes = 0  # of complete frames in memory
-        self._copied_bytes = 0  # of replies that the client has not read
+        self._frame_bytes = 0  # size of complete frames in memory
+        self._copied_bytes = 0  # size of replies that the client has not read
         self._counted = (0, 0)  # (requests, replies) as last reported to the budgets
         self._transport: asyncio.Transport | None = None
         self._peer_reads = True
         self._is_paused = False
         self._is_beginning = False
-        self._line_holds = 0  # requests that keep those behind them from beginning
-        self._takes_long = False  # its last requests did: it begins requests only in its turn
+        self._line_holds = 0  # number of requests that block later ones
+        self._takes_long = False  # the last requests took long: the next ones queue for a turn
         self._waits_for_turn = False
         self._is_draining = False
-        self._moved_ms = 0  # when the client last sent or read something
-        self._buffered_then = 0  # in the transport, at the last check
+        self._moved_ms = 0  # when the client last sent or read data
+        self._buffered_then = 0  # bytes in the transport at the last check
         self.context = RequestContext()
         self.last_active_ms = 0
         self.local_address: tuple[str, int] = ("127.0.0.1", 0)
@@ -206,7 +207,7 @@ class Connection(asyncio.Protocol):
         self._owner.closed(self)
 
     def _abandon(self) -> None:
-        """Release everything that this connection holds: no reply can be sent any more."""
+        """Release all resources of this connection, because no reply can be sent anymore."""
         replies = list(self._replies)
         self._owner.metrics.requests_in_flight -= len(replies)
         self._owner.metrics.connections_paused -= self._is_paused
@@ -241,7 +242,7 @@ class Connection(asyncio.Protocol):
         self._begin_or_wait()
 
     def _cut(self) -> None:
-        """Cut the next complete frame out of the received bytes."""
+        """Extract the next complete frame from the received bytes."""
         try:
             self._next = self._splitter.cut()
         except DataError as error:
@@ -254,7 +255,7 @@ class Connection(asyncio.Protocol):
     # -- beginning requests ----------------------------------------------------------------------
 
     def _may_begin(self) -> bool:
-        """Whether the next request waits for nothing but its turn."""
+        """Return whether nothing but its turn delays the next request."""
         return (
             self._next is not None
             and self._peer_reads
@@ -264,7 +265,7 @@ class Connection(asyncio.Protocol):
         )
 
     def _fits_gate(self, frame: memoryview) -> bool:
-        """Whether the gate has room for a request; if not, `_gate_opened` is called later."""
+        """Return whether the gate has room for a request; if not, wait for `_gate_opened`."""
         gated = _gated_bytes(frame)
         if not gated or self._owner.decoding.has_room(gated):
             return True
@@ -279,20 +280,20 @@ class Connection(asyncio.Protocol):
         self._owner.decoding.leave(count)
 
     def _begin_or_wait(self) -> None:
-        """Begin as many requests as possible, or wait for a turn."""
+        """Start as many requests as possible, and queue for a turn if any are left."""
         if not self._takes_long and self._next is not None and self._owner.turns.may_begin():
             self._begin(self._owner.max_inflight, LONG_SECONDS)
         self._wait_for_turn()
 
     def _wait_for_turn(self) -> None:
-        """Queue for a turn if requests are left that may begin."""
+        """Queue for a turn if a request is left that may start."""
         if not self._waits_for_turn and self._may_begin():
             self._waits_for_turn = True
             self._owner.turns.add(self._take_turn)
-        elif self._next is not None:  # it waits for something else, perhaps for long
+        elif self._next is not None:  # it waits for another condition, possibly for long
             self._next = compacted(self._next)
             self._splitter.compact()
-        self._account()  # even if no request began: an unfinished frame grows
+        self._account()  # even if no request started: an incomplete frame may have grown
         self.regulate()
 
     def _take_turn(self) -> None:
@@ -301,9 +302,9 @@ class Connection(asyncio.Protocol):
         self._wait_for_turn()
 
     def _begin(self, most: int, seconds: float) -> None:
-        """Begin at most `most` requests; stop early after `seconds`."""
+        """Start at most `most` requests, but none after `seconds` have passed."""
         began = stopwatch()
-        self._is_beginning = True  # replies that are ready at once are written together
+        self._is_beginning = True  # replies that are ready immediately are written together
         while most and (frame := self._next) is not None and self._may_begin():
             most -= 1
             self._next = None
@@ -331,11 +332,11 @@ class Connection(asyncio.Protocol):
         self._owner.worked()
 
     def hold_line(self) -> None:
-        """Begin no other request until `release_line`, which must be called once per hold."""
+        """Block later requests until `release_line`, which must be called once per hold."""
         self._line_holds += 1
 
     def release_line(self) -> None:
-        """The request is answered, or those behind it may begin while it waits."""
+        """Let later requests start, unless another hold blocks them."""
         self._line_holds -= 1
         if not self._line_holds and self._next is not None and not self._is_beginning:
             asyncio.get_running_loop().call_soon(self._begin_or_wait)
@@ -364,7 +365,7 @@ class Connection(asyncio.Protocol):
                 transport.resume_reading()
 
     def reply_ready(self, reply: PendingReply) -> None:
-        """Write the replies that are ready, unless more may become ready at once."""
+        """Write the replies that are ready, unless `_begin` will write them together."""
         if self._transport is None:
             reply.buffers = None
             return
@@ -377,7 +378,7 @@ class Connection(asyncio.Protocol):
         self._write_ready()
         self._account()
         if self._next is not None:
-            # Not from here: the caller is in the middle of its own work.
+            # Deferred, because the caller may not have finished its work.
             asyncio.get_running_loop().call_soon(self._begin_or_wait)
 
     def _write_ready(self) -> None:
@@ -394,7 +395,7 @@ class Connection(asyncio.Protocol):
             self._send()
 
     def _send(self) -> None:
-        """Hand the transport as much as the client reads."""
+        """Pass unsent bytes to the transport until the client stops reading."""
         transport = self._transport
         if transport is None:
             return
@@ -414,14 +415,14 @@ class Connection(asyncio.Protocol):
                 transport.close()  # once everything is written
 
     def _next_piece(self) -> list[Buffer]:
-        """Take the next `PIECE_BYTES` of the unsent bytes."""
+        """Remove and return the next `PIECE_BYTES` of the unsent bytes."""
         unsent = self._unsent
         piece: list[Buffer] = []
         left = PIECE_BYTES
         while unsent and left:
             buffer = unsent.popleft()
             if len(buffer) <= left:
-                # The end of a large buffer is copied: a view would keep the whole buffer in memory.
+                # The end of a large buffer is copied: a view would keep all of it in memory.
                 whole = type(buffer) is not memoryview or _is_mapped(buffer)
                 piece.append(buffer if whole else bytes(buffer))
                 left -= len(buffer)
@@ -457,12 +458,12 @@ class Connection(asyncio.Protocol):
                 self._owner.replies.hold(self, replies)
 
     def missing_bytes(self) -> int:
-        """Bytes that the unfinished frame lacks; 0 if there is none, or a small one."""
+        """Return the bytes that the incomplete frame lacks; 0 if there is none or it is small."""
         is_counted = self._splitter.buffered_bytes >= COUNTED_FRAME_BYTES
         return self._splitter.missing_bytes if is_counted and self._next is None else 0
 
     def stalled_ms(self, now_ms: int) -> int:
-        """How long the client has neither sent nor read although it could."""
+        """Return how long the client has neither sent nor read although it could."""
         transport = self._transport
         if transport is None:
             return 0
@@ -483,18 +484,18 @@ class Connection(asyncio.Protocol):
         return self._transport is not None and not self._transport.is_closing()
 
     def is_idle(self, since_ms: int) -> bool:
-        """Whether nothing was received, sent or in progress since then."""
+        """Return whether there has been no activity since then and no request is in progress."""
         return not self._replies and self.last_active_ms < since_ms
 
     def drain(self) -> None:
-        """Stop reading; close when every request in progress is answered."""
+        """Stop reading, and close once all requests in progress are answered."""
         self._is_draining = True
         self._next = None
         self.regulate()
         self._write_ready()
 
     def close(self) -> None:
-        """Close when the transport has sent everything."""
+        """Close the connection after the transport has sent its buffered data."""
         if self._transport is not None:
             self._transport.close()
 
@@ -502,7 +503,7 @@ class Connection(asyncio.Protocol):
         self._owner.metrics.failed_requests += 1
 
     def abort(self) -> None:
-        """Close at once."""
+        """Close the connection immediately, dropping unsent data."""
         transport, self._transport = self._transport, None
         if transport is not None:
             transport.abort()

@@ -1,10 +1,10 @@
 """Finds the declared API for a request, checks its version, calls the handler and measures it.
 
 Handlers are functions in `handlers/`: they decode the request, call the broker and reply, now or
-when a Deferred is done. A handler returns `Work` if it may take long; then it runs in slices. A
-`DataError` that leaves a handler means that the whole request is invalid: the connection is closed,
-as Kafka does. Any other exception is a bug: it is logged and the connection is closed; the broker
-continues.
+when a Deferred is done. A handler that may take long returns `Work`, which runs in slices. A
+`DataError` raised by a handler means that the entire request is invalid, and the connection is
+closed, as in Kafka. Any other exception is a bug: it is logged and the connection is closed, but
+the broker keeps running.
 """
 
 from __future__ import annotations
@@ -59,16 +59,16 @@ class Dispatcher:
         self._runtime = runtime
         self._metrics = broker.metrics
         self.max_elements = broker.settings.request_max_elements
-        self.listener_settings: Mapping[str, Value] = {}  # of all listeners, once they are open
+        self.listener_settings: Mapping[str, Value] = {}  # set once all listeners are open
         self._advertised = advertised
         self._slow_log = OncePerSecond()
 
     def advertised(self, connection: Connection) -> tuple[str, int]:
-        """The address in responses: the configured one, or the one that the client reached."""
+        """Return the address for responses: as configured, or as the client connected to it."""
         return self._advertised or connection.local_address
 
     def handle(self, frame: memoryview, reply: PendingReply, connection: Connection) -> None:
-        """Handle one request; fills its reply now or later."""
+        """Handle one request and fill its reply, now or later."""
         name = "?"
         try:
             header = read_request_header(frame, SUPPORTED_VERSIONS)
@@ -103,7 +103,7 @@ class Dispatcher:
             logger.warning("%s kept the event loop busy for %d ms", name, took * 1000)
 
     def _reject_version(self, request: Request) -> None:
-        """An unknown version of ApiVersions gets the supported ones; any other request fails."""
+        """Answer an unsupported ApiVersions request with the supported versions; reject others."""
         header = request.header
         if header.api_key != API_VERSIONS.key:
             raise DataError(f"unsupported API key {header.api_key}, version {header.version}")
@@ -117,9 +117,9 @@ class Dispatcher:
     # -- work that takes longer ------------------------------------------------------------------
 
     def run_in_slices(self, request: Request, work: Work[None]) -> None:
-        """Run work in the event loop, with pauses for other connections when it takes long.
+        """Run work in the event loop, yielding to other connections if it takes long.
 
-        The connection begins no other request meanwhile: clients rely on the order.
+        The connection starts no other request until the work is done: clients rely on the order.
         """
         request.connection.hold_line()
         self._runtime.turns.slices(self._guarded(request, work))
@@ -137,7 +137,7 @@ class Dispatcher:
         self._runtime.handle_wake()
 
     def run_in_decoder(self, request: Request, work: Work[T], then: Callable[[T], None]) -> None:
-        """Run work whose slow steps decode large batches, then `then`."""
+        """Run work whose blocking steps decode large batches, then call `then` with the result."""
         self._runtime.run_in_decoder(request.pending.api, self._finish(request, work, then))
 
     def _finish(self, request: Request, work: Work[T], then: Callable[[T], None]) -> Work[None]:
@@ -150,7 +150,7 @@ class Dispatcher:
         self.guard(request, lambda: then(result))
 
     def guard(self, request: Request, run: Callable[[], None]) -> None:
-        """Call what answers a request; an exception closes its connection."""
+        """Call a function that answers a request; an exception closes the connection."""
         try:
             run()
         except Exception as error:  # noqa: BLE001 - it closes the connection

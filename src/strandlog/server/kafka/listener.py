@@ -1,4 +1,4 @@
-"""Accepts Kafka connections, enforces max.connections, closes idle connections, drains."""
+"""Accepts Kafka connections, enforces max.connections, closes idle ones and drains on shutdown."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from strandlog.server.memory import DecodingGate
 logger = logging.getLogger(__name__)
 
 BACKLOG = 1024
-DECODED_TOGETHER_BYTES = 2 * 1024 * 1024  # of large requests that are in progress at a time
+DECODED_TOGETHER_BYTES = 2 * 1024 * 1024  # limit for large requests that are in progress
 
 
 class KafkaListener:
@@ -36,7 +36,7 @@ class KafkaListener:
         self._connections: set[Connection] = set()
         self._rejected_log = OncePerSecond()
         self.dispatcher = Dispatcher(broker, runtime, config.advertised)
-        # What a connection needs (`ConnectionOwner`).
+        # The attributes of `ConnectionOwner`.
         self.handle = self.dispatcher.handle
         self.worked = runtime.handle_wake
         self.metrics = broker.metrics
@@ -54,7 +54,7 @@ class KafkaListener:
     # -- listening -------------------------------------------------------------------------------
 
     async def start(self) -> Address:
-        """Bind; returns the bound address."""
+        """Bind the socket and return its address."""
         host, port = self._config.address
         try:
             self._server = await asyncio.get_running_loop().create_server(
@@ -70,15 +70,15 @@ class KafkaListener:
         return Address(*self._server.sockets[0].getsockname()[:2])
 
     def serve(self) -> None:
-        """Nothing is left to load: connections are served since `start`."""
+        """Do nothing: `start` already serves connections."""
 
     def stop_accepting(self) -> None:
         if self._server is not None:
             self._server.close()
 
     async def stop(self, grace_seconds: float) -> None:
-        """Stop accepting and reading. Requests in progress are answered; `close_all` ends those
-        that the server does not wait for any longer."""
+        """Stop accepting and reading. Requests in progress are still answered, until `close_all`
+        closes their connections."""
         del grace_seconds
         self.stop_accepting()
         self.drain()
@@ -86,7 +86,7 @@ class KafkaListener:
     # -- connections -----------------------------------------------------------------------------
 
     def opened(self, connection: Connection) -> bool:
-        """A client connected; returns False if max.connections is reached."""
+        """Register a new connection; return False if max.connections is reached."""
         if len(self._connections) >= self._max_connections:
             self.metrics.connections_refused += 1
             if self._rejected_log.may_log():
@@ -110,14 +110,14 @@ class KafkaListener:
         return list(self._connections)
 
     def close_idle(self, max_idle_ms: int) -> None:
-        """Close connections without a request in progress that were silent for this long."""
+        """Close connections that have been idle for this long and have no request in progress."""
         since_ms = self.clock.monotonic_ms() - max_idle_ms
         for connection in [each for each in self._connections if each.is_idle(since_ms)]:
             self.metrics.connections_idle_closed += 1
             connection.close()
 
     def drain(self) -> None:
-        """Take no more requests; those in progress are answered."""
+        """Accept no more requests; those in progress are still answered."""
         for connection in list(self._connections):
             connection.drain()
 

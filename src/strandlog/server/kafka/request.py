@@ -1,8 +1,8 @@
 """One Kafka request: header, decoded body, reply.
 
-A request of some megabytes can name one partition a hundred thousand times. `asked_once` collects
-each partition once, as Kafka does with its maps, and `answered` builds one row for each; what an
-API does about a partition that is named twice is up to its handler (`Asked.repeated`).
+A request of a few megabytes can name one partition a hundred thousand times. `asked_once` collects
+each partition once, as Kafka does with its maps, and `answered` builds one row for each. Handlers
+decide how to treat a partition that is named more than once (`Asked.repeated`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 REPLY_MAX_BYTES = 2**31 - 1 - 1024
-MAX_SETTINGS = 1000  # of one topic or broker in one request
+MAX_SETTINGS = 1000  # per topic or broker in one request
 
 
 class Request:
@@ -61,21 +61,21 @@ class Request:
 
     @property
     def max_elements(self) -> int:
-        """How many items its arrays may have together."""
+        """The maximum number of items in all arrays of the request."""
         return self._dispatcher.max_elements
 
     @property
     def advertised(self) -> tuple[str, int]:
-        """The address of the broker for this client."""
+        """The broker's address as advertised to this client."""
         return self._dispatcher.advertised(self.connection)
 
     @property
     def listener_settings(self) -> Mapping[str, Value]:
-        """Where the broker listens and keeps its data, by setting."""
+        """The settings for the broker's listeners and data folder, with the values in effect."""
         return self._dispatcher.listener_settings
 
     def is_abandoned(self) -> bool:
-        """Whether the client is gone; any thread may ask."""
+        """Return whether the client has disconnected; thread-safe."""
         return not self.connection.is_open
 
     @property
@@ -83,7 +83,7 @@ class Request:
         return self.header.version
 
     def body(self, max_items: int = ANY_NUMBER) -> Any:
-        """Decode the request; `DataError` if it is invalid or has more than `max_items` items."""
+        """Decode the request; raises `DataError` if it is invalid or exceeds `max_items`."""
         header = self.header
         limit = min(max_items, self.max_elements)
         body = decode_request(
@@ -93,7 +93,7 @@ class Request:
         return body
 
     def reading(self, max_items: int = ANY_NUMBER) -> Work[Any]:
-        """`body` in steps, for requests that may be large."""
+        """Decode the request like `body`, but in steps, for requests that may be large."""
         if len(self.frame) < LARGE_FRAME_BYTES:
             return self.body(max_items)
         header = self.header
@@ -106,7 +106,7 @@ class Request:
         return body
 
     def _release(self) -> None:
-        """Release the bytes of a decoded request, which may wait long for its response."""
+        """Release the bytes of a decoded request, because its response may take long."""
         self.frame = NO_FRAME
         self.pending.release_frame()
 
@@ -116,7 +116,7 @@ class Request:
         self.reply_buffers([response_encoder(header.api_key, header.version)(body)])
 
     def replying(self, body: Mapping[str, Any]) -> Work[None]:
-        """`reply` in steps, for responses that may be large."""
+        """Send a response like `reply`, but encode it in steps, because it may be large."""
         header = self.header
         encoded = yield from breathing(encode_response_steps(header.api_key, header.version, body))
         self.reply_buffers([encoded])
@@ -139,7 +139,7 @@ class Request:
     # -- work that takes longer ------------------------------------------------------------------
 
     def in_slices(self, work: Work[None]) -> None:
-        """Run work in the event loop, with pauses for other connections when it takes long."""
+        """Run work in the event loop, yielding to other connections if it takes long."""
         self._dispatcher.run_in_slices(self, work)
 
     def reply_in_slices(self, body: Mapping[str, Any]) -> None:
@@ -147,7 +147,7 @@ class Request:
         self.in_slices(self.replying(body))
 
     def in_decoder(self, work: Work[T], then: Callable[[T], None]) -> None:
-        """Run work whose slow steps decode large batches, then `then`."""
+        """Run work whose blocking steps decode large batches, then call `then` with the result."""
         self._dispatcher.run_in_decoder(self, work, then)
 
     def when_done(
@@ -158,15 +158,15 @@ class Request:
         *,
         in_line: bool = False,
     ) -> None:
-        """Call `then` with the result of the broker, or `failed` with its error. An error without
-        `failed`, and any other exception, closes the connection. With `in_line` the connection
-        begins no other request until then."""
+        """Call `then` with the broker's result, or `failed` with its error. Without `failed`, an
+        error closes the connection, as does any other exception. With `in_line`, the connection
+        starts no other request until the result is available."""
         if in_line:
             self.connection.hold_line()
 
         def done(finished: Deferred[T]) -> None:
             if in_line:
-                self.connection.release_line()  # the next request begins after this call
+                self.connection.release_line()  # the next request starts after this call
             error = finished.error
             if failed is not None and isinstance(error, StrandlogError):
                 failed(error)
@@ -177,7 +177,7 @@ class Request:
 
 
 def breathing(steps: Generator[None, None, T]) -> Work[T]:
-    """Turn a generator of pure computation into work without slow steps."""
+    """Convert a generator that only computes into `Work` without blocking steps."""
     while True:
         try:
             next(steps)
@@ -191,9 +191,9 @@ def breathing(steps: Generator[None, None, T]) -> Work[T]:
 
 
 class Asked(NamedTuple):
-    """The partitions that a request names, each once."""
+    """The partitions that a request names, without duplicates."""
 
-    topics: dict[str, dict[int, Any]]  # by name and partition: the last row of the request
+    topics: dict[str, dict[int, Any]]  # the last row for each topic name and partition
     repeated: set[tuple[str, int]]
 
 
@@ -222,7 +222,7 @@ Answer = Callable[[str, int, Any], dict[str, Any]]
 
 
 def answered(asked: Asked, answer: Answer, key: str, name_key: str) -> Work[list[dict[str, Any]]]:
-    """The rows of a response: one for each partition, an error where `answer` raises one."""
+    """Build one response row per partition, with an error code if `answer` raises an error."""
     topics = []
     for name, rows in asked.topics.items():
         partitions = []

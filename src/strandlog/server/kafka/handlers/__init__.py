@@ -1,7 +1,7 @@
 """Handlers for Kafka's APIs: each decodes a request, calls the broker and replies.
 
-Importing this package imports every handler module, and with it every `@kafka_api` declaration:
-the tables of `server.kafka.api` are complete when they are imported from here.
+Importing this package imports every handler module and thereby registers every `@kafka_api`
+declaration, so the tables of `server.kafka.api` are complete when they are imported from here.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Handlers for ApiVersions, FindCoordinator, DescribeCluster, DescribeLogDirs, DescribeQuorum, and
 for the APIs that move replicas.
 
-There is one node, 0. It leads every partition and has the only replica: no election is needed, a
-move to node 0 is complete before it begins, other nodes do not exist, and no move is ever in
-progress. The same holds for moves between folders, because there is one data folder. The metadata
-quorum is node 0; it has no metadata log, so every offset of that log is -1 (unknown).
+The only node is 0. It leads every partition and has the only replica: no election is ever needed, a
+reassignment to node 0 succeeds without effect, any other fails, and none is ever in progress. The
+same holds for moves between folders, because there is one data folder. The metadata quorum consists
+of node 0; there is no metadata log, so every offset of that log is -1 (unknown).
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ def describe_log_dirs(broker: Broker, request: Request) -> Work[None]:
         rows = []
         count = broker.topic(context, name).partitions if broker.has_topic(context, name) else 0
         for number in range(count) if numbers is None else sorted(numbers):
-            with contextlib.suppress(StrandlogError):  # it may be deleted meanwhile
+            with contextlib.suppress(StrandlogError):  # it may have been deleted
                 rows.append(_size_row(broker.partition_state(context, name, number)))
             yield yield_control
         topics.append({"name": name, "partitions": rows})
@@ -238,7 +238,7 @@ def alter_replica_log_dirs(broker: Broker, request: Request) -> Work[None]:
 def elect_leaders(broker: Broker, request: Request) -> Work[None]:
     wanted = (yield from request.reading()).topic_partitions
     results = []
-    # For all partitions, Kafka lists only the elections that it held: none.
+    # If all partitions are requested, Kafka only lists elections that took place: there are none.
     for topic in wanted or ():
         rows = []
         for number in topic.partitions:

@@ -1,20 +1,21 @@
 """Handlers for DescribeConfigs, AlterConfigs, IncrementalAlterConfigs and ListConfigResources.
 
-A value comes from the first of these that has one, and `synonyms` lists all that do:
+A value is taken from the first of these layers that has one; `synonyms` lists all that do:
 
-    topic     the topic's own  >  the broker's value for topics, from any layer of the broker
-    broker    this node's  >  all nodes'  >  what it was started with  >  the built-in default
+    topic     the topic  >  the broker's default for topics, from any layer of the broker
+    broker    this node  >  all nodes  >  the startup configuration  >  the built-in default
     group     the built-in default
 
-The broker also lists where it listens, with the values in effect: `listeners`, `log.dirs`,
-`node.id`, and its other listeners, `http.listener` and `grpc.listener` (empty if not open) with
-their ports (-1). From `http.listener` a client finds the console and the API: a wildcard host
-means the address that it connected to, a loopback host is of use only over loopback.
+For the broker, the result also includes the listener settings and the data folder, with the values
+in effect: `listeners`, `log.dirs`, `node.id`, `http.listener` and `grpc.listener` (empty if not
+open) with their ports (-1 if not open). Clients use `http.listener` to find the console and the
+HTTP API: a wildcard host stands for the address that the client connected to; a loopback host is
+only reachable over loopback.
 
-Topics and the dynamic settings of the broker can be changed while it runs: resource "0" is this
-node, resource "" the default of all nodes. AlterConfigs, the older API, replaces everything that
-was set; IncrementalAlterConfigs sets, removes (`DELETE`), or adds to and takes from a list
-(`APPEND`, `SUBTRACT`). For each resource all of its changes happen or none.
+Topic settings and the dynamic settings of the broker can be changed at runtime: resource "0" is
+this node, resource "" the default for all nodes. AlterConfigs, the older API, replaces all values
+that were set; IncrementalAlterConfigs sets or removes values (`SET`, `DELETE`), or changes lists
+(`APPEND`, `SUBTRACT`). The changes to each resource are atomic.
 """
 
 from __future__ import annotations
@@ -68,8 +69,8 @@ NODE_ROWS = [
     for name in ("node.id", "broker.id")
 ]
 
-Changes = dict[str, object | None]  # None takes a setting back to its default
-Layer = tuple[str, Value, int]  # the name that a value was given under, the value, its source
+Changes = dict[str, object | None]  # None resets a setting to its default
+Layer = tuple[str, Value, int]  # the name that the value was set under, the value, its source
 
 
 # -- describe ------------------------------------------------------------------------------------
@@ -101,12 +102,12 @@ def describe_configs(broker: Broker, request: Request) -> Work[None]:
         answer = _answer(resource)
         try:
             rows = _resource_rows(broker, request, resource)
-            configs = [row for row in rows if not keys or row["name"] in keys]  # none are all
+            configs = [row for row in rows if not keys or row["name"] in keys]  # no keys: all
             if not body.include_synonyms:
                 configs = [{**row, "synonyms": ()} for row in configs]
             if not getattr(body, "include_documentation", False):
                 configs = [{**row, "documentation": None} for row in configs]
-            answer["configs"] = encode(configs)  # so thousands of topics take little memory
+            answer["configs"] = encode(configs)  # saves memory when there are thousands of topics
         except StrandlogError as error:
             answer |= {"error_code": error.kafka_code, "error_message": str(error), "configs": []}
         results.append(answer)
@@ -146,12 +147,12 @@ def _no_such_resource(kind: int, name: str) -> InvalidRequestError:
 
 
 def topic_rows(topic: Topic, dynamic: DynamicSettings) -> list[dict[str, Any]]:
-    """Every setting of a topic, as DescribeConfigs and CreateTopics return it."""
+    """Return a row for every setting of a topic, for DescribeConfigs and CreateTopics."""
     return [_described(row, topic, dynamic) for row in TOPIC_SETTINGS]
 
 
 def _layers(row: Setting, dynamic: DynamicSettings, name: str) -> list[Layer]:
-    """Every layer in which a broker setting has a value, highest precedence first."""
+    """Return every layer in which a broker setting has a value, highest precedence first."""
     found: list[Layer] = [
         (name, values[name], SOURCES[layer])
         for layer, values in dynamic.layers.items()
@@ -164,7 +165,7 @@ def _layers(row: Setting, dynamic: DynamicSettings, name: str) -> list[Layer]:
 
 
 def _listener_layers(request: Request) -> list[tuple[Setting, list[Layer]]]:
-    """Where the broker listens and keeps its data, with the values in effect."""
+    """Return the layers of the listener and data folder settings, with the values in effect."""
     host, port = request.advertised
     actual = {"advertised.listeners": f"PLAINTEXT://{host}:{port}", **request.listener_settings}
     found = []
@@ -214,9 +215,9 @@ def _integer_type(row: Setting) -> int:
     summary="Lists the resources that DescribeConfigs describes.",
 )
 def list_config_resources(broker: Broker, request: Request) -> Work[None]:
-    """The resources that DescribeConfigs describes."""
+    """List the resources that DescribeConfigs describes."""
     body = yield from request.reading()
-    wanted = set(getattr(body, "resource_types", (CLIENT_METRICS,)))  # v0 is about those alone
+    wanted = set(getattr(body, "resource_types", (CLIENT_METRICS,)))  # v0 lists only these
     known = {RESOURCE_TOPIC, RESOURCE_BROKER, CLIENT_METRICS, RESOURCE_LOGGER, RESOURCE_GROUP}
     if not wanted <= known:
         request.reply({"error_code": UnsupportedVersionError.kafka_code})
@@ -259,7 +260,7 @@ def incremental_alter_configs(broker: Broker, request: Request) -> Work[None]:
     return _alter(broker, request, _increments)
 
 
-# Takes what a resource has now and the rows of the request; returns the changes.
+# Computes the changes to a resource from its current state and the rows of the request.
 ChangesOf = Callable[["Alterable", Any], Changes]
 
 
@@ -267,7 +268,7 @@ class Alterable(NamedTuple):
     """A resource that can be changed."""
 
     table: SettingTable
-    given: Mapping[str, Value]  # what is set on this very resource
+    given: Mapping[str, Value]  # the values set on this resource itself
     current: Callable[[str], Value]  # the value in effect, for APPEND and SUBTRACT
     check: Callable[[Changes], object]
     change: Callable[[Changes], Deferred[Any]]
@@ -361,13 +362,13 @@ def _alterable(broker: Broker, request: Request, resource: Any) -> Alterable:
 def _replacement(alterable: Alterable, resource: Any) -> Changes:
     changes: Changes = dict.fromkeys(alterable.given)
     for row in resource.configs:
-        changes[alterable.table[row.name].name] = row.value  # null is the default, as not given
+        changes[alterable.table[row.name].name] = row.value  # null means the default
     return changes
 
 
 def _increments(alterable: Alterable, resource: Any) -> Changes:
-    # Removing a value that is not set succeeds. Tools that copy a topic do so for every setting
-    # that has its default at the source, known here or not.
+    # Removing a value that is not set succeeds. Tools that copy a topic do this for every setting
+    # that has its default value at the source, even for settings that are unknown here.
     return {
         row.name: _changed(alterable, row)
         for row in resource.configs
@@ -376,7 +377,7 @@ def _increments(alterable: Alterable, resource: Any) -> Changes:
 
 
 def _changed(alterable: Alterable, row: Any) -> object | None:
-    alterable.table[row.name]  # an unknown name comes first
+    alterable.table[row.name]  # an unknown name is reported before other errors
     if row.config_operation == DELETE:
         return None
     if row.value is None:

@@ -1,7 +1,7 @@
-"""Handlers for Fetch.
+"""Handler for Fetch.
 
-A fetch waits in the broker until enough bytes are there. One fetch waits per connection, as with
-Kafka: its response has to be the next one anyway.
+A fetch waits in the broker until enough bytes are available. As in Kafka, at most one fetch per
+connection waits: later responses have to wait for its response anyway.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from strandlog.server.kafka.api import (
 )
 from strandlog.server.kafka.request import Request, breathing
 
-# The longest wait of a Fetch. While it waits its connection is not read, so the server notices a
-# client that is gone when it writes the response. A consumer fetches again.
+# The maximum wait of a Fetch. Its connection is not read while it waits, so the server only notices
+# a disconnected client when it writes the response. A consumer fetches again.
 LONGEST_POLL_MS = 60_000
 NO_SESSION, NEW_SESSION = -1, 0
 FULL_FETCHES = (NO_SESSION, NEW_SESSION)
@@ -62,7 +62,7 @@ FetchKey = tuple[TopicRef, int]
 def fetch(broker: Broker, request: Request) -> Work[None]:
     body = yield from request.reading()
     if getattr(body, "session_epoch", NO_SESSION) not in FULL_FETCHES:
-        # It continues a session of another broker at this address and omits most partitions.
+        # It continues a session of an earlier broker at this address and omits most partitions.
         request.reply_buffers(fetch_response(request.version, [], FETCH_SESSION_NOT_FOUND))
         return
     asked = yield from _fetch_rows(request, body.topics)
@@ -82,14 +82,14 @@ def fetch(broker: Broker, request: Request) -> Work[None]:
         yield from _reply_fetch(request, found)
         return
     delayed = found
-    # One fetch waits per connection, as with Kafka: its response has to be the next one anyway.
+    # Later requests wait: their responses could not be sent before this one anyway.
     request.connection.hold_line()
     if not delayed.is_done:
-        request.pending.leave_gate()  # it may wait long; the broker bounds what waits
+        request.pending.leave_gate()  # it may wait long; the broker limits waiting fetches
         request.pending.on_abandoned = lambda: broker.cancel_fetch(delayed)
 
     def reply(done: Deferred[FetchResult]) -> None:
-        request.connection.release_line()  # the next request begins after this call
+        request.connection.release_line()  # the next request starts after this call
         request.in_slices(_reply_fetch(request, done.result()))
 
     delayed.on_done(reply)
@@ -107,7 +107,7 @@ def _reply_fetch(request: Request, found: FetchResult) -> Work[None]:
 
 
 def _fetch_rows(request: Request, topics: Any) -> Work[dict[FetchKey, FetchPartition]]:
-    """The partitions of a request, each once, by its last row, as Kafka does."""
+    """Return each partition of a request once; the last row for it wins, as in Kafka."""
     rows: dict[FetchKey, FetchPartition] = {}
     by_id = request.version >= FETCH_TOPIC_IDS_FROM
     for topic in topics:

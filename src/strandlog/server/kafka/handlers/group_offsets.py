@@ -1,6 +1,6 @@
 """Handlers for OffsetCommit, OffsetFetch and OffsetDelete.
 
-From version 10 on topics are named by their ids. A commit for an unknown id fails with
+From version 10 on, topics are identified by id. A commit for an unknown id fails with
 UNKNOWN_TOPIC_ID, so a consumer of a deleted topic cannot commit for a new topic of the same name.
 """
 
@@ -29,19 +29,19 @@ TOPIC_IDS_FROM = 10
 COMMITTED_TOGETHER = 500
 NO_TOPIC_ID = UUID(int=0)
 NO_OFFSET = OffsetAndMetadata(-1, -1, "")
-FETCHED_MAX_ROWS = 100_000  # then further groups of the same OffsetFetch get an error
+FETCHED_MAX_ROWS = 100_000  # once exceeded, further groups of the same OffsetFetch get an error
 
 
 Found = Mapping[TopicPartition, OffsetAndMetadata | StrandlogError | None]
 
 
 def _named(topic: Any) -> dict[str, Any]:
-    """The topic as the request names it."""
+    """Return the topic's name and id as given in the request."""
     return {"name": getattr(topic, "name", ""), "topic_id": getattr(topic, "topic_id", None)}
 
 
 def _name_of(broker: Broker, request: Request, topic: Any) -> str:
-    """The name of a topic that may be given by its id."""
+    """Return the name of a topic that may be identified by its id."""
     name: str | None = getattr(topic, "name", None)
     if name is not None:
         return name
@@ -98,7 +98,7 @@ def _codes(
     commits: list[Deferred[dict[TopicPartition, StrandlogError]]],
     offsets: dict[TopicPartition, OffsetAndMetadata],
 ) -> dict[TopicPartition, int]:
-    """The error codes of a commit; a failed disk fails all of it."""
+    """Return the error codes of a commit; a disk error fails all of its offsets."""
     codes: dict[TopicPartition, int] = {}
     for commit in commits:
         if isinstance(error := commit.error, StrandlogError):
@@ -110,7 +110,10 @@ def _codes(
 def pieces(
     offsets: dict[TopicPartition, OffsetAndMetadata],
 ) -> Iterator[dict[TopicPartition, OffsetAndMetadata]]:
-    """Offsets that are committed without a pause; one piece if there are none, for the errors."""
+    """Split offsets into chunks that are committed without a pause.
+
+    Without offsets there is one empty chunk, so that the errors of the group are still reported.
+    """
     items = list(offsets.items())
     for start in range(0, max(1, len(items)), COMMITTED_TOGETHER):
         yield dict(items[start : start + COMMITTED_TOGETHER])
@@ -119,7 +122,7 @@ def pieces(
 def _commit(
     broker: Broker, request: Request, body: Any, offsets: dict[TopicPartition, OffsetAndMetadata]
 ) -> Deferred[dict[TopicPartition, StrandlogError]]:
-    """Commit some offsets; the result has the errors of those that are not committed."""
+    """Commit offsets; the result contains the errors of those that could not be committed."""
     commit = CommitRequest(
         group_id=body.group_id,
         offsets=offsets,
@@ -148,7 +151,7 @@ def offset_fetch(broker: Broker, request: Request) -> Work[None]:
         return _fetched(broker, request, group, topics, require_stable=require_stable)
 
     if request.version >= MANY_GROUPS_FROM:
-        # Each group once: all offsets of one group, many times, would be a huge response.
+        # Duplicate groups are dropped: repeating all offsets of a group would be a huge response.
         rows: list[dict[str, Any]] = []
         left_rows = FETCHED_MAX_ROWS
         for group in {group.group_id: group for group in body.groups}.values():

@@ -67,7 +67,7 @@ def join_group(broker: Broker, request: Request) -> Work[None]:
         )
 
     joining = broker.join_group(request.context, _join_request(request, body))
-    request.pending.leave_gate()  # it may wait long; the coordinator bounds what it keeps
+    request.pending.leave_gate()  # it may wait long; the coordinator limits what it stores
     request.when_done(joining, lambda result: request.reply_in_slices(_joined(result)), failed)
 
 
@@ -211,8 +211,8 @@ def _leave(
     summary="Returns the state, members and assignments of groups.",
 )
 def describe_groups(broker: Broker, request: Request) -> Work[None]:
-    """Each group is described once. One that does not fit into the response gets an error: the
-    client can describe it alone."""
+    """Describe each group once. A group that does not fit into the response gets an error; the
+    client can describe it in a separate request."""
     body = yield from _reading(broker, request)
     left_bytes = DESCRIBED_MAX_BYTES
     rows = []
@@ -236,7 +236,7 @@ def _described(broker: Broker, request: Request, name: str, left_bytes: int) -> 
         if group.size_bytes > left_bytes and left_bytes < DESCRIBED_MAX_BYTES:
             raise GroupMetadataTooLargeError(f"group {name!r} does not fit into the response")
     except GroupNotFoundError as error:
-        # Older versions return a missing group as a dead one.
+        # Older versions report a missing group as dead, without an error.
         code = error.kafka_code if request.version >= DESCRIBE_MISSING_FROM else 0
         return {
             "error_code": code,

@@ -1,17 +1,18 @@
 """Handlers for ListOffsets and OffsetForLeaderEpoch.
 
-Both wait until readers see everything that was written before the request, with acks=1 as well.
+Both wait until all records written before the request are visible to readers, including those
+written with acks=1.
 
-One node has led every partition since its first record, so the only leader epoch is 0 (KIP-320). It
-ends at the high watermark. For the epoch in the request:
+The leader of a partition never changes, so the only leader epoch is 0 (KIP-320). It ends at the
+high watermark. The response depends on the epoch in the request:
 
     -1              unknown: -1, -1
-    below 0         what came before the first epoch ends at the log start offset
+    below -1        the same epoch, log start offset
     0               0, high watermark
     above 0         unknown: -1, -1
 
-A request with another current leader epoch fails first: FENCED_LEADER_EPOCH for an older one,
-UNKNOWN_LEADER_EPOCH for a newer one.
+A request whose current leader epoch is neither 0 nor -1 (none) fails: with FENCED_LEADER_EPOCH if
+it is older, with UNKNOWN_LEADER_EPOCH if it is newer.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from strandlog.server.kafka.request import Asked, Request, answered, asked_once
 
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
 EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -4, -5, -6
-# Special timestamps, and the first version of ListOffsets that knows them.
+# Special timestamps, and the first version of ListOffsets that supports them.
 SPECIAL_TIMESTAMPS = {
     LATEST: 1,
     EARLIEST: 1,
@@ -38,7 +39,7 @@ SPECIAL_TIMESTAMPS = {
     LATEST_TIERED: 9,
     EARLIEST_PENDING_UPLOAD: 11,
 }
-AT_THE_START = (EARLIEST, EARLIEST_LOCAL)  # later records do not change them
+AT_THE_START = (EARLIEST, EARLIEST_LOCAL)  # not affected by later records
 
 
 @kafka_api(
@@ -71,7 +72,7 @@ def list_offsets(broker: Broker, request: Request) -> Work[None]:
 def existing_partitions(
     broker: Broker, context: RequestContext, asked: dict[str, dict[int, Any]]
 ) -> Work[list[tuple[str, int]]]:
-    """Those of the named partitions that exist."""
+    """Return the requested partitions that exist."""
     found = []
     for name, rows in asked.items():
         try:
@@ -88,7 +89,7 @@ def existing_partitions(
 def _offset_rows(
     broker: Broker, request: Request, asked: Asked, isolation: IsolationLevel
 ) -> Work[list[dict[str, Any]]]:
-    """The rows of the response; a lookup by time may have to decode a large batch."""
+    """Build the rows of the response; a lookup by timestamp may have to decode a large batch."""
     topics = []
     for name, rows in asked.topics.items():
         partitions = []

@@ -1,8 +1,9 @@
 """Handlers for Metadata and DescribeTopicPartitions.
 
 Metadata creates a missing topic if the client and `auto.create.topics.enable` allow it and the name
-is valid. One node leads every partition, so the partition rows of a topic follow from their number
-alone: they are encoded once per number and version, because clients of large topics ask often.
+is valid. One node leads every partition, so the partition rows of a topic depend only on the number
+of partitions. The encoded rows are cached by count and version, because clients of large topics
+request them often.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from strandlog.server.kafka.api import (
 )
 from strandlog.server.kafka.request import Request
 
-# Bit masks of Kafka's operations: without an authorizer a client may do everything.
+# Bit masks of Kafka's operations: without an authorizer, all of them are allowed.
 ALL_OPERATIONS_ON_TOPIC = 0b1101_1111_1000
 ALL_OPERATIONS_ON_CLUSTER = 0b1_1111_1010_0000
 NOT_ASKED_FOR = -2147483648
@@ -49,7 +50,7 @@ TOPIC_IDS_FROM = 12
 )
 def metadata(broker: Broker, request: Request) -> Work[None]:
     body = yield from request.reading()
-    # Each once: a short request could name a large topic many thousand times.
+    # Duplicates are dropped: a short request could name a large topic thousands of times.
     wanted = None if body.topics is None else dict.fromkeys(body.topics)
     missing = yield from _topics_to_create(broker, request, body, wanted)
     limit = broker.settings.auto_create_topics_max_per_request
@@ -72,7 +73,7 @@ def metadata(broker: Broker, request: Request) -> Work[None]:
 def _topics_to_create(
     broker: Broker, request: Request, body: Any, wanted: dict[Any, None] | None
 ) -> Work[list[str]]:
-    """Topics that the request names, that do not exist and that may be created on demand."""
+    """Return the requested topics that do not exist and may be created on demand."""
     may_create = getattr(body, "allow_auto_topic_creation", True)
     missing: dict[str, None] = {}
     if may_create and wanted and broker.settings.auto_create_topics_enable:
@@ -97,7 +98,7 @@ def _describe(
     topics: list[dict[str, Any]] = []
     if wanted is None or (request.version == 0 and not wanted):
         for name in broker.topic_names(context):
-            if broker.has_topic(context, name):  # it may be deleted meanwhile
+            if broker.has_topic(context, name):  # it may have been deleted
                 topics.append(_topic(broker.topic(context, name), request.version))
             yield yield_control
     else:
@@ -139,7 +140,7 @@ def _wanted_topic(
         return _topic(topic, request.version)
     except StrandlogError as error:
         if name is None and request.version < TOPIC_IDS_FROM:
-            name = ""  # older responses have no null
+            name = ""  # not nullable in older responses
         return {"error_code": error.kafka_code, "name": name, "topic_id": topic_id}
 
 
@@ -161,7 +162,7 @@ def _encoded_partitions(version: int, count: int) -> bytes:
 
 
 def partition_row(number: int) -> dict[str, Any]:
-    """The row of a partition: one node leads it and has its only replica."""
+    """Return the row of a partition, whose leader and only replica is the one node."""
     return {
         "error_code": 0,
         "partition_index": number,
@@ -183,7 +184,7 @@ def partition_row(number: int) -> dict[str, Any]:
     summary="Describes topics with many partitions, page by page.",
 )
 def describe_topic_partitions(broker: Broker, request: Request) -> Work[None]:
-    """The cursor of a response is where the next page begins."""
+    """Return one page of partitions; the cursor in the response is the start of the next page."""
     body = yield from request.reading()
     context = request.context
     names = sorted({topic.name for topic in body.topics}) or broker.topic_names(context)

@@ -1,8 +1,8 @@
-"""Handlers for Produce.
+"""Handler for Produce.
 
-A request for one partition, the usual form, is decoded and appended without a pause. If records
-have to be decoded and checked first, that happens outside the event loop, and the connection begins
-no other request meanwhile: a later request must not be appended before this one.
+A request for one partition, the usual case, is decoded and appended without a pause. If records
+have to be decoded and checked first, this happens outside the event loop. The connection starts no
+other request until then, because a later request must not be appended before this one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from strandlog.server.kafka.api import (
 )
 from strandlog.server.kafka.request import Request, breathing
 
-FEW_PARTITIONS = 16  # of a Produce request: answered without a pause
+FEW_PARTITIONS = 16  # a Produce request with at most this many is answered without a pause
 
 
 @kafka_api(
@@ -65,7 +65,7 @@ def produce(broker: Broker, request: Request) -> Work[None] | None:
 
 
 def _produce_many(broker: Broker, request: Request) -> Work[None]:
-    """A request that may name many partitions."""
+    """Handle a request that may have many partitions."""
     header = request.header
     body = yield from breathing(
         parse_produce_steps(
@@ -88,7 +88,7 @@ def _check_first(
     request.connection.hold_line()
 
     def append(checked: Checked) -> None:
-        request.connection.release_line()  # the next request begins after this call
+        request.connection.release_line()  # the next request starts after this call
         if not request.is_abandoned():
             request.in_slices(_append(broker, request, body, checked))
 

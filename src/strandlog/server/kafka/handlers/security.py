@@ -1,13 +1,13 @@
-"""Handlers for the APIs of ACLs, users and quotas, of which this broker has none.
+"""Handlers for the ACL, user and quota APIs; this broker has no ACLs, users or quotas.
 
-    DescribeAcls, CreateAcls, DeleteAcls          SECURITY_DISABLED, as Kafka without an authorizer
+    DescribeAcls, CreateAcls, DeleteAcls          SECURITY_DISABLED, like Kafka without authorizer
     DescribeUserScramCredentials                  an empty list; RESOURCE_NOT_FOUND for a name
     AlterUserScramCredentials                     SECURITY_DISABLED for each user
     DescribeClientQuotas                          an empty list
     AlterClientQuotas                             SECURITY_DISABLED for each entity
 
-Tools send these requests to any broker and treat a closed connection as a network problem that is
-worth a retry. A change that cannot take effect fails; it never appears to succeed.
+Tools send these requests to any broker and treat a closed connection as a network problem, which
+they retry. A change that cannot take effect fails; it never appears to succeed.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def delete_acls(broker: Broker, request: Request) -> Work[None]:
     summary="Returns an empty list: there are no users.",
 )
 def describe_user_scram_credentials(broker: Broker, request: Request) -> Work[None]:
-    """A request without names is about all users: there are none."""
+    """Report each named user as missing; a request without names returns an empty list."""
     del broker
     body = yield from request.reading()
     results = []

@@ -1,11 +1,12 @@
 """Handlers for CreateTopics, CreatePartitions, DeleteTopics and DeleteRecords.
 
-Each topic of a request is handled on its own: an error of one does not affect the others. A topic
+Each topic of a request is handled separately: an error for one does not affect the others. A topic
 that a request names twice fails, because one result could not be true for both. The connection
-begins no other request until the changes are complete.
+starts no other request until the changes are complete.
 
-There is one node. A replication factor is 1, or -1 for the broker's default; a manual assignment
-names node 0 for each partition, numbered from 0 (or from the first new one) without gaps.
+There is only one node. The replication factor must be 1, or -1 for the broker's default; a manual
+assignment must name node 0 for each partition, numbered from 0 (or from the first new one) without
+gaps.
 """
 
 from __future__ import annotations
@@ -54,17 +55,17 @@ Row = dict[str, Any]
 
 
 class Change(NamedTuple):
-    """A change of one topic that the broker is making."""
+    """A change to one topic that is in progress."""
 
-    row: Row  # what identifies the topic in the response
+    row: Row  # the fields that identify the topic in the response
     result: Deferred[Any]
-    fields: Callable[[Any], Row]  # the rest of the row, made of the result
+    fields: Callable[[Any], Row]  # returns the rest of the row for the result
 
 
 def _change_each(
     wanted: Iterable[Any], limit: int, change: Callable[[Any], Change | Row]
 ) -> Work[list[Change | Row]]:
-    """Begin the change of each topic, in the order in which they are named first."""
+    """Start the change to each topic, in the order of the request."""
     wanted = list(wanted)
     times = Counter(topic.name for topic in wanted)
     rows: list[Change | Row] = []
@@ -104,7 +105,7 @@ def _reply(request: Request, field: str, rows: list[Change | Row]) -> Work[None]
 
 
 def _existing(broker: Broker, request: Request, name: str) -> Topic:
-    """A topic by name; an invalid name is an unknown topic."""
+    """Return a topic by name; an invalid name is treated as an unknown topic."""
     if not broker.has_topic(request.context, name):
         raise TopicNotFoundError(name)
     return broker.topic(request.context, name)
@@ -165,7 +166,7 @@ def _created(broker: Broker, version: int, topic: Topic) -> Row:
 
 
 def _encoded_settings(broker: Broker, version: int, topic: Topic) -> bytes | None:
-    """All settings of a new topic; encoded, those of thousands of topics take little memory."""
+    """Return all settings of a new topic, encoded to save memory when there are many topics."""
     if version < SETTINGS_FROM:
         return None
     encode = array_encoder(api.CREATE_TOPICS.key, version, "topics", "configs")

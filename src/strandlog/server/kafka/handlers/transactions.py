@@ -1,8 +1,8 @@
 """Handlers for InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn, EndTxn, TxnOffsetCommit,
 DescribeProducers, DescribeTransactions and ListTransactions.
 
-No response is sent before the change is on disk. A failed disk is COORDINATOR_NOT_AVAILABLE, which
-clients retry.
+No response is sent before the change is on disk. A disk error is reported as
+COORDINATOR_NOT_AVAILABLE, which clients retry.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ from strandlog.storage.partition.producer_state import ProducerEntry
 COORDINATOR_NOT_AVAILABLE = 15
 INVALID_PRODUCER_EPOCH = 47
 OPERATION_NOT_ATTEMPTED = 55
-ENCODED_TOGETHER = 1000  # producers
-# From these versions on clients know PRODUCER_FENCED; older ones get INVALID_PRODUCER_EPOCH.
+ENCODED_TOGETHER = 1000  # producers of one partition that are encoded without a pause
+# PRODUCER_FENCED is used from these versions on; older ones get INVALID_PRODUCER_EPOCH.
 FENCED_FROM = {
     api.INIT_PRODUCER_ID.key: 4,
     api.ADD_PARTITIONS_TO_TXN.key: 2,
@@ -80,7 +80,7 @@ def _identity(body: Any) -> ProducerIdentity:
 def _reply_when_done(
     request: Request, result: Deferred[Any], reply: Callable[[int, Any], None]
 ) -> None:
-    """Call `reply` with (error code, result)."""
+    """Call `reply` with (error code, result) when the result is available."""
     request.when_done(
         result,
         lambda value: reply(0, value),
@@ -136,7 +136,7 @@ def add_partitions_to_txn(broker: Broker, request: Request) -> Work[None]:
     identity = ProducerIdentity(body.v3_and_below_producer_id, body.v3_and_below_producer_epoch)
 
     def reply(code: int, _: object) -> None:
-        # All or nothing: if one has an error, none is added.
+        # All or nothing: if one partition has an error, none is added.
         default = code or (OPERATION_NOT_ATTEMPTED if invalid else 0)
         results = [
             {
@@ -245,7 +245,7 @@ def txn_offset_commit(broker: Broker, request: Request) -> Work[None]:
 def _commit(
     broker: Broker, request: Request, body: Any, offsets: dict[TopicPartition, OffsetAndMetadata]
 ) -> Deferred[dict[TopicPartition, StrandlogError]]:
-    """Commit some offsets; the result has the errors of those that are not committed."""
+    """Commit offsets; the result contains the errors of those that could not be committed."""
     commit = CommitRequest(
         group_id=body.group_id,
         offsets=offsets,
@@ -278,7 +278,7 @@ def describe_producers(broker: Broker, request: Request) -> Work[None]:
             row: dict[str, Any] = {"partition_index": number, "error_code": 0}
             try:
                 producers = yield from _producers(broker.producers(request.context, name, number))
-                # A few take less memory encoded; many are encoded in slices, with the response.
+                # A few are encoded now to save memory, many in slices with the response.
                 is_few = len(producers) <= ENCODED_TOGETHER
                 row["active_producers"] = encode(producers) if is_few else producers
             except StrandlogError as error:

@@ -277,7 +277,7 @@ class Broker(RecordRequests, TransactionRequests):
         return self.durability.has_waiting
 
     def complete_delayed_fetches(self) -> None:
-        """Answer all waiting fetches with the data available now, because the process stops."""
+        """Answer all waiting fetches with the data available now, before the process shuts down."""
         self.delayed_fetches.complete_all()
 
     def stop_maintenance(self) -> None:

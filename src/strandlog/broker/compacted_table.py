@@ -73,7 +73,7 @@ class TableSpec(NamedTuple):
 
 
 class CompactedTable:
-    """One table of this broker."""
+    """A coordinator's table, stored in a compacted topic."""
 
     def __init__(
         self,
@@ -223,7 +223,7 @@ def owner_partition(owner: str, partition_count: int) -> int:
 
 
 def java_hash(text: str) -> int:
-    """Return what Java's `String.hashCode` does: a 32-bit hash of the UTF-16 code units."""
+    """Compute Java's `String.hashCode`: a 32-bit hash of the UTF-16 code units."""
     units = memoryview(text.encode("utf-16-le", "surrogatepass")).cast("H")
     code = 0
     for unit in units:

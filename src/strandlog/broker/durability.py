@@ -52,7 +52,7 @@ NEVER_MS = 2**62  # a due time at or beyond this means that the partition is nev
 
 
 class Durability:
-    """The flushes of one broker."""
+    """Schedules the flushes of one broker."""
 
     def __init__(
         self,
@@ -287,8 +287,8 @@ class Durability:
     def release(self, log: PartitionLog) -> None:
         """Allow flushes again, after the maintenance task has finished and flushed the partition.
 
-        Requests that wait for records that are durable now complete; if the partition has failed,
-        all of them fail.
+        Complete the requests whose records are now durable; if the partition has failed, fail all
+        requests that wait for it.
         """
         self.busy.discard(log)
         if log.failure is not None:

@@ -81,7 +81,8 @@ class FetchPartitionData(NamedTuple):
     log_start_offset: int
     data: Buffer
     last_stable_offset: int = -1
-    aborted: Sequence[tuple[int, int]] | None = None  # (producer id, first offset); read_committed
+    # (producer id, first offset) of aborted transactions; only for read_committed
+    aborted: Sequence[tuple[int, int]] | None = None
 
 
 FetchResult = list[FetchPartitionData]
@@ -136,7 +137,7 @@ class DelayedFetch(Deferred[FetchResult]):
 
 
 class DelayedFetches:
-    """All fetches of one broker."""
+    """Answers the fetches of one broker, and holds those that wait."""
 
     def __init__(self, timers: Timers, runtime: Runtime) -> None:
         self._timers = timers

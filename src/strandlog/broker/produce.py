@@ -109,7 +109,7 @@ class DelayedProduce(Deferred[list[ProduceResult]]):
 
 
 class RecordAppender:
-    """The appends of one broker."""
+    """Appends records to the partitions of one broker."""
 
     def __init__(
         self,

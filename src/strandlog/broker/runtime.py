@@ -49,7 +49,7 @@ class Runtime(Protocol):
     executes_flushes: bool
 
     def wake(self) -> None:
-        """Handle a flush or an earlier deadline that was scheduled outside of `tick`."""
+        """Notify the runtime of a flush or an earlier deadline scheduled outside of `tick`."""
 
     def run_in_order(self, name: str, work: Work[None]) -> None:
         """Execute a topic change, after all changes that were submitted earlier."""
@@ -92,4 +92,4 @@ class InlineRuntime:
         return MAX_INT
 
     def report(self, problem: str) -> None:
-        """Do nothing: only servers log problems; `Broker.problems` lists those of the data."""
+        """Do nothing: only servers log problems; `Broker.problems` lists those in the data."""

@@ -59,7 +59,7 @@ class Timers:
     __slots__ = ("_dead_entries", "_heap", "_next_entry", "_on_earlier")
 
     def __init__(self, on_earlier: Callable[[], None] = lambda: None) -> None:
-        """`on_earlier` is called when a new deadline is earlier than all others."""
+        """Create an empty heap; `on_earlier` is called if a new deadline precedes all others."""
         self._on_earlier = on_earlier
         self._heap: list[tuple[int, int, Timer]] = []
         self._next_entry = 0

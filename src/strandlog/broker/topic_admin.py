@@ -32,7 +32,7 @@ ALL_RECORDS = -1
 
 
 class TopicAdmin:
-    """The topic changes of one broker."""
+    """Changes the topics of one broker."""
 
     def __init__(
         self,

@@ -57,7 +57,7 @@ class TransactionRequests(GroupRequests, TopicRequests):
         )
 
     def check_transaction_partition(self, context: RequestContext, tp: TopicPartition) -> None:
-        """Raise if no transaction may write to a partition."""
+        """Raise if transactions may not write to the partition."""
         forbid_internal(tp.topic)
         self.catalog.log(*tp)
 

@@ -1,1 +1,1 @@
-"""Topics: the catalog of topics, the rules for their names, and their settings."""
+"""The topic catalog, the rules for topic names, and topic settings."""

@@ -6,8 +6,8 @@ when they were written. Where the two disagree, the directory wins:
     file                     directories                   result
     nothing (lost, damaged)  orders-0, orders-1, id X      topic `orders`, id X, 2 partitions
     orders, 1 partition      orders-1 has records          `orders` has 2 partitions
-    nothing about orders     orders-0 has records          topic `orders`, as in the first line
-    nothing about orders     orders-0 was never written    an unfinished creation: set aside
+    nothing about orders     orders-0 has records          topic `orders`, as in the first row
+    nothing about orders     orders-0 never written to     an unfinished creation: set aside
     orders, id X             all directories: id Y, sealed id Y: the file is older than the topic
 
 A directory that was copied or renamed by hand (`cp -r orders-0 orders-20261116`) is not evidence:

@@ -161,7 +161,7 @@ class _Source:
         if flexible:
             self._tagged(variables[len(plain) :], tagged)
         names = [field.name for field in (*plain, *tagged)]
-        kind = namedtuple(schema.__name__, names)  # type: ignore[misc] # known only now
+        kind = namedtuple(schema.__name__, names)  # type: ignore[misc] # dynamic
         self._write(f"{target} = new({self._name(kind)}, ({''.join(v + ', ' for v in variables)}))")
 
     def _fixed(self, run: list[tuple[str, str]]) -> None:
@@ -272,7 +272,7 @@ def _tagged_reader(readers: dict[int, tuple[int, Reader]], defaults: list[Any]) 
     return read
 
 
-# -- helpers of the generated functions ----------------------------------------------------------
+# -- helpers called by the generated functions ---------------------------------------------------
 
 
 def _primitive(kafka_type: str, flexible: bool, nullable: bool) -> str:

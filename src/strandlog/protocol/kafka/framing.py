@@ -16,7 +16,7 @@ from __future__ import annotations
 from strandlog.errors import FrameTooLargeError
 
 LENGTH_SIZE = 4
-START_SIZE = LENGTH_SIZE + 2  # with the api key
+START_SIZE = LENGTH_SIZE + 2  # the length and the api key
 PRODUCE = 0
 NOTHING = memoryview(b"")
 

@@ -1,1 +1,1 @@
-"""Doors out: the log as a Python program uses it, embedded or read-only beside an owner."""
+"""The Python client API: embedded, read-only and remote logs."""

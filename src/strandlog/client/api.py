@@ -1,11 +1,11 @@
-"""Protocols that every log implements, and `TopicInfo`.
+"""The protocols that all logs implement, and the topic descriptions that they return.
 
     strandlog.open      Log            `OpenLog`       this process owns the data folder
     strandlog.connect   RemoteLog      `OpenLog`       a broker, over the Kafka protocol
     strandlog.read      ReadOnlyLog    `ReadableLog`   a folder that another process may own
 
-Code that only uses these methods works with all three. The classes do not inherit from the
-protocols; the type checker compares them.
+Code that only uses the methods of `ReadableLog` works with all three. The classes do not inherit
+from the protocols; the type checker verifies that they conform.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from strandlog.client.arguments import Acks, BatchItem, GivenHeaders, OffsetRese
 from strandlog.config.setting import Value
 from strandlog.model import OffsetAndMetadata, Record, RecordMetadata, TopicPartition
 
-UNKNOWN = -1  # size_bytes and segments of a remote log
+UNKNOWN = -1  # value of size_bytes and segments for a remote log
 
 
 class PartitionInfo(NamedTuple):
-    """One partition. `size_bytes` and `segments` are `UNKNOWN` for a remote log."""
+    """Describes a partition. `size_bytes` and `segments` are `UNKNOWN` for a remote log."""
 
     partition: int
     start_offset: int
@@ -33,7 +33,7 @@ class PartitionInfo(NamedTuple):
 
 
 class TopicInfo(NamedTuple):
-    """One topic. `config` has the settings that differ from their defaults."""
+    """Describes a topic. `config` contains the settings that are set for the topic itself."""
 
     name: str
     topic_id: str
@@ -42,7 +42,7 @@ class TopicInfo(NamedTuple):
 
 
 class AnyClosable(Protocol):
-    """Closes at the end of a `with` block."""
+    """An object that is closed at the end of a `with` block."""
 
     def close(self) -> None: ...
 
@@ -57,15 +57,15 @@ class AnyClosable(Protocol):
 
 
 class AnyProducer(AnyClosable, Protocol):
-    """Produces records; each call returns when they are acknowledged as `acks` says."""
+    """Produces records; each call returns once they are acknowledged according to `acks`."""
 
     @property
     def is_atomic(self) -> bool:
-        """Whether `send_batch` writes nothing of a batch that is too large."""
+        """Whether `send_batch` writes no records at all if the batch is too large."""
 
     @property
     def batch_bytes(self) -> int:
-        """A good number of bytes for one `send_batch` call."""
+        """The recommended number of bytes per `send_batch` call."""
 
     def send(
         self,
@@ -86,7 +86,7 @@ class AnyProducer(AnyClosable, Protocol):
 
 
 class AnyConsumer(AnyClosable, Protocol):
-    """Reads records, alone or as a member of a group."""
+    """Reads records, either standalone or as a member of a group."""
 
     @property
     def group(self) -> str | None: ...

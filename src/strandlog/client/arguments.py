@@ -1,11 +1,13 @@
-"""Validates what programs pass in: acks, offset reset, assignors, and the forms of a record.
+"""Validates arguments of the client API: acks, offset reset, assignors and records.
+
+A record can be given in one of these forms:
 
     value                                   bytes, or None for a tombstone
     (key, value)                            either may be None
     {"value": …, "key": …, "headers": …, "partition": …, "timestamp": …}      all but value optional
 
-Headers are a mapping or a sequence of (name, value) pairs, which may repeat a name. A wrong type
-raises `TypeError` with the expected type; nothing is encoded or converted implicitly.
+Headers are a mapping or a sequence of (name, value) pairs, in which names may repeat. A wrong type
+raises a `TypeError` that names the expected type; nothing is encoded or converted implicitly.
 """
 
 from __future__ import annotations
@@ -27,18 +29,18 @@ _ITEM_FIELDS = frozenset({"key", "value", "headers", "partition", "timestamp"})
 
 
 def check_acks(acks: Acks | str) -> None:
-    """Raise for invalid acks; numbers may be given as strings."""
+    """Raise if `acks` is invalid; numbers may be given as strings."""
     if acks not in ("all", "0", "1", "-1", 0, 1, -1):
         raise InvalidSettingError("acks", acks, 'expected one of 0, 1, "all"')
 
 
 def waits_for_disk(acks: Acks | str) -> bool:
-    """Whether a producer with these acks waits for the fsync."""
+    """Return whether a producer with this `acks` setting waits for the fsync."""
     return acks in ("all", "-1", -1)
 
 
 def check_reset(auto_offset_reset: str) -> None:
-    """Raise for an unknown offset reset policy."""
+    """Raise if the offset reset policy is unknown."""
     allowed = get_args(OffsetReset)
     if auto_offset_reset not in allowed:
         raise InvalidSettingError(
@@ -47,7 +49,7 @@ def check_reset(auto_offset_reset: str) -> None:
 
 
 def check_on_unreadable(on_unreadable: str) -> None:
-    """Raise for an unknown policy for unreadable batches."""
+    """Raise if the policy for unreadable batches is unknown."""
     allowed = get_args(OnUnreadable)
     if on_unreadable not in allowed:
         raise InvalidSettingError(
@@ -62,7 +64,7 @@ def check_auto_commit(group: str | None, *, auto_commit: bool) -> None:
 
 
 def checked_assignors(assignors: Iterable[str], known: Collection[str]) -> list[str]:
-    """The assignors as a list; raises for an unknown one."""
+    """Return the assignors as a list; raise if it is empty or contains an unknown one."""
     offered = [assignors] if isinstance(assignors, str) else list(assignors)
     if not offered or not set(offered) <= set(known):
         raise InvalidSettingError("assignors", assignors, "expected some of " + ", ".join(known))
@@ -80,7 +82,7 @@ class Fields(NamedTuple):
 
 
 def fields_of(item: BatchItem, now_ms: int) -> Fields:
-    """The fields of a record given in any of the accepted forms."""
+    """Return the fields of a record given in any of the accepted forms."""
     if isinstance(item, tuple):
         if len(item) != 2:
             raise TypeError("a record given as a tuple must be (key, value)")
@@ -108,7 +110,7 @@ def fields_of(item: BatchItem, now_ms: int) -> Fields:
 
 
 def check_bytes(value: object, key: object) -> None:
-    """Raise unless both are bytes or None."""
+    """Raise unless the value and the key are each bytes or None."""
     for name, part in (("value", value), ("key", key)):
         if part is not None and not isinstance(part, bytes):
             raise TypeError(
@@ -118,7 +120,7 @@ def check_bytes(value: object, key: object) -> None:
 
 
 def checked_headers(headers: GivenHeaders) -> Headers:
-    """The headers as a tuple of pairs."""
+    """Return the headers as a tuple of pairs; raise if they are invalid."""
     if not headers:
         return ()
     try:
@@ -136,7 +138,7 @@ def checked_headers(headers: GivenHeaders) -> Headers:
 
 
 def checked_timestamp(timestamp: object) -> int:
-    """The timestamp; raises if it is not valid."""
+    """Return the timestamp; raise if it is invalid."""
     if not isinstance(timestamp, int):
         raise TypeError(f"a timestamp must be an int (Unix milliseconds), got {timestamp!r}")
     if not 0 <= timestamp <= MAX_TIMESTAMP_MS:

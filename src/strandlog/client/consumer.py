@@ -1,25 +1,25 @@
 """The consumer of embedded and read-only logs: positions, polling, committing.
 
-Records of all assigned partitions are merged: ordered within a partition, unordered between
-partitions, which take turns. Without a group the consumer reads all partitions of its topics (or
-those of `assign`) and commits nothing. With a group it reads its assigned partitions, starts at the
-committed offsets, and may commit.
+Records from all assigned partitions are merged. They are ordered within a partition but not across
+partitions, which are read round robin. Without a group, the consumer reads all partitions of its
+topics (or those passed to `assign`) and commits nothing. With a group, it reads its assigned
+partitions, starts at the committed offsets, and may commit.
 
     position    the offset of the next record that poll returns
-    committed   the offset at which the group continues after a restart
+    committed   the offset at which the group resumes after a restart
 
-With auto_commit, a poll commits the records of earlier polls, and so does close: a record counts as
-processed when the program asks for more. Iteration commits every 500 records, every five seconds,
-when it reaches the end, and before a rebalance. A `with` block that ends with an error does not
-commit the records of the last poll, or the record at which the iteration stopped.
+With auto_commit, each poll commits the records of earlier polls, and close commits the rest: a
+record is considered processed when the program requests more. Iteration commits every 500 records,
+every five seconds, when it reaches the end, and before a rebalance. If a `with` block ends with an
+error, the records of the last poll are not committed, nor is the last record of an iteration.
 
-Partitions that are added to a topic are read too: by group members after the rebalance that they
-cause, by a consumer without a group when it next finds no records.
+Partitions added to a topic are read too: group members read them after the rebalance that the
+change triggers, and a consumer without a group reads them as soon as a poll finds no records.
 
-A batch that cannot be read (damaged on disk, or undecodable as its producer sent it) raises
-`CorruptSegmentError` or `UndecodableBatchError` from every poll until the program seeks to the
-error's `resume_offset`. With `on_unreadable="skip"` the consumer does that itself, logs a warning
-and adds the range of offsets to `skipped`.
+If a batch cannot be read (it is damaged on disk, or its producer sent it in an undecodable form),
+every poll raises `CorruptSegmentError` or `UndecodableBatchError` until the program seeks to the
+error's `resume_offset`. With `on_unreadable="skip"`, the consumer seeks there itself, logs a
+warning and adds the range of offsets to `skipped`.
 """
 
 from __future__ import annotations
@@ -68,10 +68,10 @@ from strandlog.errors import (
 from strandlog.model import OffsetAndMetadata, Record, SkippedOffsets, TopicPartition
 from strandlog.record.arrow.columns import are_available
 
-RESETS_PER_POLL = 3  # per partition whose log start offset moves; the next poll retries
+RESETS_PER_POLL = 3  # per partition whose log start offset keeps moving; the next poll retries
 SKIPS_PER_POLL = 100  # unreadable batches per partition; the next poll continues after them
 SKIPS_REMEMBERED = 1000
-ITERATION_COMMIT_RECORDS = 500  # as many as one poll returns by default
+ITERATION_COMMIT_RECORDS = 500  # the default max_records of poll
 ITERATION_COMMIT_MS = 5_000  # Kafka's auto.commit.interval.ms
 WAKE_UP_MS = 100  # a waiting poll runs heartbeats and maintenance at least this often
 
@@ -79,7 +79,7 @@ logger = logging.getLogger(__name__)
 
 
 class Consumer(Closable):
-    """Made by `Log.consumer`. One thread at a time may use a consumer."""
+    """A consumer, created by `Log.consumer`. Only one thread at a time may use it."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class Consumer(Closable):
         self._cursors: dict[TopicPartition, Cursor] = {}
         self._committed: dict[TopicPartition, int] = {}
         self._turn = 0
-        # Positions before the record that the iteration returned last; None after a poll.
+        # Positions before the last record returned by iteration; None after a poll.
         self._in_hand: list[tuple[Cursor, int]] | None = None
         self._iterated = 0  # records since the last commit
         self._iterated_since_ms = 0
@@ -156,12 +156,12 @@ class Consumer(Closable):
 
     @property
     def assignment(self) -> list[TopicPartition]:
-        """The partitions that are assigned to this consumer."""
+        """The partitions assigned to this consumer."""
         with self._log.condition:
             return sorted(self._cursors)
 
     def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
-        """Read exactly these partitions, without assignment by a group."""
+        """Read exactly these partitions instead of those assigned by a group."""
         with self._guard:
             wanted = [TopicPartition(*pair) for pair in partitions]
             for tp in wanted:
@@ -174,7 +174,7 @@ class Consumer(Closable):
             self._take_over(wanted)
 
     def _take_over(self, assignment: list[TopicPartition]) -> None:
-        """Replace the assignment; keeps the positions of partitions that stay."""
+        """Replace the assignment, keeping the positions of partitions that remain assigned."""
         kept = {tp: cursor for tp, cursor in self._cursors.items() if tp in assignment}
         self._cursors = kept
         self._committed = {tp: at for tp, at in self._committed.items() if tp in kept}
@@ -183,7 +183,7 @@ class Consumer(Closable):
                 kept[tp] = Cursor(tp, self._first_position(tp))
 
     def forget_topic(self, topic: str) -> None:
-        """Drop the cursors of a deleted topic; a later topic with its name is another one."""
+        """Drop the cursors of a deleted topic, so that a new topic of that name is read afresh."""
         self._take_over([tp for tp in self._cursors if tp.topic != topic])
 
     def _first_position(self, tp: TopicPartition) -> int:
@@ -222,13 +222,13 @@ class Consumer(Closable):
     # -- reading -------------------------------------------------------------------------------
 
     def poll(self, max_records: int = 500, timeout_ms: int = 0) -> list[Record]:
-        """The next records, at most `max_records`; waits up to `timeout_ms` for the first."""
+        """Return up to `max_records` records; wait up to `timeout_ms` for the first one."""
         return cast(list[Record], self._read(max_records, timeout_ms, decode_records))
 
     def _read(
         self, max_records: int, timeout_ms: int, decode: Decode, *, is_iteration: bool = False
     ) -> Any:
-        """Like poll, decoded by `decode`; an empty list if there are no records."""
+        """Poll for records and decode them with `decode`; return an empty list if none exist."""
         if not isinstance(max_records, int) or max_records < 1:
             raise InvalidSettingError("max_records", max_records, "expected a number, at least 1")
         began_at: list[tuple[Cursor, int]] = []
@@ -244,7 +244,7 @@ class Consumer(Closable):
         except BaseException:
             with self._guard:
                 for cursor, position in reversed(began_at):
-                    cursor.seek(position)  # an interrupted poll has returned nothing
+                    cursor.seek(position)  # an interrupted poll returned no records
             raise
 
     def _poll(
@@ -273,19 +273,19 @@ class Consumer(Closable):
                 raise ClosedError("consumer")
 
     def poll_arrow(self, max_records: int = 100_000, timeout_ms: int = 0) -> Any:
-        """Like poll, but returns an Arrow table (see arrow/table.py)."""
-        schema()  # fails without pyarrow, before records are taken
+        """Poll for records and return them as an Arrow table (see arrow/table.py)."""
+        schema()  # raises if pyarrow is missing, before any records are consumed
         if not are_available():
             return table_of(self.poll(max_records, timeout_ms))
         rows = self._read(max_records, timeout_ms, decode_rows)
         return rows.table() if rows else table_of([])
 
     def _is_member(self) -> bool:
-        """Whether the assignment is valid; always true without a group."""
+        """Return whether the assignment is valid; always true without a group."""
         return self._membership is None or self._membership.is_member
 
     def _find_new_partitions(self) -> bool:
-        """Add partitions that were created later; they are read from their start."""
+        """Add partitions created since the last check, to be read from the start."""
         if self.group is not None:
             return False
         found = False
@@ -299,7 +299,7 @@ class Consumer(Closable):
         return found
 
     def _take(self, max_records: int, began_at: list[tuple[Cursor, int]], decode: Decode) -> Any:
-        """Records of all partitions in turn; remembers the positions before them."""
+        """Read records from the partitions round robin; add the old positions to `began_at`."""
         cursors = list(self._cursors.values())
         if not cursors:
             return []
@@ -317,7 +317,7 @@ class Consumer(Closable):
                 continue
             except StrandlogError:
                 if records:
-                    return records  # raised when it is this partition's turn
+                    return records  # the error is raised again once this partition is read first
                 raise
             records = records + found if records else found
         return records
@@ -328,8 +328,8 @@ class Consumer(Closable):
             try:
                 return cursor.take(self._source, count, decode)
             except OffsetOutOfRangeError as error:
-                # Retention or deletion moved the log start offset; with a busy writer it may
-                # move again.
+                # Retention or deletion moved the log start offset, and a busy writer may cause it
+                # to move again.
                 cursor.seek(self._reset_position(cursor.tp, error.offset))
                 resets += 1
             except (CorruptSegmentError, UndecodableBatchError) as error:
@@ -340,7 +340,7 @@ class Consumer(Closable):
         return []
 
     def _skip(self, cursor: Cursor, error: CorruptSegmentError | UndecodableBatchError) -> None:
-        """Seek past an unreadable batch and log it; raises if its end is unknown."""
+        """Seek past an unreadable batch and log a warning; raise if its end is unknown."""
         resume_offset = error.resume_offset
         if resume_offset is None or resume_offset <= cursor.position:
             raise error
@@ -357,14 +357,14 @@ class Consumer(Closable):
 
     @property
     def skipped(self) -> list[SkippedOffsets]:
-        """The last thousand ranges that `on_unreadable="skip"` skipped."""
+        """The last 1,000 offset ranges skipped because of `on_unreadable="skip"`."""
         return list(self._skipped)
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> Record:
-        """The next record; the iteration ends when there is none yet."""
+        """Return the next record; stop the iteration if none is available yet."""
         records = cast(list[Record], self._read(1, 0, decode_records, is_iteration=True))
         if records:
             return records[0]
@@ -376,7 +376,7 @@ class Consumer(Closable):
     # -- moving --------------------------------------------------------------------------------
 
     def position(self, topic: str, partition: int) -> int:
-        """The offset of the next record that poll returns from this partition."""
+        """Return the offset of the next record that poll returns from this partition."""
         with self._guard:
             cursor = self._cursor(topic, partition)
             if cursor.position == NO_POSITION:
@@ -384,7 +384,7 @@ class Consumer(Closable):
             return cursor.position
 
     def seek(self, topic: str, partition: int, offset: int) -> None:
-        """Continue at an offset; raises `OffsetOutOfRangeError` with the valid range."""
+        """Move to an offset; raise `OffsetOutOfRangeError` if it is outside the valid range."""
         with self._guard:
             cursor = self._cursor(topic, partition)
             start, end = self._source.offset_range(cursor.tp)
@@ -393,14 +393,14 @@ class Consumer(Closable):
             cursor.seek(offset)
 
     def seek_all(self, offset: int) -> None:
-        """Continue all partitions at an offset, or at the nearest valid one."""
+        """Move all partitions to an offset, or to the nearest valid one."""
         with self._guard:
             for cursor in self._cursors.values():
                 start, end = self._source.offset_range(cursor.tp)
                 cursor.seek(min(max(offset, start), end))
 
     def seek_to_time(self, timestamp_ms: int) -> None:
-        """Continue all partitions at the first record at or after a time."""
+        """Move all partitions to the first record at or after a time."""
         with self._guard:
             self._log.make_visible(list(self._cursors))
             for cursor in self._cursors.values():
@@ -419,12 +419,12 @@ class Consumer(Closable):
     # -- committing ----------------------------------------------------------------------------
 
     def commit(self) -> dict[TopicPartition, int]:
-        """Commit the positions for the group, durably; returns the changed offsets."""
+        """Commit the current positions durably for the group; return the changed offsets."""
         with self._guard:
             if self.group is None:
                 raise InvalidGroupError(None, "commit requires a group; pass group=… to consumer()")
             if self._membership is not None and not self._membership.is_member:
-                self._membership.step()  # the group may have rebalanced meanwhile
+                self._membership.step()  # the group may have completed a rebalance
             return self._commit_consumed()
 
     def _commit_consumed(self) -> dict[TopicPartition, int]:
@@ -438,7 +438,7 @@ class Consumer(Closable):
             return {}
         offsets = {tp: OffsetAndMetadata(offset) for tp, offset in changed.items()}
         for tp in changed:
-            self._committed.pop(tp, None)  # until the commit has succeeded
+            self._committed.pop(tp, None)  # unknown until the commit succeeds
         if self._membership is not None:
             self._membership.commit(offsets)
         else:
@@ -450,12 +450,12 @@ class Consumer(Closable):
         return changed
 
     def _commit_if_member(self) -> None:
-        # If the group rebalanced without this member, the new owner reads these records again.
+        # If the group has rebalanced without this member, the new owner rereads these records.
         with contextlib.suppress(GroupError):
             self._commit_consumed()
 
     def _commits_later(self) -> bool:
-        """Whether an iteration can postpone its commit, which costs an fsync."""
+        """Return whether an iteration can postpone its commit, which requires an fsync."""
         if self._in_hand is None:
             return False
         now_ms = self._log.clock.monotonic_ms()
@@ -471,7 +471,7 @@ class Consumer(Closable):
             self._commit_if_member()
 
     def committed(self, topic: str, partition: int) -> int | None:
-        """The committed offset of a partition; None if there is none."""
+        """Return the committed offset of a partition; None if there is none."""
         with self._guard:
             tp = TopicPartition(topic, partition)
             self._source.offset_range(tp)
@@ -480,7 +480,7 @@ class Consumer(Closable):
     def _is_settled(self) -> bool:
         return all(cursor.is_settled for cursor in self._cursors.values())
 
-    # -- the end -------------------------------------------------------------------------------
+    # -- close ---------------------------------------------------------------------------------
 
     def _leave(self) -> None:
         if self._membership is not None:
@@ -488,7 +488,7 @@ class Consumer(Closable):
             self._log.leave_group(membership)
 
     def close(self) -> None:
-        """Leave the group (after a last commit with auto_commit); idempotent."""
+        """Leave the group, after a final commit if auto_commit is set; idempotent."""
         if self._log.is_closed:
             self._is_closed = True
         if self._is_closed:
@@ -521,7 +521,7 @@ class Consumer(Closable):
             if self._auto_commit and self._in_hand is not None and not self._is_closed:
                 with contextlib.suppress(StrandlogError), self._guard:
                     for cursor, position in reversed(self._in_hand):
-                        cursor.seek(position)  # the record at which the program stopped
+                        cursor.seek(position)  # exclude the record that the program was processing
                     self._commit_if_member()
         finally:
             self._release()

@@ -1,15 +1,15 @@
-"""A consumer's position in one partition, and the records it has read ahead.
+"""A consumer's position in one partition, and the records that it has read ahead.
 
-    position     the offset of the next record that the program gets; NO_POSITION while there is
-                 none (no committed offset, and auto_offset_reset is "none")
-    settled at   the position at the start or after the last commit; equal to `position` if there is
-                 nothing to commit
+    position     the offset of the next record to return; NO_POSITION if it is undefined (there is
+                 no committed offset, and auto_offset_reset is "none")
+    settled_at   the initial position, or the position at the last commit; equal to `position` if
+                 there is nothing to commit
 
-Records are read ahead in the form requested last, as records or as columns. A request for the other
-form reads again from the position.
+Records are read ahead in the form that was last requested, either records or columns. A request for
+the other form discards them and reads again from the position.
 
-An error loses no records: a read that fails after some records returns those, and the next read
-starts at the failure.
+An error loses no records: a read that fails after some records returns those records, and the next
+read starts at the point of failure.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NO_POSITION = -1
 
 
 class Cursor:
-    """The position in one partition."""
+    """A consumer's position in one partition."""
 
     __slots__ = ("_ahead", "_ahead_end", "_decode", "_taken", "position", "settled_at", "tp")
 
@@ -39,7 +39,7 @@ class Cursor:
 
     @property
     def is_settled(self) -> bool:
-        """Whether all returned records are committed."""
+        """Whether all records returned so far are committed."""
         return self.position == self.settled_at
 
     def seek(self, offset: int) -> None:
@@ -47,7 +47,7 @@ class Cursor:
         self._ahead, self._taken = [], 0
 
     def take(self, source: RecordSource, count: int, decode: Decode) -> Any:
-        """Return up to `count` records from the position, and advance it.
+        """Return up to `count` records starting at the position, and advance it.
 
         The result has the type that `decode` returns, or is an empty list.
         """
@@ -69,7 +69,7 @@ class Cursor:
         return records
 
     def _fetch(self, source: RecordSource, decode: Decode, has_records: bool) -> bool:
-        """Read ahead; False if there are no records yet."""
+        """Read ahead; return False if no records are available."""
         while True:
             try:
                 fetched = source.fetch(self.tp, self._ahead_end, decode)

@@ -1,4 +1,4 @@
-"""Closing with `with`, and the lock that refuses calls on a closed object."""
+"""Context-manager support, and a lock that rejects calls on a closed object."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from strandlog.errors import ClosedError
 
 
 class Closable:
-    """Base of logs, producers and consumers: closes at the end of a `with` block."""
+    """Base class of logs, producers and consumers, which close at the end of a `with` block."""
 
     def close(self) -> None:
-        """Release all resources; idempotent."""
+        """Release all resources. This method is idempotent."""
         raise AssertionError("subclasses implement close()")
 
     def __enter__(self) -> Self:
@@ -30,12 +30,12 @@ class Closable:
 
 
 class OpenLock:
-    """A lock that is acquired only while its object is open; raises `ClosedError` otherwise.
+    """A lock that can only be acquired while its object is open; otherwise raises `ClosedError`.
 
-    It checks before and after it waits. Without the second check, a thread that waited for the lock
-    could use a log that another thread closed meanwhile, and write into a folder that may have a
-    new owner. Without the first check, a forked process would wait forever for a lock that was held
-    by a thread of its parent.
+    The state is checked both before and after waiting for the lock. Without the second check, a
+    thread that waited could use a log that another thread had closed, and write to a folder that
+    may have a new owner. Without the first check, a forked process would wait forever for a lock
+    that was held by a thread of its parent.
     """
 
     __slots__ = ("_condition", "_is_closed", "_what")

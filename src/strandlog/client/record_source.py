@@ -1,7 +1,7 @@
-"""What a consumer needs from a log.
+"""The interfaces between a consumer and its log.
 
-The same `Consumer` reads a folder that this process owns and one that another process owns.
-`RecordSource` supplies records; `ConsumerHost` is the log around it: lock, clock and groups.
+The same `Consumer` class reads folders owned by this process and folders owned by another process.
+`RecordSource` supplies the records; `ConsumerHost` is the log, with its lock, clock and groups.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FETCH_BYTES = 1024 * 1024
 
 
 class Fetched(NamedTuple):
-    """Decoded records, and the offset after them (gaps included)."""
+    """Decoded records, and the offset at which the next read starts (after any gap)."""
 
     records: Any  # list[Record], or arrow.rows.ArrowRows
     next_offset: int
@@ -34,22 +34,22 @@ Decode = Callable[[Buffer, TopicPartition, int, int, str, int], Fetched]
 
 
 class RecordSource(Protocol):
-    """Supplies records and offsets of partitions."""
+    """Supplies the records and offsets of partitions."""
 
     def partition_count(self, topic: str) -> int:
-        """Number of partitions of a topic; raises `TopicNotFoundError`."""
+        """Return the number of partitions; raise `TopicNotFoundError` if the topic is unknown."""
 
     def offset_range(self, tp: TopicPartition) -> tuple[int, int]:
-        """(log start offset, end offset)."""
+        """Return the log start offset and the end offset."""
 
     def readable_end(self, tp: TopicPartition) -> int:
-        """End of what can be read now; lower than the end offset while the disk fails."""
+        """Return the end of the readable records; it is below the end offset if flushes fail."""
 
     def fetch(self, tp: TopicPartition, offset: int, decode: Decode) -> Fetched:
-        """Decoded records from an offset; none at the end."""
+        """Return decoded records starting at an offset; none if the offset is at the end."""
 
     def find_timestamp(self, tp: TopicPartition, timestamp_ms: int) -> TimestampOffset | None:
-        """The first record at or after a time."""
+        """Return the timestamp and offset of the first record at or after a time, if any."""
 
 
 class GroupSubscription(NamedTuple):
@@ -75,13 +75,13 @@ class ConsumerHost(Protocol):
     def source(self) -> RecordSource: ...
 
     def tick(self) -> int:
-        """Run maintenance that is due."""
+        """Run the maintenance tasks that are due, and return the wall-clock time."""
 
     def make_visible(self, partitions: Iterable[TopicPartition]) -> None:
-        """Make written records visible to readers, as far as possible."""
+        """Make written records visible to readers if possible."""
 
     def wait(self, timeout_ms: int) -> None:
-        """Release the lock until records are appended or the time is over."""
+        """Release the lock until records are appended or the time-out expires."""
 
     def join_group(self, wish: GroupSubscription) -> Membership:
         """Join a group."""
@@ -90,10 +90,10 @@ class ConsumerHost(Protocol):
         """Leave the group."""
 
     def committed_offset(self, group: str, tp: TopicPartition) -> int | None:
-        """The committed offset of a partition."""
+        """Return the committed offset of a partition; None if there is none."""
 
     def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commit offsets of a group without members."""
+        """Commit offsets for a group that has no members."""
 
 
 def decode_records(
@@ -106,8 +106,8 @@ def decode_records(
 ) -> Fetched:
     """Decode the records of the batches in `data` from `offset` to `end_offset`.
 
-    Before an unreadable batch it returns the records so far; a read that starts at that batch
-    raises `CorruptSegmentError` or `UndecodableBatchError`.
+    Stop before an unreadable batch and return the records decoded so far. If the first batch is
+    unreadable, raise `CorruptSegmentError` or `UndecodableBatchError`.
     """
     records: list[Record] = []
     next_offset = offset
@@ -127,5 +127,5 @@ def decode_records(
 
 
 def undecodable(tp: TopicPartition, header: BatchHeader, error: DataError) -> UndecodableBatchError:
-    """The error for a batch whose records cannot be decoded."""
+    """Create the error for a batch whose records cannot be decoded."""
     return UndecodableBatchError(*tp, header.base_offset, header.last_offset, str(error))

@@ -1,7 +1,7 @@
-"""Read-ahead rows as Arrow record batches, for `poll_arrow`.
+"""Rows read ahead as Arrow record batches, for `poll_arrow`.
 
-`ArrowRows` supports what a cursor does with a list of records (length, slices, concatenation, first
-and last), without a Python object per row. Slices copy nothing.
+`ArrowRows` supports the list operations that a cursor uses (length, slicing, concatenation, first
+and last element) without creating a Python object per row. Slices do not copy data.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _COLUMNS: Final = tuple(name for name in COLUMNS if name != "timestampType")
 
 
 class ArrowRows:
-    """Rows in order, as non-empty RecordBatches."""
+    """A sequence of rows, stored as non-empty RecordBatches."""
 
     __slots__ = ("_batches", "_count")
 
@@ -52,7 +52,7 @@ class ArrowRows:
         return ArrowRows([*self._batches, *other._batches])
 
     def table(self) -> Any:
-        """All rows, in chunks as they were read."""
+        """Return all rows as a table, with one chunk per record batch."""
         return table_of_batches(self._batches)
 
 
@@ -64,7 +64,7 @@ def decode_rows(
     path: str,
     limit_bytes: int,
 ) -> Fetched:
-    """Like `record_source.decode_records`, as columns."""
+    """Decode records like `record_source.decode_records`, but into columns."""
     size = 0
     headers: list[BatchHeader] = []
     try:

@@ -1,6 +1,6 @@
 """Encodes an Arrow table as one batch per partition, for `send_arrow`.
 
-No row becomes a Python object: rows are routed, grouped and encoded by columns
+Rows are never converted to Python objects: they are routed, grouped and encoded column by column
 (record/arrow/columns.py). The metadata of each row is computed on access, as in `send_batch`.
 """
 
@@ -18,7 +18,7 @@ from strandlog.storage.partition.log import AppendResult
 
 
 class RoutedTable:
-    """A table with the partition of each row, and the rows of each partition."""
+    """A table whose rows have been assigned to partitions and grouped by partition."""
 
     def __init__(
         self, topic: str, table: Any, partition_count: int, turn: int, now_ms: int
@@ -52,11 +52,11 @@ class RoutedTable:
 
     @property
     def numbers(self) -> list[int]:
-        """The partitions that get rows."""
+        """The partitions that receive at least one row."""
         return list(self._rows_of)
 
     def batch(self, number: int, codec: Codec, max_bytes: int, limit_bytes: int) -> bytearray:
-        """The batch of a partition; raises MessageTooLargeError if one batch is not enough."""
+        """Encode the batch of a partition; raise MessageTooLargeError if it exceeds `max_bytes`."""
         (batch,) = encode_columns(
             self._rows,
             self._rows_of[number],
@@ -70,7 +70,7 @@ class RoutedTable:
 
 
 class SentTable(SentBatch):
-    """The metadata of each row, in the order of the rows."""
+    """The metadata of each row, in row order."""
 
     __slots__ = ("_table",)
 

@@ -9,7 +9,7 @@
     timestamp   timestamp[ms, UTC]                            optional; integers are milliseconds
     headers     list<struct<key: string, value: binary>>      optional
 
-The names are those of Spark's Kafka source. pyarrow comes with the `spark` extra.
+The column names are those of Spark's Kafka source. pyarrow is installed by the `spark` extra.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _pyarrow() -> Any:
 
 
 def schema() -> Any:
-    """The columns of a table of records."""
+    """Return the schema of a table of records."""
     arrow = _pyarrow()
     header = arrow.struct([("key", arrow.string()), ("value", arrow.binary())])
     return arrow.schema(
@@ -49,7 +49,7 @@ def schema() -> Any:
 
 
 def table_of(records: Sequence[Record]) -> Any:
-    """A table with one row per record."""
+    """Return a table with one row per record."""
     arrow = _pyarrow()
     columns = [
         [record.key for record in records],
@@ -68,12 +68,12 @@ def table_of(records: Sequence[Record]) -> Any:
 
 
 def table_of_batches(batches: list[Any]) -> Any:
-    """A table from the result of `decode_columns`."""
+    """Return a table made of record batches returned by `decode_columns`."""
     return _pyarrow().Table.from_batches(batches, schema())
 
 
 def record_at(table: Any, index: int) -> Record:
-    """One row of a table of records."""
+    """Return one row of a table as a record."""
     row = {name: table.column(name)[index] for name in table.schema.names}
     timestamp = row["timestamp"].value
     return Record(
@@ -88,7 +88,7 @@ def record_at(table: Any, index: int) -> Record:
 
 
 def items_of(table: Any) -> Iterator[dict[str, Any]]:
-    """The rows of a table as items of `send_batch`."""
+    """Yield the rows of a table in the form that `send_batch` accepts."""
     arrow = _pyarrow()
     if "value" not in table.column_names:
         raise InvalidRecordError(
@@ -110,7 +110,7 @@ def _as_python(arrow: Any, name: str, column: Any) -> list[Any]:
     if name in ("key", "value"):
         return list(column.cast(arrow.binary()).to_pylist())
     if name == "timestamp" and arrow.types.is_timestamp(column.type):
-        # Finer timestamps are truncated to milliseconds.
+        # Timestamps with a finer unit are truncated to milliseconds.
         in_ms = column.cast(arrow.timestamp("ms", tz=column.type.tz), safe=False)
         return list(in_ms.cast(arrow.int64()).to_pylist())
     return list(column.to_pylist())

@@ -1,16 +1,18 @@
 """Group commit for threads: one fsync for all threads that wait for the same partition.
 
-A thread that needs its records on disk appends under the log's lock and calls `wait_durable`. If no
-fsync of that partition is in flight, the thread leads one and releases the lock while the disk
-works. Threads that arrive meanwhile wait; the next fsync then covers all of them. With one thread
-this is a plain fsync.
+A thread that needs its records on disk appends them under the log's lock and calls `wait_durable`.
+If no fsync of that partition is in flight, the thread starts one and releases the lock until it is
+done. Threads that arrive during the fsync wait, and the next fsync covers all of them. With a
+single thread, this is a plain fsync.
 
-A partition has at most one fsync in flight: if one of two failed, the kernel would mark the pages
-clean, and the other would report success for lost bytes. `busy` has the partitions with an fsync in
-flight; readers and the lazy flush skip them, and close and delete wait until they are idle.
+A partition has at most one fsync in flight. With two, if one failed, the kernel would mark the
+pages as clean, and the other would report success although data was lost. `busy` contains the
+partitions with an fsync in flight; readers and the lazy flush skip them, and close and delete wait
+until they are idle.
 
-An interrupt (Ctrl-C) may come between any two lines. The lock is taken back in two nested `finally`
-blocks, so that it is held again, and the partition is no longer busy, whichever line was hit.
+An interrupt (Ctrl-C) may occur between any two lines. The lock is reacquired in two nested
+`finally` blocks, so that it is held again and the partition is no longer busy, regardless of where
+the interrupt occurred.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from strandlog.storage.partition.log import PartitionLog
 
 
 class GroupCommit:
-    """Flushes partitions of one log for many threads. `condition` is the log's lock."""
+    """Flushes the partitions of one log on behalf of many threads."""
 
     def __init__(
         self,
@@ -34,7 +36,11 @@ class GroupCommit:
         check_open: Callable[[PartitionLog], None],
         changing: Callable[[PartitionLog], AbstractContextManager[None]],
     ) -> None:
-        """`check_open` raises for a deleted partition; `changing` is `TopicCatalog.changing`."""
+        """Create the group commit of a log.
+
+        `condition` is the log's lock, `check_open` raises if a partition was deleted or reopened,
+        and `changing` is `TopicCatalog.guard`.
+        """
         self._condition = condition
         self._busy = busy
         self._check_open = check_open
@@ -44,9 +50,9 @@ class GroupCommit:
         return log in self._busy
 
     def wait_durable(self, log: PartitionLog, end_offset: int) -> None:
-        """Return when everything below `end_offset` is on disk. The caller holds the lock once."""
+        """Wait until everything below `end_offset` is on disk. The caller holds the lock once."""
         while log.flushed_offset < end_offset:
-            self._check_open(log)  # the lock was released, unless this is the first round
+            self._check_open(log)  # the lock was released, except in the first iteration
             if log.failure is not None:
                 raise StorageError(str(log.failure))
             if log in self._busy:
@@ -55,9 +61,9 @@ class GroupCommit:
                 self._lead(log)
 
     def wait_idle(self, logs: Iterable[PartitionLog]) -> bool:
-        """Return when none of the partitions is busy; True if this had to wait.
+        """Wait until none of the partitions is busy; return True if this had to wait.
 
-        The lock was released then, so the caller must check everything again.
+        In that case the lock was released, so the caller must check its assumptions again.
         """
         waited = False
         while not self._busy.isdisjoint(logs):
@@ -77,7 +83,7 @@ class GroupCommit:
             finally:
                 self._take_back(log)
         finally:
-            self._take_back(log)  # again, in case an interrupt hit the first call
+            self._take_back(log)  # again, in case an interrupt occurred in the first call
         if failure is not None:
             log.flush_failed(plan, failure)
             raise failure
@@ -85,7 +91,7 @@ class GroupCommit:
             log.flush_completed(plan)
 
     def _execute(self, log: PartitionLog, plan: FlushPlan) -> StorageError | None:
-        """Execute the plan without the lock; returns the error of the disk, if any."""
+        """Execute the plan without holding the lock; return the disk error, if any."""
         try:
             self._busy.add(log)
             self._condition.release()
@@ -95,7 +101,7 @@ class GroupCommit:
         return None
 
     def _take_back(self, log: PartitionLog) -> None:
-        """Take the lock back, unless it was never released."""
+        """Reacquire the lock unless it was never released, and mark the partition as idle."""
         if not self._condition._is_owned():  # type: ignore[attr-defined]
             self._condition.acquire()
         self._busy.discard(log)

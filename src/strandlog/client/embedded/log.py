@@ -2,10 +2,10 @@
 
     with strandlog.open("./data") as log: ...
 
-The broker underneath is synchronous and belongs to one thread at a time. `condition` is the lock
-around it; a waiting poll and a waiting fsync release it. Maintenance (lazy flush, retention,
-compaction, file removal) runs inside sends and polls when it is due; a program that does neither
-for long calls `run_maintenance()`.
+The underlying broker is synchronous and used by one thread at a time. `condition` is the lock that
+protects it; it is released while a poll waits for records or a thread waits for an fsync.
+Maintenance (lazy flush, retention, compaction, file removal) runs during sends and polls when it is
+due; a program that does neither for a long time should call `run_maintenance()`.
 """
 
 from __future__ import annotations
@@ -52,21 +52,21 @@ from strandlog.storage.partition.log import PartitionLog
 
 __all__ = ["Log", "PartitionInfo", "TopicInfo"]
 
-# Members of one process join at once; there are no others to wait for.
+# All members are in this process and join immediately, so there is no need to wait for others.
 EMBEDDED_DEFAULTS = {"group.initial.rebalance.delay.ms": 0}
 
 
 def _check_works(log: PartitionLog) -> None:
-    """Raises after a failed fsync: only maintenance may flush the partition again, after it has
+    """Raise if an fsync has failed: only maintenance may flush the partition again, after it has
     rewritten the tail."""
     if log.failure is not None:
         raise StorageError(str(log.failure))
 
 
 class Log(Closable):
-    """An open log, returned by `strandlog.open`. Threads may share it, processes may not.
+    """An open log, returned by `strandlog.open`. Threads may share it, but processes may not.
 
-    In a forked process it is closed: the parent keeps the folder.
+    In a forked child process the log is closed; the parent keeps the folder.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Log(Closable):
         self.lock = RLock()
         self.condition = Condition(self.lock)
         self.waiters = 0
-        self.turns: dict[str, int] = {}  # records sent round robin, by topic
+        self.turns: dict[str, int] = {}  # number of records sent round robin, by topic
         self.group_commit = GroupCommit(
             self.condition,
             self.broker.durability.busy,
@@ -110,31 +110,31 @@ class Log(Closable):
         partitions: int | None = None,
         config: Mapping[str, object] | None = None,
     ) -> TopicInfo:
-        """Create a topic (with num.partitions by default); durable when this returns.
+        """Create a topic, which is durable when this method returns.
 
-        `config` uses Kafka's names.
+        The default for `partitions` is num.partitions; `config` uses Kafka's setting names.
         """
         with self._guard:
             self.broker.create_topic(self.context, name, partitions, config).result()
             return self._describe(name)
 
     def topics(self) -> list[str]:
-        """The names of all topics except internal ones."""
+        """Return the names of all topics except internal ones."""
         with self._guard:
             topics = self.broker.topics(self.context)
             return [topic.name for topic in topics if not topic.is_internal]
 
     def describe_topic(self, name: str) -> TopicInfo:
-        """Partitions, offsets, sizes and settings of a topic."""
+        """Return the partitions, offsets, sizes and settings of a topic."""
         with self._guard:
             return self._describe(name)
 
     def describe_topics(self, names: Iterable[str]) -> list[TopicInfo]:
-        """Partitions, offsets, sizes and settings of several topics."""
+        """Return the partitions, offsets, sizes and settings of several topics."""
         return [self.describe_topic(name) for name in names]
 
     def topic_settings(self, name: str) -> dict[str, Value]:
-        """All settings of a topic, including defaults."""
+        """Return all settings of a topic, including defaults."""
         own = self.describe_topic(name).config
         return TOPIC_SETTINGS.resolve({**self.broker.settings.topic_defaults, **own})
 
@@ -159,7 +159,7 @@ class Log(Closable):
         config: Mapping[str, object | None] | None = None,
         partitions: int | None = None,
     ) -> TopicInfo:
-        """Change settings (None resets one to its default) or add partitions."""
+        """Change settings (None resets a setting to its default) or add partitions."""
         with self._guard:
             self.broker.topic(self.context, name)
             if config:
@@ -169,7 +169,7 @@ class Log(Closable):
             return self._describe(name)
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic and its records; `TopicInUseError` while a group is subscribed to it."""
+        """Delete a topic and its records; raise `TopicInUseError` if a group subscribes to it."""
         with self._guard:
             forbid_internal(check_topic_name(name))
             self._idle_logs(name)
@@ -182,21 +182,22 @@ class Log(Closable):
                 consumer.forget_topic(name)
 
     def compact(self, name: str) -> CompactionReport:
-        """Compact a topic now, whatever its cleanup.policy is: keep the last value of each key."""
+        """Compact a topic now, regardless of cleanup.policy, keeping the last value of each key."""
         with self._guard:
             self._idle_logs(name)
             return self.broker.compact_topic(self.context, name).result()
 
     def enforce_retention(self, name: str) -> int:
-        """Delete the segments that retention.ms and retention.bytes no longer keep.
+        """Delete the segments that retention.ms and retention.bytes no longer retain.
 
-        Returns how many offsets were removed: as many records, or fewer after a compaction.
+        Return the number of offsets removed. If the topic was compacted, fewer records than that
+        were removed.
         """
         with self._guard:
             return self.broker.apply_retention(self.context, name).result()
 
     def delete_records(self, name: str, partition: int, before_offset: int) -> None:
-        """Delete the records of a partition below an offset; durable when this returns."""
+        """Delete the records of a partition below an offset, durably."""
         with self._guard:
             self._idle_logs(name)
             log = self.broker.catalog.log(name, partition)
@@ -215,7 +216,7 @@ class Log(Closable):
         partitioner: str = "murmur2",
         compression: str | None = None,
     ) -> Producer:
-        """Open a producer."""
+        """Create a producer."""
         with self._guard:
             return Producer(self, acks, partitioner, compression)
 
@@ -229,7 +230,7 @@ class Log(Closable):
         max_poll_interval_ms: int = 300_000,
         on_unreadable: OnUnreadable = "raise",
     ) -> Consumer:
-        """Open a consumer, alone or as a member of a group."""
+        """Create a consumer, either standalone or as a member of a group."""
         with self._guard:
             consumer = Consumer(
                 self,
@@ -247,17 +248,17 @@ class Log(Closable):
     # -- groups --------------------------------------------------------------------------------
 
     def groups(self) -> list[str]:
-        """The names of all groups."""
+        """Return the names of all groups."""
         with self._guard:
             return [listing.group_id for listing in self.broker.groups(self.context)]
 
     def describe_group(self, group: str) -> GroupDescription:
-        """State and members of a group."""
+        """Return the state and members of a group."""
         with self._guard:
             return self.broker.describe_group(self.context, group)
 
     def committed_offsets(self, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
-        """All committed offsets of a group."""
+        """Return all committed offsets of a group."""
         with self._guard:
             found = self.broker.fetch_offsets(self.context, group)
             return {tp: at for tp, at in found.items() if isinstance(at, OffsetAndMetadata)}
@@ -270,7 +271,7 @@ class Log(Closable):
             self.broker.commit_offsets(self.context, request, all_or_nothing=True).result()
 
     def delete_group(self, group: str) -> None:
-        """Delete a group without members, and its offsets."""
+        """Delete a group that has no members, and its offsets."""
         with self._guard:
             self.broker.delete_group(self.context, group).result()
 
@@ -278,32 +279,32 @@ class Log(Closable):
 
     @property
     def problems(self) -> list[str]:
-        """What opening the folder found wrong (torn tails, damage, stray files), and what it did.
+        """The problems found and repaired when the folder was opened, and later maintenance errors.
 
-        And what maintenance could not do since; see `run_maintenance`.
+        Examples are torn tails, damaged files and stray files. See also `run_maintenance`.
         """
         with self.condition:
             return self.broker.problems
 
     def run_maintenance(self) -> None:
-        """Run the maintenance tasks that are due. Sends and polls do this, too."""
+        """Run the maintenance tasks that are due. Sends and polls do this too."""
         with self._guard:
             self.tick()
 
     def flush(self) -> None:
-        """Return when everything written so far is on disk."""
+        """Wait until everything written so far is on disk."""
         with self._guard:
             for name in self.broker.catalog.names():
                 for log in self.broker.catalog.logs(name):
                     if name in INTERNAL_TOPICS:
-                        # Commits fsync it themselves, without releasing the lock.
+                        # Offset commits fsync these topics themselves, without releasing the lock.
                         _check_works(log)
                         log.flush()
                     else:
                         self.group_commit.wait_durable(log, log.log_end_offset)
 
     def close(self) -> None:
-        """Flush everything and release the folder; idempotent."""
+        """Flush everything and release the folder. This method is idempotent."""
         with contextlib.suppress(ClosedError), self._guard:
             self.is_closed = True
             try:
@@ -317,7 +318,7 @@ class Log(Closable):
     # -- for producers and consumers -----------------------------------------------------------
 
     def _check_is_there(self, log: PartitionLog) -> None:
-        """Raise for a partition that was deleted, or reopened after an interrupt."""
+        """Raise if the partition was deleted, or reopened after an interrupt."""
         if self.broker.log_dir.logs.get(log.tp) is log:
             return
         if log.tp.topic not in self.broker.catalog:
@@ -327,7 +328,7 @@ class Log(Closable):
         )
 
     def _idle_logs(self, name: str) -> list[PartitionLog]:
-        """The partitions of a topic, when no other thread flushes any of them."""
+        """Wait until no other thread is flushing the topic's partitions, and return them."""
         while True:
             logs = self.broker.catalog.logs(name)
             if not self.group_commit.wait_idle(logs):
@@ -336,21 +337,21 @@ class Log(Closable):
                 raise ClosedError("log")
 
     def tick(self) -> int:
-        """Run timers and maintenance tasks that are due; returns the wall clock."""
+        """Run the timers and maintenance tasks that are due, and return the wall-clock time."""
         if self.clock.monotonic_ms() >= self._next_due_ms:
             self.broker.tick()
             self._next_due_ms = self.broker.next_deadline_ms()
         return self.clock.now_ms()
 
     def make_visible(self, partitions: Iterable[TopicPartition]) -> None:
-        """Flush these partitions, without the lock meanwhile; errors of the disk are ignored."""
+        """Flush these partitions, releasing the lock while waiting; disk errors are ignored."""
         for tp in partitions:
             with contextlib.suppress(StorageError, TopicNotFoundError):
                 log = self.broker.catalog.log(tp.topic, tp.partition)
                 self.group_commit.wait_durable(log, log.log_end_offset)
 
     def wait(self, timeout_ms: int) -> None:
-        """Release the lock until records are appended, or for `timeout_ms`."""
+        """Release the lock until records are appended or `timeout_ms` has passed."""
         self.waiters += 1
         try:
             self.condition.wait(timeout_ms / 1000)
@@ -362,7 +363,7 @@ class Log(Closable):
         return self.broker.catalog.logs(topic)
 
     def partition_count_or_zero(self, topic: str) -> int:
-        """The number of partitions of a topic; 0 if it does not exist."""
+        """Return the number of partitions of a topic; 0 if it does not exist."""
         if not self.broker.has_topic(self.context, topic):
             return 0
         return self.broker.topic(self.context, topic).partitions
@@ -388,7 +389,10 @@ _OPEN_LOGS: WeakSet[Log] = WeakSet()
 
 
 def _abandon_in_child() -> None:
-    """Two processes would assign the same offsets and overwrite each other's records."""
+    """Close all logs in a forked child process without flushing.
+
+    Otherwise two processes would assign the same offsets and overwrite each other's records.
+    """
     for log in list(_OPEN_LOGS):
         if not log.is_closed:
             log.is_closed = True

@@ -1,20 +1,20 @@
-"""The membership of an embedded consumer in a group, driven step by step.
+"""The group membership of an embedded consumer, driven step by step.
 
-It sends the same requests as a remote member: join, sync, heartbeat, leave. Nothing here waits;
-`step` proceeds as far as it can and is called on every poll.
+It sends the same requests as a remote member: join, sync, heartbeat, leave. No method blocks;
+`step` advances the membership as far as possible and is called on every poll.
 
     outside ──join──▶ joining ──all joined──▶ syncing ──leader assigned──▶ member
        ▲                                                                     │
        └──────────── unknown member, old generation ── rebalance ◀───────────┘
 
-In a rebalance every member must join again, which members do when they poll. In one process, a
-consumer would wait for another one that the same thread polls later. So a waiting member lets the
-other members of this process join again at once, if they lose nothing by it: if everything they
-returned is committed. A member with uncommitted records keeps its partitions until it commits,
-polls or closes, as any Kafka client does. A member that has joined again returns no records until
-it has its new assignment: it may be about to lose the partitions.
+In a rebalance, every member must rejoin, which normally happens when it polls. Within one process,
+a consumer could thus wait for another one that the same thread only polls later. A waiting member
+therefore makes the other members of this process rejoin immediately, provided that all records they
+have returned are committed. A member with uncommitted records keeps its partitions until it
+commits, polls or closes, like any Kafka client. A member that has rejoined returns no records until
+it has its new assignment, because it may be about to lose its partitions.
 
-Members ask for an id before they join, so that one that gives up while it waits can leave.
+Members request an id before they join, so that a member that gives up while waiting can leave.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
 CLIENT_ID = "strandlog-embedded"
 COOPERATIVE = "cooperative-sticky"
-MAX_ROUNDS = 10  # in which all members of this process proceed; a rebalance takes at most three
+MAX_ROUNDS = 10  # of advancing all members in this process; a rebalance takes at most three
 
 
 class Membership:
@@ -79,29 +79,29 @@ class Membership:
 
     @property
     def is_member(self) -> bool:
-        """Whether the assignment is that of the current generation."""
+        """Whether the assignment belongs to the current generation."""
         return not self._wants_to_join and self._join is None and self._sync is None
 
     def step(self) -> None:
-        """Proceed as far as possible, together with the other members of this process."""
+        """Advance as far as possible, together with the other members in this process."""
         has_moved = self._advance()
         for _ in range(MAX_ROUNDS):
             if self.is_member and not has_moved:
                 return
             others = [each for each in self._log.memberships(self.group) if each is not self]
-            # A list, not a generator: every member gets a turn in each round.
+            # A list rather than a generator, so that every member advances in each round.
             have_moved = [other.advance_if_settled() for other in others]
             has_moved = self._advance()
             if not has_moved and not any(have_moved):
                 return
 
     def advance_if_settled(self) -> bool:
-        """Proceed for the sake of a waiting member, if this one loses nothing by it."""
+        """Advance to unblock a waiting member, unless this one has uncommitted records."""
         may_go_on = not self.is_member or self._wish.is_settled()
         return may_go_on and self._advance()
 
     def _advance(self) -> bool:
-        """Do what is possible without waiting; True if anything was done."""
+        """Take all steps that are possible without waiting; return whether there were any."""
         has_moved = False
         if self.is_member:
             self._heartbeat()
@@ -130,14 +130,14 @@ class Membership:
             self._reset()
 
     def _topics_grew(self) -> bool:
-        """Whether a topic has more partitions than at the last assignment."""
+        """Return whether the partition count of a topic has changed since the last assignment."""
         return any(
             self._log.partition_count_or_zero(topic) != count
             for topic, count in self._partition_counts.items()
         )
 
     def _reset(self) -> None:
-        """The group removed this member: start again, without partitions."""
+        """Start over without partitions, because the group has removed this member."""
         self._member_id, self._generation = "", -1
         self._wants_to_join, self._join, self._sync = True, None, None
         self._own([])
@@ -196,12 +196,12 @@ class Membership:
         self._sync = self._log.broker.sync_group(self._log.context, request)
 
     def _assignments(self, result: JoinResult) -> dict[str, bytes]:
-        """As the leader, assign partitions to all members."""
+        """Assign partitions to all members, as the leader."""
         members = {
             member.member_id: member_subscription(decode_subscription(member.metadata))
             for member in result.members
         }
-        # The leader watches the topics of all members: only its rejoin starts a rebalance.
+        # The leader monitors the topics of all members: only its rejoin triggers a rebalance.
         self._partition_counts = self._counts(
             topic for member in members.values() for topic in member.topics
         )
@@ -223,19 +223,19 @@ class Membership:
             self._reset()
             return
         except StorageError:
-            self._wants_to_join = True  # the group could not be stored: a new rebalance begins
+            self._wants_to_join = True  # the group could not be stored, so a new rebalance starts
             raise
         assignment = list(decode_assignment(result.assignment).partitions)
         has_lost = not set(self.assignment) <= set(assignment)
         self._own(assignment)
-        # Partitions that a cooperative member gave up are assigned in a second rebalance.
+        # Partitions that a cooperative member has revoked are assigned in a second rebalance.
         self._wants_to_join = has_lost and result.protocol_name == COOPERATIVE
 
     def _counts(self, topics: Iterable[str]) -> dict[str, int]:
         return {topic: self._log.partition_count_or_zero(topic) for topic in topics}
 
     def commit(self, offsets: dict[TopicPartition, OffsetAndMetadata]) -> None:
-        """Commit offsets of partitions that this member owns in the current generation."""
+        """Commit offsets for partitions that this member owns in the current generation."""
         request = CommitRequest(
             group_id=self.group,
             offsets=offsets,
@@ -245,8 +245,8 @@ class Membership:
         self._log.broker.commit_offsets(self._log.context, request, all_or_nothing=True).result()
 
     def leave(self) -> None:
-        """Leave the group, which reassigns the partitions at once."""
-        # If the group has removed this member already, there is nothing to leave.
+        """Leave the group, which triggers an immediate rebalance."""
+        # If the group has already removed this member, there is nothing to leave.
         with contextlib.suppress(UnknownMemberError):
             if self._member_id:
                 self._log.broker.leave_group(self._log.context, self.group, self._member_id)

@@ -1,16 +1,16 @@
-"""The embedded producer: sends one record at a time, or many as one batch per partition.
+"""The embedded producer: sends single records, or many records as one batch per partition.
 
-    acks=0, acks=1   written: survives the death of the process
-    acks="all"       on disk: survives a power cut; threads that wait together share one fsync
+    acks=0, acks=1   written: survives a crash of the process
+    acks="all"       on disk: survives a power failure; threads that wait together share one fsync
                      (with log.durability "page_cache": written)
 
-`send` returns when the record is as safe as `acks` says. `send_batch` is atomic per partition: all
-records of a partition go into one batch, which is stored as a whole or not at all; every batch is
-built and checked before the first is written. If a send raises `StorageError`, the record may or
-may not be stored: sending it again cannot lose it, but may store it twice.
+`send` returns when the record has reached the durability requested by `acks`. `send_batch` is
+atomic per partition: all records of a partition go into one batch, which is stored completely or
+not at all, and all batches are built and validated before the first one is written. If a send
+raises `StorageError`, the record may or may not be stored: sending it again may store it twice.
 
-Records without key and partition are sent round robin over the partitions of a topic, across all
-producers of the log.
+Records without a key and a partition are distributed round robin over the partitions of the topic.
+All producers of the log share one round-robin counter per topic.
 """
 
 from __future__ import annotations
@@ -52,16 +52,16 @@ if TYPE_CHECKING:
 __all__ = ["Acks", "BatchItem", "Producer"]
 
 BATCH_BYTES = 256 * 1024
-RECORD_OVERHEAD_BYTES = 64  # of a record besides key, value and headers, at most
+RECORD_OVERHEAD_BYTES = 64  # upper bound per record, excluding key, value and headers
 
 
 _NO_CODEC = Codec.NONE
-# Skips the Python-level constructor of the named tuple: a third of the time.
+# Bypasses the Python-level constructor of the named tuple, which is much slower.
 _new_tuple = tuple.__new__
 
 
 class _Columns(NamedTuple):
-    """The records of one partition, by column."""
+    """The records of one partition, stored by column."""
 
     values: list[bytes | None]
     keys: list[bytes | None]
@@ -70,7 +70,7 @@ class _Columns(NamedTuple):
 
 
 class Producer(Closable):
-    """Returned by `Log.producer`. Threads may share it."""
+    """A producer, created by `Log.producer`. Threads may share it."""
 
     is_atomic = True
     batch_bytes = BATCH_BYTES
@@ -103,7 +103,7 @@ class Producer(Closable):
         partition: int | None = None,
         timestamp: int | None = None,
     ) -> RecordMetadata:
-        """Append one record; returns its partition, offset and timestamp."""
+        """Append one record; return its topic, partition, offset and timestamp."""
         if type(value) is not bytes or key is not None:
             check_bytes(value, key)
         checked = checked_headers(headers) if headers else ()
@@ -112,7 +112,7 @@ class Producer(Closable):
         log = self._log
         if self._is_closed or log.is_closed:
             raise ClosedError("producer")
-        with log.lock:  # as `OpenLock` does, but this is called often
+        with log.lock:  # same checks as `OpenLock`, inlined because this is a hot path
             if self._is_closed or log.is_closed:
                 raise ClosedError("producer")
             logs = log.logs_for_append(topic)
@@ -161,7 +161,7 @@ class Producer(Closable):
     # -- many records --------------------------------------------------------------------------
 
     def send_batch(self, topic: str, records: Iterable[BatchItem]) -> Sequence[RecordMetadata]:
-        """Append many records, one batch per partition; returns their metadata, in order.
+        """Append many records, one batch per partition; return their metadata in order.
 
         A record is a value, a (key, value) pair, or a mapping with `value` and optionally `key`,
         `headers`, `partition` and `timestamp`.
@@ -186,7 +186,7 @@ class Producer(Closable):
         return SentBatch(topic, len(items), routes, results, timestamps, now_ms)
 
     def send_arrow(self, topic: str, table: Any) -> Sequence[RecordMetadata]:
-        """Append the rows of an Arrow table (see arrow.py), one batch per partition."""
+        """Append the rows of an Arrow table (see arrow/table.py), one batch per partition."""
         if self._partitioner != "murmur2" or not table.num_rows or not are_available():
             return self.send_batch(topic, items_of(table))
         log = self._log
@@ -211,7 +211,7 @@ class Producer(Closable):
     def _append_all(
         self, targets: list[PartitionLog], batches: list[bytearray]
     ) -> list[AppendResult]:
-        """Append one batch to each partition and wait as `acks` says."""
+        """Append one batch to each partition and wait as required by `acks`."""
         log = self._log
         appended = log.broker.appender.append_all(list(zip(targets, batches, strict=True)))
         if self._waits:
@@ -224,7 +224,7 @@ class Producer(Closable):
     def _sort(
         self, topic: str, items: list[BatchItem], count: int, now_ms: int
     ) -> tuple[list[int] | int, dict[int, _Columns]]:
-        """The partition of each record (one number if all go to one), and columns for each."""
+        """Return the partition of each record (or one for all), and the columns by partition."""
         kinds = set(map(type, items))
         if kinds == {bytes} or kinds == {bytes, type(None)}:
             return self._sort_values(topic, items, count)  # type: ignore[arg-type]
@@ -248,7 +248,7 @@ class Producer(Closable):
     def _sort_values(
         self, topic: str, values: list[bytes | None], count: int
     ) -> tuple[list[int] | int, dict[int, _Columns]]:
-        """Distributes records without keys round robin, by slices."""
+        """Distribute records without keys round robin, using slices."""
         if count == 1:
             return 0, {0: _Columns(values, [], [], [])}
         turn = self._next_turn(topic, len(values))
@@ -306,7 +306,7 @@ class Producer(Closable):
             size += sum(len(part) for part in column if part is not None)
         for headers in columns.headers:
             size += sum(RECORD_OVERHEAD_BYTES + 4 * len(n) + len(v or b"") for n, v in headers)
-        if size > limit:  # the estimate is an upper bound: measure
+        if size > limit:  # the estimate is only an upper bound, so measure the exact size
             size = len(_built(columns, 0, Codec.NONE)) - HEADER_SIZE
             if size > limit:
                 raise MessageTooLargeError(size, limit, "decompressed.max.bytes")
@@ -314,13 +314,13 @@ class Producer(Closable):
     # -- close ---------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Return when everything sent so far is on disk."""
+        """Wait until everything sent so far is on disk."""
         if self._is_closed:
             raise ClosedError("producer")
         self._log.flush()
 
     def close(self) -> None:
-        """Flush and close; idempotent."""
+        """Flush and close the producer. This method is idempotent."""
         if not self._is_closed and not self._log.is_closed:
             self.flush()
         self._is_closed = True

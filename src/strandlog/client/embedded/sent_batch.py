@@ -1,7 +1,7 @@
 """The result of send_batch: one RecordMetadata per record, created on access.
 
-Most programs never look at it. It keeps nothing of the program's own list, which may be reused at
-once.
+Most programs never use it. It does not refer to the list that the program passed in, which can be
+reused immediately.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from strandlog.storage.partition.log import AppendResult
 
 
 class SentBatch(Sequence[RecordMetadata]):
-    """The metadata of each record, in the order in which they were sent."""
+    """The metadata of each record, in the order in which the records were sent."""
 
     __slots__ = ("_count", "_made", "_now_ms", "_results", "_routes", "_timestamps", "_topic")
 
@@ -27,8 +27,11 @@ class SentBatch(Sequence[RecordMetadata]):
         timestamps: Mapping[int, list[int]],
         now_ms: int,
     ) -> None:
-        """`routes` is the partition of each record, or one number for all of them; `timestamps`
-        are given by partition, empty where all have `now_ms`."""
+        """Create the result of a batch.
+
+        `routes` is the partition of each record, or one number for all of them. `timestamps` is
+        the list of timestamps by partition, which is empty if all of them are `now_ms`.
+        """
         self._topic = topic
         self._count = count
         self._routes = routes

@@ -1,7 +1,7 @@
 """Reads records for consumers of a data folder that this process owns.
 
-A read that reaches records which are not on disk flushes them first. So a program sees at once what
-it sent, and records that a reader has seen are never lost.
+A read that reaches records that are not on disk yet flushes them first. A program can therefore
+read immediately what it has sent, and records that a consumer has read are never lost.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from strandlog.storage.work import run_inline
 
 
 class EmbeddedSource:
-    """`RecordSource` of the embedded log. The caller holds the lock."""
+    """The `RecordSource` of the embedded log. Callers must hold the log's lock."""
 
     def __init__(self, broker: Broker, group_commit: GroupCommit) -> None:
         self._broker = broker
@@ -41,10 +41,10 @@ class EmbeddedSource:
         if log.high_watermark < log.log_end_offset and log.high_watermark <= offset:
             self._sync(log)
             if log.high_watermark < offset <= log.log_end_offset:
-                return Fetched([], offset)  # at the end of what is on disk
+                return Fetched([], offset)  # past the records that are on disk
         data = read(log, offset, FETCH_BYTES)
         if not data:
-            # Compaction removed the rest of the log: the next record comes after it.
+            # Compaction removed the remaining records, so skip to the end.
             return Fetched([], max(offset, log.high_watermark))
         limit_bytes = self._broker.settings.decompressed_max_bytes
         try:
@@ -53,11 +53,11 @@ class EmbeddedSource:
             raise _placed(error, log, offset) from error
 
     def _sync(self, log: PartitionLog) -> None:
-        """Flush a partition, because a reader waits for records that are not on disk.
+        """Flush a partition so that a reader can read records that are not on disk yet.
 
-        If the disk fails, or another thread flushes the partition, there is nothing to read yet;
-        the writer gets the error. After a failed fsync only maintenance may try again, because it
-        rewrites the tail first.
+        If the disk fails or another thread is flushing the partition, there is nothing to read
+        yet; a disk error is reported to the writer. After a failed fsync, only maintenance may
+        flush again, because it rewrites the tail first.
         """
         if log.failure is None and not self._group_commit.is_busy(log):
             with contextlib.suppress(StorageError), self._broker.catalog.guard(log):
@@ -69,7 +69,7 @@ class EmbeddedSource:
 
 
 def _placed(error: CorruptSegmentError, log: PartitionLog, offset: int) -> CorruptSegmentError:
-    """The same error with the path and position in the file instead of the read."""
+    """Return the error with the path and position in the file instead of in the read buffer."""
     plan = read_plan(log, offset, FETCH_BYTES)
     found = plan.locate() if plan is not None else None
     if plan is None or found is None:

@@ -1,1 +1,1 @@
-"""The read-only log: reads the files of a folder that another process may own."""
+"""The read-only log, which reads the files of a folder that another process may own."""

@@ -1,8 +1,7 @@
 """Reads groups and committed offsets from the files of `__consumer_offsets`.
 
-It shows what the owner has made durable: committed offsets, and the members after the last
-completed rebalance. Members of a process that was killed remain until the next owner opens the
-folder.
+The result reflects what the owner has made durable: committed offsets, and the members as of the
+last completed rebalance. Members of a killed process remain until the next owner opens the folder.
 """
 
 from __future__ import annotations
@@ -32,14 +31,14 @@ Offsets = dict[TopicPartition, OffsetAndMetadata]
 
 @dataclass(slots=True)
 class _Group:
-    """One group in the table."""
+    """The stored state of one group."""
 
     value: GroupValue | None = None
     offsets: Offsets = field(default_factory=dict)
 
 
 class ReadOnlyGroups:
-    """The groups of a folder. Each call reads only the records written since the last one."""
+    """The groups in a folder. Each call only reads the records written since the previous call."""
 
     def __init__(self, open_consumer: Callable[[Iterable[str]], Consumer]) -> None:
         self._open_consumer = open_consumer
@@ -74,7 +73,7 @@ class ReadOnlyGroups:
                 case _:
                     return
         except DataError:
-            return  # from a newer version; the owner skips it too
+            return  # written by a newer version; the owner skips it too
         if group.value is None and not group.offsets:
             del self._groups[name]
 

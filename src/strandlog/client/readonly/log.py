@@ -1,15 +1,16 @@
-"""Read-only log over the files of a folder that another process may own.
+"""The read-only log, which reads the files of a folder that another process may own.
 
     with strandlog.read("./data") as log:
         for record in log.consumer(["orders"]).poll(): ...
 
 It takes no lock and writes nothing. Any number of processes may read while an owner writes; they
-see what the owner has made durable. A consumer of this log has no group and commits nothing.
+see the records that the owner has made durable. A consumer of this log has no group and commits
+nothing.
 
-An owner that compacts or rolls changes the files between two reads. A reader could mistake a
-segment that is being swapped for a gap, and skip acknowledged records. So a gap, an offset below
-the start or damage counts only if the files did not change: no swap in progress, and the same files
-before and after the read.
+An owner that compacts or rolls segments changes the files between two reads. A reader could mistake
+a segment that is being swapped for a gap, and skip acknowledged records. A gap, an offset below the
+start, or damage is therefore only accepted as real if no swap is in progress and the files are the
+same before and after the read.
 """
 
 from __future__ import annotations
@@ -65,21 +66,21 @@ from strandlog.storage.readonly.committed import CommittedView, committed_view
 from strandlog.storage.readonly.view import FolderView, PartitionView
 
 LOOKS_BEFORE_BELIEVING = 16
-# Errors that a swap of files can cause, as well as real damage.
+# Errors that can be caused by a file swap as well as by real damage.
 UNUSUAL = (OffsetOutOfRangeError, CorruptSegmentError, UndecodableBatchError, DataError)
 
 T = TypeVar("T")
 
 
 class RawFetched(NamedTuple):
-    """Raw batches, the last one possibly incomplete, and the next offset."""
+    """Raw batches, of which the last may be incomplete, and the next offset."""
 
     data: Buffer
     next_offset: int
 
 
 class ReadOnlySource:
-    """`RecordSource` over the files of a folder."""
+    """A `RecordSource` that reads the files of a folder."""
 
     def __init__(self, folder: FolderView, files: Files) -> None:
         self._folder = folder
@@ -100,7 +101,7 @@ class ReadOnlySource:
             return max(start, view.checkpointed_log_start), view.end_offset
 
     def _swapped_bases(self, view: PartitionView) -> list[int]:
-        """Base offsets of segments that are being swapped; they may have no log file now."""
+        """Return the base offsets of segments being swapped, which may have no log file now."""
         names = self._files.list_dir(view.folder)
         parsed = filter(None, map(parse_segment_file, names))
         return [base for base, _, state in parsed if state == SWAP_SUFFIX]
@@ -124,7 +125,7 @@ class ReadOnlySource:
             return found or Fetched([], offset)
 
     def fetch_raw(self, tp: TopicPartition, offset: int, max_bytes: int) -> RawFetched:
-        """Raw batches, starting with the one that contains `offset`."""
+        """Return raw batches, starting with the one that contains `offset`."""
 
         def read(view: PartitionView, offset: int, end_offset: int) -> RawFetched:
             data = view.read(offset, max_bytes)
@@ -141,15 +142,15 @@ class ReadOnlySource:
             return found or RawFetched(b"", offset)
 
     def committed_view(self, tp: TopicPartition) -> CommittedView:
-        """Last stable offset and aborted transactions of a partition."""
+        """Return the last stable offset and the aborted transactions of a partition."""
         with self._view_of(tp) as view:
             found = self._stable(view, lambda _: committed_view(self._files, view))
-            return found or CommittedView(0, [])  # the owner is changing files: nothing reliable
+            return found or CommittedView(0, [])  # the files keep changing
 
     def _stable(self, view: PartitionView, look: Callable[[int], T]) -> T | None:
-        """Run `look` until the files do not change during it; None if they always change.
+        """Run `look` until the files do not change as it runs; return None if they always change.
 
-        `look` gets the end offset from before: the files that it reads must reach that far.
+        `look` gets the previous end offset, because the files that it reads must extend that far.
         """
         for _ in range(LOOKS_BEFORE_BELIEVING):
             before = self._stable_files(view)
@@ -160,8 +161,8 @@ class ReadOnlySource:
                 result = look(end_offset)
             except (*UNUSUAL, FileNotFoundError) as unusual:
                 error = unusual
-            # The last file may be swapped too, and its size is not compared: so `look` must have
-            # seen all files.
+            # The last file may be swapped too, and its size is not compared, so also require that
+            # `look` saw all files.
             seen = {segment_stem(each.base_offset) + LOG_SUFFIX for each in view.segments}
             if before is not None and before.keys() == seen and before == self._stable_files(view):
                 if error is not None:
@@ -170,7 +171,7 @@ class ReadOnlySource:
         return None
 
     def _stable_files(self, view: PartitionView) -> dict[str, int] | None:
-        """The log files with their sizes, without the active one; None during a swap."""
+        """Return the log files and their sizes (-1 for the active one); None during a swap."""
         found = self._files.list_dir(view.folder)
         if any(name.endswith(SWAP_SUFFIX) for name in found):
             return None
@@ -187,7 +188,7 @@ class ReadOnlySource:
     def split_offsets(
         self, tp: TopicPartition, start_offset: int, end_offset: int, pieces: int
     ) -> list[int]:
-        """Offsets that divide a range into parts of about equal size in bytes."""
+        """Return offsets that split a range into parts of roughly equal size in bytes."""
         with self._view_of(tp) as view:
             return (
                 self._stable(view, lambda _: view.split_offsets(start_offset, end_offset, pieces))
@@ -196,7 +197,7 @@ class ReadOnlySource:
 
     @contextlib.contextmanager
     def _view_of(self, tp: TopicPartition) -> Iterator[PartitionView]:
-        """The view of a partition; a folder that disappears means that the topic was deleted."""
+        """Provide the view of a partition; raise if its folder disappears because of a deletion."""
         try:
             yield self._folder.view(tp)
         except FileNotFoundError as error:
@@ -208,7 +209,7 @@ class ReadOnlySource:
 
 
 def _read(view: PartitionView, offset: int, end_offset: int, decode: Decode) -> Fetched:
-    """Read from an offset; returns `end_offset` if there is nothing."""
+    """Read from an offset; if there is no data, continue at `end_offset`."""
     data = view.read(offset, FETCH_BYTES)
     if not data:
         return Fetched([], max(offset, end_offset))
@@ -217,7 +218,7 @@ def _read(view: PartitionView, offset: int, end_offset: int, decode: Decode) -> 
 
 
 class ReadOnlyLog(Closable):
-    """A read-only log. Made by `strandlog.read`."""
+    """A read-only log, returned by `strandlog.read`."""
 
     def __init__(
         self,
@@ -235,7 +236,7 @@ class ReadOnlyLog(Closable):
         self._source = ReadOnlySource(self._folder, self._files)
         self._groups = ReadOnlyGroups(self.consumer)
 
-    if not TYPE_CHECKING:  # hidden from type checkers, which should report such calls
+    if not TYPE_CHECKING:  # hidden from type checkers, so that they report such calls
 
         def __getattr__(self, name: str) -> NoReturn:
             if hasattr(OpenLog, name):
@@ -250,12 +251,12 @@ class ReadOnlyLog(Closable):
         return self._source
 
     def topics(self) -> list[str]:
-        """The names of all topics except internal ones."""
+        """Return the names of all topics except internal ones."""
         self._check_open()
         return sorted(set(self._folder.partitions()) - INTERNAL_TOPICS)
 
     def describe_topic(self, name: str) -> TopicInfo:
-        """Partitions, offsets, sizes and settings of a topic."""
+        """Return the partitions, offsets, sizes and settings of a topic."""
         self._check_open()
         count = self._source.partition_count(name)
         document = read_document(self._files, join(self.path, CATALOG_FILE), []) or {"topics": {}}
@@ -282,23 +283,23 @@ class ReadOnlyLog(Closable):
         )
 
     def describe_topics(self, names: Iterable[str]) -> list[TopicInfo]:
-        """Describe several topics."""
+        """Return the partitions, offsets, sizes and settings of several topics."""
         return [self.describe_topic(name) for name in names]
 
     def topic_settings(self, name: str) -> dict[str, Value]:
-        """All settings of a topic, including defaults."""
+        """Return all settings of a topic, including defaults."""
         return TOPIC_SETTINGS.resolve(self.describe_topic(name).config)
 
     def groups(self) -> list[str]:
-        """The names of all groups, as last stored by the owner."""
+        """Return the names of all groups, as last stored by the owner."""
         return self._groups.names()
 
     def describe_group(self, group: str) -> GroupDescription:
-        """State and members of a group after its last completed rebalance."""
+        """Return the state and members of a group as of its last completed rebalance."""
         return self._groups.describe(group)
 
     def committed_offsets(self, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The committed offsets of a group."""
+        """Return the committed offsets of a group."""
         return self._groups.committed_offsets(group)
 
     def consumer(
@@ -308,7 +309,7 @@ class ReadOnlyLog(Closable):
         auto_offset_reset: OffsetReset = "earliest",
         on_unreadable: OnUnreadable = "raise",
     ) -> Consumer:
-        """Make a consumer; it cannot have a group."""
+        """Create a consumer, which cannot be a member of a group."""
         self._check_open()
         if group is not None:
             _refuse(group)
@@ -319,7 +320,7 @@ class ReadOnlyLog(Closable):
             raise ClosedError("log")
 
     def close(self) -> None:
-        """Close the files; idempotent."""
+        """Close the files. This method is idempotent."""
         self.is_closed = True
         self._folder.close()
 
@@ -329,10 +330,10 @@ class ReadOnlyLog(Closable):
         return self.clock.now_ms()
 
     def make_visible(self, partitions: Iterable[TopicPartition]) -> None:
-        """Does nothing: only the owner can make records visible."""
+        """Do nothing, because only the owner can make records visible."""
 
     def wait(self, timeout_ms: int) -> None:
-        """Sleep before the next read; there is no notification of new records."""
+        """Sleep for `timeout_ms`, because there are no notifications of new records."""
         self.condition.wait(timeout_ms / 1000)
 
     def join_group(self, wish: GroupSubscription) -> Membership:

@@ -1,1 +1,1 @@
-"""The remote log: a broker, through librdkafka."""
+"""The remote log: accesses a broker through librdkafka."""

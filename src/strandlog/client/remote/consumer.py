@@ -1,19 +1,19 @@
-"""Consumes from a broker through librdkafka, alone or as a member of a group.
+"""Consumes from a broker through librdkafka, either standalone or as a member of a group.
 
 It behaves like the embedded consumer (client/consumer.py): `position` is the offset of the next
-record that poll returns, and only the program decides what is committed. librdkafka only fetches:
-it stores and commits nothing itself, and starts where this consumer tells it to.
+record that poll returns, and only the program decides what is committed. librdkafka is only used
+to fetch: it stores and commits no offsets itself, and starts at the offsets set by this consumer.
 
-    poll(timeout_ms=0)   returns the available records. This takes a round trip: it returns nothing
-                         only if every partition has reported its end, and waits until the group has
-                         admitted this consumer; after the log's `timeout_ms` it raises
+    poll(timeout_ms=0)   returns the available records, which takes a round trip. It waits until the
+                         group has admitted this consumer, and returns no records only if all
+                         partitions have reported their end. It raises after the log's `timeout_ms`
     poll(timeout_ms=N)   waits at most N ms for the first record
 
     assign, seek         take effect in the next poll, which passes all changes to librdkafka
-    rebalance            happens inside poll. New partitions start at the group's offset; with
-                         auto_commit, the offsets of revoked partitions are committed before
+    rebalance            happens inside poll. New partitions start at the group's committed offset;
+                         with auto_commit, the offsets of partitions are committed before revocation
 
-Without a group, the partitions are those that the topics have when the consumer is made.
+Without a group, the consumer reads the partitions that its topics had when it was created.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ from strandlog.model import Record, TopicPartition
 if TYPE_CHECKING:
     from strandlog.client.remote.log import RemoteLog
 
-SLICE_MS = 100  # interval of checks for Ctrl-C
+SLICE_MS = 100  # interval at which Ctrl-C is checked
 NO_GROUP = "strandlog-without-a-group"  # required by librdkafka; nothing is stored under it
 GROUP_AUTHORIZATION_FAILED = 30
 COOPERATIVE = "cooperative-sticky"
@@ -69,7 +69,7 @@ ASSIGNORS = ("range", "roundrobin", COOPERATIVE)
 
 
 class RemoteConsumer(Closable):
-    """Made by `RemoteLog.consumer`. One thread at a time may use a consumer."""
+    """A consumer, created by `RemoteLog.consumer`. Only one thread at a time may use it."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class RemoteConsumer(Closable):
             "auto.offset.reset": "error" if auto_offset_reset == "none" else auto_offset_reset,
             "partition.assignment.strategy": ",".join(offered),
             "max.poll.interval.ms": max_poll_interval_ms,
-            "fetch.queue.backoff.ms": 10,  # the default is a second
+            "fetch.queue.backoff.ms": 10,  # the default is one second
             "check.crcs": True,  # otherwise damaged records would be delivered
             **log.client_config,
         }
@@ -128,11 +128,11 @@ class RemoteConsumer(Closable):
 
     @property
     def assignment(self) -> list[TopicPartition]:
-        """The partitions that are assigned to this consumer."""
+        """The partitions assigned to this consumer."""
         return sorted(self._progress.positions)
 
     def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
-        """Read exactly these partitions, without assignment by a group."""
+        """Read exactly these partitions instead of those assigned by a group."""
         self._check_open()
         wanted = [TopicPartition(*pair) for pair in partitions]
         self._check_exist(wanted)
@@ -154,7 +154,7 @@ class RemoteConsumer(Closable):
                 raise TopicNotFoundError(topic, partition, counts[topic])
 
     def _take_over(self, tps: list[TopicPartition]) -> None:
-        """Replace the assignment; keeps the positions of partitions that stay."""
+        """Replace the assignment, keeping the positions of partitions that remain assigned."""
         held = self._progress.positions
         self._progress.forget(held.keys() - tps)
         kept = {tp: at for tp, at in held.items() if tp in tps}
@@ -179,7 +179,7 @@ class RemoteConsumer(Closable):
         try:
             starts = self._first_positions(tps)
         except StrandlogError as error:
-            # An error raised here would be lost. Poll raises it; librdkafka finds the positions.
+            # An error raised here would be lost, so poll raises it; librdkafka sets the positions.
             self._failure = error
             starts = dict.fromkeys(tps, NO_POSITION)
         self._progress.move(starts)
@@ -214,12 +214,12 @@ class RemoteConsumer(Closable):
                 self._client.incremental_assign(starts)
             else:
                 self._client.assign(progress.starts(progress.positions))
-                progress.at_end.clear()  # the others restart, too, and report their ends again
+                progress.at_end.clear()  # all partitions restart and report their ends again
 
     # -- reading -------------------------------------------------------------------------------
 
     def poll(self, max_records: int = 500, timeout_ms: int = 0) -> list[Record]:
-        """The next records, at most `max_records`; the module describes `timeout_ms`."""
+        """Return up to `max_records` records; see the module docstring for `timeout_ms`."""
         if not isinstance(max_records, int) or max_records < 1:
             raise InvalidSettingError("max_records", max_records, "expected a number, at least 1")
         self._check_open()
@@ -255,12 +255,12 @@ class RemoteConsumer(Closable):
         )
 
     def poll_arrow(self, max_records: int = 100_000, timeout_ms: int = 0) -> Any:
-        """Like poll, but returns an Arrow table (see arrow/table.py)."""
-        schema()  # fails without pyarrow, before records are taken
+        """Poll for records and return them as an Arrow table (see arrow/table.py)."""
+        schema()  # raises if pyarrow is missing, before any records are consumed
         return table_of(self.poll(max_records, timeout_ms))
 
     def _take(self, count: int, wait_ms: int) -> list[Record]:
-        """Records that have arrived, or the first that arrive within the time."""
+        """Return records that have arrived, or wait up to `wait_ms` for the next ones."""
         with translated(group=self.group, to=self._log.bootstrap):
             ahead = self._progress.ahead
             if ahead:
@@ -280,7 +280,7 @@ class RemoteConsumer(Closable):
         if code == PARTITION_EOF:
             self._progress.note_end(tp, message.offset())
         elif code == GROUP_AUTHORIZATION_FAILED and self.group is None:
-            return  # librdkafka requests the offsets of its unused group
+            return  # librdkafka requests the offsets of the placeholder group
         elif code == AUTO_OFFSET_RESET and tp in self._progress.positions:
             self._failure = self._lost(tp)
             # Every poll raises until the program seeks.
@@ -293,7 +293,7 @@ class RemoteConsumer(Closable):
                 code,
             )
         elif code not in UNREACHABLE and self._failure is None:
-            # librdkafka retries after other errors; callers that wait have a time-out.
+            # Unreachable errors are ignored: librdkafka retries, and callers have a time-out.
             self._failure = error_of(error, topic=tp.topic, group=self.group)
 
     def _lost(self, tp: TopicPartition) -> OffsetOutOfRangeError:
@@ -312,7 +312,7 @@ class RemoteConsumer(Closable):
         return self
 
     def __next__(self) -> Record:
-        """The next record; the iteration ends when there is none yet."""
+        """Return the next record; stop the iteration if none is available yet."""
         records = self.poll(max_records=1)
         if not records:
             raise StopIteration
@@ -321,7 +321,7 @@ class RemoteConsumer(Closable):
     # -- moving --------------------------------------------------------------------------------
 
     def _settle(self) -> None:
-        """Wait until the group has admitted this consumer; records that arrive are kept."""
+        """Wait until the group has admitted this consumer, keeping any records that arrive."""
         self._check_open()
         deadline_ms = self._log.clock.monotonic_ms() + self._log.timeout_ms
         while not self._has_share:
@@ -333,7 +333,7 @@ class RemoteConsumer(Closable):
                 raise self._timeout_error()
 
     def position(self, topic: str, partition: int) -> int:
-        """The offset of the next record that poll returns from this partition."""
+        """Return the offset of the next record that poll returns from this partition."""
         tp = self._own(topic, partition)
         at = self._progress.positions[tp]
         if at == NO_POSITION:
@@ -343,7 +343,7 @@ class RemoteConsumer(Closable):
         return at
 
     def seek(self, topic: str, partition: int, offset: int) -> None:
-        """Continue at an offset; raises `OffsetOutOfRangeError` with the valid range."""
+        """Move to an offset; raise `OffsetOutOfRangeError` if it is outside the valid range."""
         tp = self._own(topic, partition)
         start, end = self._log.offset_ranges([tp])[tp]
         if not isinstance(offset, int) or not start <= offset <= end:
@@ -351,7 +351,7 @@ class RemoteConsumer(Closable):
         self._progress.move({tp: offset})
 
     def seek_all(self, offset: int) -> None:
-        """Continue all partitions at an offset, or at the nearest valid one."""
+        """Move all partitions to an offset, or to the nearest valid one."""
         self._settle()
         ranges = self._log.offset_ranges(self._progress.positions)
         self._progress.move(
@@ -359,7 +359,7 @@ class RemoteConsumer(Closable):
         )
 
     def seek_to_time(self, timestamp_ms: int) -> None:
-        """Continue all partitions at the first record at or after a time."""
+        """Move all partitions to the first record at or after a time."""
         self._settle()
         time_ms = checked_timestamp(timestamp_ms)
         self._progress.move(self._log.offsets_at(self._progress.positions, time_ms))
@@ -375,7 +375,7 @@ class RemoteConsumer(Closable):
     # -- committing ----------------------------------------------------------------------------
 
     def commit(self) -> dict[TopicPartition, int]:
-        """Commit the positions for the group; returns the changed offsets."""
+        """Commit the current positions for the group; return the changed offsets."""
         self._check_open()
         if self.group is None:
             raise InvalidGroupError(None, "commit requires a group; pass group=… to consumer()")
@@ -396,25 +396,25 @@ class RemoteConsumer(Closable):
             self._progress.committed |= changed
 
     def _commit_quietly(self) -> None:
-        # If the group rebalanced without this member, the new owner reads these records again.
+        # If the group has rebalanced without this member, the new owner rereads these records.
         with contextlib.suppress(StrandlogError):
             self._commit_positions()
 
     def committed(self, topic: str, partition: int) -> int | None:
-        """The committed offset of a partition; None if there is none."""
+        """Return the committed offset of a partition; None if there is none."""
         self._check_open()
         tp = TopicPartition(topic, partition)
         self._check_exist([tp])
         return self._offsets.fetch([tp]).get(tp)
 
-    # -- the end -------------------------------------------------------------------------------
+    # -- close ---------------------------------------------------------------------------------
 
     def _check_open(self) -> None:
         if self._is_closed or self._log.is_closed:
             raise ClosedError("consumer")
 
     def close(self) -> None:
-        """Leave the group (after a last commit with auto_commit); idempotent."""
+        """Leave the group, after a final commit if auto_commit is set; idempotent."""
         if not self._is_closed and self._auto_commit:
             self._commit_quietly()
         self._release()
@@ -422,7 +422,7 @@ class RemoteConsumer(Closable):
     def _release(self) -> None:
         if not self._is_closed:
             self._is_closed = True
-            self._auto_commit = False  # leaving revokes the partitions; the commit is done
+            self._auto_commit = False  # leaving revokes the partitions, which must not commit again
             self._client.close()
 
     def __exit__(

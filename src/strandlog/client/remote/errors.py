@@ -1,11 +1,11 @@
 """Translates librdkafka errors into strandlog errors.
 
     Kafka error code      the class with that code in `errors.py`
-    cannot be reached     UnreachableError
+    broker unreachable    UnreachableError
     any other             RemoteError, with the code
 
-A strandlog broker sends the messages of the embedded library. Kafka's messages are short, so if the
-caller knows the topic or group, the message names it.
+A strandlog broker sends the same messages as the embedded library. Kafka's own messages are terse,
+so the topic or group is added if the caller provides it.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ _NO_SUCH_TOPIC = {3, -188, -190}  # the broker's code, and librdkafka's for topi
 _TOPIC_EXISTS = 36
 _NO_SUCH_GROUP = 69
 _INVALID_ARGUMENT = -186
-_TIMED_OUT = -192  # a message was retried until its time-out; librdkafka does not report the reason
-# Transport, time-out, all brokers down, name resolution, message and queue time-outs.
+_TIMED_OUT = -192  # a message timed out after retries; librdkafka does not report the reason
+# Transport error, time-out, all brokers down, name resolution, message and queue time-outs.
 UNREACHABLE = {-195, -185, -187, -193, -192, -166}
 
 
 def confluent() -> Any:
-    """The module confluent_kafka, from the extra `client`."""
+    """Import and return confluent_kafka, which the `client` extra installs."""
     try:
         import confluent_kafka  # noqa: PLC0415 - an extra: the base library works without it
         import confluent_kafka.admin  # noqa: PLC0415
@@ -54,7 +54,7 @@ def confluent() -> Any:
 def error_of(
     error: Any, *, topic: str | None = None, group: str | None = None, to: str = ""
 ) -> StrandlogError:
-    """The strandlog error for a `KafkaError`."""
+    """Return the strandlog error that corresponds to a `KafkaError`."""
     code, text = error.code(), error.str()
     if code in UNREACHABLE:
         why = "; it is down, or its log says why it rejects records" if code == _TIMED_OUT else ""
@@ -71,7 +71,7 @@ def error_of(
 
 
 def too_large(size_bytes: int) -> MessageTooLargeError:
-    """The error for a record that exceeds the limit even alone in a batch."""
+    """Create the error for a record that exceeds the limit even in a batch of its own."""
     text = (
         f"a record of {size_bytes} bytes is over the limit of its topic or of this client; send "
         f"smaller records, or raise max.message.bytes of the topic and message.max.bytes here"
@@ -86,10 +86,10 @@ def too_large(size_bytes: int) -> MessageTooLargeError:
 def translated(
     *, topic: str | None = None, group: str | None = None, to: str = ""
 ) -> Iterator[None]:
-    """Translates librdkafka errors that are raised inside this block.
+    """Translate librdkafka errors raised inside this block.
 
-    librdkafka swallows exceptions of callbacks and then returns nothing; of our callbacks, only
-    Ctrl-C can raise there.
+    An exception in a callback is lost and causes a `SystemError`. In our callbacks, only Ctrl-C
+    can raise an exception, so a `SystemError` is translated into `KeyboardInterrupt`.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""Group administration and committed offsets over the wire."""
+"""Group administration and committed offsets through a broker."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from strandlog.protocol.consumer_protocol import (
 if TYPE_CHECKING:
     from strandlog.client.remote.log import RemoteLog
 
-# Group states: librdkafka's names and Kafka's.
+# Maps librdkafka's names for group states to Kafka's.
 STATES = {
     "PREPARING_REBALANCING": "PreparingRebalance",
     "COMPLETING_REBALANCING": "CompletingRebalance",
@@ -32,7 +32,7 @@ STATES = {
 
 
 class RemoteGroups:
-    """Lists, describes and deletes the groups of a cluster."""
+    """Lists, describes and deletes the groups of a cluster, and manages their offsets."""
 
     def __init__(self, log: RemoteLog) -> None:
         self._log = log
@@ -107,7 +107,7 @@ class RemoteOffsets:
         self._group = group
 
     def fetch(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Committed offsets; partitions without a commit are missing."""
+        """Return the committed offsets; partitions without one are omitted."""
         if self._group is None:
             return {}
         make = confluent().TopicPartition
@@ -117,13 +117,13 @@ class RemoteOffsets:
         return {TopicPartition(tp.topic, tp.partition): tp.offset for tp in found if tp.offset >= 0}
 
     def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commit and wait for the broker's response."""
+        """Commit offsets and wait for the broker's response."""
         with translated(group=self._group, to=self._log.bootstrap):
             found = self._client.commit(offsets=_with_offsets(offsets), asynchronous=False)
         self._check(found)
 
     def commit_later(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commit without waiting; if it fails, the records are delivered again."""
+        """Commit offsets without waiting; if this fails, the records may be delivered again."""
         with contextlib.suppress(confluent().KafkaException):
             self._client.commit(offsets=_with_offsets(offsets))
 
@@ -134,7 +134,7 @@ class RemoteOffsets:
 
 
 def _member(member: Any) -> MemberDescription:
-    """A member with its assignment in Kafka's encoding, as in an embedded log."""
+    """Describe a member, with its assignment in Kafka's encoding as in an embedded log."""
     held = member.assignment.topic_partitions if member.assignment else []
     partitions = tuple(TopicPartition(tp.topic, tp.partition) for tp in held)
     return MemberDescription(

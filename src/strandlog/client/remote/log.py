@@ -1,14 +1,14 @@
-"""A log behind a broker, through librdkafka; works with any Kafka cluster.
+"""The remote log, which accesses a broker through librdkafka and works with any Kafka cluster.
 
     with strandlog.connect("127.0.0.1:9092") as log: ...
 
-It has the methods of the embedded log except those that need the files (`compact`,
-`enforce_retention`, `run_maintenance`); sizes and segment counts are `UNKNOWN`. It needs the extra
-`client`. librdkafka settings are passed on under their own names or with underscores for dots:
-`connect("host:9093", security_protocol="ssl")`.
+It has the methods of the embedded log except those that need access to the files (`compact`,
+`enforce_retention`, `run_maintenance`); sizes and segment counts are `UNKNOWN`. It requires the
+`client` extra. librdkafka settings can be passed under their own names or with underscores instead
+of dots: `connect("host:9093", security_protocol="ssl")`.
 
-Every request has the time-out `timeout_ms` and raises `UnreachableError` after it. Opening requests
-the metadata once, so that a wrong address fails at once and not in the first call.
+Every request raises `UnreachableError` if it takes longer than `timeout_ms`. The constructor sends
+a request to the cluster, so that a wrong address fails immediately and not in the first call.
 """
 
 from __future__ import annotations
@@ -42,9 +42,10 @@ KAFKAS_OWN_TOPICS = INTERNAL_TOPICS | {"__transaction_state", "__share_group_sta
 
 
 def client_config(bootstrap: str, given: Mapping[str, object]) -> dict[str, object]:
-    """Settings that all clients of a log share.
+    """Return the settings shared by all clients of a log.
 
-    librdkafka logs to stderr; that is off unless `debug` is set, because errors say it better.
+    librdkafka logs to stderr. Only critical messages are logged unless `debug` is set, because the
+    raised errors are more helpful.
     """
     named = {key if "." in key else key.replace("_", "."): value for key, value in given.items()}
     level = named.pop("log.level", LOG_DEBUG if "debug" in named else LOG_CRITICAL)
@@ -57,7 +58,7 @@ def client_config(bootstrap: str, given: Mapping[str, object]) -> dict[str, obje
 
 
 class RemoteLog(Closable):
-    """A log over the wire. Made by `strandlog.connect`; threads may share it."""
+    """A remote log, returned by `strandlog.connect`. Threads may share it."""
 
     def __init__(
         self,
@@ -86,7 +87,7 @@ class RemoteLog(Closable):
         self._troubles[error.code()] = error
 
     def _check_reachable(self) -> None:
-        """Request the metadata; librdkafka alone would retry for the whole time-out."""
+        """Check the connection; raise early where librdkafka would retry until the time-out."""
         found = self._admin.describe_cluster(request_timeout=self.timeout_ms / 1000)
         while not found.done():
             self._admin.poll(LOOK_SECONDS)
@@ -105,11 +106,11 @@ class RemoteLog(Closable):
             f"no broker at {self.bootstrap} ({why}); is it running, and is this its address?"
         )
 
-    # -- for verbs -----------------------------------------------------------------------------
+    # -- requests ------------------------------------------------------------------------------
 
     @property
     def admin(self) -> Any:
-        """The librdkafka client for administration."""
+        """The librdkafka admin client."""
         if self.is_closed:
             raise ClosedError("log")
         return self._admin
@@ -119,9 +120,9 @@ class RemoteLog(Closable):
         return {"request_timeout": self.timeout_ms / 1000}
 
     def result(self, future: Any, *, topic: str | None = None, group: str | None = None) -> Any:
-        """The result of a request; raises its error, translated."""
+        """Return the result of a request, or raise its translated error."""
         with translated(topic=topic, group=group, to=self.bootstrap):
-            # librdkafka applies the time-out; the margin covers its own work.
+            # librdkafka applies the time-out; the margin covers its own overhead.
             try:
                 return future.result(2 * self.timeout_ms / 1000)
             except TimeoutError:
@@ -135,7 +136,7 @@ class RemoteLog(Closable):
         partitions: int | None = None,
         config: Mapping[str, object] | None = None,
     ) -> TopicInfo:
-        """Create a topic; the broker's num.partitions is the default."""
+        """Create a topic; `partitions` defaults to the broker's num.partitions."""
         settings = {key: kafka_text(key, value) for key, value in (config or {}).items()}
         wanted = confluent().admin.NewTopic(
             name, -1 if partitions is None else partitions, -1, config=settings
@@ -146,7 +147,7 @@ class RemoteLog(Closable):
         return self._wait_for(name, partitions or 1)
 
     def _wait_for(self, name: str, partitions: int) -> TopicInfo:
-        """Wait until the cluster's metadata shows a change."""
+        """Wait until the topic has this many partitions in the cluster's metadata."""
         deadline_ms = self.clock.monotonic_ms() + self.timeout_ms
         while True:
             try:
@@ -162,17 +163,17 @@ class RemoteLog(Closable):
             self._admin.poll(LOOK_SECONDS)
 
     def topics(self) -> list[str]:
-        """The names of all topics except internal ones."""
+        """Return the names of all topics except internal ones."""
         with translated(to=self.bootstrap):
             found = self.admin.list_topics(timeout=self.timeout_ms / 1000)
         return sorted(set(found.topics) - KAFKAS_OWN_TOPICS)
 
     def describe_topic(self, name: str) -> TopicInfo:
-        """Partitions, offsets and settings of a topic (settings only if permitted)."""
+        """Return the partitions, offsets and (if authorized) settings of a topic."""
         return self.describe_topics([name])[0]
 
     def describe_topics(self, names: Iterable[str]) -> list[TopicInfo]:
-        """Describe several topics, with as many requests as for one."""
+        """Describe several topics, using the same number of requests as for one."""
         wanted = list(names)
         if not wanted:
             return []
@@ -204,15 +205,15 @@ class RemoteLog(Closable):
         return {name: self.result(future, topic=name) for name, future in futures.items()}
 
     def topic_settings(self, name: str) -> dict[str, Value]:
-        """All settings of a topic, including defaults."""
+        """Return all settings of a topic, including defaults."""
         return {row.name: row.parsed() for row in self.topic_setting_rows(name)}
 
     def topic_setting_rows(self, name: str) -> list[RemoteSetting]:
-        """All settings of a topic with their origins."""
+        """Return all settings of a topic with their sources."""
         return self._settings.of_topics([name])[name]
 
     def broker_settings(self, node_id: int | None = None) -> list[RemoteSetting]:
-        """All settings of a broker (any, without `node_id`) with their origins."""
+        """Return all settings of a broker (by default the lowest id) with their sources."""
         return self._settings.of_broker(node_id)
 
     def alter_topic(
@@ -221,7 +222,7 @@ class RemoteLog(Closable):
         config: Mapping[str, object | None] | None = None,
         partitions: int | None = None,
     ) -> TopicInfo:
-        """Change settings (None restores the default) or add partitions."""
+        """Change settings (None resets a setting to its default) or add partitions."""
         self.partition_count(name)
         if config:
             self._settings.alter_topic(name, config)
@@ -249,11 +250,11 @@ class RemoteLog(Closable):
     # -- offsets -------------------------------------------------------------------------------
 
     def partition_count(self, topic: str) -> int:
-        """Number of partitions of a topic; raises `TopicNotFoundError`."""
+        """Return the number of partitions; raise `TopicNotFoundError` if the topic is unknown."""
         return len(self._metadata([topic])[topic].partitions)
 
     def offset_ranges(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
-        """(log start offset, end offset) of each partition."""
+        """Return the log start offset and the end offset of each partition."""
         spec = confluent().admin.OffsetSpec
         wanted = list(tps)
         starts = self._look_up(wanted, spec.earliest())
@@ -263,7 +264,7 @@ class RemoteLog(Closable):
     def offsets_at(
         self, tps: Iterable[TopicPartition], timestamp_ms: int
     ) -> dict[TopicPartition, int]:
-        """The first offset at or after a time; the end offset if there is none."""
+        """Return the first offset at or after a time in each partition, or else its end offset."""
         wanted = list(tps)
         spec = confluent().admin.OffsetSpec
         found = self._look_up(wanted, spec.for_timestamp(timestamp_ms))
@@ -291,7 +292,7 @@ class RemoteLog(Closable):
         partitioner: str = "murmur2",
         compression: str | None = None,
     ) -> RemoteProducer:
-        """Make a producer."""
+        """Create a producer."""
         self._check_open()
         producer = RemoteProducer(self, acks, partitioner, compression)
         self._open_things.add(producer)
@@ -306,7 +307,7 @@ class RemoteLog(Closable):
         assignors: Iterable[str] = ("range", "roundrobin"),
         max_poll_interval_ms: int = 300_000,
     ) -> RemoteConsumer:
-        """Make a consumer, alone or as a member of a group."""
+        """Create a consumer, either standalone or as a member of a group."""
         self._check_open()
         consumer = RemoteConsumer(
             self, topics, group, auto_offset_reset, auto_commit, assignors, max_poll_interval_ms
@@ -317,33 +318,33 @@ class RemoteLog(Closable):
     # -- groups --------------------------------------------------------------------------------
 
     def groups(self) -> list[str]:
-        """The names of all groups."""
+        """Return the names of all groups."""
         return self._groups.names()
 
     def describe_group(self, group: str) -> GroupDescription:
-        """State and members of a group; the protocol does not return its generation."""
+        """Return the state and members of a group; its generation is not available remotely."""
         return self._groups.describe(group)
 
     def committed_offsets(self, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The committed offsets of a group."""
+        """Return the committed offsets of a group."""
         return self._groups.committed_offsets(group)
 
     def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commit offsets of a group without members."""
+        """Commit offsets for a group that has no members."""
         self._groups.commit_offsets(group, offsets)
 
     def delete_group(self, group: str) -> None:
         """Delete an empty group and its committed offsets."""
         self._groups.delete(group)
 
-    # -- the end -------------------------------------------------------------------------------
+    # -- close ---------------------------------------------------------------------------------
 
     def _check_open(self) -> None:
         if self.is_closed:
             raise ClosedError("log")
 
     def close(self) -> None:
-        """Close all producers, consumers and connections; idempotent."""
+        """Close all producers, consumers and connections. This method is idempotent."""
         if self.is_closed:
             return
         for thing in list(self._open_things):

@@ -1,10 +1,10 @@
-"""Positions, ends and read-ahead of a remote consumer, by partition.
+"""The positions, end-of-partition states and read-ahead messages of a remote consumer.
 
-positions   the offset of the next record that poll returns; NO_POSITION if there is none
-committed   the committed offsets that are known
-moved       positions that the program changed and that librdkafka does not have yet
-at_end      partitions that reported their end after their last record
-ahead       messages that arrived while the consumer waited for something else
+positions   the offset of the next record that poll returns; NO_POSITION if it is undefined
+committed   the known committed offsets
+moved       partitions whose changed positions have not been passed to librdkafka yet
+at_end      partitions for which the end was reported after their last record
+ahead       messages that arrived while the consumer was waiting for something else
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from strandlog.client.remote.errors import confluent
 from strandlog.model import Record, TopicPartition
 
 NO_POSITION = -1
-UNSET_OFFSET = -1001  # librdkafka: the committed offset of the group
+UNSET_OFFSET = -1001  # librdkafka's value for the group's committed offset
 
 
 class Progress:
-    """The partitions of one consumer."""
+    """The read progress of one consumer, by partition."""
 
     def __init__(self) -> None:
         self.positions: dict[TopicPartition, int] = {}
@@ -30,7 +30,7 @@ class Progress:
         self.ahead: list[Any] = []
 
     def forget(self, tps: Iterable[TopicPartition]) -> None:
-        """Drop the state of partitions that are no longer assigned."""
+        """Discard the state of partitions that are no longer assigned."""
         gone = set(tps)
         for tp in gone:
             self.positions.pop(tp, None)
@@ -39,7 +39,7 @@ class Progress:
         self._drop(gone)
 
     def move(self, positions: dict[TopicPartition, int]) -> None:
-        """Change positions; drops messages that arrived before."""
+        """Change positions, and discard messages that have already arrived for those partitions."""
         self.positions |= positions
         self.moved |= positions.keys()
         self._drop(set(positions))
@@ -53,7 +53,7 @@ class Progress:
         return self.at_end >= self.positions.keys()
 
     def uncommitted(self) -> dict[TopicPartition, int]:
-        """Positions that differ from the committed offsets."""
+        """Return the positions that differ from the committed offsets."""
         return {
             tp: at
             for tp, at in self.positions.items()
@@ -61,7 +61,7 @@ class Progress:
         }
 
     def starts(self, tps: Iterable[TopicPartition]) -> list[Any]:
-        """The offsets at which librdkafka starts."""
+        """Return the partitions with the offsets at which librdkafka should start."""
         make = confluent().TopicPartition
         found = ((tp, self.positions[tp]) for tp in tps)
         return [make(*tp, UNSET_OFFSET if at == NO_POSITION else at) for tp, at in found]
@@ -69,11 +69,11 @@ class Progress:
     def records_of(
         self, messages: list[Any], on_event: Callable[[TopicPartition, Any], None]
     ) -> list[Record]:
-        """Convert messages to records and advance; passes other events to `on_event`."""
+        """Convert messages to records and advance the positions; pass events to `on_event`."""
         events = [message for message in messages if message.error() is not None]
         if events:
             messages = [message for message in messages if message.error() is None]
-        # tuple.__new__ directly: the constructor of Record would be a third of the whole cost.
+        # Call tuple.__new__ directly: Record's constructor would take a third of the total time.
         make = tuple.__new__
         records: list[Record] = [
             make(
@@ -95,13 +95,13 @@ class Progress:
             tp = TopicPartition(*pair)
             self.positions[tp] = offset + 1
             self.at_end.discard(tp)
-        # An end reported before some of these records is reported again after them.
+        # If an end was reported before some of these records, it will be reported again after them.
         for event in events:
             on_event(TopicPartition(event.topic(), event.partition()), event)
         return records
 
     def note_end(self, tp: TopicPartition, offset: int) -> None:
-        """A partition reached its end; there may be a gap before it."""
+        """Mark a partition as read to its end, which may follow a gap."""
         if offset >= self.positions.get(tp, offset + 1):
             self.positions[tp] = offset
             self.at_end.add(tp)

@@ -1,18 +1,18 @@
-"""Produces to a broker through librdkafka, which batches, compresses, retries and keeps the order.
+"""Produces to a broker through librdkafka, which batches, compresses, retries and preserves order.
 
-A send returns when all its records are acknowledged as `acks` says; the records of one `send_batch`
-wait together. Threads may share a producer: one waiting thread polls librdkafka for all.
+A send returns when all its records are acknowledged according to `acks`; `send_batch` waits once
+for all its records. Threads may share a producer: one waiting thread polls librdkafka for all.
 
 Differences from the embedded producer:
 
-    batches        librdkafka divides records into batches, so `send_batch` is not atomic. An error
-                   says how many records were written. Batches that are too large for the topic are
-                   sent again in halves; those records may follow others of the same call
-    no key         librdkafka chooses a random partition and keeps it for some milliseconds, for
-                   larger batches; with a key it is Java's murmur2 (or md5, fnv1a)
-    acks="all"     makes the producer idempotent: a retried batch is written once
-    timestamp 0    means "now" for librdkafka
-    acks=0         offsets are unknown: -1
+    batches        librdkafka divides records into batches, so `send_batch` is not atomic. Errors
+                   report how many records were written. Batches that are too large for the topic
+                   are split in half and resent, possibly after later records of the same call
+    no key         librdkafka chooses a random partition and keeps it for some milliseconds to form
+                   larger batches; with a key, it uses Java's murmur2 (or md5, fnv1a)
+    acks="all"     makes the producer idempotent: a retried batch is written only once
+    timestamp 0    is interpreted as "now" by librdkafka
+    acks=0         offsets are unknown and returned as -1
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ if TYPE_CHECKING:
     from strandlog.client.remote.log import RemoteLog
 
 BATCH_BYTES = 2 * 1024 * 1024
-SERVE_SECONDS = 0.1  # interval of checks for Ctrl-C
+SERVE_SECONDS = 0.1  # interval at which Ctrl-C is checked
 DELIVERY_TIMEOUT_MS = 30_000
 QUEUE_RECORDS = 500_000
 QUEUE_FULL = -184
 BULK_RECORDS = 20_000
-# produce_batch rejects other fields in a message, and ignores the partition of a message: it must
-# be given for the whole batch.
+# produce_batch rejects messages with other fields, and ignores the partition of a message, which
+# must be specified for the entire batch.
 _BULK_FIELDS = frozenset({"value", "key", "partition", "callback"})
 ANY_PARTITION = -1
 _VALUES = {bytes, type(None)}
@@ -63,14 +63,14 @@ LIBRDKAFKA_PARTITIONER = "murmur2"
 
 
 class Failure(NamedTuple):
-    """One record that was not written."""
+    """A record that was not written."""
 
     place: int
     error: Any
 
 
 class Deliveries(Sequence[RecordMetadata]):
-    """The results of one call, in order; filled by delivery reports."""
+    """The results of one call, in order, filled in by delivery reports."""
 
     def __init__(self, count: int) -> None:
         self._messages: list[Any] = [None] * count
@@ -115,7 +115,7 @@ def _metadata(message: Any) -> RecordMetadata:
 
 
 class RemoteProducer(Closable):
-    """Made by `RemoteLog.producer`. Threads may share it."""
+    """A producer, created by `RemoteLog.producer`. Threads may share it."""
 
     is_atomic = False
     batch_bytes = BATCH_BYTES
@@ -162,7 +162,7 @@ class RemoteProducer(Closable):
         partition: int | None = None,
         timestamp: int | None = None,
     ) -> RecordMetadata:
-        """Send one record; returns its topic, partition, offset and timestamp."""
+        """Send one record; return its topic, partition, offset and timestamp."""
         item = {
             "value": value,
             "key": key,
@@ -173,7 +173,7 @@ class RemoteProducer(Closable):
         return self.send_batch(topic, [item])[0]
 
     def send_batch(self, topic: str, records: Iterable[BatchItem]) -> Sequence[RecordMetadata]:
-        """Send many records and wait once; returns the metadata of each, in order.
+        """Send many records and wait for all of them; return their metadata in order.
 
         A record is a value, a (key, value) pair, or a mapping with `value` and optionally `key`,
         `headers`, `partition` and `timestamp`.
@@ -198,7 +198,7 @@ class RemoteProducer(Closable):
         return self.send_batch(topic, items_of(table))
 
     def _calls(self, topic: str, items: list[BatchItem]) -> list[dict[str, Any]]:
-        """The arguments of librdkafka's produce for each record."""
+        """Return the arguments to pass to librdkafka's `produce` for each record."""
         if topic not in self._counts:
             self._counts[topic] = self._log.partition_count(topic)
         kinds = set(map(type, items))
@@ -240,7 +240,7 @@ class RemoteProducer(Closable):
         return fields.partition
 
     def _grown(self, topic: str) -> int:
-        """Current number of partitions; librdkafka refreshes its metadata only now and then."""
+        """Return the current number of partitions, and make librdkafka refresh its metadata."""
         self._counts[topic] = self._log.partition_count(topic)
         with translated(topic=topic, to=self._log.bootstrap):
             self._producer.list_topics(topic, timeout=self._log.timeout_ms / 1000)
@@ -253,7 +253,7 @@ class RemoteProducer(Closable):
         indexes: list[int],
         deliveries: Deliveries,
     ) -> None:
-        """Send some of the records and wait for all of them."""
+        """Send the records at `indexes` and wait until all of them are acknowledged."""
         wanted = len(deliveries.answered) + len(indexes)
         fields = set().union(*calls)
         if "partition" not in fields and fields <= _BULK_FIELDS:
@@ -292,7 +292,7 @@ class RemoteProducer(Closable):
         indexes: list[int],
         deliveries: Deliveries,
     ) -> None:
-        """Bulk call, twice as fast; for records without headers and timestamps."""
+        """Send records without headers and timestamps in bulk, which is twice as fast."""
         for index in indexes:
             calls[index]["callback"] = partial(deliveries.answer, index)
         for begin in range(0, len(indexes), BULK_RECORDS):
@@ -307,7 +307,7 @@ class RemoteProducer(Closable):
     def _handle_rejected(
         self, topic: str, index: int, call: dict[str, Any], deliveries: Deliveries
     ) -> None:
-        """Send a record alone, or record its failure, if the queue did not accept it."""
+        """If the queue rejected a record, send it individually or report its failure."""
         error = call.pop("_error", None)
         if error is None:
             return
@@ -320,7 +320,7 @@ class RemoteProducer(Closable):
         while True:
             try:
                 self._producer.produce(topic, **call)
-            except BufferError:  # the queue is full: serve delivery reports
+            except BufferError:  # the queue is full: process delivery reports
                 self._serve()
             except confluent().KafkaException as error:
                 call["callback"](error.args[0], None)
@@ -328,14 +328,14 @@ class RemoteProducer(Closable):
             else:
                 return
 
-    # -- answers -------------------------------------------------------------------------------
+    # -- delivery reports ----------------------------------------------------------------------
 
     def _wait(self, deliveries: Deliveries, wanted: int) -> None:
         while len(deliveries.answered) < wanted:
             self._serve()
 
     def _serve(self) -> None:
-        """Serve delivery reports, or wait for the thread that does."""
+        """Process delivery reports, or wait for the thread that is processing them."""
         with self._serving:
             if self._is_served:
                 self._serving.wait(SERVE_SECONDS)
@@ -349,19 +349,19 @@ class RemoteProducer(Closable):
                 self._is_served = False
                 self._serving.notify_all()
 
-    # -- the end -------------------------------------------------------------------------------
+    # -- close ---------------------------------------------------------------------------------
 
     def _check_open(self) -> None:
         if self._is_closed or self._log.is_closed:
             raise ClosedError("producer")
 
     def flush(self) -> None:
-        """Wait until all records are acknowledged as `acks` says."""
+        """Wait until all records are acknowledged according to `acks`."""
         self._check_open()
         self._flush()
 
     def close(self) -> None:
-        """Close; idempotent. Records of an interrupted send are still sent."""
+        """Send the remaining records of interrupted sends, and close. This method is idempotent."""
         if not self._is_closed:
             self._is_closed = True
             self._flush()

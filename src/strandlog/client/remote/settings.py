@@ -1,8 +1,8 @@
-"""Topic and broker settings over the wire: DescribeConfigs and IncrementalAlterConfigs.
+"""Topic and broker settings of a cluster: DescribeConfigs and IncrementalAlterConfigs.
 
-Values are text in Kafka's format. Settings of strandlog's own tables are parsed, so that `1d` and
-`512MiB` work with any cluster and are returned as by an embedded log. Unknown or invalid settings
-are passed on unchanged: the broker decides.
+Values are strings in Kafka's format. Settings in strandlog's own tables are parsed, so that `1d`
+and `512MiB` work with any cluster and values have the same types as in an embedded log. Unknown or
+invalid settings are passed on unchanged, so that the broker can validate them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TOPIC_AUTHORIZATION_FAILED = 29
 
 
 class RemoteSetting(NamedTuple):
-    """One setting as a broker returns it. The value of a sensitive setting is None."""
+    """A setting as returned by a broker. The value of a sensitive setting is None."""
 
     name: str
     value: str | None
@@ -44,7 +44,7 @@ class RemoteSetting(NamedTuple):
 
     @property
     def is_changed(self) -> bool:
-        """Whether it is set for the topic itself."""
+        """Whether the setting is set for the topic itself."""
         return self.source_id == SOURCE_TOPIC
 
     def parsed(self) -> Value:
@@ -54,11 +54,11 @@ class RemoteSetting(NamedTuple):
         try:
             return TOPIC_SETTINGS[self.name].parse(text)
         except SettingError:
-            return text  # another broker allows more values
+            return text  # other brokers may allow more values
 
 
 def kafka_text(name: str, value: object) -> str:
-    """A value in Kafka's format, without units."""
+    """Return a value as a string in Kafka's format, without units."""
     if name in TOPIC_SETTINGS:
         try:
             setting = TOPIC_SETTINGS[name]
@@ -71,7 +71,7 @@ def kafka_text(name: str, value: object) -> str:
 
 
 class RemoteSettings:
-    """Reads and changes settings of a cluster."""
+    """Reads and changes the settings of a cluster."""
 
     def __init__(self, log: RemoteLog) -> None:
         self._log = log
@@ -79,9 +79,10 @@ class RemoteSettings:
     def of_topics(
         self, names: Iterable[str], *, skip_refused: bool = False
     ) -> dict[str, list[RemoteSetting]]:
-        """All settings of each topic, with one request.
+        """Return all settings of each topic, using one request.
 
-        A user may be permitted to read records but not settings; `skip_refused` omits those topics.
+        A user may be authorized to read records but not settings; with `skip_refused`, such topics
+        get an empty list.
         """
         kind = confluent().admin.ConfigResource.Type.TOPIC
         found = {}
@@ -109,7 +110,7 @@ class RemoteSettings:
         return {resource.name: future for resource, future in futures.items()}
 
     def alter_topic(self, name: str, config: Mapping[str, object | None]) -> None:
-        """Change settings; None restores the default."""
+        """Change settings; None resets a setting to its default."""
         admin = confluent().admin
         entries = [
             admin.ConfigEntry(

@@ -1,6 +1,6 @@
-"""Reads settings from file, environment and `--set`, without typer.
+"""Reads settings from the settings file, the environment and `--set`, without typer.
 
-Only this module touches the disk and the process; `config/` parses and resolves. It does not
+This module accesses the disk and the environment; `config/` only parses and resolves. It does not
 import typer, because `serve` starts without it.
 """
 
@@ -19,9 +19,9 @@ CONFIG_FILE_VARIABLE = "STRANDLOG_CONFIG"
 
 
 def read_file(path: str) -> Source:
-    """Read a settings file; its suffix names the format."""
-    from strandlog.config.sources.properties import read_properties  # noqa: PLC0415 - if there is one
-    from strandlog.config.sources.toml import read_toml  # noqa: PLC0415 - if there is one
+    """Read a settings file in the format that its suffix indicates."""
+    from strandlog.config.sources.properties import read_properties  # noqa: PLC0415 - if needed
+    from strandlog.config.sources.toml import read_toml  # noqa: PLC0415 - if needed
 
     readers = {".toml": read_toml, ".properties": read_properties}
     reader = readers.get(Path(path).suffix.lower())
@@ -41,7 +41,7 @@ def read_file(path: str) -> Source:
 
 
 def is_pair(text: str) -> bool:
-    """Whether the text is key=value."""
+    """Return whether a string has the form key=value."""
     name, separator, _ = text.partition("=")
     return bool(separator and name.strip())
 
@@ -55,7 +55,7 @@ def _options(given: Sequence[str]) -> Source:
 
 
 def read_configuration(file: str | None, given: Sequence[str]) -> Configuration:
-    """The settings from file, environment and `--set`, resolved."""
+    """Read and resolve the settings from the file, the environment and `--set`."""
     sources = [read_file(file)] if file else []
     sources += [read_environment(os.environ, known_names()), _options(given)]
     return resolve(sources)

@@ -1,7 +1,8 @@
 """Formats an error as one line for stderr, or as JSON.
 
-A `ConfigurationError` gives one line per problem. The library's `AlreadyOpenError` recommends
-`strandlog.read`; on the command line it names the owning process and the option to use instead.
+A `ConfigurationError` is printed as one line per problem. The message of `AlreadyOpenError`
+recommends `strandlog.read`, so the command line replaces it with a message that names the owning
+process and the option to use.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from strandlog.errors import AlreadyOpenError, ConfigurationError
 
 
 def failure_line(error: Exception, *, as_json: bool = False) -> str:
-    """The error and its notes."""
+    """Return the error and its notes on one line."""
     notes = tuple(getattr(error, "__notes__", ()))
     if as_json:
         text = "; ".join([_message(error), *notes])

@@ -1,12 +1,11 @@
-"""Limits on open files, and how many a broker needs.
+"""Computes how many open files a broker needs, and adjusts the limit or the settings.
 
-Each connection takes one file descriptor, each partition that is written takes one (up to
-log.max.open.files), and `RESERVED` are for everything else. `serve` raises its soft limit up to the
-hard one: distributions set the soft limit low for the sake of old programs.
+Each connection uses one file descriptor, each partition that is written to uses one (up to
+log.max.open.files), and `RESERVED` covers everything else. `serve` raises its soft limit, if
+necessary up to the hard limit, because distributions keep the soft limit low for old programs.
 
-A broker without free descriptors cannot write. If the system allows fewer than the settings add up
-to, `fit_to_limit` lowers the settings, those of connections first. With fewer than `MIN_ALLOWED`
-the broker does not start.
+A broker without free descriptors cannot write. If the system allows fewer than the settings need in
+total, `fit_to_limit` lowers the settings. With fewer than `MIN_ALLOWED`, the broker does not start.
 """
 
 from __future__ import annotations
@@ -24,26 +23,26 @@ MIN_ALLOWED = 256
 
 
 class Limits(NamedTuple):
-    """The soft and the hard limit of the process."""
+    """The soft and hard limits of the process."""
 
     soft: int
     hard: int
 
 
 def limits() -> Limits:
-    """The limits of this process; "unlimited" becomes a large number."""
+    """Return the limits of this process, with a large number for "unlimited"."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     unlimited = 2**31 - 1
     return Limits(*(unlimited if each == resource.RLIM_INFINITY else each for each in (soft, hard)))
 
 
 def required(settings: BrokerSettings) -> int:
-    """Descriptors that the broker needs to write to all its partitions."""
+    """Return the number of descriptors that the broker needs to write to all its partitions."""
     return settings.log_max_open_files + RESERVED
 
 
 def wanted(settings: BrokerSettings) -> int:
-    """Descriptors for `required` and every connection that the settings allow."""
+    """Return the number of descriptors for `required` and all connections that are allowed."""
     return (
         required(settings)
         + settings.max_connections
@@ -54,7 +53,7 @@ def wanted(settings: BrokerSettings) -> int:
 
 
 def fit_to_limit(settings: BrokerSettings, allowed: int) -> BrokerSettings:
-    """The settings, lowered so that together they need at most `allowed` descriptors.
+    """Lower the settings so that together they need at most `allowed` descriptors.
 
     Raises `TooFewDescriptorsError` if that is not enough for a broker.
     """
@@ -71,7 +70,7 @@ def fit_to_limit(settings: BrokerSettings, allowed: int) -> BrokerSettings:
     rest -= files
     http = min(settings.http_max_connections, rest // 5)
     grpc = min(settings.grpc_max_connections, rest // 5)
-    # Explicit values: the broker derives its settings from those again when a client changes one.
+    # These become explicit values, from which the broker recomputes its settings on every change.
     lowered: dict[str, Value] = {
         "log.max.open.files": files,
         "http.max.connections": http,
@@ -82,7 +81,7 @@ def fit_to_limit(settings: BrokerSettings, allowed: int) -> BrokerSettings:
 
 
 def raise_limit(settings: BrokerSettings) -> int:
-    """Raise the soft limit of this process as far as needed and allowed; returns it."""
+    """Raise the soft limit of this process as far as needed and allowed, and return it."""
     found = limits()
     target = min(wanted(settings), found.hard)
     if target > found.soft:

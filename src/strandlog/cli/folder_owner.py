@@ -1,8 +1,9 @@
 """Finds the process that owns a data folder.
 
-The owner holds a lock on `.lock`, which the kernel releases when the process ends. Linux lists
-locks by device and inode in /proc/locks. Where that does not help (another system, an owner outside
-this container), this module tries the lock itself and releases it at once.
+The owner holds a lock on `.lock`, which the kernel releases when the process exits. Linux lists
+locks by device and inode in /proc/locks. If the owner is not listed (on another operating system,
+or if it runs outside this container), this module tries to acquire the lock and releases it
+immediately.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from strandlog.storage.paths import LOCK, join
 
 
 def owner_of(files: Files, path: str) -> str:
-    """Describes the owner; "" if there is none."""
+    """Return a description of the owner, or "" if there is none."""
     lock = join(path, LOCK)
     if not files.exists(lock):
         return ""
@@ -35,7 +36,7 @@ def owner_of(files: Files, path: str) -> str:
 
 
 def listed_owner(locks: str, inode: int) -> int | None:
-    """The process that holds a lock on the file with this inode."""
+    """Return the id of the process that holds a lock on the file with this inode."""
     for line in locks.splitlines():
         fields = line.split()
         if len(fields) >= 6 and fields[1] == "FLOCK" and fields[5].endswith(f":{inode}"):

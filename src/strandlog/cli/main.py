@@ -1,6 +1,7 @@
-"""Command tree, lazy loading of commands, exit codes.
+"""The command tree, lazy loading of commands, and exit codes.
 
-The module of a command is imported when the command runs, so that `--help` and `node` start fast.
+The module of a command is imported only when the command runs, so that `--help` and `node` start
+fast.
 
     exit code   meaning                                      stderr
     0           success, or the reader of stdout closed it   nothing
@@ -8,7 +9,7 @@ The module of a command is imported when the command runs, so that `--help` and 
     2           invalid command line                         usage and the reason
     130         Ctrl-C                                       nothing
 
-Data goes to stdout, messages go to stderr.
+Data is written to stdout, messages to stderr.
 """
 
 from __future__ import annotations
@@ -55,16 +56,16 @@ EXAMPLES = """Examples:
 
 
 class RootCommand(TyperGroup):
-    """Imports only the command that runs; prints an error as one line."""
+    """A command group that imports only the command that runs, and prints errors on one line."""
 
     def __init__(self, **attrs: Any) -> None:
         super().__init__(**attrs)
         for name, (_, sentence) in COMMANDS.items():
-            # A placeholder: enough for help, completion and suggestions.
+            # A placeholder is enough for help, completion and suggestions.
             self.add_command(TyperCommand(name, help=sentence))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Replaces the placeholder by the command that is about to run."""
+        """Replace the placeholder with the command that is about to run."""
         name, command, rest = super().resolve_command(ctx, args)
         if command is not None and name is not None:
             module = importlib.import_module(COMMANDS[name][0])
@@ -90,7 +91,7 @@ def _fail(error: StrandlogError | OSError, *, as_json: bool) -> NoReturn:
 
 
 def _discard_stdout() -> None:
-    """The reader closed the pipe: flushing the rest at exit must not fail."""
+    """Redirect stdout to /dev/null, so that flushing it at exit does not fail."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, sys.stdout.fileno())
     os.close(null)
@@ -130,6 +131,6 @@ def root(
 def run(arguments: list[str]) -> None:
     """Run one command line; always raises SystemExit."""
     if isinstance(sys.stdout, TextIOWrapper):
-        # JSON is always UTF-8, and no file name or header may make printing fail.
+        # JSON is always UTF-8, and printing must not fail for any file name or header.
         sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
     typer.main.get_command(app).main(arguments, prog_name="strandlog", obj=RunState())

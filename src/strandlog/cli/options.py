@@ -1,16 +1,15 @@
-"""Options shared by commands, and opening the log they name.
+"""Options that commands share, and functions that open the log they refer to.
 
     -d DIR         a data folder   -b HOST:PORT   a broker (Kafka protocol; `-X` for librdkafka)
     STRANDLOG_DATA                 STRANDLOG_BOOTSTRAP
 
     owned      for commands that change something: opens the folder as its owner (raises
                `AlreadyOpenError` if another process owns it), or connects to the broker
-    readable   for commands that only read: opens the files of the folder, even while another
-               process owns it (and shows what that process has made durable), or connects to the
-               broker
+    readable   for commands that only read: reads the files of the folder, even while another
+               process owns it (then only durable records are visible), or connects to the broker
 
-Exactly one of -d and -b must be given; an option takes precedence over the environment. The body
-of a command is written once, against the protocols of `client/api.py`. Only
+Exactly one of -d and -b must be given; an option takes precedence over the environment. Commands
+use the protocols of `client/api.py`, so the same code works for folders and brokers. Only
 `owned(..., create=True)` creates a folder.
 """
 
@@ -34,7 +33,7 @@ from strandlog.config.resolve import Configuration
 from strandlog.errors import UnknownLayoutError
 from strandlog.storage.paths import META_PROPERTIES
 
-# Boxes and colours only on a terminal; in a pipe, help and usage errors are plain text.
+# Use boxes and colours only on a terminal; in a pipe, help and usage errors are plain text.
 MARKUP: Literal["rich"] | None = "rich" if sys.stdout.isatty() and sys.stderr.isatty() else None
 CONTEXT: dict[str, Any] = {"help_option_names": ["-h", "--help"]}
 DATA_VARIABLE = "STRANDLOG_DATA"
@@ -43,13 +42,13 @@ BOOTSTRAP_VARIABLE = "STRANDLOG_BOOTSTRAP"
 
 @dataclass(slots=True)
 class RunState:
-    """State of the running command that error handling needs."""
+    """The state of the running command that is needed for error handling."""
 
     is_json: bool = False
 
 
 def command_app(text: str, *, no_args_is_help: bool = True) -> typer.Typer:
-    """A typer application with the settings that all commands share."""
+    """Return a typer application with the settings that all commands share."""
     return typer.Typer(
         help=text,
         no_args_is_help=no_args_is_help,
@@ -140,7 +139,7 @@ class Target(NamedTuple):
 
 
 def target_of(data: str | None, bootstrap: str | None, client: list[str]) -> Target:
-    """The folder or broker that was given; a usage error for none or both."""
+    """Return the folder or broker to use; raise a usage error if neither or both are given."""
     if data and bootstrap:
         is_data_option = isinstance(data, CommandLineValue)
         if is_data_option == isinstance(bootstrap, CommandLineValue):
@@ -191,7 +190,7 @@ def _connected(target: Target) -> strandlog.RemoteLog:
 
 
 def settings_of(pairs: list[str], option: str = "-c") -> dict[str, str | None]:
-    """`key=value` options as a mapping; an empty value is None."""
+    """Parse `key=value` options into a mapping; an empty value becomes None."""
     settings: dict[str, str | None] = {}
     for pair in pairs:
         name, separator, value = pair.partition("=")
@@ -202,7 +201,7 @@ def settings_of(pairs: list[str], option: str = "-c") -> dict[str, str | None]:
 
 
 def ask(question: str, *, yes: bool, as_json: bool) -> None:
-    """Continue only after a yes: the option, or an answer on the terminal."""
+    """Ask for confirmation on the terminal, unless --yes is given; abort if it is refused."""
     if yes:
         return
     if as_json or not sys.stdin.isatty():
@@ -212,7 +211,7 @@ def ask(question: str, *, yes: bool, as_json: bool) -> None:
 
 
 def checked_pairs(given: Sequence[str] | None) -> list[str]:
-    """The values of `--set`; a usage error for one that is not key=value."""
+    """Return the values of `--set`; raise a usage error if one is not key=value."""
     for text in given or ():
         if not is_pair(text):
             raise typer.BadParameter(f"{text!r} is not key=value", param_hint="--set")
@@ -220,5 +219,5 @@ def checked_pairs(given: Sequence[str] | None) -> list[str]:
 
 
 def read_configuration(file: str | None, given: Sequence[str] | None) -> Configuration:
-    """The settings from file, environment and `--set`, resolved."""
+    """Read and resolve the settings from the file, the environment and `--set`."""
     return configuration.read_configuration(file, checked_pairs(given))

@@ -1,10 +1,10 @@
-"""Tables, JSON and progress bars.
+"""Prints tables, JSON and progress bars.
 
     on a terminal   rich tables and progress bars
     in a pipe       plain columns, two spaces apart, without colour, never truncated
-    with --json     one document; nothing else on stdout
+    with --json     one document, and nothing else on stdout
 
-Tables group digits and round sizes; JSON has exact values.
+Tables have grouped digits and rounded sizes; JSON has exact values.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def message(line: str) -> None:
 
 
 def shown(value: object) -> str:
-    """A table cell: a dash for None, digits grouped on a terminal."""
+    """Format a table cell: a dash for None, and grouped digits on a terminal."""
     if value is None:
         return "-"
     if isinstance(value, int) and not isinstance(value, bool):
@@ -102,7 +102,7 @@ def _print_rich(columns: Sequence[Column], rows: list[list[str]], title: str) ->
 
 
 def size_text(size_bytes: float) -> str:
-    """A size with its unit, rounded."""
+    """Format a size, rounded and with a unit."""
     if size_bytes < 1000:
         return f"{size_bytes:.0f} B"
     for unit in ("kB", "MB", "GB"):
@@ -113,7 +113,7 @@ def size_text(size_bytes: float) -> str:
 
 
 def time_text(timestamp_ms: int, precision: str = "milliseconds") -> str | None:
-    """A timestamp in UTC; None if it is out of range."""
+    """Format a timestamp in UTC; return None if it is out of range."""
     if not 0 <= timestamp_ms <= _LARGEST_MS:
         return None
     moment = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
@@ -121,13 +121,13 @@ def time_text(timestamp_ms: int, precision: str = "milliseconds") -> str | None:
 
 
 def counted(count: int, noun: str) -> str:
-    """`1 record`, `2 records`."""
+    """Return a count with its noun: `1 record`, `2 records`."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 @contextmanager
 def progress(title: str, total_bytes: int | None) -> Iterator[Callable[[int], None]]:
-    """A progress bar in bytes on stderr, if that is a terminal."""
+    """Show a progress bar on stderr if it is a terminal; yield a function that adds bytes."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return

@@ -1,9 +1,9 @@
-"""Parses a plain `serve` call without typer, and starts the server.
+"""Parses simple `serve` command lines without typer, and starts the server.
 
-Importing typer takes longer than starting the broker. `parse_plain` reads `serve [DATA]` with
-options of `PLAIN_OPTIONS` and `PLAIN_FLAGS`. For anything else (`--help`, another option, an
-invalid value) it returns None, and `commands/serve.py` parses the line with typer, which prints
-help and usage errors.
+Importing typer takes longer than starting the broker. `parse_plain` parses `serve [DATA]` with the
+options in `PLAIN_OPTIONS` and `PLAIN_FLAGS`. For anything else (`--help`, another option, an
+invalid value) it returns None. Then `commands/serve.py` parses the command line with typer, which
+prints help and usage errors.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class ServeArguments:
-    """The command line of `serve`; None for what was not given."""
+    """The arguments of `serve`; those that were not given are None."""
 
     data: str | None = None
     host: str | None = None
@@ -53,13 +53,13 @@ class ServeArguments:
 
 
 def _plain_port(text: str) -> int:
-    # A socket would silently take 99999 as 34463.
+    # A socket would silently treat 99999 as 34463.
     if not (text.isascii() and text.isdigit()) or int(text) > MAX_PORT:
         raise ValueError(text)
     return int(text)
 
 
-# Option: the attribute of ServeArguments that it sets, and the parser of its value.
+# Maps an option to the attribute of ServeArguments that it sets, and to the parser of its value.
 PLAIN_OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "--host": ("host", str),
     "--port": ("port", _plain_port),
@@ -73,7 +73,7 @@ PLAIN_FLAGS = {"--no-grpc": "no_grpc", "--no-http": "no_http"}
 
 
 def parse_plain(words: Sequence[str]) -> ServeArguments | None:
-    """Parse a plain call; None if typer must parse it."""
+    """Parse a simple command line; return None if typer must parse it."""
     arguments = ServeArguments(config=os.environ.get(CONFIG_FILE_VARIABLE) or None)
     rest = iter(words)
     has_data = False
@@ -140,7 +140,7 @@ def _fit_to_descriptors(settings: BrokerSettings) -> BrokerSettings:
 
 
 def _settings(arguments: ServeArguments, server: ServerSettings) -> ServerSettings:
-    """The server settings with what the command line overrides."""
+    """Return the server settings with the overrides from the command line."""
     listen, advertised = server.listen, server.advertised
     if arguments.host is not None:
         listen = listen._replace(host=arguments.host)
@@ -157,7 +157,7 @@ def _settings(arguments: ServeArguments, server: ServerSettings) -> ServerSettin
 
 
 def _side(configured: Address | None, port: int | None, is_off: bool) -> Address | None:
-    """The address of a listener besides Kafka's; None if it is disabled."""
+    """Return the address of the HTTP or gRPC listener, or None if it is disabled."""
     if is_off or (port is not None and port < 0):
         return None
     if port is None:
@@ -176,7 +176,7 @@ def _listener(arguments: ServeArguments, server: ServerSettings) -> str | None:
 def _command_line_settings(
     arguments: ServeArguments, server: ServerSettings
 ) -> dict[str, ResolvedSetting]:
-    """Settings given as DATA or by an option other than --set; they take precedence."""
+    """Return the settings given as DATA or by options other than --set; they take precedence."""
     given: dict[str, tuple[Value | None, str]] = {
         "log.dirs": (arguments.data, "DATA"),
         "listeners": (_listener(arguments, server), "--host, --port"),
@@ -194,7 +194,7 @@ def _command_line_settings(
 def serve(arguments: ServeArguments) -> None:
     """Run the broker until SIGTERM or SIGINT."""
     try:
-        import uvloop  # noqa: PLC0415 - an extra
+        import uvloop  # noqa: PLC0415 - needs an extra
 
         from strandlog.server.app import ServerOptions, run_until_stopped  # noqa: PLC0415 - needs extras
         from strandlog.server.listeners import listener_configs  # noqa: PLC0415 - the same

@@ -1,8 +1,8 @@
 """The `strandlog config` commands: show, topic, check.
 
-`show` prints every setting that `serve` would start with, and its origin; with -b the settings of a
-running broker (strandlog or Kafka) and the origin that the broker reports. `topic` prints the
-settings of a topic. `check` reads one file and lists all its problems by line.
+`show` prints every setting that `serve` would start with, and its origin. With -b it prints the
+settings of a running broker (strandlog or Kafka) and the origin that the broker reports. `topic`
+prints the settings of a topic. `check` reads one file and lists all its problems by line.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from strandlog.config.tables.topic import TOPIC_SETTINGS
 
 app = command_app("Show settings and their origin; check a settings file.")
 
-# Not from STRANDLOG_BOOTSTRAP: without -b, `show` is about `serve` and not about a broker.
+# STRANDLOG_BOOTSTRAP is ignored: without -b, `show` must print the settings of `serve`.
 RunningBroker = Annotated[
     str | None,
     typer.Option(

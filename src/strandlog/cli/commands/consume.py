@@ -2,13 +2,13 @@
 
 Without -g nothing is committed, and -d reads the files even while another process owns the folder.
 With -g the folder is opened as its owner. Offsets are committed after the records are written to
-stdout, so records that the reader of stdout did not get are not committed.
+stdout, so records that could not be written are not committed.
 
-    -e      stop at the end offsets that the partitions had at the start
-    -n N    stop after N records
-    else    wait for more, until Ctrl-C or until the reader closes stdout
+    -e           stop at the end offsets that the partitions had at the start
+    -n N         stop after N records
+    otherwise    wait for more records, until Ctrl-C or until the reader closes stdout
 
-An unreadable batch ends the command with an error that names the batch, unless --skip-unreadable.
+With an unreadable batch the command fails and names the batch, unless --skip-unreadable is given.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ class _Reader:
                     raise
 
     def _move_past(self, error: CorruptSegmentError | UndecodableBatchError) -> bool:
-        """Seek past the batch that an error names; False if that is not possible."""
+        """Seek past the batch that an error refers to; return False if that is not possible."""
         for tp in self.consumer.assignment:
             position = self.consumer.position(*tp)
             if self._concerns(tp, error) and position < (error.resume_offset or 0):
@@ -192,13 +192,13 @@ def _copy(
 
 
 def _is_done(consumer: AnyConsumer, ends: dict[int, int]) -> bool:
-    """Whether all records that existed at the start are printed."""
-    # Other members of the group may have some of the partitions.
+    """Return whether all records that existed at the start have been printed."""
+    # Some of the partitions may be assigned to other members of the group.
     return all(consumer.position(*tp) >= ends.get(tp.partition, 0) for tp in consumer.assignment)
 
 
 def _partitions(log: ReadableLog, topic: str, wanted: list[int]) -> list[PartitionInfo]:
-    """The partitions to read."""
+    """Return the partitions to read."""
     infos = {info.partition: info for info in log.describe_topic(topic).partitions}
     for number in wanted:
         if number not in infos:

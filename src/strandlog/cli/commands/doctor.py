@@ -4,8 +4,8 @@
     DATA            the folder, its disk, its owner, its last shutdown
     -b HOST:PORT    the broker as clients see it from here, including advertised addresses
 
-Each check reports ok, warn or fail, what it found and what to do. The doctor changes nothing and
-reads no log. Exit code 1 if a check fails.
+Each check reports ok, warn or fail, what it found and what to do. The doctor does not modify data
+and does not read logs. The exit code is 1 if a check fails.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def _examine(
 
 
 def _settings(config: str | None, given: list[str] | None) -> tuple[Configuration, Check]:
-    """The valid settings, and the check that reports the others."""
+    """Return the valid settings, and a check that reports the invalid ones."""
     try:
         configuration = read_configuration(config, given)
     except ConfigurationError as error:
@@ -121,7 +121,7 @@ def _settings(config: str | None, given: list[str] | None) -> tuple[Configuratio
 
 
 def _folder_of(configuration: Configuration, *, is_wanted: bool) -> str | None:
-    """The folder that `serve` would use, if it is configured or exists."""
+    """Return the folder that `serve` would use, if it is configured or exists."""
     chosen = configuration.chosen["log.dirs"]
     path = str(chosen.value)
     is_named = not chosen.is_default or os.path.isdir(path)

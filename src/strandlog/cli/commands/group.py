@@ -38,7 +38,7 @@ Name = Annotated[str, typer.Argument(metavar="GROUP", help="Group name.")]
 
 
 class Reset(NamedTuple):
-    """The reset of one partition."""
+    """The offset reset of one partition."""
 
     tp: TopicPartition
     committed: int | None
@@ -197,7 +197,7 @@ def _summary(log: ReadableLog, name: str) -> dict[str, Any]:
 
 
 def _assigned_partitions(member: MemberDescription) -> list[TopicPartition]:
-    """The partitions of a member; none if the assignment has an unknown format."""
+    """Return the partitions of a member, or none if the assignment has an unknown format."""
     try:
         return sorted(decode_assignment(member.assignment).partitions)
     except DataError:
@@ -207,7 +207,7 @@ def _assigned_partitions(member: MemberDescription) -> list[TopicPartition]:
 def _lag_rows(
     log: ReadableLog, group: GroupDescription, offsets: Mapping[TopicPartition, OffsetAndMetadata]
 ) -> list[dict[str, Any]]:
-    """Per partition: committed offset, end offset, lag and the member that reads it."""
+    """Return a row per partition with committed offset, end offset, lag and assigned member."""
     owners = {
         tp: member.member_id for member in group.members for tp in _assigned_partitions(member)
     }
@@ -217,7 +217,7 @@ def _lag_rows(
         try:
             infos = log.describe_topic(topic).partitions
         except TopicNotFoundError:
-            continue  # deleted since
+            continue  # the topic has been deleted
         ends.update({TopicPartition(topic, info.partition): info.end_offset for info in infos})
     rows = []
     for tp in partitions:
@@ -238,7 +238,7 @@ def _lag_rows(
 
 
 def _resets(log: ReadableLog, name: str, topics: list[str], start: StartOffset) -> list[Reset]:
-    """The new offset of each partition. With `topics` the group need not exist yet."""
+    """Return the new offset of each partition. If `topics` is given, the group need not exist."""
     if not topics:
         log.describe_group(name)
     offsets = log.committed_offsets(name)
@@ -258,7 +258,7 @@ def _resets(log: ReadableLog, name: str, topics: list[str], start: StartOffset) 
 
 
 def _partitions_of(log: ReadableLog, argument: str) -> list[TopicPartition]:
-    """All partitions of a topic for `T`, one for `T:P`."""
+    """Return all partitions of a topic for `T`, or one partition for `T:P`."""
     topic, colon, digits = argument.partition(":")
     if not colon:
         infos = log.describe_topic(topic).partitions
@@ -271,7 +271,7 @@ def _partitions_of(log: ReadableLog, argument: str) -> list[TopicPartition]:
 
 
 def _infos(log: ReadableLog, tps: list[TopicPartition]) -> dict[TopicPartition, PartitionInfo]:
-    """The description of each partition."""
+    """Return the description of each partition."""
     topics = {tp.topic: log.describe_topic(tp.topic).partitions for tp in tps}
     for tp in tps:
         if tp.partition >= len(topics[tp.topic]):

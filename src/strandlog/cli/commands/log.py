@@ -1,8 +1,8 @@
 """The `strandlog log` commands: verify, dump, stats.
 
-They only read files and are safe while another process owns the folder. `verify` checks all files
-against each other (storage/readonly) and exits with 1 on damage. An incomplete last batch is not
-damage: the owner is appending it, or died while it did.
+They only read files and are safe to use while another process owns the folder. `verify` checks that
+all files are intact and consistent (storage/readonly), and exits with 1 if there is damage. An
+incomplete last batch is not damage: the owner is appending it, or crashed while appending it.
 """
 
 from __future__ import annotations
@@ -76,11 +76,11 @@ def _look(
         except FileNotFoundError:
             if files.exists(folder):
                 raise
-            # its topic was deleted meanwhile
+            # its topic has just been deleted
 
 
 def _state_findings(files: Files, path: str, folders: list[str]) -> list[Finding]:
-    """Damage of the files that all partitions share; a partition's folder has none."""
+    """Check the files that all partitions share; the folder of a single partition has none."""
     if folders == [path]:
         return []
     identity, catalog = join(path, META_PROPERTIES), join(path, CATALOG_FILE)
@@ -109,7 +109,7 @@ def _state_findings(files: Files, path: str, folders: list[str]) -> list[Finding
 def _log_bytes(files: Files, folders: list[str]) -> int:
     total = 0
     for folder in folders:
-        with suppress(FileNotFoundError):  # its topic was deleted meanwhile
+        with suppress(FileNotFoundError):  # its topic has just been deleted
             names = files.list_dir(folder)
             total += sum(size for name, size in names.items() if name.endswith(LOG_SUFFIX))
     return total

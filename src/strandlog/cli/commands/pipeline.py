@@ -6,9 +6,9 @@
 
 `run` shows a live table of the queries on a terminal; otherwise it prints a line for each
 micro-batch, on stderr, or as JSON on stdout with --json. Ctrl-C and SIGTERM stop the pipeline with
-exit code 0. If a query fails, `run` prints the reason and the path of Spark's log: exit code 1.
+exit code 0. If a query fails, `run` prints the reason and the path of Spark's log and exits with 1.
 
-Running is the work of spark/pipeline/runner.py; this module parses arguments and prints.
+spark/pipeline/runner.py runs the pipeline; this module parses arguments and prints.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The `strandlog produce` command.
 
-The lines of each read are sent at once, one batch per partition: a file in large batches, a slow
-pipe line by line. A batch that is too large is halved until it fits (with -b the producer does
-that). Each batch is acknowledged as `--acks` says before the next read, so after an error all lines
-before it are written, and the error says how many.
+All lines of one read are sent together, in one batch per partition: a file is sent in large
+batches, a slow pipe line by line. A batch that is too large is halved until it fits (with -b, the
+producer does that). Each batch is acknowledged according to `--acks` before the next read. So after
+an error, all lines before the failed one have been written, and the message says how many.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class Sender:
         self._producer = producer
 
     def send_lines(self, source: BinaryIO, encode: Encode, advance: Callable[[int], None]) -> None:
-        """Send all lines of the source; after an error, all lines before it are sent."""
+        """Send all lines of the source. If a line is invalid, send those before it and raise."""
         number = 0
         try:
             for lines in read_lines(source, self._producer.batch_bytes):
@@ -169,12 +169,12 @@ class Sender:
 
 
 def read_lines(source: BinaryIO, read_bytes: int) -> Iterator[list[bytes]]:
-    """The lines that each read of the source completes, without line ends."""
+    """Yield the lines that each read of the source completes, without line terminators."""
     begun: list[bytes] = []
     begun_bytes = 0
     read = getattr(
         source, "read1", source.read
-    )  # read1 returns what is available without waiting for more
+    )  # read1 returns the available bytes without waiting for more
     while chunk := read(read_bytes):
         first, *others = chunk.split(b"\n")
         begun.append(first)
@@ -198,7 +198,7 @@ def _encoder(
     *,
     as_json: bool,
 ) -> Encode:
-    """Converts a line to an item of `send_batch`; the simplest form that the options allow."""
+    """Return a function that converts a line to the simplest item that `send_batch` accepts."""
     extra: dict[str, Any] = {"headers": tuple(_header(pair) for pair in headers)} if headers else {}
     if partition is not None:
         extra["partition"] = partition
@@ -225,7 +225,7 @@ def _encoder(
 
 
 def _with_defaults(item: dict[str, Any], extra: dict[str, Any]) -> dict[str, Any]:
-    """Headers of the options come first; the partition of the line takes precedence."""
+    """Add headers and partition from the options; the line's own partition takes precedence."""
     item["headers"] = extra.get("headers", ()) + item["headers"]
     if item["partition"] is None:
         item["partition"] = extra.get("partition")
@@ -248,7 +248,7 @@ def _header(pair: str) -> tuple[str, bytes | None]:
 
 
 def _progress(source: BinaryIO, topic: str) -> AbstractContextManager[Callable[[int], None]]:
-    """A progress bar; none if input comes from a terminal or stderr is no terminal."""
+    """Show a progress bar, unless stdin is a terminal or stderr is not a terminal."""
     if source.isatty() or not sys.stderr.isatty():
         return nullcontext(lambda _: None)
     status = os.fstat(source.fileno())

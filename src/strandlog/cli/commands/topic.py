@@ -176,7 +176,7 @@ def delete(
 
 
 def summary(topic: TopicInfo) -> dict[str, Any]:
-    """The JSON document of a topic in a list."""
+    """Return the JSON document of a topic in a list."""
     return {
         "name": topic.name,
         "topic_id": topic.topic_id,
@@ -194,7 +194,7 @@ def _print_result(topic: TopicInfo, verb: str, *, as_json: bool) -> None:
 
 
 def _record_count(topic: TopicInfo) -> int:
-    """An upper bound, because compaction leaves gaps."""
+    """Return an upper bound of the number of records: compaction leaves gaps."""
     return sum(partition.end_offset - partition.start_offset for partition in topic.partitions)
 
 
@@ -212,7 +212,7 @@ def _size_text(size_bytes: int | None) -> str | None:
 
 
 def _texts(config: dict[str, Value]) -> dict[str, str]:
-    """Settings in Kafka's format; another broker may have settings that strandlog lacks."""
+    """Format settings as Kafka does; other brokers may have settings that strandlog lacks."""
     return {
         key: TOPIC_SETTINGS[key].format(value) if key in TOPIC_SETTINGS else str(value)
         for key, value in config.items()

@@ -1,7 +1,7 @@
-"""Checks of a data folder: disk, permissions, fsync time, owner, last shutdown, visible damage.
+"""Checks a data folder: disk, permissions, fsync time, owner, last shutdown, visible damage.
 
 The checks do not open the folder as its owner. They write and remove one small file, to see whether
-that works and how long an fsync takes. They read no batches; `strandlog log verify` does.
+that works and how long an fsync takes. They do not read any batches; `strandlog log verify` does.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NETWORK_SYSTEMS = ("nfs", "cifs", "smb", "9p", "fuse.sshfs", "glusterfs", "ceph"
 
 
 def check_folder(path: str, min_free_bytes: int) -> Iterator[Check]:
-    """All checks of one folder; stops if the folder cannot be opened at all."""
+    """Run all checks of a folder; stop early if its layout is not valid or cannot be read."""
     files = DiskFiles()
     try:
         check_layout(files, path)
@@ -74,7 +74,7 @@ def _nearest_parent(path: str) -> str:
 
 
 def check_space(path: str, found: os.statvfs_result, min_free_bytes: int) -> Check:
-    """Checks free space and free inodes."""
+    """Check free space and free inodes."""
     free = found.f_bavail * found.f_frsize
     total = max(1, found.f_blocks * found.f_frsize)
     seen = f"{size_text(free)} of {size_text(total)} free ({100 * free // total} %)"
@@ -102,7 +102,7 @@ def _mounts() -> str:
 
 
 def file_system_of(path: str, mounts: str) -> str:
-    """The type of the file system that holds a path; "" if it is unknown."""
+    """Return the type of the file system that contains a path, or "" if it is unknown."""
     best, kind = "", ""
     real = os.path.realpath(path)
     for line in mounts.splitlines():
@@ -117,7 +117,7 @@ def file_system_of(path: str, mounts: str) -> str:
 
 
 def check_file_system(path: str, kind: str) -> Check:
-    """Checks that the file system keeps data that was fsynced."""
+    """Check that the type of the file system does not put fsynced data at risk."""
     name = "file system"
     if kind in MEMORY_SYSTEMS:
         advice = "use a folder on a disk, except for tests"
@@ -160,7 +160,7 @@ def _write_check(files: DiskFiles, home: str) -> Check:
 
 
 def check_fsyncs(times_ms: list[float]) -> Check:
-    """Checks the time of an fsync, which every acks=all producer waits for."""
+    """Check the duration of an fsync, which every acks=all producer waits for."""
     median, worst = statistics.median(times_ms), max(times_ms)
     seen = f"{counted(len(times_ms), 'fsync')}: median {median:.1f} ms, worst {worst:.1f} ms"
     if median > SLOW_FSYNC_MS:
@@ -193,7 +193,7 @@ def _state_checks(files: DiskFiles, path: str) -> Iterator[Check]:
 
 
 def _damage_check(files: DiskFiles, path: str) -> Check:
-    """Damage that is visible without reading logs: state files, and files set aside."""
+    """Check for damage that is visible without reading logs: in state files, or files set aside."""
     seen = [
         f"{finding.path}: {finding.text}"
         for finding in verify_state(files, path, [CATALOG_FILE])
@@ -217,7 +217,7 @@ def _damage_check(files: DiskFiles, path: str) -> Check:
 def _listings(files: DiskFiles, path: str) -> Iterator[tuple[str, dict[str, int]]]:
     yield path, files.list_dir(path)
     for folder in partition_folders(files, path):
-        with suppress(FileNotFoundError):  # its topic was deleted meanwhile
+        with suppress(FileNotFoundError):  # its topic has just been deleted
             yield folder, files.list_dir(folder)
 
 
@@ -225,7 +225,7 @@ def _listings(files: DiskFiles, path: str) -> Iterator[tuple[str, dict[str, int]
 
 
 def newest_times_ms(path: str) -> tuple[int | None, int | None]:
-    """The newest modification time of a log file, and the newest timestamp in an index."""
+    """Return the latest modification time of a log file and the latest timestamp in an index."""
     files = DiskFiles()
     written: list[int] = []
     stamped: list[int] = []

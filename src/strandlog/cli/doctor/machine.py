@@ -1,4 +1,4 @@
-"""Checks of the machine: Python, extras, file descriptors, clock."""
+"""Checks the machine: Python, extras, file descriptors, clock."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _EXTRA = re.compile(r"^([A-Za-z0-9._-]+)(\[[^\]]*\])?[^;]*(?:;.*extra\s*==\s*['\
 
 
 def check_python() -> Check:
-    """Reports the Python version."""
+    """Report the Python version."""
     python = f"{platform.python_implementation()} {platform.python_version()}"
     return ok("python", f"strandlog {__version__} on {python}, {platform.system()}")
 
 
 def check_extras() -> Check:
-    """Reports the extras whose packages are installed."""
+    """Report which extras have all their packages installed."""
     try:
         requirements = importlib.metadata.requires("strandlog") or []
     except importlib.metadata.PackageNotFoundError:
@@ -50,7 +50,7 @@ def check_extras() -> Check:
 
 
 def _parsed(requirements: list[str]) -> list[tuple[str, str]]:
-    """(distribution, extra or "") of each requirement."""
+    """Return a pair (distribution, extra or "") for each requirement."""
     matches = (_EXTRA.match(each) for each in requirements)
     return [(match[1], match[3] or "") for match in matches if match]
 
@@ -72,7 +72,7 @@ def _is_installed(distribution: str) -> bool:
 
 
 def check_descriptors(found: Limits, settings: BrokerSettings) -> Check:
-    """Checks the limit on open files; `serve` raises the soft limit itself."""
+    """Check the hard limit on open files; `serve` raises the soft limit itself."""
     name = "file descriptors"
     least, most = required(settings), wanted(settings)
     seen = f"limit {found.hard} (soft limit {found.soft}), the settings need up to {most}"
@@ -88,7 +88,7 @@ def check_descriptors(found: Limits, settings: BrokerSettings) -> Check:
 
 
 def check_clock(now_ms: int, newest_file_ms: int | None, newest_record_ms: int | None) -> Check:
-    """Checks the clock against the times on disk."""
+    """Compare the clock with file times and record timestamps on disk."""
     shown = time_text(now_ms, "seconds") or f"{now_ms} ms"
     set_it = "set the clock (timedatectl set-ntp true, or chrony), then run the doctor again"
     if now_ms < EARLIEST_SANE_MS:
@@ -113,7 +113,7 @@ def check_clock(now_ms: int, newest_file_ms: int | None, newest_record_ms: int |
 
 
 def check_jump(wall_ms: int, monotonic_ms: int) -> Check:
-    """Checks that the wall clock ran as fast as the monotonic clock during the other checks."""
+    """Compare the wall clock with the monotonic clock, to detect a jump during the checks."""
     apart_ms = abs(wall_ms - monotonic_ms)
     if apart_ms > JUMP_MS:
         return warn(

@@ -1,8 +1,9 @@
-"""Checks of a broker seen from here, as a client sees it.
+"""Checks a broker from this machine, the way a client sees it.
 
-A client connects twice: to the address it was given, then to the advertised address that the broker
-returns in Metadata. If the second is wrong, everything looks fine at first and then times out. So
-the doctor resolves and connects to each advertised address, and compares the cluster id.
+A client connects twice: to the bootstrap address, and then to the advertised address that the
+broker returns in Metadata. If the second is wrong, the first connection succeeds, and then requests
+time out. So the doctor resolves and connects to each advertised address, and compares the cluster
+id.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class NotKafkaError(Exception):
 
 
 def check_bootstrap(bootstrap: str) -> Iterator[Check]:
-    """Checks all addresses of a comma-separated list of HOST:PORT."""
+    """Check all addresses in a comma-separated list of HOST:PORT."""
     responds = False
     for text in bootstrap.split(","):
         host, _, port = text.strip().rpartition(":")
@@ -56,7 +57,7 @@ def check_bootstrap(bootstrap: str) -> Iterator[Check]:
         checks = list(_check_broker(host.strip("[]"), int(port)))
         responds |= any(each.name == "protocol" and each.verdict != "fail" for each in checks)
         yield from checks
-    if responds:  # otherwise a client would only time out
+    if responds:  # otherwise the client would only time out
         yield _check_client(bootstrap)
 
 
@@ -94,7 +95,7 @@ def _check_broker(host: str, port: int) -> Iterator[Check]:
 
 
 def _reach(host: str, port: int) -> socket.socket | Check:
-    """Connect, or return the failed check."""
+    """Return a connection, or the failed check."""
     where = f"{host}:{port}"
     try:
         connection = socket.create_connection((host, port), CONNECT_S)
@@ -134,7 +135,7 @@ def _ask(connection: socket.socket, api_key: int, version: int, body: bytes) -> 
 
 
 def _timed_count(connection: socket.socket) -> tuple[float, int]:
-    """(response time in ms, number of APIs that the broker supports)."""
+    """Return the response time in ms and the number of APIs that the broker supports."""
     began = time.perf_counter()
     count = _count_apis(_ask(connection, *API_VERSIONS_V0, b""))
     return 1000 * (time.perf_counter() - began), count
@@ -204,7 +205,7 @@ def _check_advertised(
 
 
 def advertised_mistake(bootstrap_host: str, advertised_host: str) -> str:
-    """Why an advertised host cannot work in any network; "" if it can."""
+    """Return why an advertised host cannot work for remote clients, or "" if it can."""
     if advertised_host in EVERY_ADDRESS:
         return "the wildcard address is not an address that clients can connect to"
     if is_loopback(advertised_host) and not is_loopback(bootstrap_host):
@@ -213,7 +214,7 @@ def advertised_mistake(bootstrap_host: str, advertised_host: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host is a loopback address."""
+    """Return whether a host is a loopback address."""
     if host.lower() == "localhost":
         return True
     try:
@@ -226,7 +227,7 @@ def is_loopback(host: str) -> bool:
 
 
 def _check_client(bootstrap: str) -> Check:
-    """Lists topics through librdkafka, if it is installed."""
+    """List the topics with librdkafka, if it is installed."""
     name = "client"
     try:
         from confluent_kafka import KafkaException  # noqa: PLC0415 - may be missing

@@ -1,8 +1,8 @@
 """The result of one check.
 
-ok     no problem
-warn   works, with a risk or a limitation
-fail   does not work; exit code 1
+ok     there is no problem
+warn   it works, but with a risk or a limitation
+fail   it does not work; the exit code is 1
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ Verdict = Literal["ok", "warn", "fail"]
 
 
 class Check(NamedTuple):
-    """Name and verdict of a check, what it found, and what to do."""
+    """The name and verdict of a check, what it found, and what to do about it."""
 
     name: str
     verdict: Verdict

@@ -1,11 +1,11 @@
-"""Prints batches, records and index entries of one file, as text or as JSON lines.
+"""Prints the batches, records or index entries of one file, as text or as JSON lines.
 
-    .log                      batches, damaged ranges, and the records of batches
+    .log                      batches, damaged ranges, and optionally the records
     .index, .timeindex        entries
     .snapshot                 producers
 
-The suffix names the type of the file; a state suffix after it (`.deleted`, `.swap`, `.damaged`) is
-ignored.
+The suffix determines the type of the file; a state suffix after it (`.deleted`, `.swap`,
+`.damaged`) is ignored.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def _snapshot_items(files: Files, path: str) -> Iterator[Item]:
 
 
 def _as_text(item: Item) -> str:
-    """An item as one line."""
+    """Format an item as one line of text."""
     match item["kind"]:
         case "batch":
             return _batch_text(item)

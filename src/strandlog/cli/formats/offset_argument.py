@@ -1,12 +1,12 @@
-"""Parses offsets given on the command line.
+"""Parses offset arguments of the command line.
 
 beginning, earliest   the log start offset
 end, latest           the end offset
 42                    that offset
 -10                   ten offsets before the end of each partition
-@1700000000000        the first record at or after a time: Unix milliseconds,
-@2026-11-15T12:00Z    ISO 8601 (local time without a zone),
-@-15m                 or that long ago (ms, s, m, h, d)
+@1700000000000        the first record at or after a time, given in Unix milliseconds,
+@2026-11-15T12:00Z    in ISO 8601 (local time if it has no zone),
+@-15m                 or as a duration before now (ms, s, m, h, d)
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ FORMS = "beginning, end, OFFSET, -N (N before the end) or @TIME (ms, ISO 8601 or
 
 
 class StartOffset(NamedTuple):
-    """A parsed offset argument; it applies to any partition."""
+    """A parsed offset argument, which can be applied to any partition."""
 
     kind: Literal["beginning", "end", "offset", "last", "time"]
     value: int = 0
 
 
 def parse_offset(text: str) -> StartOffset:
-    """Parse an offset argument; a usage error if it has none of the forms."""
+    """Parse an offset argument; raise a usage error if it is invalid."""
     if text in ("beginning", "earliest"):
         return StartOffset("beginning")
     if text in ("end", "latest"):
@@ -66,9 +66,9 @@ def seek(
     *,
     is_strict: bool = False,
 ) -> None:
-    """Seek a consumer in the given partitions of a topic.
+    """Move a consumer to the target offset in the given partitions of a topic.
 
-    An offset outside the range of a partition becomes the nearest valid one, unless `is_strict`.
+    An out-of-range offset is replaced by the nearest valid one, unless `is_strict` is set.
     """
     if target.kind == "time":
         consumer.seek_to_time(target.value)

@@ -1,8 +1,9 @@
-"""Live table of running queries: one line per query, updated in place.
+"""A live table of running queries, with one line per query, updated in place.
 
 Rows and late rows are totals since the start; late rows arrived after the watermark and were
-dropped. Rows per second and the duration are those of the last micro-batch with rows. Lag is the
-number of records that are not processed yet, state the number of rows that joins and windows keep.
+dropped. Rows per second and the duration refer to the last micro-batch that had rows. Lag is the
+number of records that have not been processed yet, and state is the number of rows that joins and
+windows keep.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from strandlog.spark.monitoring.progress import QueryReport
 
 GAP = 3  # spaces between two columns
-MIN_NAME_WIDTH = 12  # names are not truncated further than this
+MIN_NAME_WIDTH = 12  # names are not truncated to less than this
 COLUMNS = ("batch", "rows", "rows/s", "lag", "state", "late", "duration")
 
 
@@ -36,7 +37,7 @@ class QueryTable:
         self._rows[name] = self._rows.get(name, 0) + report.rows
         self._late[name] = self._late.get(name, 0) + report.late_rows
         if last is not None and not report.rows:
-            # An empty batch has no meaningful speed.
+            # The speed of an empty batch is meaningless.
             report = report._replace(rows_per_second=last.rows_per_second, batch_ms=last.batch_ms)
         self._last[name] = report
 
@@ -44,7 +45,7 @@ class QueryTable:
         return len(self._last)
 
     def cells(self, name: str) -> list[str]:
-        """The cells of a query, in the order of COLUMNS."""
+        """Return the cells of a query, in the order of COLUMNS."""
         report = self._last[name]
         if report is None:
             return ["-"] * len(COLUMNS)
@@ -78,7 +79,7 @@ class QueryTable:
 
 
 def can_show_live() -> bool:
-    """Whether stderr is a terminal that can update lines in place."""
+    """Return whether stderr is a terminal that can update lines in place."""
     from rich.console import Console  # noqa: PLC0415 - only a terminal needs it
 
     console = Console(stderr=True)

@@ -1,4 +1,4 @@
-r"""Format strings for records, with kcat's letters.
+r"""Format strings for records, with the same letters as in kcat.
 
     %s  value          %S  its length, -1 for null       %R  its length as 4 bytes, big-endian
     %k  key            %K  its length, -1 for null
@@ -7,8 +7,8 @@ r"""Format strings for records, with kcat's letters.
 
     \n  \r  \t  \0  \\  \xNN
 
-Anything else after a percent sign or a backslash is an error, so that a typo is not printed for
-every record. Bytes are printed unchanged.
+Any other character after a percent sign or a backslash is an error, so that a typo is reported
+instead of being printed for every record. Bytes are printed unchanged.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class RecordFormat:
     """A parsed format string. `shows_null` prints null keys and values as NULL."""
 
     def __init__(self, text: str, *, shows_null: bool = False) -> None:
-        """Raises ValueError for an unknown letter or escape."""
+        """Parse a format string; raise ValueError for an unknown letter or escape."""
         self._pieces = list(_pieces(os.fsencode(text), NULL if shows_null else b""))
 
     def render(self, records: Iterable[Record]) -> bytes:
-        """The formatted records, concatenated."""
+        """Return the formatted records, concatenated."""
         pieces = self._pieces
         return b"".join(
             [
@@ -46,7 +46,7 @@ class RecordFormat:
 
 
 def unescaped(text: str) -> bytes:
-    """The bytes of a delimiter with escapes such as `\\t`."""
+    """Return the bytes of a delimiter, with escapes such as `\\t` replaced."""
     data = os.fsencode(text)
     return _TOKEN.sub(lambda match: match[0] if match[0][:1] == b"%" else _escape(match), data)
 

@@ -1,4 +1,4 @@
-"""Records as JSON lines, for `consume --json` and `produce --json`.
+"""Converts records to and from JSON lines, for `consume --json` and `produce --json`.
 
     {"topic": "orders", "partition": 0, "offset": 17, "timestamp": 1700000000000,
      "key": "k", "value": "v", "headers": [["trace", "abc"]]}
@@ -7,9 +7,9 @@
 `value_base64`, and in headers as {"base64": "…"}. `produce --json` accepts the output of
 `consume --json` and produces equal records.
 
-In input only a value is required. A `value` or `key` that is neither a string nor null is stored as
-its JSON text. Headers may also be an object. `topic` and `offset` are ignored; any other unknown
-field is an error, because a misspelt field would be lost silently.
+In the input, only a value is required. A `value` or `key` that is neither a string nor null is
+stored as its JSON text. Headers may also be an object. `topic` and `offset` are ignored; any other
+unknown field is an error, because a misspelled field would be silently lost.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _IGNORED_FIELDS = frozenset({"topic", "offset"})
 
 
 def record_line(record: Record) -> bytes:
-    """A record as one JSON line."""
+    """Encode a record as one JSON line."""
     document: dict[str, Any] = {
         "topic": record.topic,
         "partition": record.partition,
@@ -41,7 +41,7 @@ def record_line(record: Record) -> bytes:
 
 
 def bytes_field(name: str, data: bytes | None) -> dict[str, str | None]:
-    """The field for bytes: a string if they are UTF-8, else base64."""
+    """Return the JSON field for bytes: a string if they are UTF-8, otherwise base64."""
     if data is None:
         return {name: None}
     try:
@@ -56,7 +56,7 @@ def _header_value(data: bytes | None) -> str | dict[str, str | None] | None:
 
 
 def parse_line(line: bytes) -> dict[str, Any]:
-    """Parse a line into an item of `Producer.send_batch`; raises `DataError`."""
+    """Parse a line into an item for `Producer.send_batch`; raise `DataError` if it is invalid."""
     try:
         document = json.loads(line.decode())
     except (ValueError, RecursionError) as error:

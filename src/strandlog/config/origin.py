@@ -1,14 +1,13 @@
-"""Records where a setting was given: default, file and line, environment variable or option.
+"""The origin of a setting: default, file and line, environment variable or option.
 
     default       built in                                          lowest precedence
     file          FILE:LINE
-    environment   the variable
+    environment   an environment variable
     option        --set, or an option or argument with the same meaning
     dynamic       changed by a client at run time (AlterConfigs)    highest precedence
 
-An `Entry` is a value that is not parsed yet, a `Problem` describes an invalid entry. Reading a
-source returns a `Source` with all its entries and all its problems, so that a user can correct a
-file in one pass.
+An `Entry` is an unparsed value; a `Problem` describes an invalid entry. Reading a source returns a
+`Source` with all its entries and all its problems, so that a user can correct a file in one pass.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ PRECEDENCE: dict[str, int] = {kind: rank for rank, kind in enumerate(get_args(Or
 
 
 class Origin(NamedTuple):
-    """Where a value was given."""
+    """The origin of a value."""
 
     kind: OriginKind
     where: str = ""  # the file, the variable or the option
@@ -46,10 +45,10 @@ class Entry(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """Why an entry is invalid, and what to do."""
+    """The reason why an entry is invalid, and how to correct it."""
 
     origin: Origin
-    name: str  # of the setting; empty if the whole source is invalid
+    name: str  # of the setting; empty if the entire source is invalid
     text: str
 
     def __str__(self) -> str:

@@ -1,9 +1,10 @@
-"""Merges all sources into one value per setting and collects every error before it raises.
+"""Merges all sources into one value per setting, and collects all errors before it raises.
 
     default  <  file  <  environment  <  --set and other options
 
-Within one source, a setting in milliseconds takes precedence over its forms in minutes and hours,
-and of two equal names the later wins. `problems` keep a broker from starting, `notes` are warnings.
+Within one source, a setting in milliseconds takes precedence over its variants in minutes and
+hours, and if a name occurs twice, the last one wins. `problems` prevent a broker from starting;
+`notes` are warnings.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class ResolvedSetting(NamedTuple):
     row: Setting
     value: Value
     origin: Origin
-    precision: int = 0  # of the unit it was given in; milliseconds take precedence over hours
+    precision: int = 0  # higher for finer units: milliseconds take precedence over hours
 
     @property
     def is_default(self) -> bool:
@@ -50,13 +51,13 @@ class ResolvedSetting(NamedTuple):
 
 
 def all_rows() -> Iterator[Setting]:
-    """Every setting that a settings file may have."""
+    """Yield every setting that a settings file may contain."""
     yield from SERVER_SETTINGS
     yield from BROKER_SETTINGS
 
 
 def known_names() -> list[str]:
-    """The names of all settings, including aliases."""
+    """Return the names of all settings, including aliases."""
     return [*(row.name for row in all_rows()), *ALIASES]
 
 
@@ -75,7 +76,7 @@ class Configuration:
             raise ConfigurationError([str(problem) for problem in self.problems])
 
     def broker_settings(self) -> BrokerSettings:
-        """The broker settings."""
+        """Return the broker settings."""
         explicit = {
             name: each.value
             for name, each in self.chosen.items()
@@ -86,7 +87,7 @@ class Configuration:
     # -- merging -------------------------------------------------------------------------------
 
     def add_entry(self, entry: Entry) -> None:
-        """Parse one entry; it replaces the value unless that has higher precedence."""
+        """Parse one entry and replace the current value, unless that has higher precedence."""
         alias = ALIASES.get(entry.name) or Alias(entry.name)
         row = _row(alias.name)
         if row is None:
@@ -119,7 +120,7 @@ class Configuration:
             self.problems.append(Problem(entry.origin, name, _unknown_text(name)))
 
     def finish(self) -> None:
-        """Check the settings that depend on each other."""
+        """Check settings that depend on each other."""
         low, high = (self.chosen[f"group.{end}.session.timeout.ms"] for end in ("min", "max"))
         if _number(low) > _number(high):
             text = f"{low.row.name} ({low.value}) exceeds {high.row.name} ({high.value})"

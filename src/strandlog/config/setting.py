@@ -1,10 +1,10 @@
-"""One setting (name, type, default, bounds, help) and the table that holds many.
+"""A setting (name, type, default, bounds, help) and the table of settings.
 
 A setting is declared once, as an attribute of a dataclass:
 
     retention_ms: int = setting(kind="ms", default=7 * DAY_MS, minimum=-1, help="…")
 
-Its name is the attribute's, with dots for underscores (`retention.ms`). Tables, validation,
+Its name is that of the attribute, with dots for underscores (`retention.ms`). Tables, validation,
 command-line help, DescribeConfigs and the reference page derive from the declarations. Values are
 given as text in Kafka's format or as Python values, and are stored as Python values.
 """
@@ -24,7 +24,7 @@ Kind = Literal["int", "bytes", "ms", "float", "bool", "choice", "list", "text"]
 
 MAX_INT = 2**31 - 1
 MAX_LONG = 2**63 - 1
-DEFAULT_BATCH_MAX_RECORDS = 1_000_000  # also of a log that is opened without a broker
+DEFAULT_BATCH_MAX_RECORDS = 1_000_000  # also used by a log that is opened without a broker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,10 +40,10 @@ class Setting:
     choices: tuple[str, ...] = ()
     allows_empty: bool = False  # for kind="list"
     dynamic: bool = True
-    broker_name: str = ""  # of a topic setting: the broker setting that supplies its default
+    broker_name: str = ""  # for a topic setting: the broker setting that supplies its default
 
     def parse(self, raw: object) -> Value:
-        """Parse and validate a value; raises `InvalidSettingError`."""
+        """Parse and validate a value; raise `InvalidSettingError` if it is invalid."""
         try:
             value = self._convert(raw)
         except (ValueError, TypeError, KeyError) as error:
@@ -83,7 +83,7 @@ class Setting:
         return low and (self.maximum is None or value <= self.maximum)
 
     def allowed(self) -> str:
-        """Describes the allowed values."""
+        """Return a description of the allowed values."""
         match self.kind:
             case "bool":
                 return "true or false"
@@ -103,24 +103,24 @@ class Setting:
         return text
 
     def format(self, value: Value) -> str:
-        """The value in Kafka's format."""
+        """Format a value as Kafka does."""
         if isinstance(value, bool):
             return "true" if value else "false"
         return ",".join(value) if isinstance(value, tuple) else str(value)
 
 
 def setting(*, default: Value, **row: Any) -> Any:
-    """Declares a setting as a dataclass field, with the arguments of `Setting` except name."""
+    """Declare a setting as a dataclass field, with the arguments of `Setting` except the name."""
     return field(default=default, metadata={"setting": Setting(name="", default=default, **row)})
 
 
 def attribute_of(name: str) -> str:
-    """The attribute that holds a setting."""
+    """Return the name of the attribute for a setting."""
     return name.replace(".", "_")
 
 
 def declared_settings(cls: type[Any]) -> tuple[Setting, ...]:
-    """The settings that a dataclass declares."""
+    """Return the settings that a dataclass declares."""
     return tuple(
         replace(each.metadata["setting"], name=each.name.replace("_", "."))
         for each in fields(cls)
@@ -149,9 +149,9 @@ class SettingTable:
         return name in self._rows
 
     def parse(self, overrides: Mapping[str, object]) -> dict[str, Value]:
-        """Validate overrides; raises for an unknown name or an invalid value."""
+        """Parse and validate overrides; raise for an unknown name or an invalid value."""
         return {name: self[name].parse(raw) for name, raw in overrides.items()}
 
     def resolve(self, overrides: Mapping[str, Value]) -> dict[str, Value]:
-        """The value of every setting: its override or its default."""
+        """Return the value of every setting: its override or its default."""
         return {row.name: overrides.get(row.name, row.default) for row in self}

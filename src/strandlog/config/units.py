@@ -1,8 +1,8 @@
 """Parses sizes and durations such as `512MiB` and `7d`.
 
-An integer without a unit is bytes or milliseconds. Sizes take B, KB/KiB, MB/MiB, GB/GiB (KB = 1000,
-KiB = 1024); durations take ms, s, m, h, d. Negative integers without a unit are accepted, because
--1 means "no limit" in Kafka.
+An integer without a unit means bytes or milliseconds. Sizes accept B, KB/KiB, MB/MiB and GB/GiB
+(1 KB = 1000 B, 1 KiB = 1024 B); durations accept ms, s, m, h and d. Negative integers without a
+unit are accepted, because -1 means "no limit" in Kafka.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _QUANTITY = re.compile(r"^(-?\d+)\s*([A-Za-z]*)$")
 
 
 def parse_bytes(text: str) -> int:
-    """`"64MiB"` → 67108864; raises ValueError."""
+    """Parse a size: `"64MiB"` returns 67108864. Raises ValueError."""
     return _parse(text, _BYTES)
 
 
 def parse_duration_ms(text: str) -> int:
-    """`"7d"` → 604800000; raises ValueError."""
+    """Parse a duration: `"7d"` returns 604800000. Raises ValueError."""
     return _parse(text, _MS)
 
 

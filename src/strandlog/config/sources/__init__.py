@@ -1,1 +1,1 @@
-"""Sources of settings: configuration files, environment variables, and Kafka's names for them."""
+"""Sources of settings: configuration files and environment variables, and Kafka's setting names."""

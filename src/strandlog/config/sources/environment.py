@@ -2,9 +2,10 @@
 
     STRANDLOG_LOG_RETENTION_MS=7d          log.retention.ms
 
-An empty variable counts as unset, because that is how compose files unset one. A variable with this
-prefix that names no setting is probably misspelt and is an error, except the variables of the
-command line and those that Kubernetes and Docker set for a service called strandlog.
+An empty variable counts as unset, because that is how compose files unset a variable. A variable
+with this prefix that does not match any setting is probably misspelled and is an error. Exceptions
+are the variables of the command line and those that Kubernetes and Docker set for a service called
+strandlog.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from strandlog.config.origin import Origin, Source
 
 PREFIX = "STRANDLOG_"
-# Variables of the command line. STRANDLOG_DATA is the folder of every command, also of serve.
+# Variables of the command line. STRANDLOG_DATA is the data folder of all commands, including serve.
 ALIAS_VARIABLES = {"STRANDLOG_DATA": "log.dirs"}
 NOT_SETTINGS = frozenset({"STRANDLOG_CONFIG", "STRANDLOG_BOOTSTRAP"})
 _SERVICE_LINK = re.compile(
@@ -26,7 +27,7 @@ _SERVICE_LINK = re.compile(
 
 
 def variable_of(name: str) -> str:
-    """The environment variable of a setting."""
+    """Return the environment variable for a setting."""
     return PREFIX + name.upper().replace(".", "_")
 
 

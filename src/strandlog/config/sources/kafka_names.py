@@ -1,12 +1,13 @@
 """Kafka settings that strandlog accepts under another name, ignores, or rejects.
 
-    ALIASES      other names of a setting; hours and minutes become milliseconds. Within one source
-                 the finer unit takes precedence, as in Kafka
-    NO_EFFECT    settings without effect on one broker without a JVM, by reason: a warning
-    SECURITY     security settings that strandlog does not have. They are errors, because ignoring
-                 them would leave a broker open that its operator believes protected
+    ALIASES      other names of a setting; hours and minutes are converted to milliseconds. Within
+                 one source the finer unit takes precedence, as in Kafka
+    NO_EFFECT    settings that have no effect on a single broker without a JVM, by reason. They
+                 cause a warning
+    SECURITY     security settings that strandlog does not support. They are errors, because
+                 ignoring them would leave a broker open that its operator believes is protected
 
-A name that ends in a dot stands for all names with that prefix.
+A name that ends with a dot matches all names with that prefix.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ MINUTE_MS, HOUR_MS = 60_000, 3_600_000
 
 
 class Alias(NamedTuple):
-    """Another name of a setting."""
+    """The target of an alternative name, and the unit that the alternative uses."""
 
     name: str
-    unit: str = ""  # set if it is coarser than the setting's
+    unit: str = ""  # set if it is coarser than the unit of the setting
     unit_ms: int = 1
 
 
@@ -145,7 +146,7 @@ SECURITY = (
 
 
 def reason_without_effect(name: str) -> str | None:
-    """Why a Kafka setting has no effect; None if it is not in the list."""
+    """Return why a Kafka setting has no effect, or None if it is not listed."""
     for reason, names in NO_EFFECT.items():
         if _is_among(name, names):
             return reason
@@ -153,7 +154,7 @@ def reason_without_effect(name: str) -> str | None:
 
 
 def is_security_setting(name: str) -> bool:
-    """Whether a Kafka setting configures security."""
+    """Return whether a Kafka setting configures security."""
     return _is_among(name, SECURITY)
 
 

@@ -1,14 +1,14 @@
 r"""Reads settings from a Java properties file, such as Kafka's `server.properties`.
 
-    # a comment, as is a line that starts with !
+    # a comment                      a line that starts with ! is a comment too
     log.retention.hours=168          the key ends at the first =, : or space
     log.dirs = ./data                spaces around the separator are ignored
-    listeners=PLAINTEXT://:9092,\    a backslash at the end continues in the next line,
-              CONTROLLER://:9093     without its leading spaces
+    listeners=PLAINTEXT://:9092,\    a backslash at the end continues the line;
+              CONTROLLER://:9093     leading spaces of the next line are ignored
 
-In keys and values, `\t \n \r \f` and `\u00e9` stand for one character; a backslash before any other
-character stands for that character. A key without a separator has an empty value. If a key occurs
-twice, the last one wins, as in Java; `resolve` adds a note.
+In keys and values, `\t \n \r \f` and `\u00e9` represent one character; a backslash before any other
+character represents that character. A key without a separator has an empty value. If a key occurs
+twice, the last one wins, as in Java, and `resolve` adds a note.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CONTROLS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 def read_properties(text: str, path: str) -> Source:
-    """Parse the text of a properties file."""
+    """Parse the contents of a properties file."""
     source = Source()
     for number, line in _logical_lines(text):
         origin = Origin("file", path, number)
@@ -40,7 +40,7 @@ def read_properties(text: str, path: str) -> Source:
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """(number of the first line, joined text) of each line that is not blank or a comment."""
+    """Yield (first line number, joined text) of each line that is not blank or a comment."""
     begun: list[str] = []
     first = 0
     for number, raw in enumerate(re.split(r"\r\n|\n|\r", text), 1):

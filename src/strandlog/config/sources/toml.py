@@ -3,9 +3,9 @@
     log.retention.ms = "7d"        [log]                        [log.retention]
                                    retention.ms = "7d"          ms = "7d"
 
-An array becomes Kafka's comma-separated list. Python's parser does not report line numbers, so this
-module searches for the keys afterwards. In a multi-line string it may find a key that is none; the
-only effect is a wrong line number in a message.
+An array is converted to Kafka's comma-separated list. Python's parser does not report line numbers,
+so this module searches for the keys afterwards. It may mistake part of a multi-line string for a
+key; the only effect is a wrong line number in a message.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _HINTS = {
 
 
 def read_toml(text: str, path: str) -> Source:
-    """Parse the text of a TOML file."""
+    """Parse the contents of a TOML file."""
     source = Source()
     try:
         document = tomllib.loads(text)
@@ -51,7 +51,7 @@ def read_toml(text: str, path: str) -> Source:
 
 
 def _flattened(table: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
-    """Every value with its dotted name."""
+    """Yield every value with its dotted name."""
     for key, value in table.items():
         name = f"{prefix}{key}"
         if isinstance(value, dict):
@@ -72,5 +72,5 @@ def _lines_of_keys(text: str) -> dict[str, int]:
 
 
 def _plain(key: str) -> str:
-    """A TOML key without quotes and spaces."""
+    """Return a TOML key without quotes and spaces."""
     return re.sub(r"""["'\s]""", "", key)

@@ -2,11 +2,10 @@
 
 `BrokerSettings` declares each setting once, as a typed attribute; the parts for coordinators and
 listeners are in `groups` and `listeners`. `BROKER_SETTINGS` is the table derived from it, together
-with the defaults of topics (log.retention.ms and the like), which derive from the topic settings.
+with the defaults for topics (such as log.retention.ms), which derive from the topic settings.
 
-A setting is `dynamic` if the broker reads it each time it needs it, so that clients can change it
-at run time (`broker/topics/dynamic_settings.py`). Where the default differs from Kafka's, the help
-says why.
+A setting is `dynamic` if the broker reads it on every use, so that clients can change it at run
+time (`broker/topics/dynamic_settings.py`). If the default differs from Kafka's, the help says why.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ MIB = 1024 * 1024
 
 @dataclass(kw_only=True)
 class BrokerSettings(ListenerSettings, GroupSettings):
-    """The settings of one broker; all its parts share one copy, which changes through `update`."""
+    """The settings of one broker. All components share one instance, which `update` modifies."""
 
     num_partitions: int = setting(
         kind="int",
@@ -315,21 +314,21 @@ class BrokerSettings(ListenerSettings, GroupSettings):
     explicit: Mapping[str, Value] = field(default_factory=dict)  # values that were set, by name
     topic_defaults: Mapping[str, Value] = field(
         default_factory=dict
-    )  # those for topics, by their names
+    )  # explicit topic defaults, by the names of the topic settings
 
     def value_of(self, name: str) -> Value:
-        """The value of a setting, including the defaults of topics."""
+        """Return the value of a setting; topic defaults are included."""
         return self.explicit.get(name, BROKER_SETTINGS[name].default)
 
     def update(self, explicit: Mapping[str, Value]) -> None:
-        """Replace all values by `explicit` and the defaults."""
+        """Replace all values with `explicit` and the defaults."""
         changed = broker_settings(explicit)
         for each in fields(self):
             setattr(self, each.name, getattr(changed, each.name))
 
     @property
     def dir_mode(self) -> int:
-        """Permissions of new folders, as a number."""
+        """The permissions of new folders, as a number."""
         return int(self.log_dir_permissions, 8)
 
     @property
@@ -342,7 +341,7 @@ class BrokerSettings(ListenerSettings, GroupSettings):
 
 
 def _default_of_topics(row: Setting) -> Setting:
-    """The broker setting that is the default of a topic setting."""
+    """Return the broker setting that supplies the default of a topic setting."""
     text = f"Default of the topic setting {row.name}. {row.help}"
     return replace(row, name=row.broker_name, broker_name="", help=text)
 
@@ -353,7 +352,7 @@ BROKER_SETTINGS = SettingTable(
 
 
 def broker_settings(overrides: Mapping[str, Value] | None = None) -> BrokerSettings:
-    """The settings of a broker from validated overrides (Kafka's names) and the defaults."""
+    """Return the settings of a broker: validated overrides (by Kafka's names) and defaults."""
     explicit = dict(overrides or {})
     topic_defaults = {
         row.name: explicit[row.broker_name] for row in TOPIC_SETTINGS if row.broker_name in explicit

@@ -2,7 +2,7 @@
 
 Both the Java client's and librdkafka's names are accepted (`ALIASES`). Certificates and keys are
 PEM files or PEM text. Other settings are ignored, because they have no effect on a client that only
-moves batches; except `SECURITY`: ignoring those would weaken security, so they are errors.
+transfers batches. Those in `SECURITY` are errors, because ignoring them would weaken security.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ALIASES = {
     "request.required.acks": "acks",
 }
 
-# A name that ends in a dot stands for all names with that prefix.
+# A name that ends with a dot matches all names with that prefix.
 SECURITY = {
     "sasl.kerberos.": "Kerberos is not supported; use SCRAM-SHA-256, SCRAM-SHA-512 or PLAIN",
     "sasl.oauthbearer.": "OAuth is not supported; use SCRAM-SHA-256, SCRAM-SHA-512 or PLAIN",

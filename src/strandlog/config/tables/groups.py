@@ -206,7 +206,7 @@ class GroupSettings:
 
 
 # Kafka has these settings per group, for the consumer protocol of KIP-848. strandlog does not
-# support that protocol; clients can read the defaults and cannot change them.
+# support that protocol; clients can read the defaults but not change them.
 GROUP_SETTINGS = SettingTable(
     (
         Setting(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from strandlog.config.setting import MAX_INT, MAX_LONG, setting
 
 MIB = 1024 * 1024
-HEALTH_CONNECTIONS = 32  # of HTTP clients over http.max.connections, for health checks only
+HEALTH_CONNECTIONS = 32  # in addition to http.max.connections, for health checks only
 
 
 @dataclass(kw_only=True)

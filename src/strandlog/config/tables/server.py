@@ -1,17 +1,17 @@
-"""Where the broker listens, which address it advertises and where its data is, with Kafka's names.
+"""Settings for the listeners, the advertised address and the data folder, with Kafka's names.
 
-    listeners=PLAINTEXT://:9092                     no host: every address of the machine
-    advertised.listeners=PLAINTEXT://kafka.lan:9092 the address that clients get
+    listeners=PLAINTEXT://:9092                     without a host: all addresses of the machine
+    advertised.listeners=PLAINTEXT://kafka.lan:9092 the address that is returned to clients
     http.listener=http://127.0.0.1:9095             or http.port=9095, on loopback
     grpc.listener=grpc://127.0.0.1:9094             or grpc.port=9094, on loopback
     log.dirs=./data                                 one folder
 
-HTTP and gRPC never follow the host of `listeners`: a broker that Kafka clients reach over the
-network opens its console there only if http.listener says so.
+HTTP and gRPC do not use the host in `listeners`: even if Kafka clients can reach the broker over
+the network, the console is reachable there only if http.listener says so.
 
-There is one Kafka listener, for the protocol PLAINTEXT. It may have any name that
-listener.security.protocol.map gives that protocol; listeners in controller.listener.names are for
-other nodes and are ignored. So the configuration file that comes with Kafka works unchanged.
+There is one Kafka listener, and its protocol is PLAINTEXT. It may have any name that
+listener.security.protocol.map maps to that protocol. Listeners in controller.listener.names are for
+other nodes and are ignored. So the configuration file that ships with Kafka works unchanged.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class Address(NamedTuple):
 
 
 class ServerSettings(NamedTuple):
-    """The settings above, parsed."""
+    """The parsed server settings."""
 
     listen: Address
     advertised: Address | None
@@ -157,7 +157,7 @@ class ServerSettings(NamedTuple):
 
 
 class WrongServerSetting(NamedTuple):
-    """An invalid setting, and why it is invalid."""
+    """An invalid setting and the error."""
 
     name: str
     error: InvalidSettingError
@@ -166,7 +166,7 @@ class WrongServerSetting(NamedTuple):
 def server_settings(
     values: Mapping[str, str],
 ) -> tuple[ServerSettings | None, list[WrongServerSetting]]:
-    """Parse the settings; returns either the result or everything that is wrong."""
+    """Parse the settings; return either the result or all errors."""
     wrong: list[WrongServerSetting] = []
 
     def parsed(name: str, parse: Callable[[str, Mapping[str, str]], T]) -> T | None:
@@ -196,13 +196,13 @@ def server_settings(
 
 
 def _hosts(values: Mapping[str, str], advertised: Address | None) -> tuple[str, ...]:
-    """The host names of the server: the advertised one, and those that were set."""
+    """Return the host names of the server: the advertised host and those in `http.hosts`."""
     own = [] if advertised is None else [advertised.host]
     return (*own, *_listed(values["http.hosts"]))
 
 
 def _one_listener(name: str, values: Mapping[str, str]) -> Address:
-    """Parse a list with exactly one listener besides those of controllers."""
+    """Parse a list that contains exactly one listener, not counting controller listeners."""
     protocols = _protocols(values["listener.security.protocol.map"])
     controllers = set(_listed(values["controller.listener.names"]))
     found: list[Address] = []
@@ -239,7 +239,7 @@ def _other_listener(name: str, values: Mapping[str, str]) -> Address | None:
 
 
 def _protocols(text: str) -> dict[str, str]:
-    """Parse `NAME:PROTOCOL,…`; the names of protocols need no entry."""
+    """Parse `NAME:PROTOCOL,…`; a listener named after its protocol needs no entry."""
     pairs = (part.partition(":") for part in _listed(text))
     return {label.strip(): protocol.strip() for label, _, protocol in pairs}
 

@@ -1,7 +1,7 @@
 """Topic settings, with Kafka's names and defaults.
 
 `LogSettings` declares each setting once, as a typed attribute; `TOPIC_SETTINGS` is the table that
-derives from it. Settings without effect on one broker (min.insync.replicas and the like) are
+derives from it. Settings that have no effect on a single broker (such as min.insync.replicas) are
 accepted because tools set them and read them back.
 
 `broker_name` is the broker setting that supplies the default:
@@ -239,7 +239,7 @@ class LogSettings:
     # Derived values, read on every append.
     compacts: bool = field(init=False)
     stamps_append_time: bool = field(init=False)
-    checks_records: bool = field(init=False)  # an append decodes its records
+    checks_records: bool = field(init=False)  # whether an append decodes its records
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "compacts", "compact" in self.cleanup_policy)
@@ -258,7 +258,7 @@ TOPIC_SETTINGS = SettingTable(declared_settings(LogSettings))
 
 
 def log_settings(overrides: Mapping[str, Value] | None = None) -> LogSettings:
-    """The settings of a topic from validated overrides (Kafka's names) and the defaults."""
+    """Return the settings of a topic: validated overrides (by Kafka's names) and defaults."""
     chosen: dict[str, Any] = {
         attribute_of(name): value
         for name, value in (overrides or {}).items()

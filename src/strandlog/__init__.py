@@ -1,4 +1,4 @@
-"""A durable, partitioned, append-only log for Python people, with Spark at its side.
+"""A durable, partitioned, append-only log for Python, with Spark integration.
 
     import strandlog
 
@@ -11,8 +11,8 @@
                 ...
             consumer.commit()
 
-What is listed in `__all__` is the public API; everything else may move. The machinery is imported
-when it is first used, so that `strandlog --help` need not wait for it.
+The names in `__all__` are the public API; everything else may change. Clients are imported on first
+use, so that `strandlog --help` starts fast.
 """
 
 from __future__ import annotations
@@ -73,14 +73,14 @@ def __getattr__(name: str) -> object:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def open(  # noqa: A001 - strandlog.open reads as what it does
+def open(  # noqa: A001 - callers write strandlog.open
     path: str | os.PathLike[str], settings: Mapping[str, object] | None = None
 ) -> Log:
-    """Open a data folder as its owner, making it if need be.
+    """Open a data folder as its owner; create it if it does not exist.
 
-    `AlreadyOpenError` when another process (or another open log of this one) owns it,
-    `UnknownLayoutError` when the folder holds something else. `settings` are the broker's, by
-    Kafka's names.
+    Raises `AlreadyOpenError` if another process (or another open log in this one) owns the folder,
+    and `UnknownLayoutError` if the folder contains something else. `settings` maps Kafka's names of
+    broker settings to values.
     """
     from strandlog.client.embedded.log import Log  # noqa: PLC0415 - see above
 
@@ -88,18 +88,18 @@ def open(  # noqa: A001 - strandlog.open reads as what it does
 
 
 def read(path: str | os.PathLike[str]) -> ReadOnlyLog:
-    """Open a data folder read-only, beside its owner if it has one. Any number may do so."""
+    """Open a data folder read-only. Works alongside its owner and any number of other readers."""
     from strandlog.client.readonly.log import ReadOnlyLog  # noqa: PLC0415 - see above
 
     return ReadOnlyLog(path)
 
 
 def connect(bootstrap: str, *, timeout_ms: int = 15_000, **client_config: object) -> RemoteLog:
-    """Open the log behind a broker, with the verbs of `open`, over the wire.
+    """Connect to a broker and return a log with the same methods as that of `open`.
 
-    `bootstrap` is HOST:PORT, or several of them with commas. `UnreachableError` when nobody answers
-    there. `client_config` are settings of librdkafka, such as `security_protocol="ssl"`. Needs the
-    extra `client`.
+    `bootstrap` is HOST:PORT, or several of them separated by commas. Raises `UnreachableError` if
+    no broker responds there. `client_config` are librdkafka settings, such as
+    `security_protocol="ssl"`. Requires the extra `client`.
     """
     from strandlog.client.remote.log import RemoteLog  # noqa: PLC0415 - see above
 

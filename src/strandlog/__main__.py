@@ -1,7 +1,8 @@
-"""The `strandlog` command, also as `python -m strandlog`.
+"""The `strandlog` command, also available as `python -m strandlog`.
 
-The command line needs the extra `cli`. Without it there is one line to say so, and exit code 2. A
-plain `strandlog serve` needs only the extra `server`, and is ready before the rest would be loaded.
+The command line requires the extra `cli`; without it, the command prints one line that says so and
+exits with 2. A simple `strandlog serve` requires only the extra `server` and loads nothing else, so
+that it starts faster.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ _OF_THE_EXTRA = ("typer", "rich", "msgspec")
 
 
 def main() -> None:
-    """Run the command line; never returns."""
+    """Run the command line and exit the process."""
     arguments = sys.argv[1:]
     try:
         if arguments[:1] == ["serve"] and _serves(arguments[1:]):
@@ -33,7 +34,7 @@ def main() -> None:
 
 
 def _serves(words: list[str]) -> bool:
-    """Serve if the call is plain; False when it is not, and nothing was done."""
+    """Serve if the command line is simple; otherwise do nothing and return False."""
     from strandlog.cli.start_server import parse_plain, serve  # noqa: PLC0415 - only for this command
 
     plain = parse_plain(words)

@@ -1,14 +1,15 @@
-"""The only file that reads time.
+"""Clocks. This is the only file that reads the time.
 
-Everything below the server is handed a `Clock`; tests hand in one that stands still until told
-otherwise. Two readings: `now_ms` is the wall clock in Unix milliseconds (record timestamps,
-retention) and may jump; `monotonic_ms` only moves forward (deadlines, intervals) and has no meaning
+Everything below the server receives a `Clock` as an argument; tests pass one that they advance
+manually. `now_ms` is the wall clock in Unix milliseconds (for record timestamps and retention) and
+may jump; `monotonic_ms` never goes backwards (for deadlines and intervals) and has no meaning
 outside this process.
 
-`SteadyClock` combines them, for ages that must survive a restart but not a jump of the wall clock.
+`SteadyClock` combines both, for ages that must be comparable after a restart but must not be
+affected by jumps of the wall clock.
 
-`stopwatch` tells how long something took, in seconds: for figures, never for decisions. `pause`
-is for a client that has its thread to itself and has to try again later.
+`stopwatch` returns seconds and measures durations. `pause` blocks the thread, for clients that wait
+before they retry.
 """
 
 from __future__ import annotations
@@ -21,20 +22,20 @@ pause = time.sleep
 
 
 class Clock(Protocol):
-    """Where the time comes from."""
+    """A source of the current time."""
 
     def now_ms(self) -> int:
-        """Unix time in milliseconds."""
+        """Return the Unix time in milliseconds."""
 
     def monotonic_ms(self) -> int:
-        """Milliseconds since some fixed moment; never goes back."""
+        """Return the milliseconds since an arbitrary fixed point; never decreases."""
 
 
 class SteadyClock:
-    """The wall clock as it was when this object was made, moved on by the monotonic clock.
+    """The wall clock at the creation of this object, advanced by the monotonic clock.
 
-    Times of two runs can be compared, as far as the wall clock was right at both starts; within
-    one run they never jump.
+    Times from two runs can be compared if the wall clock was correct at both starts; within one run
+    they never jump.
     """
 
     __slots__ = ("_ahead_ms", "_clock")
@@ -48,7 +49,7 @@ class SteadyClock:
 
 
 class SystemClock:
-    """The clock of this machine."""
+    """The system clock."""
 
     __slots__ = ()
 

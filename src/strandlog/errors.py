@@ -1,4 +1,4 @@
-"""Every error that strandlog raises on purpose, as one tree, with its codes on every protocol.
+"""Every error that strandlog raises on purpose, as one tree, with its codes in each protocol.
 
     StrandlogError
     ├── TopicError
@@ -44,7 +44,7 @@
     │   ├── UndecodableBatchError       the records of a batch cannot be decoded: seek past it
     │   └── CorruptSegmentError         bytes on disk are damaged; see `strandlog log verify`
     ├── DataError                       the bytes or values passed in are invalid
-    │   ├── CorruptRecordError          send again: the bytes were damaged on the way
+    │   ├── CorruptRecordError          send again: the bytes were corrupted in transit
     │   ├── InvalidRecordError          the record breaks a rule of its topic
     │   ├── InvalidTimestampError       the timestamp lies outside the allowed window
     │   ├── UnsupportedCodecError       use one of none, gzip, snappy, lz4, zstd
@@ -62,11 +62,11 @@
     │   ├── SecurityDisabledError       the broker runs without users, ACLs and quotas
     │   ├── ResourceNotFoundError       check the name of the user
     │   ├── LogDirNotFoundError         use the data folder of the broker
-    │   ├── ElectionNotNeededError      nothing to do: the leader leads already
+    │   ├── ElectionNotNeededError      nothing to do: the preferred leader is already elected
     │   └── NoReassignmentInProgressError   nothing to cancel
     ├── ProducerError
     │   ├── OutOfOrderSequenceError     a batch of this producer is missing
-    │   ├── DuplicateSequenceError      the batch was written before, and its offset is forgotten
+    │   ├── DuplicateSequenceError      the batch was written already; its offset is not known
     │   ├── InvalidProducerEpochError   a newer producer uses this id
     │   └── UnknownProducerIdError      initialise the producer again
     ├── TransactionError
@@ -74,7 +74,7 @@
     │   ├── InvalidProducerIdMappingError   initialise the producer again
     │   ├── InvalidTransactionStateError    begin a transaction first
     │   ├── InvalidTransactionTimeoutError  choose a timeout in the range given
-    │   ├── ConcurrentTransactionsError the last one is being completed: retry      (retriable)
+    │   ├── ConcurrentTransactionsError the previous one is still completing: retry (retriable)
     │   ├── UnstableOffsetError         an open transaction may change it: retry    (retriable)
     │   ├── TooManyTransactionalIdsError    use fewer ids or raise transactional.ids.max.bytes
     │   └── TransactionalIdNotFoundError    check the id
@@ -95,9 +95,9 @@
     ├── ClosedError                     open it again
     └── MissingExtraError               pip install the extra that the message names
 
-`codes` are the error's codes on each protocol; a class inherits those of its parent. `retriable`
-means that the same call may succeed later. Messages name the thing, the allowed range and the
-remedy. Bugs in strandlog itself are `AssertionError`s, never one of these.
+`codes` are an error's codes in each protocol; a class inherits those of its parent. `retriable`
+means that the same call may succeed later. Messages name the object, the allowed range and the
+remedy. Bugs in strandlog itself raise `AssertionError`, never one of these.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ from typing import ClassVar, NamedTuple
 
 
 class Codes(NamedTuple):
-    """One error on every protocol."""
+    """The codes of one error in each protocol."""
 
     kafka: int  # Kafka's error code; -1 is UNKNOWN_SERVER_ERROR
     http: int  # status of the problem+json response
@@ -118,19 +118,19 @@ class Codes(NamedTuple):
 
 
 class StrandlogError(Exception):
-    """Root of the tree."""
+    """The root of the tree."""
 
     codes: ClassVar[Codes] = Codes(-1, 500, "INTERNAL", 13)
     kafka_code: ClassVar[int] = -1  # `codes.kafka`
     retriable: ClassVar[bool] = False
-    records_kept: int = 0  # of a `send_batch` over the wire that failed half way
+    records_kept: int = 0  # records that a remote `send_batch` wrote before it failed
 
     def __init_subclass__(cls) -> None:
         cls.kafka_code = cls.codes.kafka
 
     @classmethod
     def title(cls) -> str:
-        """The class name in words: TopicNotFoundError is "Topic not found"."""
+        """Return the class name in words: TopicNotFoundError becomes "Topic not found"."""
         words = re.findall(r"[A-Z][a-z]+", cls.__name__.removesuffix("Error"))
         return " ".join(words).capitalize()
 
@@ -139,7 +139,7 @@ class StrandlogError(Exception):
 
 
 class TopicError(StrandlogError):
-    """About a topic as a whole."""
+    """An error about a topic as a whole."""
 
     codes = Codes(-1, 409, "FAILED_PRECONDITION", 22)
 
@@ -224,7 +224,7 @@ class PolicyViolationError(TopicError):
 
 
 class GroupError(StrandlogError):
-    """About a consumer group or one of its members."""
+    """An error about a consumer group or one of its members."""
 
     codes = Codes(-1, 409, "FAILED_PRECONDITION", 22)
 
@@ -323,7 +323,7 @@ class OffsetMetadataTooLargeError(GroupError):
 
 
 class LogError(StrandlogError):
-    """About the records of one partition."""
+    """An error about the records of one partition."""
 
 
 class OffsetOutOfRangeError(LogError):
@@ -351,7 +351,7 @@ class MessageTooLargeError(LogError):
 
 
 class TooManyRecordsError(LogError):
-    # MESSAGE_TOO_LARGE: producers split the batch and send its parts.
+    # MESSAGE_TOO_LARGE makes producers split the batch and send it in parts.
     codes = Codes(10, 413, "RESOURCE_EXHAUSTED", 12)
 
     def __init__(self, count: int, limit: int) -> None:
@@ -377,21 +377,21 @@ class StorageError(LogError):
 
 
 class DiskFullError(StorageError):
-    """No space left for this write; nothing of it was kept."""
+    """There is no space left for this write; none of it was kept."""
 
     codes = Codes(56, 507, "RESOURCE_EXHAUSTED", 11)
 
 
 class DataLossError(LogError):
-    """Records of a query are gone, or were written in part; the message says which."""
+    """Records of a query were deleted, or only some were written; the message says which."""
 
     codes = Codes(1, 410, "DATA_LOSS", 20)
 
 
 class UndecodableBatchError(LogError):
-    """A batch is on disk as its producer sent it, and its records cannot be decoded.
+    """A batch is stored as its producer sent it, but its records cannot be decoded.
 
-    Reading on from `resume_offset` leaves out this batch and nothing else.
+    Reading from `resume_offset` skips only this batch.
     """
 
     codes = Codes(2, 422, "DATA_LOSS", 13)
@@ -424,7 +424,7 @@ class CorruptSegmentError(LogError):
         self.position = position
         self.reason = reason
         self.offset = offset
-        self.resume_offset: int | None = None  # of the next intact record, if known
+        self.resume_offset: int | None = None  # offset of the next intact record, if known
 
     def __str__(self) -> str:
         text = super().__str__()
@@ -471,7 +471,7 @@ class DecompressedTooLargeError(DataError):
 
 
 class FrameTooLargeError(DataError):
-    """A Kafka frame announces a size over the limit, or is no Kafka frame."""
+    """A frame announces a size over the limit, or is not a Kafka frame."""
 
 
 class MalformedMessageError(DataError):
@@ -485,7 +485,7 @@ class UnsupportedMessageError(DataError):
 
 
 class RequestError(StrandlogError):
-    """About a request as a whole."""
+    """An error about a request as a whole."""
 
     codes = Codes(42, 400, "INVALID_ARGUMENT", 12)
 
@@ -546,7 +546,7 @@ class NoReassignmentInProgressError(RequestError):
 
 
 class ProducerError(StrandlogError):
-    """About the sequence of batches of one producer id."""
+    """An error about the sequence of batches of one producer id."""
 
     codes = Codes(-1, 409, "FAILED_PRECONDITION", 22)
 
@@ -568,7 +568,7 @@ class UnknownProducerIdError(ProducerError):
 
 
 class TransactionError(StrandlogError):
-    """About the transactions of one producer."""
+    """An error about the transactions of one producer."""
 
     codes = Codes(-1, 409, "FAILED_PRECONDITION", 22)
 
@@ -611,7 +611,7 @@ class TransactionalIdNotFoundError(TransactionError):
 
 
 class SettingError(StrandlogError):
-    """About a setting of the broker or of a topic."""
+    """An error about a setting of the broker or of a topic."""
 
     codes = Codes(40, 400, "INVALID_ARGUMENT", 12)
 
@@ -639,7 +639,7 @@ class ConfigurationError(SettingError):
 
 
 class FolderError(StrandlogError):
-    """About the data folder as a whole."""
+    """An error about the data folder as a whole."""
 
 
 class AlreadyOpenError(FolderError):
@@ -668,7 +668,7 @@ class CorruptStateError(FolderError):
 
 
 class RemoteError(StrandlogError):
-    """An error of a broker or its connection; `code` is Kafka's, or librdkafka's if negative."""
+    """A broker or its connection failed; `code` is Kafka's, or librdkafka's if it is negative."""
 
     codes = Codes(-1, 502, "UNAVAILABLE", 13)
 
@@ -691,7 +691,7 @@ class PipelineError(StrandlogError):
 
 
 class ServerCrashError(StrandlogError):
-    """A part of the server failed that it cannot run without."""
+    """An essential part of the server failed."""
 
 
 class TooFewDescriptorsError(StrandlogError):
@@ -713,7 +713,7 @@ class MissingExtraError(StrandlogError):
 
 # -- from Kafka's codes --------------------------------------------------------------------------
 
-# Of the classes with the same code, those that brokers usually mean by it.
+# If several classes have the same code, these are the ones that brokers usually mean.
 _USUAL: tuple[type[StrandlogError], ...] = (
     CorruptRecordError,
     InvalidRequestError,
@@ -735,9 +735,11 @@ def _classes_by_kafka_code() -> dict[int, type[StrandlogError]]:
 
 
 def error_for_kafka_code(code: int, text: str, named_text: str = "") -> StrandlogError:
-    """The error for a code in a broker's response: of the classes with that code, the one nearest
-    to the root; a `RemoteError` if no class has it. `named_text`, if given, replaces the text of a
-    known one."""
+    """Return the error for a code in a broker's response.
+
+    If several classes have that code, the one closest to the root is used; if none has it, a
+    `RemoteError`. `named_text`, if given, replaces the text of an error with a class of its own.
+    """
     kind = _classes_by_kafka_code().get(code)
     if kind is None:
         return RemoteError(text, code)
@@ -745,7 +747,7 @@ def error_for_kafka_code(code: int, text: str, named_text: str = "") -> Strandlo
 
 
 def with_text(kind: type[StrandlogError], text: str) -> StrandlogError:
-    """An error with a broker's text; the arguments of its constructor are unknown here."""
+    """Create an error with a broker's text, without the unknown arguments of its constructor."""
     error = kind.__new__(kind)
     error.args = (text,)
     if isinstance(error, RemoteError):
@@ -757,9 +759,9 @@ MAX_MESSAGE_CHARACTERS = 500
 
 
 def shortened(text: str, limit: int = MAX_MESSAGE_CHARACTERS) -> str:
-    """Return a message without its middle if it is too long; the end says what to do.
+    """Remove the middle of a message that is too long; its end says what to do.
 
-    Messages quote what a client sent, such as a topic name, and a client may send megabytes.
+    Messages quote input such as topic names, and a client may send megabytes.
     """
     if len(text) <= limit:
         return text

@@ -1,6 +1,6 @@
-"""Value types that every layer speaks.
+"""Value types that all layers share.
 
-They are plain tuples: immutable, cheap to make in large numbers, and comparable in tests. An
+They are plain tuples: immutable, cheap to create in large numbers, and comparable in tests. An
 *offset* is always logical, an *end* is always exclusive, a *timestamp* is always Unix milliseconds.
 """
 
@@ -16,11 +16,11 @@ NO_PRODUCER_EPOCH = -1
 NO_SEQUENCE = -1
 
 Buffer = bytes | bytearray | memoryview
-TopicRef = str | UUID  # the name of a topic, or its id
+TopicRef = str | UUID  # the name of a topic or its id
 
 
 class ProducerIdentity(NamedTuple):
-    """What a producer shows with each request."""
+    """The producer id and epoch that a producer sends with each request."""
 
     producer_id: int = NO_PRODUCER_ID
     epoch: int = NO_PRODUCER_EPOCH
@@ -30,7 +30,7 @@ Headers = tuple[tuple[str, bytes | None], ...]
 
 
 class TopicPartition(NamedTuple):
-    """One strand of a topic."""
+    """A partition of a topic."""
 
     topic: str
     partition: int
@@ -40,7 +40,7 @@ class TopicPartition(NamedTuple):
 
 
 class Record(NamedTuple):
-    """One record as a consumer sees it. A null key or value is None, an empty one is b""."""
+    """A record as a consumer receives it. A null key or value is None, an empty one is b""."""
 
     topic: str
     partition: int
@@ -52,7 +52,7 @@ class Record(NamedTuple):
 
 
 class SkippedOffsets(NamedTuple):
-    """Offsets that a consumer left out because they could not be read, and why."""
+    """A range of offsets that a consumer skipped because they could not be read, and the reason."""
 
     topic: str
     partition: int
@@ -62,7 +62,7 @@ class SkippedOffsets(NamedTuple):
 
 
 class RecordMetadata(NamedTuple):
-    """Where a record went: what a producer gets back."""
+    """The position and timestamp of a produced record, returned to the producer."""
 
     topic: str
     partition: int
@@ -71,7 +71,7 @@ class RecordMetadata(NamedTuple):
 
 
 class Acks(IntEnum):
-    """What a producer waits for, with Kafka's numbers."""
+    """The acknowledgement that a producer waits for, with Kafka's values."""
 
     NONE = 0
     LEADER = 1
@@ -87,21 +87,21 @@ class PartitionRecords(NamedTuple):
 
 
 class TimestampType(IntEnum):
-    """Who set the timestamps of a batch."""
+    """Whether the timestamps of a batch were set by the producer or at the append."""
 
     CREATE_TIME = 0
     LOG_APPEND_TIME = 1
 
 
 class IsolationLevel(IntEnum):
-    """Whether a reader sees records of transactions that are still open or were aborted."""
+    """Whether a reader sees records of open and aborted transactions."""
 
     READ_UNCOMMITTED = 0
     READ_COMMITTED = 1
 
 
 class OffsetAndMetadata(NamedTuple):
-    """A committed position of a group in one partition."""
+    """The committed offset of a group in one partition."""
 
     offset: int
     leader_epoch: int = -1
@@ -110,7 +110,7 @@ class OffsetAndMetadata(NamedTuple):
 
 
 class TimestampOffset(NamedTuple):
-    """An answer to a lookup by time: the first record at or after it."""
+    """The result of a lookup by time: the first record at or after that time."""
 
     timestamp: int
     offset: int

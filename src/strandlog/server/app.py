@@ -146,10 +146,10 @@ class Server:
     def _make_listener(self, config: ListenerConfig) -> Listener:
         """Import and create a listener other than Kafka's."""
         if config.name == "grpc":
-            from strandlog.server.grpc.listener import GrpcListener  # noqa: PLC0415 - an extra
+            from strandlog.server.grpc.listener import GrpcListener  # noqa: PLC0415 - optional
 
             return GrpcListener(self.broker, config.host, config.port)
-        from strandlog.server.http.listener import HttpListener, HttpOptions  # noqa: PLC0415 - an extra
+        from strandlog.server.http.listener import HttpListener, HttpOptions  # noqa: PLC0415 - optional
 
         options = self._options
         _, kafka = self._listeners.addresses["kafka"]
@@ -237,7 +237,7 @@ class Server:
         running = [self._loop.run_in_executor(self._pool, execute_jobs, [job]) for job in jobs]
         return [outcome for [outcome] in await asyncio.gather(*running)]
 
-    # -- time ------------------------------------------------------------------------------------
+    # -- timers ----------------------------------------------------------------------------------
 
     def _set_timer(self) -> None:
         """Set the timer to the next deadline, unless it already fires by then."""

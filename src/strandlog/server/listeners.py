@@ -36,7 +36,7 @@ EXTRAS: dict[ListenerName, str] = {"kafka": "server", "grpc": "grpc", "http": "s
 
 @dataclass(frozen=True, slots=True)
 class ListenerConfig:
-    """Where and how one listener serves its clients."""
+    """The address and options of one listener."""
 
     name: ListenerName  # as in the ready line
     protocol: str  # the scheme of its address: PLAINTEXT, grpc, http

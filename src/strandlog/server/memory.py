@@ -34,7 +34,7 @@ QUIET_SECONDS = 1.0
 
 
 class Holder(Protocol):
-    """A connection, as a budget sees it."""
+    """The interface of a connection that a budget uses."""
 
     peer_host: str
 
@@ -77,7 +77,7 @@ class DecodingGate:
             asyncio.get_running_loop().call_soon(run)
 
     def wait(self, run: Callable[[], None]) -> None:
-        """Call `run` when there may be room."""
+        """Call `run` once there may be room."""
         self._waiting[run] = None
 
 

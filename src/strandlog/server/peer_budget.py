@@ -41,7 +41,7 @@ class Hold:
         self._budget = budget
         self._task: asyncio.Task[object] | None = None
         self._is_evicted = False
-        self.silent_since: float | None = None  # on the stopwatch, while it waits for its peer
+        self.silent_since: float | None = None  # stopwatch time, set while waiting for the peer
         self.suspected_at: float | None = None
         self.size = size
 
@@ -131,7 +131,7 @@ class PeerBudget:
     def forget(self, hold: Hold) -> None:
         self._holds.pop(hold, None)
 
-    # -- peers that are silent while others wait ---------------------------------------------------
+    # -- evicting silent peers ---------------------------------------------------------------------
 
     def _set_alarm(self) -> None:
         if self._alarm is None and self._waiters:

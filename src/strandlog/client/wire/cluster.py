@@ -46,7 +46,7 @@ HTTP_LISTENER = "http.listener"
 
 
 class TopicMetadata(NamedTuple):
-    """Cached metadata of a topic. `leaders` has the leader's node id of each partition, or -1."""
+    """Cached metadata of a topic. `leaders` lists the node id of each partition's leader, or -1."""
 
     name: str
     topic_id: UUID | None  # None from brokers before Kafka 2.8
@@ -86,7 +86,7 @@ class Cluster:
         self._nodes: dict[int, Address] = {}
         self._topics: dict[str, TopicMetadata] = {}
         self._connections: dict[Address, WireConnection] = {}
-        self._failures: dict[Address, tuple[int, int]] = {}  # (failures, do not connect before)
+        self._failures: dict[Address, tuple[int, int]] = {}  # (failure count, next attempt)
 
     # -- retries --------------------------------------------------------------------------------
 

@@ -212,7 +212,7 @@ class WireConnection:
             except StopIteration:
                 return
 
-    # -- use -------------------------------------------------------------------------------------
+    # -- requests and replies --------------------------------------------------------------------
 
     @property
     def name(self) -> str:

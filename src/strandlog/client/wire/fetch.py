@@ -38,7 +38,7 @@ from strandlog.record.batch_header import HEADER_SIZE, LOG_OVERHEAD
 OFFSET_OUT_OF_RANGE = 1
 FIRST_PIECE_BYTES = 1024 * 1024
 MIN_PIECE_BYTES = 64 * 1024
-SPARE = 1.25  # records differ in size
+SPARE = 1.25  # safety factor, because records differ in size
 MAX_EMPTY_RESPONSES = 3
 WAIT_FOR_REST_MS = 500
 
@@ -66,7 +66,10 @@ class RangeFetcher:
         self._clock = clock
 
     def fetch(self, tp: TopicPartition, ask: FetchAsk) -> RawFetch:
-        """Return one response, possibly empty; `OffsetOutOfRangeError` has the valid range."""
+        """Send one request and return the response, which may be empty.
+
+        Raises `OffsetOutOfRangeError` with the valid range.
+        """
         return self._cluster.retry(lambda: self._take(tp, ask, self._send(tp, ask)))
 
     def read_range(
@@ -155,7 +158,7 @@ class RangeFetcher:
 
 
 class _Progress:
-    """Interprets responses without records."""
+    """Decides whether a range is complete when responses contain no records."""
 
     wait_ms = WAIT_FOR_REST_MS
 

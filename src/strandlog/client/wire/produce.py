@@ -60,7 +60,7 @@ class _Lane:
         self.batch_count = 0
         self.error: StrandlogError | None = None
         self.not_before_ms = 0
-        self.deadline_ms: int | None = None  # of delivery; None while there is no error
+        self.deadline_ms: int | None = None  # the delivery deadline; None while there is no error
 
     @property
     def is_done(self) -> bool:
@@ -72,7 +72,7 @@ class _Lane:
 
     def may_send(self, now_ms: int) -> bool:
         if self.refused and not self.in_flight:
-            # Batches that could not be sent fail before earlier ones are answered, so sort them.
+            # A batch that cannot be sent fails before earlier ones are answered, hence the sorting.
             self.waiting.extendleft(sorted(self.refused, key=lambda each: -each.number))
             self.refused.clear()
         if self.in_flight and not self.batch_count:

@@ -1,1 +1,1 @@
-"""The gRPC listener: proto/strandlog/v1/log.proto."""
+"""The gRPC listener, which serves proto/strandlog/v1/log.proto."""

@@ -32,7 +32,7 @@ from strandlog.server.peer_budget import Hold, PeerBudget, PeerTooSlowError
 
 logger = logging.getLogger(__name__)
 
-SMALL_REQUEST_BYTES = 64 * 1024  # every request but Produce
+SMALL_REQUEST_BYTES = 64 * 1024  # the limit for every request except Produce
 UPLOAD_PATIENCE_SECONDS = 0.25
 
 Request = TypeVar("Request", bound=Message)
@@ -77,8 +77,8 @@ class Calls:
         self._max_bytes = settings.grpc_request_max_bytes
         self._max_streams = max(1, settings.grpc_max_calls * 3 // 4)
         self._streams = 0
-        # A message that is being received counts with the maximum size, so few can be received
-        # concurrently. Receiving a message that has already arrived takes no time.
+        # Each message that is being received reserves the maximum size, so only a few can be
+        # received concurrently. A message that has already arrived is received immediately.
         patience = min(UPLOAD_PATIENCE_SECONDS, settings.grpc_stall_timeout_ms / 1000)
         # Streams have a separate budget, so that they cannot block other calls.
         for_streams = settings.grpc_queued_max_request_bytes // 4

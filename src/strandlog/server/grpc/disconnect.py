@@ -26,7 +26,7 @@ def hang_up(peer: str) -> bool:
         address = connection.getpeername()
         return isinstance(address, tuple) and (_plain(address[0]), str(address[1])) == wanted
 
-    with contextlib.suppress(OSError):  # no file descriptor is left to list the folder with
+    with contextlib.suppress(OSError):  # the process may be out of file descriptors
         return any(_shut_down(int(name), is_wanted) for name in os.listdir(OPEN_FILES))
     return False
 

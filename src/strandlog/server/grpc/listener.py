@@ -27,9 +27,9 @@ from strandlog.server.grpc.health_and_reflection import Health, Reflection, serv
 from strandlog.server.grpc.service import LogService
 
 SERVICE = log_pb2.DESCRIPTOR.services_by_name["LogService"].full_name
-MAX_METADATA_BYTES = 16 * 1024  # of one call
+MAX_METADATA_BYTES = 16 * 1024  # per call
 HANDSHAKE_TIMEOUT_MS = 10_000
-MAX_MESSAGE_BYTES = 2**31 - 1  # of responses, which are bounded by their contents
+MAX_MESSAGE_BYTES = 2**31 - 1  # for responses, whose size is limited elsewhere
 
 
 class GrpcListener:
@@ -55,7 +55,7 @@ class GrpcListener:
                     "grpc.http2.bdp_probe",
                     0,
                 ),  # otherwise, calls that wait to be read hold megabytes
-                ("grpc.so_reuseport", 0),  # two servers on one port would share its clients
+                ("grpc.so_reuseport", 0),  # otherwise two servers could share one port
             ],
         )
         calls = Calls(broker)

@@ -110,7 +110,7 @@ class KafkaApi:
         }
 
 
-NODE_ID = 0  # of the only broker
+NODE_ID = 0  # the id of the only broker
 LEADER_EPOCH = 0  # the only epoch: the leader of a partition never changes
 
 KAFKA_APIS: dict[int, KafkaApi] = {}

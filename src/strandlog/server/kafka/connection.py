@@ -252,10 +252,10 @@ class Connection(asyncio.Protocol):
         if self._next is not None and len(self._next) >= COUNTED_FRAME_BYTES:
             self._frame_bytes += len(self._next)
 
-    # -- beginning requests ----------------------------------------------------------------------
+    # -- starting requests -----------------------------------------------------------------------
 
     def _may_begin(self) -> bool:
-        """Return whether nothing but its turn delays the next request."""
+        """Return whether the next request may start, apart from having to queue for a turn."""
         return (
             self._next is not None
             and self._peer_reads
@@ -265,7 +265,7 @@ class Connection(asyncio.Protocol):
         )
 
     def _fits_gate(self, frame: memoryview) -> bool:
-        """Return whether the gate has room for a request; if not, wait for `_gate_opened`."""
+        """Return whether the gate has room for a request; if not, register `_gate_opened`."""
         gated = _gated_bytes(frame)
         if not gated or self._owner.decoding.has_room(gated):
             return True
@@ -395,7 +395,7 @@ class Connection(asyncio.Protocol):
             self._send()
 
     def _send(self) -> None:
-        """Pass unsent bytes to the transport until the client stops reading."""
+        """Pass unsent bytes to the transport while the client keeps reading."""
         transport = self._transport
         if transport is None:
             return

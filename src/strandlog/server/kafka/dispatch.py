@@ -64,7 +64,7 @@ class Dispatcher:
         self._slow_log = OncePerSecond()
 
     def advertised(self, connection: Connection) -> tuple[str, int]:
-        """Return the address for responses: as configured, or as the client connected to it."""
+        """Return the advertised address, by default the one that the client connected to."""
         return self._advertised or connection.local_address
 
     def handle(self, frame: memoryview, reply: PendingReply, connection: Connection) -> None:
@@ -114,7 +114,7 @@ class Dispatcher:
         correlation = header.correlation_id.to_bytes(4, signed=True)
         request.pending.fill([correlation, response_encoder(API_VERSIONS.key, 0)(body)])
 
-    # -- work that takes longer ------------------------------------------------------------------
+    # -- long-running work -----------------------------------------------------------------------
 
     def run_in_slices(self, request: Request, work: Work[None]) -> None:
         """Run work in the event loop, yielding to other connections if it takes long.

@@ -36,7 +36,7 @@ MAX_SETTINGS = 1000  # per topic or broker in one request
 
 
 class Request:
-    """One request, as its handler sees it."""
+    """One request, as it is passed to its handler."""
 
     __slots__ = ("_dispatcher", "connection", "frame", "header", "pending")
 
@@ -136,7 +136,7 @@ class Request:
             return
         self.pending.fill([head, *buffers])
 
-    # -- work that takes longer ------------------------------------------------------------------
+    # -- long-running work -----------------------------------------------------------------------
 
     def in_slices(self, work: Work[None]) -> None:
         """Run work in the event loop, yielding to other connections if it takes long."""
@@ -187,7 +187,7 @@ def breathing(steps: Generator[None, None, T]) -> Work[T]:
         yield yield_control
 
 
-# -- partitions, each once ------------------------------------------------------------------------
+# -- unique partitions ----------------------------------------------------------------------------
 
 
 class Asked(NamedTuple):
@@ -203,7 +203,7 @@ def asked_once(
     number_of: Callable[[Any], int] = int,
     name_of: Callable[[Any], str] = lambda topic: str(topic.name),
 ) -> Work[Asked]:
-    """Collect the rows of a request by topic and partition."""
+    """Collect the rows of a request by topic and partition, without duplicates."""
     asked = Asked({}, set())
     for topic in topics:
         name = name_of(topic)

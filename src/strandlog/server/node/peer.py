@@ -94,7 +94,7 @@ class NodePeer:
         node_id = envelope.dest if self._node_id is None else self._node_id
         try:
             return node.format_reply(node_id, envelope, kind, fields, msg_id)
-        except (RecursionError, ValueError) as error:  # a record that another program wrote
+        except (RecursionError, ValueError) as error:  # the record is from another producer
             failed = node.error_fields(CRASH, f"the reply is not JSON: {error}")
             return node.format_reply(node_id, envelope, "error", failed, msg_id)
 
@@ -109,7 +109,7 @@ class NodePeer:
             _logger.exception("a %s request failed", envelope.type)
             return "error", node.error_fields(CRASH, f"{type(error).__name__}: {error}")
 
-    # -- the seed's messages -------------------------------------------------------------------
+    # -- partition messages --------------------------------------------------------------------
 
     def _init(self, request: node.Init) -> Fields:
         self._node_id = request.node_id

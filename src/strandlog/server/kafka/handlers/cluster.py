@@ -175,7 +175,7 @@ def describe_log_dirs(broker: Broker, request: Request) -> Work[None]:
         rows = []
         count = broker.topic(context, name).partitions if broker.has_topic(context, name) else 0
         for number in range(count) if numbers is None else sorted(numbers):
-            with contextlib.suppress(StrandlogError):  # it may have been deleted
+            with contextlib.suppress(StrandlogError):  # it may have been deleted since
                 rows.append(_size_row(broker.partition_state(context, name, number)))
             yield yield_control
         topics.append({"name": name, "partitions": rows})

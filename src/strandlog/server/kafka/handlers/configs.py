@@ -102,7 +102,7 @@ def describe_configs(broker: Broker, request: Request) -> Work[None]:
         answer = _answer(resource)
         try:
             rows = _resource_rows(broker, request, resource)
-            configs = [row for row in rows if not keys or row["name"] in keys]  # no keys: all
+            configs = [row for row in rows if not keys or row["name"] in keys]  # no keys: all rows
             if not body.include_synonyms:
                 configs = [{**row, "synonyms": ()} for row in configs]
             if not getattr(body, "include_documentation", False):
@@ -313,7 +313,7 @@ def _reply_altered(
         if isinstance(error := result.error, StrandlogError):
             row |= {"error_code": error.kafka_code, "error_message": str(error)}
         else:
-            result.result()  # a bug closes the connection
+            result.result()  # raises after a bug, which closes the connection
         yield yield_control
     yield from request.replying({"responses": rows})
 

@@ -40,7 +40,7 @@ from strandlog.server.kafka.api import (
 from strandlog.server.kafka.request import Request, breathing
 
 # The maximum wait of a Fetch. Its connection is not read while it waits, so the server only notices
-# a disconnected client when it writes the response. A consumer fetches again.
+# a disconnected client when it writes the response. Consumers fetch again after an empty response.
 LONGEST_POLL_MS = 60_000
 NO_SESSION, NEW_SESSION = -1, 0
 FULL_FETCHES = (NO_SESSION, NEW_SESSION)
@@ -62,7 +62,8 @@ FetchKey = tuple[TopicRef, int]
 def fetch(broker: Broker, request: Request) -> Work[None]:
     body = yield from request.reading()
     if getattr(body, "session_epoch", NO_SESSION) not in FULL_FETCHES:
-        # It continues a session of an earlier broker at this address and omits most partitions.
+        # The request continues a session of another broker that had this address, and therefore
+        # omits most partitions.
         request.reply_buffers(fetch_response(request.version, [], FETCH_SESSION_NOT_FOUND))
         return
     asked = yield from _fetch_rows(request, body.topics)
@@ -139,7 +140,7 @@ def _fetched(data: FetchPartitionData) -> FetchedPartition:
 
 def _fetch_code(ref: TopicRef, error: StrandlogError) -> int:
     if isinstance(ref, UUID) and isinstance(error, TopicNotFoundError) and error.partition is None:
-        return UnknownTopicIdError.kafka_code  # it was deleted while the fetch waited
+        return UnknownTopicIdError.kafka_code  # the topic was deleted while the fetch waited
     return error.kafka_code
 
 

@@ -112,7 +112,7 @@ def pieces(
 ) -> Iterator[dict[TopicPartition, OffsetAndMetadata]]:
     """Split offsets into chunks that are committed without a pause.
 
-    Without offsets there is one empty chunk, so that the errors of the group are still reported.
+    Without offsets there is one empty chunk, so that the group is still checked.
     """
     items = list(offsets.items())
     for start in range(0, max(1, len(items)), COMMITTED_TOGETHER):

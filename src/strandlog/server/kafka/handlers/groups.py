@@ -31,11 +31,11 @@ NULL_PROTOCOL_FROM = 7
 LEAVE_MANY_FROM = 3
 DESCRIBE_MISSING_FROM = 6
 ALL_OPERATIONS_ON_GROUP = (
-    0b1_0100_1000  # READ, DELETE, DESCRIBE: without an authorizer a client may do everything
+    0b1_0100_1000  # READ, DELETE, DESCRIBE: all are allowed without an authorizer
 )
 
 
-DESCRIBED_MAX_BYTES = 16 * 1024 * 1024  # of members in one DescribeGroups response
+DESCRIBED_MAX_BYTES = 16 * 1024 * 1024  # limit for the members in one DescribeGroups response
 MEMBER_ROW_BYTES = 100
 
 
@@ -315,7 +315,7 @@ def delete_groups(broker: Broker, request: Request) -> Work[None]:
         for name, deletion in deletions.items():
             error = deletion.error
             if not isinstance(error, StrandlogError):
-                deletion.result()  # a bug closes the connection
+                deletion.result()  # raises after a bug, which closes the connection
             code = error.kafka_code if isinstance(error, StrandlogError) else 0
             rows.append({"group_id": name, "error_code": code})
         request.reply_in_slices({"results": rows})

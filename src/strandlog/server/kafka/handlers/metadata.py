@@ -98,7 +98,7 @@ def _describe(
     topics: list[dict[str, Any]] = []
     if wanted is None or (request.version == 0 and not wanted):
         for name in broker.topic_names(context):
-            if broker.has_topic(context, name):  # it may have been deleted
+            if broker.has_topic(context, name):  # it may have been deleted since
                 topics.append(_topic(broker.topic(context, name), request.version))
             yield yield_control
     else:
@@ -174,7 +174,7 @@ def partition_row(number: int) -> dict[str, Any]:
     }
 
 
-# -- page by page ----------------------------------------------------------------------------------
+# -- paging ----------------------------------------------------------------------------------------
 
 
 @kafka_api(

@@ -49,7 +49,7 @@ from strandlog.server.kafka.handlers.configs import topic_rows
 from strandlog.server.kafka.request import MAX_SETTINGS, Request, asked_once
 
 BROKER_DEFAULT = -1
-SETTINGS_FROM = 5  # CreateTopics responds with the settings of the topic
+SETTINGS_FROM = 5  # from this version on, CreateTopics returns the settings of the topic
 
 Row = dict[str, Any]
 

@@ -107,7 +107,7 @@ class LoadReport(NamedTuple):
 
 
 class GroupCoordinator:
-    """All groups of one broker."""
+    """Manages all groups of one broker."""
 
     def __init__(
         self,
@@ -154,7 +154,7 @@ class GroupCoordinator:
         return LoadReport(len(self._groups), offsets, skipped)
 
     def tick(self, now_ms: int) -> None:
-        """Run the timers that are due at `now_ms`, a time of the monotonic clock."""
+        """Run the timers that are due at `now_ms`, which is a monotonic time."""
         self._timers.run_due(now_ms)
 
     def next_deadline_ms(self) -> int | None:
@@ -484,7 +484,7 @@ class GroupCoordinator:
             checked += 1
             if self._groups.get(group.group_id) is not group:
                 continue  # deleted in the meantime
-            with contextlib.suppress(StrandlogError):  # counted; retried at the next check
+            with contextlib.suppress(StrandlogError):  # already counted; retried at the next check
                 self._expire(group)
         if checked == GROUPS_AT_ONCE:
             now_ms = self._clock.monotonic_ms()

@@ -40,8 +40,8 @@ The following rules are the same as in Kafka, except where noted:
 - A request with a static member's instance id but a different member id is fenced.
 - A static member that joins without its member id gets a new one and keeps its position; requests
   still pending under the old id are fenced. In Stable, this needs no rebalance if the protocol and
-  the member's topics are unchanged. Kafka does not compare the topics, and so would assign
-  partitions of topics that the member no longer subscribes to.
+  the member's topics are unchanged. The check of the topics is stricter than Kafka, which would
+  leave the member with partitions of topics that it no longer subscribes to.
 - While the group has members, only they may commit.
 
 Every pending `Deferred` is bounded by a timer: a join by the end of the rebalance, a sync by the
@@ -161,7 +161,7 @@ class Group:
             self._restart_session(member)
 
     def mark_dead(self) -> None:
-        """Move an empty group to Dead."""
+        """Move an empty group to the Dead state."""
         self._enter(DEAD)
         for timer in self._pending_members.values():
             timer.cancel()
@@ -171,7 +171,7 @@ class Group:
     # Member requests.
 
     def join(self, request: JoinRequest) -> Deferred[JoinResult]:
-        """Return a result for the next generation, or for the current one if nothing changed."""
+        """Return a result with the next generation, or with the current one if nothing changed."""
         with self._completions:
             self._check_joiner(request)
             if request.member_id == NO_MEMBER_ID:
@@ -333,7 +333,7 @@ class Group:
         self._reject(member, fenced(member.group_instance_id))
         self.members.rename(member, new_id)
         self.members.update(member, request)
-        member.is_new = False  # its instance id identifies it if it joins again
+        member.is_new = False  # its instance id identifies it if it rejoins
         self._restart_session(member)
         is_same = (
             self.state is STABLE

@@ -399,7 +399,7 @@ class MemberList:
         )
 
     def subscribed_topics(self, protocol_name: str | None) -> frozenset[str] | None:
-        """Return the topics that any member subscribes to; None if one cannot be decoded."""
+        """Return the topics that any member subscribes to; None if a subscription is invalid."""
         if self._topics[:2] != (self._changes, protocol_name):
             self._topics = (self._changes, protocol_name, self._all_topics(protocol_name))
         return self._topics[2]

@@ -53,7 +53,7 @@ Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 
 
 class ExpiryRule(NamedTuple):
-    """How the offsets of one group expire."""
+    """The rule by which the offsets of one group expire."""
 
     not_before_ms: int = 0
     kept_topics: frozenset[str] = frozenset()
@@ -192,7 +192,7 @@ def tombstones(group: str, partitions: Iterable[TopicPartition]) -> list[TableRe
 def offset_error(
     partition: TopicPartition, value: OffsetAndMetadata, metadata_max_bytes: int
 ) -> StrandlogError | None:
-    """Return the error if this offset is invalid regardless of the committer; None if valid."""
+    """Return the error if this offset is invalid for any committer; None if it is valid."""
     if not 0 <= value.offset <= MAX_OFFSET:
         return DataError(f"{value.offset} is not an offset of {partition}; offsets start at 0")
     if _is_plain(partition, value, metadata_max_bytes):

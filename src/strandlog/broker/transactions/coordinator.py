@@ -83,7 +83,7 @@ class _WrittenMarker(NamedTuple):
 
 
 class TransactionCoordinator:
-    """All transactional producers of one broker."""
+    """Manages all transactional producers of one broker."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class TransactionCoordinator:
         self._in_flight: dict[str, frozenset[TopicPartition]] = {}
         self._timeouts: dict[str, Timer] = {}
 
-    # -- start ---------------------------------------------------------------------------------
+    # -- startup -------------------------------------------------------------------------------
 
     def load(self) -> int:
         """Load the table and complete the transactions that were decided.
@@ -383,7 +383,7 @@ class TransactionCoordinator:
         self._timers.schedule(deadline_ms, partial(_wake, result))
         return result
 
-    # -- time ----------------------------------------------------------------------------------
+    # -- time-outs and expiry ------------------------------------------------------------------
 
     def _set_timeout(self, transaction: Transaction) -> None:
         """Start the time-out of an open transaction; cancel it in any other state."""

@@ -58,7 +58,7 @@ class ProducerIds:
         self._log_dir.producer_ids_seen.note(producer_id)
 
     def check(self) -> None:
-        """Raise the next id above every id seen, and report any that were not allocated here."""
+        """Move the next id above every id seen, and report ids that were not allocated here."""
         seen = self._log_dir.producer_ids_seen.highest
         if seen < self._next:
             return

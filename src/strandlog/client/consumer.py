@@ -136,7 +136,7 @@ class Consumer(Closable):
             try:
                 self._membership.step()
             except BaseException:
-                self._leave()  # this member would never be polled
+                self._leave()  # otherwise the group would keep a member that never polls
                 raise
         else:
             self._simple_group = group
@@ -148,7 +148,7 @@ class Consumer(Closable):
             for partition in range(self._source.partition_count(topic))
         ]
 
-    # -- which partitions ----------------------------------------------------------------------
+    # -- assignment ----------------------------------------------------------------------------
 
     @property
     def group(self) -> str | None:
@@ -373,7 +373,7 @@ class Consumer(Closable):
                 self._commit_if_member()
         raise StopIteration
 
-    # -- moving --------------------------------------------------------------------------------
+    # -- positions -----------------------------------------------------------------------------
 
     def position(self, topic: str, partition: int) -> int:
         """Return the offset of the next record that poll returns from this partition."""

@@ -1,1 +1,1 @@
-"""The embedded log: this process owns the data folder."""
+"""The embedded log, whose data folder is owned by this process."""

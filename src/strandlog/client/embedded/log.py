@@ -190,8 +190,8 @@ class Log(Closable):
     def enforce_retention(self, name: str) -> int:
         """Delete the segments that retention.ms and retention.bytes no longer retain.
 
-        Return the number of offsets removed. If the topic was compacted, fewer records than that
-        were removed.
+        Return the number of offsets removed. If the topic was compacted, the number of records
+        may be lower.
         """
         with self._guard:
             return self.broker.apply_retention(self.context, name).result()
@@ -279,9 +279,10 @@ class Log(Closable):
 
     @property
     def problems(self) -> list[str]:
-        """The problems found and repaired when the folder was opened, and later maintenance errors.
+        """The problems found when the folder was opened, and maintenance errors since then.
 
-        Examples are torn tails, damaged files and stray files. See also `run_maintenance`.
+        Examples are torn tails, damage and stray files; each entry says how it was handled. See
+        also `run_maintenance`.
         """
         with self.condition:
             return self.broker.problems

@@ -56,7 +56,7 @@ RECORD_OVERHEAD_BYTES = 64  # upper bound per record, excluding key, value and h
 
 
 _NO_CODEC = Codec.NONE
-# Bypasses the Python-level constructor of the named tuple, which is much slower.
+# Bypasses the Python-level constructor of the named tuple to save time.
 _new_tuple = tuple.__new__
 
 
@@ -91,7 +91,7 @@ class Producer(Closable):
         self._is_closed = False
         self._guard = OpenLock(log.condition, lambda: self._is_closed or log.is_closed, "producer")
 
-    # -- one record ----------------------------------------------------------------------------
+    # -- single records ------------------------------------------------------------------------
 
     def send(
         self,
@@ -158,7 +158,7 @@ class Producer(Closable):
         name = target.settings.compression_type
         return _NO_CODEC if name == "producer" else codec_named(name)
 
-    # -- many records --------------------------------------------------------------------------
+    # -- batches -------------------------------------------------------------------------------
 
     def send_batch(self, topic: str, records: Iterable[BatchItem]) -> Sequence[RecordMetadata]:
         """Append many records, one batch per partition; return their metadata in order.

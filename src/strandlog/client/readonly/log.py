@@ -197,7 +197,7 @@ class ReadOnlySource:
 
     @contextlib.contextmanager
     def _view_of(self, tp: TopicPartition) -> Iterator[PartitionView]:
-        """Provide the view of a partition; raise if its folder disappears because of a deletion."""
+        """Provide the view of a partition; translate errors about files that disappear."""
         try:
             yield self._folder.view(tp)
         except FileNotFoundError as error:

@@ -124,7 +124,7 @@ class RemoteConsumer(Closable):
                 [TopicPartition(name, n) for name, count in counts.items() for n in range(count)]
             )
 
-    # -- which partitions ----------------------------------------------------------------------
+    # -- assignment ----------------------------------------------------------------------------
 
     @property
     def assignment(self) -> list[TopicPartition]:
@@ -318,7 +318,7 @@ class RemoteConsumer(Closable):
             raise StopIteration
         return records[0]
 
-    # -- moving --------------------------------------------------------------------------------
+    # -- positions -----------------------------------------------------------------------------
 
     def _settle(self) -> None:
         """Wait until the group has admitted this consumer, keeping any records that arrive."""

@@ -1,1 +1,1 @@
-"""The sink of `format("strandlog")`: batch and streaming writes, exactly once."""
+"""The sink of `format("strandlog")`: exactly-once batch and streaming writes."""

@@ -1,21 +1,21 @@
-"""Records which batches of a query are committed, in a compacted topic.
+"""Records in a compacted topic which batches of a query are committed.
 
-Many tasks write a batch, each in its own Kafka transaction. These cannot be committed in one step,
-so a record in the topic, with the query as its key, decides:
+A batch is written by many tasks, each in its own Kafka transaction. These transactions cannot be
+committed atomically, so the commit point is a record in the topic whose key is the query:
 
-    decided   batch N is published by committing these transactions
-    done      they are committed
-    undone    none of them was committed, and none will be: the batch must be written again
+    decided   batch N is to be published by committing these transactions
+    done      all of them are committed
+    undone    none of them was or will be committed: the batch must be written again
 
-A driver that dies between decided and done finds the decision when Spark repeats the batch, and
-commits what is left; the tasks of that run find it too, and write nothing. So a batch is published
-once, however often it runs.
+If the driver crashes between decided and done, Spark repeats the batch. The new driver finds the
+decision and commits the remaining transactions; the tasks find it too and write nothing. A batch is
+therefore published once, no matter how often it runs.
 
-A decision also has the run that made it, if Spark passes it on: the same batch twice within one run
-is not repeated, but two writes under one name (writer.py).
+A decision also stores the run that made it, if Spark provides it. Writing the same batch again in
+the same run is not a repetition: it means that two writes use the same name (writer.py).
 
-The offset of a query's last record is committed to a group of the same name. It may lag behind;
-reading goes from there to the end.
+The offset of a query's last record is committed to a group named after the query. It may be out of
+date, so the topic is read from that offset to the end.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ class Decision(NamedTuple):
     batch_id: int = NO_BATCH
     state: str = DONE
     transactions: tuple[StagedTransaction, ...] = ()
-    run: str | None = None  # the run of the query that decided; None if unknown
+    run: str | None = None  # the run of the query that made the decision; None if unknown
 
     def covers(self, batch_id: int) -> bool:
-        """Whether this batch is published, or certainly will be."""
+        """Return whether a batch is already published or is certain to be."""
         return batch_id < self.batch_id or (batch_id == self.batch_id and self.state != UNDONE)
 
 
@@ -69,14 +69,14 @@ class CommitLog:
     def __init__(
         self, client: WireClient, topic: str, query: str, former_query: str | None = None
     ) -> None:
-        """`former_query` is the key that version 0.1.0 used for this query."""
+        """`former_query` is the key for this query in version 0.1.0."""
         self._client = client
         self._tp = TopicPartition(topic, 0)
         self._query = query
         self._former_query = former_query
 
     def last(self) -> Decision:
-        """The last decision; one with NO_BATCH if there is none."""
+        """Return the last decision, or one with NO_BATCH if there is none."""
         found = self._last_of(self._query)
         if found.batch_id == NO_BATCH and self._former_query is not None:
             found = self._last_of(self._former_query)
@@ -136,14 +136,17 @@ class CommitLog:
         try:
             self._client.create_topic(self._tp.topic, 1, {"cleanup.policy": "compact"})
         except TopicExistsError:
-            return  # another query created it meanwhile
+            return  # another query has created it in the meantime
 
     # -- publishing ----------------------------------------------------------------------------
 
     def publish(
         self, batch_id: int, transactions: tuple[StagedTransaction, ...], run: str | None = None
     ) -> bool:
-        """Publish a batch once. False if it was published before."""
+        """Publish a batch and return True, or return False if this was decided before.
+
+        In the latter case, any remaining transactions of the decision are committed.
+        """
         last = self.last()
         if last.covers(batch_id):
             if last.batch_id == batch_id and last.state == DECIDED:
@@ -170,8 +173,11 @@ class CommitLog:
         self.write(decision._replace(state=DONE, transactions=()))
 
     def _published_in_part(self, decision: Decision, committed: int) -> DataLossError:
-        """Writing the rest again would need the same rows in the same tasks, which Spark does not
-        guarantee, so the user has to decide."""
+        """Return the error for a partially published batch, which the user has to resolve.
+
+        Writing only the rest again would require the same rows in the same tasks, which Spark does
+        not guarantee.
+        """
         return DataLossError(
             f"batch {decision.batch_id} of query {self._query} is published in part: "
             f"{committed} of {len(decision.transactions)} transactions were committed, and another "

@@ -1,8 +1,8 @@
-"""Writes one task's rows to partition leaders: Arrow batches in, record batches out.
+"""Encodes one task's rows, which are Arrow batches, and sends them to the partition leaders.
 
-Rows get their partition as with any Kafka producer: from the column `partition`, else by the hash
-of the key, else round-robin. Rows of one partition keep their order. A missing topic is created by
-the broker if it has auto.create.topics.enable.
+Rows are assigned to partitions as in any Kafka producer: by the column `partition`, else by the
+hash of the key, else round-robin. Order is preserved within a partition. The broker creates a
+missing topic if auto.create.topics.enable is set.
 """
 
 from __future__ import annotations
@@ -47,8 +47,10 @@ class TaskWriter:
         identity: tuple[int, int],
         max_batch_bytes: int = BATCH_BYTES,
     ) -> None:
-        """`staged` is the transaction to write in; `identity` is the producer id and epoch; no
-        batch, and so no row, is larger than `max_batch_bytes`."""
+        """`staged` is the transaction to write in, and `identity` the producer id and epoch.
+
+        No batch, and therefore no row, may be larger than `max_batch_bytes`.
+        """
         self._client = client
         self._topic = topic
         self._codec = codec
@@ -124,7 +126,7 @@ class TaskWriter:
         except MessageTooLargeError as error:
             if error.limit_bytes != self._max_batch_bytes:
                 raise
-            # The client's own limit: raising that of the topic alone would not help.
+            # This is the client's own limit, so raising only the topic's limit would not help.
             settings = "kafka.max.request.size, and max.message.bytes of the topic"
             raise MessageTooLargeError(error.size_bytes, error.limit_bytes, settings) from None
 
@@ -141,7 +143,7 @@ class TaskWriter:
 
 
 def _by_topic(batch: pa.RecordBatch, topic: str | None) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """The rows of each topic; the option takes precedence over the column."""
+    """Yield the rows of each topic; the option takes precedence over the column."""
     if topic is not None:
         yield topic, batch
         return

@@ -3,19 +3,20 @@
     task      rows ─▶ a transaction of its own, written and left open     (task.py)
     driver    all tasks done ─▶ decide ─▶ commit their transactions       (commit_log.py)
 
-With `deliveryGuarantee=exactly_once`, the default of a stream, a micro-batch is identified by its
+With `deliveryGuarantee=exactly_once`, the default for streams, a micro-batch is identified by its
 query id and batch id. A micro-batch that is repeated after a crash is recognised and not written
-twice; an abort never undoes a decision; a task that Spark has given up is fenced by its
-replacement. Consumers of committed records see whole batches only.
+twice; an abort never reverts a decision; a task that Spark has given up on is fenced by its
+replacement. Until a batch is decided, consumers of committed records see none of it.
 
 A batch that the user names (`txnAppId`, `txnVersion`) is written in the same way. Its query is the
-pair of topic and txnAppId, so that foreachBatch can write several topics under one name; rows with
-a topic column are one query, whatever their topics. The same name may come again because the batch
-is repeated, or because foreachBatch writes a second DataFrame under it. The run of the streaming
-query tells these apart: no batch is repeated within a run, so there the second write is an error.
+pair of topic and txnAppId, so that foreachBatch can write to several topics under one name; rows
+with a topic column belong to one query, regardless of their topics. The same name can occur again
+because the batch is repeated, or because foreachBatch writes a second DataFrame under it. The run
+of the streaming query distinguishes these cases: a batch is never repeated within a run, so a
+second write in the same run is an error.
 
-With `at_least_once` a task writes as an idempotent producer, and what a failed run wrote stays:
-faster, with duplicates after a failure.
+With `at_least_once`, each task writes as an idempotent producer, and the rows of a failed run are
+not removed. This is faster, but leaves duplicates after a failure.
 """
 
 from __future__ import annotations
@@ -44,10 +45,10 @@ from strandlog.spark.worker import freeze_imports, hide_traceback
 if TYPE_CHECKING:
     import pyarrow as pa
 
-TRANSACTION_TIMEOUT_MS = 900_000  # the default maximum of brokers
+TRANSACTION_TIMEOUT_MS = 900_000  # the brokers' default maximum
 logger = logging.getLogger(__name__)
 QUERY_PROPERTY, BATCH_PROPERTY = "sql.streaming.queryId", "streaming.sql.batchId"
-RUN_PROPERTY = "spark.jobGroup.id"  # the run of a streaming query, in its jobs
+RUN_PROPERTY = "spark.jobGroup.id"  # in the jobs of a streaming query, the id of its run
 
 
 class TaskMessage(WriterCommitMessage):
@@ -67,10 +68,12 @@ class TaskMessage(WriterCommitMessage):
 
 
 class TaskId:
-    """Identifies an attempt of a task: query, batch, partition, attempt number.
+    """Identifies an attempt of a task by query, batch, partition and attempt number.
 
-    `run` is the run of the streaming query whose foreachBatch writes a DataFrame. A task that
-    `may_wait` belongs to a query that has written before, so its broker may be restarting."""
+    `run` is the run of the streaming query whose foreachBatch writes a DataFrame. If `may_wait` is
+    false, the task fails immediately when the broker is unreachable. A query that has written
+    before waits instead, because its broker may be restarting.
+    """
 
     def __init__(
         self,
@@ -100,17 +103,17 @@ def _prefix(query: str) -> str:
 def abort_strays(client: WireClient, query: str) -> None:
     """Abort transactions that tasks of a query have left open.
 
-    Called when no valid task of the query runs. A task that died, or whose driver died, leaves its
-    transaction open; consumers of committed records would wait for it until it times out.
+    Call this only while no valid task of the query is running. If a task or its driver crashes, its
+    transaction stays open and blocks consumers of committed records until it times out.
     """
-    names = re.compile(re.escape(_prefix(query)) + r"\d+-\d+")  # does not match those of `query`-2
+    names = re.compile(re.escape(_prefix(query)) + r"\d+-\d+")  # must not match query `query`-2
     for name in client.list_transactions(["Ongoing"]):
         if names.fullmatch(name):
             client.init_producer_id(name, TRANSACTION_TIMEOUT_MS)
 
 
 class BatchSink:
-    """Writes and publishes batches, for both writers. Pickles."""
+    """Writes and publishes batches, for both writers. Can be pickled."""
 
     def __init__(self, options: Options, *, is_exact: bool) -> None:
         self.options = options
@@ -137,11 +140,11 @@ class BatchSink:
             staged = self._begin(client, task)
             writer = self._writer(client, staged, (staged.producer_id, staged.epoch))
             rows = writer.write(batches).rows
-            # Without records the transaction was never begun: there is nothing to commit.
+            # Without records, no transaction was started, so there is nothing to commit.
             return TaskMessage(task.query, staged if rows else None, rows, task.run)
 
     def _check_not_same_run(self, last: Decision, task: TaskId) -> None:
-        """Fail if this write looks like a repeated batch but is another DataFrame."""
+        """Raise an error if this is not a repeated batch but another DataFrame with its name."""
         is_same = task.run is not None and (last.run, last.batch_id) == (task.run, task.batch_id)
         if is_same and last.state == DONE:
             target = self.options["topic"] or "the topics of its column `topic`"
@@ -152,7 +155,7 @@ class BatchSink:
             )
 
     def _begin(self, client: WireClient, task: TaskId) -> StagedTransaction:
-        """A transaction for this attempt; aborts those that earlier attempts left open."""
+        """Create a transaction for this attempt, and abort those left open by earlier attempts."""
         given = self.options.client.get(TRANSACTION_TIMEOUT)
         timeout_ms = TRANSACTION_TIMEOUT_MS if given is None else transaction_timeout_ms(given)
         for attempt in range(task.attempt):
@@ -176,7 +179,7 @@ class BatchSink:
 
     @freeze_imports()
     def publish(self, messages: Sequence[TaskMessage], batch_id: int) -> None:
-        """Commit the transactions of all tasks, once."""
+        """Commit the transactions of all tasks, unless the batch was published before."""
         if not self.is_exact or not messages:
             return
         staged = tuple(message.staged for message in messages if message.staged is not None)
@@ -193,7 +196,7 @@ class BatchSink:
             self._clean(client, first.query)
 
     def give_up(self, messages: Sequence[TaskMessage], batch_id: int) -> None:
-        """Abort the transactions of a failed batch, unless it is decided to publish it."""
+        """Abort the transactions of a failed batch, unless its publication is already decided."""
         staged = [message.staged for message in messages if message.staged is not None]
         if not staged:
             return
@@ -202,14 +205,14 @@ class BatchSink:
             if last.covers(batch_id):
                 return
             for transaction in staged:
-                with contextlib.suppress(StrandlogError):  # its time-out ends it later
+                with contextlib.suppress(StrandlogError):  # it will time out later
                     client.end_txn(*transaction, commit=False)
             self._clean(client, messages[0].query)
 
     def _clean(self, client: WireClient, query: str) -> None:
         try:
             abort_strays(client, query)
-        except StrandlogError as error:  # not the batch's fault; their time-out ends them
+        except StrandlogError as error:  # do not fail the batch; they will time out
             logger.warning("cannot abort transactions that were left open: %s", error)
 
 
@@ -256,7 +259,7 @@ class BatchWriter(DataSourceArrowWriter):
         self._sink = sink
         options = sink.options
         named = options["txnAppId"]
-        # Topic names have no colon, so this is unique for each pair.
+        # Topic names cannot contain a colon, so this is unique for each pair.
         self._query = (
             f"txn-{options['topic'] or ''}:{named}"
             if named is not None

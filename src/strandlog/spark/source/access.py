@@ -1,20 +1,20 @@
-"""`LogAccess`, the source's view of a log, and the choice between a cluster and a folder.
+"""`LogAccess`, the interface through which the source reads a cluster or a folder.
 
-There are two: `ClusterAccess` (cluster_access.py) over the Kafka protocol, and `FolderAccess`
-(folder_access.py) over a folder's files. Options pickle, a `LogAccess` does not: the driver and
-every task open their own.
+It has two implementations: `ClusterAccess` (cluster_access.py) uses the Kafka protocol, and
+`FolderAccess` (folder_access.py) reads a folder's files. Options can be pickled but a `LogAccess`
+cannot, so the driver and every task open their own.
 
-    partitions        the partitions that the options select
-    bounds            the readable offsets of each partition: up to the last stable offset, or the
-                      end if uncommitted records are wanted; of all selected partitions, or of those
-                      given; deleted partitions are left out
-    ends              where partitions end, open transactions included
-    topic_id          the current id of a topic; None if it is unknown
-    offsets_at        the first offset at or after a timestamp, in each partition
-    read              the raw batches of a range, in pieces
+    partitions        returns the partitions that the options select
+    bounds            returns the readable offsets of the given partitions, or of all selected ones:
+                      up to the last stable offset, or to the end if uncommitted records are read;
+                      deleted partitions are omitted
+    ends              returns the end offsets of partitions, including open transactions
+    topic_id          returns the current id of a topic, or None if it is unknown
+    offsets_at        returns the first offset at or after a timestamp in each partition
+    read              yields the raw batches of a range, in chunks
     commit_offsets    commits the progress of a query to its group
-    record_bytes      the approximate size of a record of each partition
-    cut               where to cut a range into that many pieces, one for a task
+    record_bytes      returns the approximate record size in each partition
+    cut               returns the offsets at which to split a range into a number of tasks
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ Aborted = Sequence[tuple[int, int]]
 
 
 class RawPiece(NamedTuple):
-    """Some raw batches of a range, and which of their transactions were aborted."""
+    """A chunk of raw batches, and the aborted transactions in it."""
 
     data: Buffer
     aborted: Aborted
 
 
 class LogAccess(Protocol):
-    """A log as the source sees it."""
+    """The operations that the source needs of a log."""
 
     def partitions(self) -> list[TopicPartition]: ...
     def bounds(
@@ -63,7 +63,7 @@ class LogAccess(Protocol):
 
 
 def chosen(options: Options, existing: Mapping[str, int]) -> list[TopicPartition]:
-    """The partitions that the options select; `existing` has the partition count of each topic."""
+    """Return the partitions that the options select; `existing` maps topics to partition counts."""
     assigned: list[TopicPartition] | None = options["assign"]
     if assigned is not None:
         for tp in assigned:
@@ -73,7 +73,7 @@ def chosen(options: Options, existing: Mapping[str, int]) -> list[TopicPartition
     pattern: str | None = options["subscribePattern"]
     if pattern is not None:
         visible = existing.keys() - INTERNAL_TOPICS
-        # Like Spark's Kafka source: a match anywhere in the name.
+        # As in Spark's Kafka source, the pattern may match anywhere in the name.
         names = [name for name in visible if re.search(pattern, name)]
     else:
         names = list(options["subscribe"])
@@ -86,8 +86,8 @@ def chosen(options: Options, existing: Mapping[str, int]) -> list[TopicPartition
 
 
 def open_access(options: Options, *, in_task: bool = False) -> LogAccess:
-    """Open the log that the options name; the caller closes it."""
-    # Imported here: each query starts a process on the driver, which should load only one of them.
+    """Open the log that the options specify; the caller must close it."""
+    # Each query starts a driver-side process, which should import only the implementation it uses.
     if options["path"] is not None:
         from strandlog.spark.source.folder_access import FolderAccess  # noqa: PLC0415
 

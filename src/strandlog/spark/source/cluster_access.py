@@ -1,12 +1,12 @@
 """`LogAccess` over the Kafka protocol.
 
-Time-outs of Spark's Kafka source, and how they relate to those of the client:
+The options of Spark's Kafka source map to those of the client as follows:
 
-    fetchOffset.*                     retries of an offset lookup that failed; each retry lasts as
-                                      long as the client itself retries
-    kafkaConsumer.pollTimeoutMs       how long a task waits for records; replaces the client's
+    fetchOffset.*                     retries of a failed offset lookup, in addition to the client's
+                                      own retries
+    kafkaConsumer.pollTimeoutMs       how long a task waits for records; overrides the client's
                                       default.api.timeout.ms
-    partition.metadata.cache.ttl.ms   how long a list of partitions is valid
+    partition.metadata.cache.ttl.ms   how long the list of partitions is cached
 """
 
 from __future__ import annotations
@@ -25,24 +25,26 @@ from strandlog.spark.source.continuity import Bounds
 from strandlog.spark.source.planning import OffsetRange, evenly
 from strandlog.storage.folder.identity import base64_id
 
-# Assumed size of a record of an empty partition.
+# The assumed record size of an empty partition.
 ASSUMED_RECORD_BYTES = 500.0
 POLL_TIMEOUT = "kafkaConsumer.pollTimeoutMs"
 METADATA_TTL = "partition.metadata.cache.ttl.ms"
-# How often topics may be deleted between the metadata request and the offset request.
+# The number of attempts if topics are deleted between the metadata request and the offset request.
 MAX_DELETIONS = 10
 
 Result = TypeVar("Result")
 
 
 def task_client_options(options: Options) -> dict[str, str]:
-    """The client's options in a task, which waits for records as long as pollTimeoutMs says. A
-    time-out that the user set for the client stays, unless both are set."""
+    """Return the client options for a task, with pollTimeoutMs as the time-out for records.
+
+    A time-out set by the user for the client is kept, unless pollTimeoutMs is set too.
+    """
     poll_ms: int = options["kafkaConsumer.pollTimeoutMs"]
     found = dict(options.client)
     if POLL_TIMEOUT in options.given:
         found["default.api.timeout.ms"] = str(poll_ms)
-        # A missing response must not take longer.
+        # Do not wait longer than that for a single response.
         asked_ms = parse_duration_ms(found.get("request.timeout.ms", str(poll_ms)))
         found["request.timeout.ms"] = str(min(asked_ms, poll_ms))
     else:
@@ -56,7 +58,7 @@ class ClusterAccess:
     def __init__(self, options: Options, *, in_task: bool = False) -> None:
         self._options = options
         self._clock = SystemClock()
-        self._known: tuple[int, list[TopicPartition]] | None = None  # and when it was read, in ms
+        self._known: tuple[int, list[TopicPartition]] | None = None  # (time read in ms, list)
         self._topic_ids: dict[str, str | None] = {}  # from the last metadata response
         client = task_client_options(options) if in_task else options.client
         client = {"isolation.level": "read_committed", **client}
@@ -99,7 +101,7 @@ class ClusterAccess:
             try:
                 return self._bounds(there)
             except TopicNotFoundError:
-                # A topic was deleted after the metadata request; read the others' offsets again.
+                # A topic was deleted after the metadata request: retry with the remaining ones.
                 self._known = None
                 if attempt == MAX_DELETIONS - 1:
                     raise
@@ -119,7 +121,7 @@ class ClusterAccess:
         return [tp for tp in wanted if tp.partition < counts.get(tp.topic, 0)]
 
     def _counts(self, names: list[str] | None) -> dict[str, int]:
-        """The partition count of each topic that exists, of all topics or of those named."""
+        """Return the partition counts of all topics, or of those in `names` that exist."""
         found = self._client.topics(names)
         self._topic_ids |= dict.fromkeys(names or ())
         for name, row in found.items():
@@ -142,7 +144,7 @@ class ClusterAccess:
         return {tp: None if at is None else at.offset for tp, at in found.items()}
 
     def _retried(self, look_up: Callable[[], Result]) -> Result:
-        """The result of an offset lookup, with the retries that the options allow."""
+        """Run an offset lookup, with the number of retries that the options allow."""
         for _ in range(self._options["fetchOffset.numRetries"]):
             try:
                 return look_up()
@@ -158,7 +160,7 @@ class ClusterAccess:
             raise UnreachableError(f"{error}; see {POLL_TIMEOUT}", error.code) from error
 
     def record_bytes(self, bounds: Mapping[TopicPartition, Bounds]) -> dict[TopicPartition, float]:
-        """From some records in the middle of each partition."""
+        """Estimate the record size from a sample in the middle of each partition."""
         found: dict[TopicPartition, float] = {}
         for tp, bound in bounds.items():
             found[tp] = ASSUMED_RECORD_BYTES
@@ -170,7 +172,7 @@ class ClusterAccess:
         return found
 
     def cut(self, wanted: OffsetRange, pieces: int) -> list[int]:
-        """By offsets: a cluster does not expose its indexes."""
+        """Split a range evenly by offsets, because a cluster does not expose its indexes."""
         return evenly(wanted, pieces)
 
     def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:

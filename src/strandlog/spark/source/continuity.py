@@ -1,20 +1,21 @@
-"""Decides whether what a query reads next follows what it has read, and what it has lost if not.
+"""Detects data loss: whether a query can continue where it left off, and what is lost if not.
 
-A query is at an offset in each partition, and partitions change between two micro-batches. These
-cases are errors (`failOnDataLoss=true`) or warnings, as in Spark's Kafka source:
+A query has an offset in each partition, and partitions may change between micro-batches. The
+following cases are errors (`failOnDataLoss=true`) or warnings, as in Spark's Kafka source:
 
-    the partition was deleted                    its records are lost, and it leaves the query
-    it starts after the query's offset           the records up to there are lost: retention or
-                                                 DeleteRecords
-    it ends before the query's offset            the log was replaced or truncated: continue at its
-                                                 end
-    it is new to the query and starts above 0    the records up to there are lost; a new partition
-                                                 is read from its start
-    its topic has another id                     deleted and created again: read from its start
+    the partition was deleted                    its records are lost; the query drops it
+    it starts after the query's offset           retention or DeleteRecords has deleted the records
+                                                 in between
+    it ends before the query's offset            the log was replaced or truncated; the query
+                                                 continues at its end
+    it is new to the query and starts above 0    its first records are lost; the query reads it from
+                                                 its start
+    its topic has another id                     the topic was deleted and recreated; the query
+                                                 reads it from its start
 
-Only the last case is ours. Offsets alone do not show that a topic was deleted, created again and
-filled beyond the query's offset; the topic id does, which brokers have since Kafka 2.8. An unknown
-id, as in a checkpoint of version 0.1.0, is no difference.
+Spark's Kafka source does not detect the last case. If a topic is deleted, recreated and filled
+beyond the query's offset, the offsets do not reveal it; the topic id, which brokers have had since
+Kafka 2.8, does. An unknown id, as in checkpoints of version 0.1.0, is treated as unchanged.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from strandlog.spark.source.planning import OffsetRange
 
 
 class Bounds(NamedTuple):
-    """The readable offsets of a partition, the end exclusive, and the id of its topic."""
+    """The readable offsets of a partition, with an exclusive end, and its topic's id."""
 
     earliest: int
     latest: int
@@ -83,8 +84,10 @@ def is_other_topic(known: str | None, found: str | None) -> bool:
 def past_latest(
     offsets: Mapping[TopicPartition, int], bounds: Mapping[TopicPartition, Bounds]
 ) -> list[TopicPartition]:
-    """Partitions with an offset above the readable ones. Either a transaction is open or the log
-    was replaced, so the caller asks where they really end."""
+    """Return the partitions whose offset is above the readable range.
+
+    Either a transaction is open or the log was replaced; the caller has to look up the actual end.
+    """
     return [tp for tp, at in offsets.items() if tp in bounds and at > bounds[tp].latest]
 
 
@@ -93,7 +96,10 @@ def continued(
     bounds: Mapping[TopicPartition, Bounds],
     ends: Mapping[TopicPartition, int],
 ) -> Continuation:
-    """Where a query at `done` continues. `ends` has the ends of `past_latest`."""
+    """Return where a query at `done` continues.
+
+    `ends` has the actual end offsets of the partitions in `past_latest`.
+    """
     found = Continuation({}, [])
     for tp in sorted(done.offsets.keys() | bounds.keys()):
         at, bound = done.offsets.get(tp), bounds.get(tp)
@@ -110,7 +116,7 @@ def continued(
 def _next_offset(
     tp: TopicPartition, at: int | None, topic_id: str | None, bound: Bounds, end: int | None
 ) -> tuple[int, Loss | None]:
-    """Where to continue in one partition after `at`, and what is lost before that."""
+    """Return the offset at which to continue in one partition, and the loss before it, if any."""
     if at is None:
         loss = trimmed(tp, 0, bound.earliest) if bound.earliest > 0 else None
         return bound.earliest, loss
@@ -124,7 +130,7 @@ def _next_offset(
 
 
 class Plan(NamedTuple):
-    """What a batch reads, and what it should have read but cannot."""
+    """The ranges that a batch reads, and the records that it cannot read."""
 
     ranges: list[OffsetRange]
     losses: list[Loss]
@@ -136,8 +142,10 @@ def planned(
     bounds: Mapping[TopicPartition, Bounds],
     ends: Mapping[TopicPartition, int],
 ) -> Plan:
-    """What can be read between two sets of offsets. `ends` has the ends of the partitions with an
-    offset in `past_latest`."""
+    """Return what can be read between two sets of offsets.
+
+    `ends` has the actual end offsets of the partitions for which either offset is in `past_latest`.
+    """
     found = Plan([], [])
     for tp, end in sorted(until.offsets.items()):
         at, bound, last = done.offsets.get(tp), bounds.get(tp), ends.get(tp)
@@ -147,7 +155,7 @@ def planned(
         if bound is None:
             found.losses.append(deleted(tp, at or 0))
             continue
-        if is_other_topic(then, bound.topic_id):  # after this batch was first planned
+        if is_other_topic(then, bound.topic_id):  # recreated after this batch was first planned
             found.losses.append(recreated(tp, at or 0))
             continue
         start, loss = _next_offset(tp, at, before, bound, last)

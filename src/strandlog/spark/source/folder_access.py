@@ -1,4 +1,4 @@
-"""`LogAccess` over the files of a folder, while another process may be writing them."""
+"""`LogAccess` over the files of a folder, which another process may be writing to."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class FolderAccess:
         while offset < wanted.end:
             fetched = self._source.fetch_raw(wanted.tp, offset, READ_BYTES)
             if len(fetched.data):
-                # Leave out transactions that ended before this piece.
+                # Only pass on the transactions that overlap with this chunk.
                 overlapping = [
                     (entry.producer_id, entry.first_offset)
                     for entry in aborted
@@ -89,14 +89,14 @@ class FolderAccess:
                 offset = fetched.next_offset
                 deadline_ms = self._deadline_ms()
                 continue
-            # No data: the partition ends here, or its owner is replacing a file.
+            # There is no data: the partition ends here, or its owner is replacing a file.
             first, end = self._source.offset_range(wanted.tp)
             if end <= offset:
                 raise OffsetOutOfRangeError(*wanted.tp, offset, first, end)
             self._wait(deadline_ms, f"cannot read {wanted.tp} at offset {offset}")
 
     def _aborted(self, wanted: OffsetRange) -> list[AbortedTransaction]:
-        """The aborted transactions, as soon as every transaction in the range has ended."""
+        """Wait until every transaction in the range has ended; return the aborted transactions."""
         deadline_ms = self._deadline_ms()
         while True:
             stable = self._source.committed_view(wanted.tp)
@@ -128,7 +128,7 @@ class FolderAccess:
         }
 
     def cut(self, wanted: OffsetRange, pieces: int) -> list[int]:
-        """At batches in the index; by offsets if the index has too few."""
+        """Split a range at indexed batches, or evenly by offsets if the index has too few."""
         cuts = self._source.split_offsets(*wanted, pieces)
         return cuts if len(cuts) == pieces - 1 else evenly(wanted, pieces)
 

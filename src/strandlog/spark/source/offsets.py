@@ -1,19 +1,20 @@
-"""Offsets as Spark stores them and users write them; resolves start and end options.
+"""Parses and formats offsets in options and checkpoints, and resolves start and end options.
 
     {"orders": {"0": 23, "1": -2}, "payments": {"0": 7}}
 
-The JSON is that of Spark's Kafka source, so checkpoints look the same. In options, -1 is the latest
-offset and -2 the earliest. Keys are sorted, because Spark compares offsets as text.
+The JSON format is that of Spark's Kafka source, so checkpoints look the same. In options, -1 is the
+latest offset and -2 the earliest. Keys are sorted, because Spark compares offsets as strings.
 
-A stream also stores the ids of its topics, under a name that no topic can have:
+A stream also stores the ids of its topics, under a key that is not a valid topic name:
 
     {"orders": {"0": 23, "1": 7}, "#topicIds": {"orders": "qH5ZyXWFTqyL0CqXPJkqkA"}}
 
-Checkpoints of version 0.1.0 and of Spark's Kafka source have no ids, and neither have topics of
-brokers before Kafka 2.8; then only the offsets are compared.
+Topic ids are missing in checkpoints of version 0.1.0 and of Spark's Kafka source, and for topics of
+brokers older than Kafka 2.8. In these cases, only the offsets are compared.
 
-Of several options for a start or an end, the first of these counts: one timestamp for all
-partitions, a timestamp for each, offsets. Partitions that appear later are read from their start.
+If several options specify a start or an end, the order of precedence is: one timestamp for all
+partitions, a timestamp for each partition, offsets. Partitions that are added later are read from
+their start.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ Offsets = dict[TopicPartition, int]
 
 
 class StreamOffset(NamedTuple):
-    """The position of a stream: offsets, and the ids of their topics as far as known."""
+    """The position of a stream: its offsets, and the known ids of its topics."""
 
     offsets: Offsets
     topic_ids: Mapping[str, str]
@@ -47,7 +48,7 @@ class StreamOffset(NamedTuple):
 def as_document(
     offsets: Mapping[TopicPartition, int], topic_ids: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """Offsets as the object that Spark stores."""
+    """Convert offsets to the object that Spark stores."""
     document: dict[str, Any] = {}
     for topic, partition in sorted(offsets):
         document.setdefault(topic, {})[str(partition)] = offsets[TopicPartition(topic, partition)]
@@ -61,7 +62,7 @@ def as_json(offsets: Mapping[TopicPartition, int]) -> str:
 
 
 def from_document(document: Mapping[str, Mapping[str, Any]]) -> Offsets:
-    """The offsets in an object that Spark stored."""
+    """Return the offsets in an object that Spark stored."""
     return {
         TopicPartition(topic, int(partition)): offset
         for topic, partitions in document.items()
@@ -71,7 +72,7 @@ def from_document(document: Mapping[str, Mapping[str, Any]]) -> Offsets:
 
 
 def stream_offset(document: Mapping[str, Mapping[str, Any]]) -> StreamOffset:
-    """The offsets and topic ids in an object that Spark stored."""
+    """Return the offsets and topic ids in an object that Spark stored."""
     return StreamOffset(from_document(document), document.get(TOPIC_IDS, {}))
 
 
@@ -120,7 +121,7 @@ def _parse_object(option: str, text: str, shape: str) -> dict[str, Any]:
 def check_complete(
     option: str, given: Mapping[TopicPartition, int], partitions: Iterable[TopicPartition]
 ) -> None:
-    """Offsets in an option must name every partition that is read, and no other."""
+    """Check that the offsets in an option cover exactly the partitions that are read."""
     wanted = set(partitions)
     missing, unknown = sorted(wanted - given.keys()), sorted(given.keys() - wanted)
     if missing or unknown:
@@ -134,7 +135,7 @@ def check_complete(
 def starting(
     options: Options, access: LogAccess, bounds: Mapping[TopicPartition, Bounds]
 ) -> Offsets:
-    """The first offset to read in each partition."""
+    """Return the first offset to read in each partition."""
     times = _times(options, "starting", bounds)
     if times is not None:
         found = access.offsets_at(times)
@@ -148,7 +149,7 @@ def starting(
 
 
 def ending(options: Options, access: LogAccess, bounds: Mapping[TopicPartition, Bounds]) -> Offsets:
-    """The end offset of a batch, exclusive, in each partition."""
+    """Return the exclusive end offset of a batch in each partition."""
     times = _times(options, "ending", bounds)
     if times is not None:
         found = access.offsets_at(times)
@@ -158,8 +159,10 @@ def ending(options: Options, access: LogAccess, bounds: Mapping[TopicPartition, 
 
 
 def check_order(options: Options, start: Offsets, end: Offsets) -> None:
-    """Fail if an end is before its start and the user set both. If one of them depends on the
-    current offsets, the range of a partition may be empty."""
+    """Raise an error if the user set both a start and an end, and the end is before the start.
+
+    If either depends on the current offsets, the range of a partition may be empty.
+    """
     by_time = _has_times(options, "starting"), _has_times(options, "ending")
     given = options["startingOffsets"], options["endingOffsets"]
     for tp in sorted(end):
@@ -183,7 +186,7 @@ def _has_times(options: Options, side: str) -> bool:
 def _times(
     options: Options, side: str, bounds: Mapping[TopicPartition, Bounds]
 ) -> dict[TopicPartition, int] | None:
-    """The timestamp to look up in each partition; None if no option has one."""
+    """Return the timestamp to look up in each partition, or None if no option sets one."""
     for_all = options.values.get(f"{side}Timestamp")
     if for_all is not None:
         return dict.fromkeys(bounds, for_all)

@@ -1,14 +1,15 @@
 """Decides which offsets a batch reads and how they are divided into tasks.
 
-    limited       where a micro-batch ends if it may not read everything: each partition gets a
-                  share in proportion to its records
-    split         the ranges of a batch as tasks: at most `max_records` in each, and at least
-                  `min_tasks` of them if there are enough records
+    limited       limits the size of a micro-batch; each partition gets a share in proportion to its
+                  records
+    split         splits the ranges of a batch into tasks of at most `max_records`, and into at
+                  least `min_tasks` tasks if there are enough records
 
-Both follow the rules of Spark's Kafka source, with another default: without `minPartitions` a range
-is split into as many tasks as Spark runs at once, if each gets SMALLEST_TASK_RECORDS. A caller that
-knows the index of a partition (`FolderAccess`) says where to cut a range, so that tasks get about
-the same number of bytes and share no batch; otherwise they get about the same number of offsets.
+Both follow the rules of Spark's Kafka source, but with a different default: without
+`minPartitions`, ranges are split into as many tasks as Spark runs in parallel, if each gets at
+least SMALLEST_TASK_RECORDS. A caller with access to the index of a partition (`FolderAccess`)
+chooses the split points, so that tasks get about the same number of bytes and do not share batches;
+otherwise, tasks get about the same number of offsets.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ SMALLEST_TASK_RECORDS = 20_000
 
 
 class OffsetRange(NamedTuple):
-    """Offsets of one partition, the end exclusive."""
+    """A range of offsets in one partition, with an exclusive end."""
 
     tp: TopicPartition
     start: int
@@ -35,14 +36,14 @@ class OffsetRange(NamedTuple):
         return self.end - self.start
 
 
-# A range and the number of pieces → where to cut it, ascending.
+# Takes a range and a number of parts, and returns the split points in ascending order.
 Cut = Callable[[OffsetRange, int], list[int]]
 
 
 def limited(
     start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int], limit: int
 ) -> dict[TopicPartition, int]:
-    """Where a batch of about `limit` offsets ends."""
+    """Return the end offsets of a batch of about `limit` offsets."""
     sizes = {tp: max(0, end[tp] - start.get(tp, 0)) for tp in end}
     total = sum(sizes.values())
     if total <= limit:
@@ -50,14 +51,14 @@ def limited(
     found: dict[TopicPartition, int] = {}
     for tp, size in sizes.items():
         share = limit * size / total
-        # At least one, or the partition would never advance.
+        # Read at least one offset, or the partition would never advance.
         step = math.ceil(share) if share < 1 else math.floor(share)
         found[tp] = min(start.get(tp, 0) + step, end[tp])
     return found
 
 
 def evenly(whole: OffsetRange, pieces: int) -> list[int]:
-    """Cuts that leave about the same number of offsets in each piece."""
+    """Return split points that put about the same number of offsets into each part."""
     return [whole.start + whole.size * number // pieces for number in range(1, pieces)]
 
 
@@ -69,7 +70,7 @@ def split(
     cores: int,
     cut: Cut = evenly,
 ) -> list[OffsetRange]:
-    """The ranges as tasks. `max_records` is exact, so it does not use `cut`."""
+    """Split ranges into tasks. `max_records` is a strict limit, so `cut` is not used with it."""
     parts = [part for each in ranges for part in _split_by_size(each, max_records)]
     total = sum(part.size for part in parts)
     wanted = min_tasks
@@ -89,8 +90,10 @@ def _split_by_size(whole: OffsetRange, max_records: int | None) -> list[OffsetRa
 def _split_proportionally(
     parts: list[OffsetRange], wanted: int, total: int, cut: Cut
 ) -> list[OffsetRange]:
-    """Split large ranges in proportion to their size; ranges smaller than a fair share stay whole,
-    and the others share the remaining tasks."""
+    """Split ranges into tasks in proportion to their size.
+
+    Ranges smaller than an equal share are not split; the others divide up the remaining tasks.
+    """
     small = [part for part in parts if part.size * wanted < total]
     large = [part for part in parts if part.size * wanted >= total]
     left_tasks = max(1, wanted - len(small))

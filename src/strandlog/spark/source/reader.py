@@ -1,21 +1,21 @@
-"""Batch and stream readers: options to ranges to tasks to Arrow batches.
+"""Batch and stream readers, which plan tasks on the driver and read records in the tasks.
 
     driver    options ─▶ partitions and bounds ─▶ ranges ─▶ tasks      (offsets.py, planning.py)
     task      range ─▶ raw batches ─▶ Arrow columns ─▶ Spark           (access.py, decoder.py)
 
-Spark stores the offsets of each micro-batch in its checkpoint before it runs, and reads the same
-ranges again after a crash; a log does not change, so the rows are the same.
+Spark stores the offsets of each micro-batch in its checkpoint before running it, and reads the same
+ranges again after a crash. Records in a log do not change, so the rows are the same.
 
-Records that were deleted before they were read, or that do not follow those read before, are an
-error or a warning (continuity.py). Tasks check too, because a topic can be deleted between planning
-and reading.
+Records that were deleted before they were read, or that do not continue what was read before, cause
+an error or a warning (continuity.py). Tasks check this as well, because a topic can be deleted
+between planning and reading.
 
-Progress is committed to `groupId` when the next micro-batch is planned, and earlier by the query
-listener if there is one (progress.py). The reader's own `commit` is not used: Spark calls it later,
-and never for the last batch of a bounded run.
+Progress is committed to `groupId` when the next micro-batch is planned, or earlier by the query
+listener if there is one (progress.py). The reader's own `commit` is not used, because Spark calls
+it later, and never for the last batch of a bounded run.
 
-Spark pickles readers and calls their methods in other processes. So a reader has only options, and
-opens the log where it needs it.
+Spark pickles readers and calls their methods in other processes. Readers therefore carry only
+options and planning state, and open the log where they need it.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ COMMIT_RETRY_SECONDS = 10.0
 
 
 class RangePartition(InputPartition):
-    """The range of one task, and the id of the topic that it was planned for."""
+    """The range of one task, and the id of the topic for which it was planned."""
 
     def __init__(self, wanted: OffsetRange, topic_id: str | None = None) -> None:
         super().__init__(wanted)
@@ -90,7 +90,7 @@ class RangePartition(InputPartition):
 
 
 class RangeReader:
-    """Plans tasks and reads ranges, for batches and streams. Pickles."""
+    """Plans tasks and reads ranges, for batches and streams. Can be pickled."""
 
     def __init__(self, options: Options, decoder: Decoder, cores: int) -> None:
         self.options = options
@@ -113,21 +113,21 @@ class RangeReader:
         return [RangePartition(part, bounds[part.tp].topic_id) for part in parts]
 
     def read_partition(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        """The records of a task, as Arrow; none for the empty task that Spark may add."""
+        """Return the records of a task; the empty task that Spark may add has none."""
         if isinstance(partition, RangePartition):
             return self.read(partition.wanted, partition.topic_id)
         return iter(())
 
     def read(self, wanted: OffsetRange, topic_id: str | None = None) -> Iterator[pa.RecordBatch]:
-        """The records of a range of the topic with this id, as Arrow."""
+        """Yield the records of a range, checking that the topic still has this id."""
         with (
             hide_traceback(),
             freeze_imports(),
             closing(open_access(self.options, in_task=True)) as access,
         ):
             try:
-                # Fetch requests name the topic, so the id is compared before and after: then the
-                # records in between are of the topic that was planned for.
+                # Fetch requests use the topic's name. Comparing its id before and after ensures
+                # that the records are from the topic for which the task was planned.
                 if not self._is_topic(access, wanted, topic_id):
                     return
                 yield from self._read(access, wanted)
@@ -142,7 +142,7 @@ class RangeReader:
         return False
 
     def _leave_out(self, error: UndecodableBatchError) -> None:
-        """Fail at a batch that cannot be decoded, or skip it with a warning."""
+        """Raise an error for a batch that cannot be decoded, or log a warning and skip it."""
         if self.options["failOnDataLoss"]:
             raise DataLossError(
                 f"{error}. Set failOnDataLoss=false to skip these records"
@@ -157,7 +157,7 @@ class RangeReader:
                     yield from self._decoder.decode(piece, left, self._leave_out)
                 return
             except OffsetOutOfRangeError as error:
-                # Deleted between planning and reading; records before error.offset were read.
+                # Deleted between planning and reading. Records before error.offset have been read.
                 if error.offset < error.start_offset:
                     end = min(error.start_offset, left.end)
                     loss = trimmed(left.tp, max(left.start, error.offset), end)
@@ -169,7 +169,7 @@ class RangeReader:
 
 
 def check_losses(losses: list[Loss], options: Options) -> None:
-    """Fail, or log a warning, as `failOnDataLoss` says."""
+    """Raise an error or log a warning, depending on `failOnDataLoss`."""
     if not losses:
         return
     text = "; ".join(map(str, losses))
@@ -182,7 +182,7 @@ def check_losses(losses: list[Loss], options: Options) -> None:
 
 
 def ends_of(access: LogAccess, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
-    """Where partitions end; sends no request for an empty list."""
+    """Return the end offsets of partitions; an empty list sends no request."""
     return access.ends(partitions) if partitions else {}
 
 
@@ -192,14 +192,16 @@ def plan(
     until: StreamOffset,
     bounds: Mapping[TopicPartition, Bounds],
 ) -> Plan:
-    """The ranges between two sets of offsets; looks up the ends of partitions if the bounds are not
-    enough to tell."""
+    """Return the ranges between two sets of offsets.
+
+    The actual ends of partitions are looked up only if the bounds are not sufficient.
+    """
     doubtful = {*past_latest(done.offsets, bounds), *past_latest(until.offsets, bounds)}
     return planned(done, until, bounds, ends_of(access, sorted(doubtful)))
 
 
 class BatchReader(DataSourceReader):
-    """Reads a DataFrame of the records that exist now."""
+    """Reads the records that exist at planning time as a DataFrame."""
 
     def __init__(self, reader: RangeReader) -> None:
         self._reader = reader
@@ -229,9 +231,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._access: LogAccess | None = None
         self._frozen_end: Offsets | None = None  # where an availableNow run ends
         self._triggered_at: float | None = None  # when the last micro-batch was triggered
-        self._seen: dict[TopicPartition, Bounds] = {}  # at the last look-up
+        self._seen: dict[TopicPartition, Bounds] = {}  # from the last look-up
         self._latest: Offsets = {}
-        self._committed: Offsets = {}  # what was committed to the group last
+        self._committed: Offsets = {}  # the last offsets committed to the group
         self._commit_after = 0.0  # time of the next attempt after a failure
 
     def __getstate__(self) -> dict[str, Any]:
@@ -257,7 +259,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._document(start)
 
     def _document(self, offsets: Offsets) -> dict[str, Any]:
-        """Offsets, with the topic ids of the last look-up, as Spark stores them."""
+        """Return the object that Spark stores: offsets, and topic ids from the last look-up."""
         ids = {tp.topic: self._seen[tp].topic_id for tp in offsets if tp in self._seen}
         return as_document(offsets, {name: at for name, at in ids.items() if at is not None})
 
@@ -286,18 +288,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             begin = {tp: at for tp, at in begin.items() if tp in self._frozen_end}
             target = {tp: min(self._frozen_end[tp], self._latest[tp]) for tp in begin}
         end = {tp: max(at, target[tp]) for tp, at in begin.items()}
-        # A loss is reported once, with a micro-batch, not at every call.
+        # After a loss, run a micro-batch now, so that the loss is not reported at every call.
         if self._should_wait(begin, end) and not losses:
             return start
         end = self._within(begin, end, limit)
         document = self._document(end)
         if end == done.offsets and done.topic_ids.items() <= document.get(TOPIC_IDS, {}).items():
-            return start  # unchanged text, or Spark would run an empty micro-batch
+            return start  # the identical object, or Spark would run an empty micro-batch
         return document
 
     def _should_wait(self, begin: Offsets, end: Offsets) -> bool:
-        """Whether there are too few records for a micro-batch, and still time to wait. The first
-        one runs at once, as in Spark's Kafka source: it would be empty otherwise, not later."""
+        """Return whether to wait for more records before running a micro-batch.
+
+        The first micro-batch runs immediately, as in Spark's Kafka source: waiting would not delay
+        it but make it empty.
+        """
         least = self._options["minOffsetsPerTrigger"]
         if least is None or self._frozen_end is not None:
             return False
@@ -328,7 +333,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @hide_traceback()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         done, until = stream_offset(start), stream_offset(end)
-        # After a restart Spark plans a batch again without calling latestOffset first.
+        # After a restart, Spark plans a batch again without calling latestOffset first.
         is_seen = until.offsets.keys() <= self._seen.keys()
         bounds = self._seen if is_seen else self._opened().bounds(until.offsets)
         found = plan(self._opened(), done, until, bounds)
@@ -339,7 +344,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._reader.read_partition(partition)
 
     def _commit_progress(self, done: Mapping[TopicPartition, int]) -> None:
-        """Commit offsets below which everything was processed, so that the group shows the lag."""
+        """Commit the offsets up to which records were processed, to make the lag visible."""
         group = self._options["groupId"]
         if (
             group is None
@@ -347,7 +352,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             or done == self._committed
             or time.monotonic() < self._commit_after
         ):
-            return  # an idle query calls this many times a second
+            return  # skip the request: an idle query calls this many times a second
         try:
             self._opened().commit_offsets(group, done)
             self._committed = dict(done)

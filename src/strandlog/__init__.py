@@ -95,7 +95,7 @@ def read(path: str | os.PathLike[str]) -> ReadOnlyLog:
 
 
 def connect(bootstrap: str, *, timeout_ms: int = 15_000, **client_config: object) -> RemoteLog:
-    """Connect to a broker and return a log with the same methods as that of `open`.
+    """Connect to a broker and return a log with the same methods as the one from `open`.
 
     `bootstrap` is HOST:PORT, or several of them separated by commas. Raises `UnreachableError` if
     no broker responds there. `client_config` are librdkafka settings, such as

@@ -34,7 +34,7 @@ def _message(error: Exception) -> str:
 
 def _owned(path: str) -> str:
     from strandlog.cli.folder_owner import owner_of  # noqa: PLC0415 - only when needed
-    from strandlog.storage.files import DiskFiles  # noqa: PLC0415 - the same
+    from strandlog.storage.files import DiskFiles  # noqa: PLC0415 - only when needed
 
     owner = owner_of(DiskFiles(), path) or "another process"
     return (

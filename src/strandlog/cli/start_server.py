@@ -197,7 +197,7 @@ def serve(arguments: ServeArguments) -> None:
         import uvloop  # noqa: PLC0415 - needs an extra
 
         from strandlog.server.app import ServerOptions, run_until_stopped  # noqa: PLC0415 - needs extras
-        from strandlog.server.listeners import listener_configs  # noqa: PLC0415 - the same
+        from strandlog.server.listeners import listener_configs  # noqa: PLC0415 - needs extras
         from strandlog.server.log_limit import limit_repeats  # noqa: PLC0415 - needs extras
     except ImportError as error:
         raise MissingExtraError("server", error.name or "uvloop") from error

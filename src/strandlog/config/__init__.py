@@ -1,1 +1,1 @@
-"""Settings: declared once, validated here, read everywhere."""
+"""Declares, parses, validates and merges settings."""

@@ -48,7 +48,7 @@ class Problem(NamedTuple):
     """The reason why an entry is invalid, and how to correct it."""
 
     origin: Origin
-    name: str  # of the setting; empty if the entire source is invalid
+    name: str  # the name of the setting; empty if the entire source is invalid
     text: str
 
     def __str__(self) -> str:

@@ -87,7 +87,7 @@ class Configuration:
     # -- merging -------------------------------------------------------------------------------
 
     def add_entry(self, entry: Entry) -> None:
-        """Parse one entry and replace the current value, unless that has higher precedence."""
+        """Parse one entry and replace the current value if its precedence is not higher."""
         alias = ALIASES.get(entry.name) or Alias(entry.name)
         row = _row(alias.name)
         if row is None:

@@ -248,7 +248,7 @@ def _header(pair: str) -> tuple[str, bytes | None]:
 
 
 def _progress(source: BinaryIO, topic: str) -> AbstractContextManager[Callable[[int], None]]:
-    """Show a progress bar, unless stdin is a terminal or stderr is not a terminal."""
+    """Show a progress bar, unless the input is a terminal or stderr is not a terminal."""
     if source.isatty() or not sys.stderr.isatty():
         return nullcontext(lambda _: None)
     status = os.fstat(source.fileno())

@@ -194,7 +194,7 @@ def _print_result(topic: TopicInfo, verb: str, *, as_json: bool) -> None:
 
 
 def _record_count(topic: TopicInfo) -> int:
-    """Return an upper bound of the number of records: compaction leaves gaps."""
+    """Return an upper bound on the number of records, because compaction leaves gaps."""
     return sum(partition.end_offset - partition.start_offset for partition in topic.partitions)
 
 

@@ -117,7 +117,7 @@ def file_system_of(path: str, mounts: str) -> str:
 
 
 def check_file_system(path: str, kind: str) -> Check:
-    """Check that the type of the file system does not put fsynced data at risk."""
+    """Warn about types of file systems that may lose fsynced data."""
     name = "file system"
     if kind in MEMORY_SYSTEMS:
         advice = "use a folder on a disk, except for tests"

@@ -30,7 +30,7 @@ LOOKS = 10  # checks for idle connections per idle timeout
 
 
 class Connections:
-    """All HTTP connections of a server, in the order of their last activity."""
+    """All HTTP connections of a server, least recently active first."""
 
     def __init__(self, limit: int, idle_seconds: float, metrics: Metrics) -> None:
         self._limit = limit

@@ -58,7 +58,7 @@ class ApiRoute(NamedTuple):
     query: type = Nothing
     body: type | None = None
     status: int = 200
-    is_large: bool = False  # if so, the response is encoded in a thread and sent in chunks
+    is_large: bool = False  # encode the response in a thread and send it in chunks
     most_body_bytes: int = SMALL_BODY_BYTES
 
     @property

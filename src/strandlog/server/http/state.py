@@ -19,7 +19,7 @@ from strandlog.server.record_io import RecordProducer
 T = TypeVar("T")
 
 MAX_READS = 2  # concurrent reads of records
-MAX_TAIL_READS = 1  # concurrent: each thread competes with the event loop for the GIL
+MAX_TAIL_READS = 1  # one at a time: each thread competes with the event loop for the GIL
 
 
 class HttpState:

@@ -184,7 +184,7 @@ def _member(member: MemberDescription, protocol_type: str) -> GroupMember:
         try:
             owned = decode_assignment(member.assignment).partitions
         except DataError:
-            owned = ()  # a format known only to the assignor of the group's leader
+            owned = ()  # only the assignor of the group leader knows its format
     return GroupMember(
         member.member_id,
         member.group_instance_id,

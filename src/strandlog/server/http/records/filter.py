@@ -57,7 +57,7 @@ def at_path(document: object, steps: list[Step]) -> tuple[bool, object]:
 
 
 def _is_equal(found: object, wanted: str) -> bool:
-    """Compare a string with `wanted` itself, and any other value with `wanted` parsed as JSON."""
+    """Compare a value with `wanted`, which is parsed as JSON; strings may also be unquoted."""
     if isinstance(found, str):
         return found == wanted or _is_quoted(found, wanted)
     try:

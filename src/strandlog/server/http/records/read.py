@@ -71,7 +71,8 @@ class RecordsQuery(RecordFilter, forbid_unknown_fields=True):
 
 
 class RecordsPage(Struct):
-    """Records ordered by time, and the cursor for the next page; `is_at_end`: no more exist yet."""
+    """Records ordered by time, and the cursor for the next page. `is_at_end` is true if there are
+    no more records yet."""
 
     records: list[JsonRecord]
     cursor: str

@@ -107,7 +107,10 @@ class Tail:
         return RecordsEvent(self._topic, shown, skipped)
 
     async def _read(self, partition: PartitionState, count: int) -> tuple[list[JsonRecord], int]:
-        """Return the last records of one of `count` partitions, and how many offsets it skipped."""
+        """Return the newest records of a partition, and the number of skipped offsets.
+
+        `count` is the number of partitions that share the limits.
+        """
         share = max(1, self._options.limit // count)
         number, end = partition.partition, partition.high_watermark
         test = self._options.test

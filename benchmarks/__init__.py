@@ -1,1 +1,1 @@
-"""What strandlog can do on this machine, in figures."""
+"""Benchmarks of strandlog on this machine."""

@@ -1,8 +1,8 @@
-"""Raw batches to Arrow columns and back, against the way over single records, on one core.
+"""Compares columnar decoding and encoding of raw batches with the per-record path, on one core.
 
-Records have a key of 9 bytes. Rates are per second of processor time: the machine may be shared,
-and both ways are measured in the same run. What the first call costs is measured in processes of
-their own, once with an empty cache of compiled code and once with a full one.
+Records have a 9-byte key. Rates are per second of CPU time, because the machine may be shared, and
+both paths are measured in the same run. The cost of the first call is measured in separate
+processes, with an empty and with a populated cache of compiled code.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ FIRST_ENCODE = "import pyarrow; encode_columns(pyarrow.table({'value': [b'a']}),
 
 
 def column_rows() -> list[Row]:
-    """Decoding and encoding, by columns and by records; the first call, cold and warm."""
+    """Measure decoding and encoding by columns and by records, and cold and warm first calls."""
     rows: list[Row] = []
     for value_bytes, count in ((100, 400_000), (1000, 60_000)):
         for codec in (Codec.NONE, Codec.ZSTD):
@@ -81,7 +81,7 @@ def _rates(value_bytes: int, count: int, codec: Codec) -> list[Row]:
         encode_columns(table, timestamp_ms=NOW_MS, codec=codec, max_batch_bytes=BATCH_BYTES)
 
     def encode_slowly() -> None:
-        # All batches are kept, as by the other way: fresh memory is a good part of the price.
+        # Keep all batches, as `encode` does: allocating memory is a large part of the cost.
         made = []
         for start in range(0, count, BATCH_RECORDS):
             end = start + BATCH_RECORDS
@@ -103,7 +103,7 @@ def _rates(value_bytes: int, count: int, codec: Codec) -> list[Row]:
 
 
 def _rate(count: int, action: Callable[[], None], rounds: int = 4) -> float:
-    """The most per second of processor time; the first round warms up."""
+    """Return the best rate per second of CPU time; the first round is also the warm-up."""
     best = 0.0
     for _ in range(rounds):
         start = time.process_time()

@@ -1,17 +1,18 @@
-"""`make bench-console`: what the console costs a producer, out of one run.
+"""`make bench-console`: measures how much the console slows down a producer.
 
-    alone           nobody looks
-    stream          a client reads /api/v1/live, as the console does; no browser
+    alone           no console is open
+    stream          a client without a browser reads /api/v1/live, as the console does
     console         a browser on this machine has the live overview open
-    idle priority   the same, with a browser that gets only the processor time that is left over
-    elsewhere       the same browser has the overview of another, idle broker open
+    idle priority   the same, with a browser that runs at the lowest CPU priority
+    elsewhere       the browser has the overview of another, idle broker open
 
-A browser here takes processor time from broker and producer, which a browser on another machine
-would not: console / alone tells both together, console / elsewhere only what this broker does for
-its console, and stream / alone only its live stream. The states take turns; a figure is the median
-of the rounds, each compared within itself. Next to the time on the clock stands the broker's own
-processor time, which is the same whatever else the machine does: for a record, and for a second in
-which nobody produces. The data is kept in memory where there is room: a disk has its moods.
+Unlike a browser on another machine, a local browser takes CPU time from the broker and the
+producer. console / alone includes this effect, console / elsewhere shows only the cost to the
+broker of serving its console, and stream / alone only that of its live stream. The states
+alternate; each ratio is computed within a round, and the result is the median of all rounds.
+Besides elapsed time, the broker's own CPU time is reported, which does not depend on other load:
+while producing, and per second without producers. The data is stored in memory if there is enough,
+because disk speed varies.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ COMPARED = {
     "console, browser on this machine / alone": ("console", "alone"),
 }
 SPENT = {"live stream": "stream", "console": "console"}
-# Reads what comes and throws it away.
+# Reads the stream and discards it.
 _READ = """
 import socket, sys
 with socket.create_connection((sys.argv[1], int(sys.argv[2]))) as stream:
@@ -63,14 +64,14 @@ with socket.create_connection((sys.argv[1], int(sys.argv[2]))) as stream:
 
 
 class Doors(NamedTuple):
-    """Where a broker is."""
+    """The addresses and the process id of a broker."""
 
     kafka: str
     http: str
     pid: int
 
     def spent_seconds(self) -> float:
-        """The processor time that it has used so far."""
+        """Return the CPU time that the broker has used so far."""
         return look()[self.pid].own / os.sysconf("SC_CLK_TCK")
 
 
@@ -89,13 +90,13 @@ def running_broker(folder: Path) -> Iterator[Doors]:
 
 
 def produce_rate(address: str, topic: str, value: bytes, count: int) -> float:
-    """Records per second into a new topic, which is deleted afterwards."""
+    """Return the records per second written to a new topic, which is deleted afterwards."""
     admin = AdminClient({"bootstrap.servers": address})
     settings = {"file.delete.delay.ms": "0"}
     new = NewTopic(topic, PARTITIONS, 1, config=settings)
     admin.create_topics([new])[topic].result(timeout=30)
     producer = new_producer({"bootstrap.servers": address}, acks="1")
-    produce_seconds(producer, topic, value, PARTITIONS)  # connect, learn the topic
+    produce_seconds(producer, topic, value, PARTITIONS)  # connect and fetch metadata
     took = produce_seconds(producer, topic, value, count)
     admin.delete_topics([topic])[topic].result(timeout=30)
     return count / took
@@ -113,7 +114,7 @@ def reading(http: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def looking(page: Page, http: str) -> Iterator[None]:
-    """The overview is open, and live."""
+    """Keep the live overview open in a browser while the block runs."""
     page.goto(f"http://{http}/#/")
     expect(page.locator("#connection")).to_have_text("Live", timeout=30_000)
     expect(page.locator(".main-svg").first).to_be_visible(timeout=30_000)
@@ -134,7 +135,7 @@ def new_page(driver: Playwright, executable: str) -> Iterator[Page]:
 
 
 def with_idle_priority(executable: str, folder: Path) -> str:
-    """A browser that yields to everybody."""
+    """Return the path of a script that runs the browser at the lowest CPU priority."""
     path = folder / "browser"
     path.write_text(f'#!/bin/sh\nexec nice -n 19 "{executable}" "$@"\n')
     path.chmod(0o755)
@@ -187,7 +188,7 @@ def _ratio_row(name: str, ratios: list[float]) -> Row:
 
 
 def resting_rows(watched: Doors, states: dict[str, State]) -> list[Row]:
-    """What the broker does while nobody produces."""
+    """Measure the CPU time of the broker while there are no producers."""
     rows = []
     for name in ("alone", "stream", "console"):
         with states[name]():
@@ -201,7 +202,7 @@ def resting_rows(watched: Doors, states: dict[str, State]) -> list[Row]:
 
 
 def roomy_folder() -> str | None:
-    """Memory as a folder, where there is some; else wherever temporary files go."""
+    """Return an in-memory folder with enough space, or None for the default temporary folder."""
     with contextlib.suppress(OSError):
         if shutil.disk_usage(MEMORY).free > LEAST_FREE_BYTES:
             return MEMORY

@@ -1,13 +1,14 @@
-"""From send to receipt: how long a record takes to a consumer that waits for it, with acks=1.
+"""Measures end-to-end latency: the time from sending a record with acks=1 to its receipt.
 
 python -m benchmarks.end_to_end [--records N] [--json FILE]
 
-One connection has a Fetch parked at the end of a partition; the time runs from the moment when
-another one sends a Produce with acks=1 until the Fetch is answered. Brokers take turns, record by
-record, so that what else the machine does meets all of them: strandlog by default, which shows what
-is durable; strandlog with log.durability=page_cache; and Apache Kafka, which shows what is written,
-where `make peers` has fetched it. Between them a record is appended to a plain file of the same
-disk and synced: what one fdatasync costs.
+One connection has a Fetch request waiting at the end of a partition. The measured time is from when
+another connection sends a Produce request with acks=1 until the Fetch response arrives. Brokers
+alternate after every record, so that other load on the machine affects all of them equally:
+strandlog with default settings, where records become visible once they are durable; strandlog with
+log.durability=page_cache; and, if `make peers` has fetched it, Apache Kafka, where records become
+visible once they are written. In each round, a record is also appended to a plain file on the same
+disk and synced, to measure the cost of one fdatasync.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from strandlog.record.builder import build_batch
 TOPIC = "latency"
 VALUE = b"x" * 100
 WARM_UP = 100
-PAUSE_SECONDS = 0.002  # until the Fetch is parked, and the next record is no burst
+PAUSE_SECONDS = 0.002  # lets the Fetch request start to wait, and avoids bursts
 PRODUCE, FETCH = 0, 1
 ACKS_LEADER = 1
 DURABLE = "send to receipt, acks=1"
@@ -47,7 +48,7 @@ Measure = Callable[[], float]
 
 
 class Route:
-    """One broker, from a producer's connection to a consumer's."""
+    """A producer connection and a consumer connection to one broker."""
 
     def __init__(self, address: str) -> None:
         host, _, port = address.rpartition(":")
@@ -61,7 +62,7 @@ class Route:
         self._offset = 0
 
     def seconds(self) -> float:
-        """Send one record to a consumer that waits for it."""
+        """Send one record to a waiting consumer, and return how long it took."""
         self._consumer.sendall(_fetch_frame(self._offset))
         time.sleep(PAUSE_SECONDS)
         batch = bytes(build_batch(time.time_ns() // 1_000_000, [VALUE]))
@@ -123,7 +124,7 @@ def _sync_seconds(descriptor: int) -> float:
 
 
 def end_to_end_rows(folder: Path, records: int = RECORDS) -> list[Row]:
-    """Every broker that there is, and the disk."""
+    """Measure every available broker, and the disk."""
     took: dict[str, list[float]] = {}
     folder.mkdir(exist_ok=True)
     with contextlib.ExitStack() as stack:
@@ -158,7 +159,10 @@ def end_to_end_rows(folder: Path, records: int = RECORDS) -> list[Row]:
 
 
 def _rows(took: dict[str, list[float]]) -> list[Row]:
-    """p50 and p99 of each. Where Kafka was measured it is the goal, by default plus one sync."""
+    """Return p50 and p99 for each name.
+
+    If Kafka was measured, its latency is the goal; one sync is added for durable writes.
+    """
     centiles = {
         name: [1000 * each for each in statistics.quantiles(values, n=100)]
         for name, values in took.items()

@@ -1,7 +1,7 @@
-"""Measuring: one row per figure, best of a few rounds, printed as a table and as JSON.
+"""Helpers for measurements, which are printed as a table and written as JSON.
 
-The machine may be shared, so a figure is the best of its rounds, and whatever is compared is
-measured in the same run, in turns.
+The machine may be shared, so a figure is the best of several rounds, and figures to be compared are
+measured alternately in the same run.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One figure, with the goal it is held against."""
+    """One figure, and its goal if it has one."""
 
     name: str
     value: float
@@ -33,14 +33,14 @@ class Row:
 
 
 def seconds(action: Callable[[], object]) -> float:
-    """How long an action takes."""
+    """Return how long an action takes."""
     start = time.perf_counter()
     action()
     return time.perf_counter() - start
 
 
 def best_rate(count: int, action: Callable[[], object], rounds: int = 3) -> float:
-    """The most `count` per second that a few rounds reach."""
+    """Return the best rate of several rounds, where an action processes `count` items."""
     return max(count / seconds(action) for _ in range(rounds))
 
 

@@ -1,5 +1,5 @@
-"""How long a folder takes to open, after a clean stop and after kill -9, and what an idle partition
-costs."""
+"""Measures how long opening a folder takes, after a clean stop and after kill -9, and the memory
+usage of an idle partition."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from strandlog.record.builder import build_batch
 GIB = 1024**3
 PARTITIONS = 100
 
-# Fills a folder, then either closes it or waits to be killed with a tail that was never synced.
+# Fills a folder, then either closes it or waits to be killed with an unsynced tail.
 _FILL = """
 import sys, time, strandlog
 from strandlog.record.builder import build_batch
@@ -50,7 +50,7 @@ def _fill(path: Path, total: int, tail: int, ending: str) -> None:
 
 
 def _open_seconds(path: Path) -> tuple[float, int]:
-    """(seconds to open, bytes that recovery had to read)."""
+    """Return the seconds to open a folder, and the number of bytes that recovery read."""
     started = time.perf_counter()
     log = strandlog.open(path)
     took = time.perf_counter() - started
@@ -60,7 +60,7 @@ def _open_seconds(path: Path) -> tuple[float, int]:
 
 
 def opening_rows(folder: Path, total_bytes: int) -> list[Row]:
-    """A folder of 100 partitions: clean, killed with a synced log, killed with unsynced tails."""
+    """Measure opening 100 partitions after a clean stop, and after kill -9 with unsynced tails."""
     path = folder / "opening"
     size = f"{total_bytes / GIB:.3g} GB, {PARTITIONS} partitions"
     _fill(path, total_bytes, 0, "close")
@@ -81,7 +81,7 @@ def opening_rows(folder: Path, total_bytes: int) -> list[Row]:
 
 
 def memory_rows(folder: Path, partitions: int = 500) -> list[Row]:
-    """Memory of a partition with some records in it that nobody uses."""
+    """Measure the memory usage of an idle partition that contains some records."""
     path = folder / "memory"
     with strandlog.open(path) as log:
         log.create_topic("t", partitions)
@@ -104,7 +104,7 @@ def memory_rows(folder: Path, partitions: int = 500) -> list[Row]:
 
 
 def start_rows() -> list[Row]:
-    """What `import strandlog` costs."""
+    """Measure how long `import strandlog` takes."""
     took = min(
         seconds(lambda: subprocess.run([sys.executable, "-c", "import strandlog"], check=True))
         for _ in range(3)

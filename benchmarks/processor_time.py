@@ -1,13 +1,13 @@
-"""The processor time that this process and everybody below it spend, as Linux keeps it.
+"""Measures the CPU time of this process and its descendants, from Linux's /proc.
 
-Unlike time on the clock it says nothing of what else the machine is doing.
+Unlike elapsed time, CPU time does not depend on other load on the machine.
 
     before = look()
     ...
     spent_seconds(before, look())
 
-A process that ends in between is counted by the parent that waits for it, together with what it had
-spent before; where no parent waits, what it spent since the first look is lost.
+If a process ends between the two calls, its total CPU time is added to the parent that waits for
+it. If no parent waits for it, the time it has used since the first call is lost.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from pathlib import Path
 from typing import NamedTuple
 
 _TICK_SECONDS = 1 / os.sysconf("SC_CLK_TCK")
-_PARENT, _OWN, _CHILDREN = 1, slice(11, 13), slice(13, 15)  # in /proc/PID/stat, behind the name
+_PARENT, _OWN, _CHILDREN = 1, slice(11, 13), slice(13, 15)  # in /proc/PID/stat, after the name
 
 
 class Spent(NamedTuple):
-    """What a process has spent so far, in ticks."""
+    """The CPU time that a process has used so far, in ticks."""
 
     parent: int
     own: int
-    children: int  # those that have ended
+    children: int  # of children that have ended
 
 
 def look() -> dict[int, Spent]:
-    """This process and everybody below it."""
+    """Return the CPU times of this process and its descendants, by process id."""
     found: dict[int, Spent] = {}
     for path in Path("/proc").iterdir():
-        with contextlib.suppress(OSError, ValueError):  # no process, or one that has ended
+        with contextlib.suppress(OSError, ValueError):  # not a process, or it has ended
             fields = (path / "stat").read_text().rpartition(")")[2].split()
             own, children = (sum(map(int, fields[part])) for part in (_OWN, _CHILDREN))
             found[int(path.name)] = Spent(int(fields[_PARENT]), own, children)
@@ -47,7 +47,7 @@ def _is_ours(pid: int, found: dict[int, Spent]) -> bool:
 
 
 def spent_seconds(before: dict[int, Spent], after: dict[int, Spent]) -> float:
-    """What was spent between two looks."""
+    """Return the CPU time used between two calls of `look`."""
     nothing = Spent(0, 0, 0)
     ticks, waited_for = 0, {}
     for pid, spent in after.items():
@@ -57,7 +57,7 @@ def spent_seconds(before: dict[int, Spent], after: dict[int, Spent]) -> float:
     for pid in before.keys() - after.keys():
         earlier = before[pid]
         known = earlier.own + earlier.children
-        if waited_for.get(earlier.parent, 0) >= known:  # it came back, in its parent's figure
+        if waited_for.get(earlier.parent, 0) >= known:  # included in its parent's figure
             ticks -= known
             waited_for[earlier.parent] -= known
     return ticks * _TICK_SECONDS

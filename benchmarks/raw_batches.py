@@ -1,4 +1,4 @@
-"""Raw batches over the wire with our own client: what a Spark task can read and write at most."""
+"""Measures sending and reading raw batches with our client: the upper limit for a Spark task."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROUNDS = 3
 
 
 def raw_batch_rows(folder: Path) -> list[Row]:
-    """Batches of a megabyte to a broker, and a range of half a gigabyte back."""
+    """Measure writing half a gigabyte in 1 MB batches, and reading it back as one range."""
     batch = build_batch(1_700_000_000_000, [os.urandom(1000)] * 1000)
     count = TOTAL_BYTES // len(batch)
     tp = TopicPartition("raw", 0)

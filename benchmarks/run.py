@@ -1,4 +1,4 @@
-"""`make bench`: runs everything, prints a table, writes `out/bench.json`.
+"""`make bench`: runs all benchmarks, prints a table and writes `out/bench.json`.
 
 python -m benchmarks.run [--quick] [--json FILE]
 """

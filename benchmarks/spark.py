@@ -1,23 +1,23 @@
-"""`make bench-spark`: our source and sink next to Spark's own Kafka connector.
+"""`make bench-spark`: compares our source and sink with Spark's own Kafka connector.
 
     python -m benchmarks.spark [--rounds N] [--only WORDS] [--json FILE]
 
-The same broker, the same topics, the same Spark, the same number of cores, the same settings (with
-what `strandlog.spark.session` sets for speed), a session for each contender, and both sessions stay
-alive: rounds go in turns, so that whatever else the machine does disturbs all alike. The first
-round of a case warms up and does not count, nor do some rounds before the first case, until Java
-has compiled what all cases use; of the others the best one counts. Beside it are told the median,
-and the processor time of all processes together, the broker's too: where the machine is busy with
-other things, that is the figure to trust.
+Both use the same broker, topics, Spark version, number of cores and settings (including those that
+`strandlog.spark.session` sets for speed). Each has its own session, which stays alive, and rounds
+alternate between them, so that other load on the machine affects both equally. The first round of
+each case is a warm-up and is not counted, and neither are some rounds before the first case, in
+which Java compiles the code that all cases use. Of the other rounds, the best one counts. The
+median and the total CPU time of all processes, including the broker, are reported as well; on a
+busy machine, the CPU time is the most reliable figure.
 
-    broker      ours over the wire
-    path        ours, out of the folder that the broker owns; there is no such way to write
-    connector   Spark's own, over the wire, with the jars that `make peers` fetched
+    broker      our source and sink, over the wire
+    path        our source, reading the broker's folder directly (read-only)
+    connector   Spark's connector, over the wire, with the jars that `make peers` fetched
 
-A batch is read into nothing (noop), and into sums over its columns, so that all of them are used;
-the sums must be right. A stream reads everything in micro-batches (availableNow). Its rate is told
-with the start of the query, which for us is that of a Python process, and without, from the second
-micro-batch on: what a query does that runs for days.
+A batch is read into the noop sink, and into sums over its columns, so that all columns are used;
+the sums are verified. A stream reads everything in micro-batches (availableNow). Its rate is
+reported including the start of the query, which for our source includes starting a Python process,
+and from the second micro-batch on, which is the rate of a long-running query.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ THEIRS = "connector"
 
 
 class Session:
-    """A Spark session in a process of its own."""
+    """A Spark session in a separate process."""
 
     def __init__(self, jars: list[str], folder: Path) -> None:
         folder.mkdir(parents=True)
@@ -74,7 +74,7 @@ class Session:
         self.version: str = self._answer()["version"]
 
     def ask(self, order: dict[str, Any]) -> dict[str, Any]:
-        """Have it do something; what it says."""
+        """Send a command to the session and return its response."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(order) + "\n")
         self._process.stdin.flush()
@@ -101,7 +101,7 @@ class Session:
 
 
 class Sessions(NamedTuple):
-    """Who is compared."""
+    """The sessions that are compared."""
 
     ours: Session
     connector: Session | None
@@ -116,7 +116,7 @@ class Sessions(NamedTuple):
 
 
 def open_sessions(folder: Path) -> Sessions:
-    """Ours, and the connector's where its jars are."""
+    """Open our session and, if its jars are available, the connector's."""
     ours = Session([], folder / "ours")
     if not CONNECTOR.is_complete:
         return Sessions(ours, None)
@@ -129,15 +129,15 @@ def open_sessions(folder: Path) -> Sessions:
 
 
 class Taken(NamedTuple):
-    """What a run took: on the clock, and of all processors, the broker's share included."""
+    """The elapsed time and the total CPU time of a run, including the broker's."""
 
     seconds: float
     processor_seconds: float
-    steady_rate: float = 0.0  # of a stream
+    steady_rate: float = 0.0  # rows per second of a stream
 
 
 def measure(case: Case, sessions: Sessions, rounds: int) -> list[Row]:
-    """The rates of one case, for everybody who can do it, and how they compare."""
+    """Measure one case with every contender that supports it, and compare the rates."""
     taken: dict[str, list[Taken]] = {}
     for number in range(rounds + 1):
         for contender, order in case.orders.items():
@@ -162,7 +162,7 @@ def measure(case: Case, sessions: Sessions, rounds: int) -> list[Row]:
 
 
 def _steady(case: Case, taken: dict[str, list[Taken]]) -> Iterator[Row]:
-    """A stream from its second micro-batch on."""
+    """Yield the rates of a stream from its second micro-batch on."""
     rates = {who: max(run.steady_rate for run in runs) for who, runs in taken.items()}
     for contender, rate in rates.items():
         if rate:
@@ -197,7 +197,7 @@ def _ratio(case: Case, contender: str, ours: list[Taken], theirs: list[Taken]) -
 
 
 def spark_rows(folder: Path, rounds: int = 3, only: str = "") -> list[Row]:
-    """Everything that there is to compare."""
+    """Measure all cases whose name contains `only`."""
     rows: list[Row] = []
     data = folder / "data"
     with running_broker(data) as address:

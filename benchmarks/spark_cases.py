@@ -1,8 +1,7 @@
-"""What the Spark benchmark measures: a table of cases, and the topics that they read.
+"""Defines the cases of the Spark benchmark and the topics that they read.
 
-A case says what each contender is told to do (see spark_job.py), how many rows that is, and what
-must come out. Values are half text and half noise, so that compression has something to do and does
-not get it for nothing.
+A case has a command for each contender (see spark_job.py), the number of rows, and the expected
+result. Values are half repeated text and half random, for a realistic compression ratio.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from strandlog.record.codecs import Codec
 
 PARTITIONS = 4
 KEY_BYTES = 9
-BATCH_BYTES = 64 * 1024  # what a producer makes that is set up for throughput
+BATCH_BYTES = 64 * 1024  # typical of a producer tuned for throughput
 DISTINCT_BATCHES = 40
 MICRO_BATCHES = 6
 READ_GOAL = 3.0
@@ -31,7 +30,7 @@ TEXT = b'{"carrier": "UA", "origin": "EWR", "dest": "IAH", "dep_delay": 2.0, "no
 
 
 class Topic(Enum):
-    """What is read: (bytes of a value, rows, codec)."""
+    """The topics to read: (value size in bytes, rows, codec)."""
 
     SMALL = (100, 2_400_000, Codec.NONE)
     SMALL_ZSTD = (100, 2_400_000, Codec.ZSTD)
@@ -50,7 +49,7 @@ class Topic(Enum):
 
     @property
     def sums(self) -> list[int]:
-        """count(*), and the sums over key, value and offset."""
+        """The expected row count and the sums of key lengths, value lengths and offsets."""
         each = self.rows // PARTITIONS
         offsets = PARTITIONS * each * (each - 1) // 2
         return [self.rows, self.rows * KEY_BYTES, self.rows * self.value_bytes, offsets]
@@ -62,7 +61,7 @@ COPY = "COPY"
 
 @dataclass(frozen=True)
 class Case:
-    """One thing that is measured."""
+    """One measurement, for all contenders."""
 
     name: str
     rows: int
@@ -73,7 +72,7 @@ class Case:
 
 
 def prepare(client: WireClient) -> None:
-    """Make all topics, and write those that are read."""
+    """Create all topics, and fill those that are read."""
     for topic in Topic:
         client.create_topic(topic.name, PARTITIONS)
         _fill(client, topic)
@@ -86,7 +85,7 @@ def _target(topic: Topic) -> str:
 
 
 def _fill(client: WireClient, topic: Topic) -> None:
-    """Write a topic, every partition the same."""
+    """Fill a topic with the same records in every partition."""
     rows = topic.rows // PARTITIONS
     size = max(size for size in range(1, BATCH_BYTES // topic.value_bytes) if rows % size == 0)
     now_ms = SystemClock().now_ms()
@@ -112,7 +111,7 @@ def _fill(client: WireClient, topic: Topic) -> None:
 
 
 def all_cases(address: str, data: Path) -> Iterator[Case]:
-    """In the order in which they are measured."""
+    """Yield all cases, in the order in which they are measured."""
     ways = {
         "broker": ("strandlog", {"kafka.bootstrap.servers": address}),
         "path": ("strandlog", {"path": str(data)}),
@@ -141,7 +140,7 @@ def all_cases(address: str, data: Path) -> Iterator[Case]:
     for topic in (Topic.SMALL, Topic.LARGE):
         orders = reading("read", topic, sink="value")
         for contender, order in orders.items():
-            if contender != "connector":  # which takes no schema, and needs none
+            if contender != "connector":  # the connector accepts no schema
                 order["schema"] = "value BINARY"
         name, bytes_ = f"read {topic.label}, values alone", topic.rows * topic.value_bytes
         expected = [topic.rows, bytes_]

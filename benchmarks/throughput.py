@@ -1,4 +1,4 @@
-"""Appends, sends and polls per second."""
+"""Measures the throughput of appends, sends and polls."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ VALUE = b"x" * 100
 
 
 def append_rows(folder: Path, total_bytes: int = 256 * MIB) -> list[Row]:
-    """Prepared batches through the log, against a raw write of the same bytes, in turns."""
+    """Compare appending prepared batches to the log with raw writes of the same bytes."""
     rows = []
     for size, label in ((MIB, "1 MB"), (16 * 1024, "16 KB")):
         with strandlog.open(folder / f"append-{size}") as log:
@@ -51,7 +51,7 @@ def append_rows(folder: Path, total_bytes: int = 256 * MIB) -> list[Row]:
 
 
 def producer_rows(folder: Path) -> list[Row]:
-    """send and send_batch of 100-byte records, acks=1."""
+    """Measure send and send_batch with 100-byte records."""
     with strandlog.open(folder / "produce") as log:
         log.create_topic("one", 1)
         log.create_topic("three", 3)
@@ -101,7 +101,7 @@ def producer_rows(folder: Path) -> list[Row]:
 
 
 def consumer_rows(folder: Path) -> list[Row]:
-    """poll of 100-byte records, out of batches of 1000 and out of single-record batches."""
+    """Measure poll with 100-byte records, in batches of 1000 and in single-record batches."""
     with strandlog.open(folder / "consume") as log:
         for topic in ("batched", "single", "zstd"):
             log.create_topic(topic, 1)

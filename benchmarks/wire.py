@@ -1,7 +1,7 @@
-"""The broker over the wire, through librdkafka, next to librdkafka's own in-memory mock broker.
+"""Compares the broker with librdkafka's in-memory mock broker, using librdkafka as the client.
 
-The mock keeps nothing on disk and forgets after 5 MB a partition: it is the ceiling of what this
-client can do on this machine. Rounds alternate between the two, and the best of each counts.
+The mock stores nothing on disk and keeps only 5 MB per partition, so its rate is the upper limit of
+this client on this machine. Rounds alternate between the two, and the best round of each counts.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PARTITIONS = 4
 
 @contextlib.contextmanager
 def running_broker(folder: Path, *settings: str) -> Iterator[str]:
-    """A broker in a process of its own; yields its address."""
+    """Run a broker in a separate process, and yield its address."""
     arguments = [sys.executable, "-m", "strandlog", "serve", str(folder), "--port", "0"]
     arguments += ["--no-grpc"]
     for setting in ("group.initial.rebalance.delay.ms=0", *settings):
@@ -73,7 +73,7 @@ def produce_seconds(producer: Producer, topic: str, value: bytes, count: int) ->
     return time.perf_counter() - started
 
 
-# Writes as many bytes to a file as records bring, as fast as it can, when it is told to.
+# Waits for a line (or the end) of stdin, then writes a number of bytes to a file at full speed.
 _WRITE = """
 import os, sys
 data, pieces = bytes(1 << 20), int(sys.argv[2]) >> 20
@@ -85,14 +85,16 @@ for number in range(pieces):
 
 
 def _storing_seconds(folder: Path, value: bytes, count: int) -> float:
-    """The mock again, while another process writes the same bytes to a file and leaves them to the
-    kernel: what a broker that keeps its records could do at best on this machine."""
+    """Measure the mock while another process writes the same number of bytes to a file, unsynced.
+
+    This is the upper limit for a broker that stores its records on this machine.
+    """
     producer = new_producer({"test.mock.num.brokers": 1}, acks="1")
     produce_seconds(producer, "stored", value, PARTITIONS)
     command = [sys.executable, "-c", _WRITE, str(folder / "raw"), str(count * len(value))]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as writer:
         assert writer.stdin is not None
-        time.sleep(0.2)  # until it waits
+        time.sleep(0.2)  # let the writer start up
         started = time.perf_counter()
         writer.stdin.close()
         produce_seconds(producer, "stored", value, count)
@@ -101,8 +103,10 @@ def _storing_seconds(folder: Path, value: bytes, count: int) -> float:
 
 
 def produce_rows(address: str, unsynced: str, folder: Path) -> list[Row]:
-    """acks=1 against the mock, acks=all (on disk) next to acks=1, and a broker that leaves syncing
-    to the kernel, as Kafka's does: the mock keeps nothing, so there is a ceiling that does."""
+    """Compare acks=1, acks=all (synced) and a broker that leaves syncing to the kernel, like Kafka.
+
+    The reference is the mock, alone and beside a raw write, because the mock itself stores nothing.
+    """
     rows = []
     for size, count in ((100, 300_000), (1000, 150_000)):
         topic = f"produce-{size}"
@@ -119,7 +123,7 @@ def produce_rows(address: str, unsynced: str, folder: Path) -> list[Row]:
                 ("acks=all", new_producer(ours, acks="all")),
                 ("acks=1, page_cache", new_producer({"bootstrap.servers": unsynced}, acks="1")),
             ):
-                produce_seconds(producer, topic, value, PARTITIONS)  # connect, learn the topic
+                produce_seconds(producer, topic, value, PARTITIONS)  # connect and fetch metadata
                 took = produce_seconds(producer, topic, value, count)
                 best[name] = max(best[name], count / took)
             storing = max(storing, count / _storing_seconds(folder, value, count))
@@ -142,7 +146,7 @@ def produce_rows(address: str, unsynced: str, folder: Path) -> list[Row]:
 
 
 def consume_rows(address: str) -> list[Row]:
-    """1 KB records, through librdkafka and at the socket."""
+    """Measure consuming 1 KB records, with librdkafka and on a plain socket."""
     topic, count, value = "consume", 300_000, b"x" * 1000
     _create(address, topic)
     produce_seconds(new_producer({"bootstrap.servers": address}), topic, value, count)
@@ -203,7 +207,7 @@ def _connect(address: str) -> socket.socket:
 
 
 def _raw_fetch_rate(address: str, topic: str) -> float:
-    """MB/s of Fetch v4 answers over one socket, without decoding the records."""
+    """Return the MB/s of Fetch v4 responses over one socket, without decoding the records."""
     name = topic.encode()
     total, offset = 0, 0
     with _connect(address) as connection:
@@ -243,7 +247,7 @@ def _pipelined_rate(connection: socket.socket, frame: bytes) -> float:
 
 
 def latency_rows(address: str) -> list[Row]:
-    """One record at a time: how many requests a second when pipelined, and how long one takes."""
+    """Measure the rate of pipelined single-record requests, and the latency of single requests."""
     _create(address, "single", 1)
     batch = bytes(build_batch(int(time.time() * 1000), [b"x" * 100]))
     name = b"single"
@@ -277,10 +281,10 @@ def latency_rows(address: str) -> list[Row]:
 
 
 def start_rows(folder: Path) -> list[Row]:
-    """From the command to `ready`, and the memory of an idle broker."""
+    """Measure the time from the command to `ready`, and the memory usage of an idle broker."""
     started = time.perf_counter()
     arguments = [sys.executable, "-m", "strandlog", "serve", str(folder), "--port", "0"]
-    arguments += ["--grpc-port", "0", "--http-port", "0"]  # with all its doors
+    arguments += ["--grpc-port", "0", "--http-port", "0"]  # with all listeners
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         process.stdout.readline()

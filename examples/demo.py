@@ -1,13 +1,13 @@
-"""`make demo`: a year of flights as live events, through a broker and Spark, checked row by row.
+"""`make demo`: streams a year of flights through a broker and Spark, and checks every row.
 
     1. a broker starts on a temporary folder          strandlog serve
     2. a pipeline starts on Spark                     strandlog pipeline run flights.toml
        the broker's console shows it in a browser while it runs
     3. the year is replayed while the pipeline reads it: 336,776 departures, a quarter of them out
-       of order, some that cannot be parsed; then some that are weeks late
+       of order, plus some records that cannot be parsed; the last ones are weeks late
     4. the results, in a topic and in Parquet, are compared with pandas on the original file
 
-Exit code 1 if anything differs. Ctrl-C stops everything; --keep leaves it running.
+The exit code is 1 if anything differs. Ctrl-C stops everything; --keep leaves it running.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ console = Console()
 
 
 def run(folder: Path, options: argparse.Namespace) -> int:
-    """Run the demo; returns the exit code."""
+    """Run the demo and return the exit code."""
     console.rule("1. A broker, and a pipeline on Spark")
     broker, pipeline = Broker(folder), Pipeline(folder, PIPELINE)
     is_kept = False
@@ -75,7 +75,7 @@ def run(folder: Path, options: argparse.Namespace) -> int:
 
 
 def _page(broker: Broker) -> str:
-    """The page of the pipeline in the broker's console."""
+    """Return the URL of the pipeline's page in the broker's console."""
     return f"{broker.console}/#/pipelines/flights"
 
 
@@ -106,7 +106,7 @@ def _replay(
 
 
 def _records_to_read(replay: replaying.Replay, flights: int) -> dict[str, int]:
-    """How many records each query reads in total, by a part of its name."""
+    """Return how many records each query reads in total, by a part of its name."""
     return {
         "dead-letter": flights,
         "delays": flights,
@@ -115,7 +115,7 @@ def _records_to_read(replay: replaying.Replay, flights: int) -> dict[str, int]:
 
 
 def _show(results: Results, replay: replaying.Replay, options: argparse.Namespace) -> int:
-    """Print tables, counts and the comparison with pandas; returns the exit code."""
+    """Print tables, counts and the comparison with pandas, and return the exit code."""
     console.print(airports_table(results), worst_hours_table(results))
     counted = int(results.delays["flights"].sum())
     late = replay.flight_records - results.bad - counted
@@ -190,7 +190,7 @@ def main() -> int:
     try:
         code = run(folder, options)
     except (Exception, KeyboardInterrupt):
-        # An interrupt while pandas parses a file is raised as a ParserError.
+        # If pandas is interrupted while parsing a file, it raises ParserError.
         if not is_interrupted:
             raise
         console.print("stopped")

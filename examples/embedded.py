@@ -1,8 +1,8 @@
-"""An embedded log in a folder, without a broker: `python examples/embedded.py`, half a minute.
+"""Uses an embedded log in a folder, without a broker: `python examples/embedded.py` (30 seconds).
 
-A writer process sends orders and is killed with kill -9. The folder is opened again, and all
-acknowledged records are there. Two consumers of a group share the partitions; compaction keeps the
-last record of each customer; another log reads the files meanwhile.
+A writer process sends orders and is killed with kill -9. When the folder is opened again, all
+acknowledged records are still there. A read-only log reads the files of the killed writer, two
+consumers in a group share the partitions, and compaction keeps the last record of each customer.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SECONDS_OF_WRITING = 4
 
 console = Console()
 
-# The writer prints the number of records once they are fsynced; these must survive.
+# The writer prints the number of records that have been fsynced; these must survive the kill.
 WRITER = """
 import sys, strandlog
 log = strandlog.open(sys.argv[1])
@@ -47,7 +47,7 @@ while True:
 
 
 def write_until_killed(folder: Path) -> int:
-    """Let another process write, kill it, and return how many records were acknowledged."""
+    """Run a writer process, kill it, and return how many records were acknowledged."""
     code = WRITER.format(customers=CUSTOMERS)
     arguments = [sys.executable, "-c", code, str(folder)]
     acknowledged = 0
@@ -65,12 +65,12 @@ def write_until_killed(folder: Path) -> int:
                 task, completed=elapsed, description=f"{acknowledged:>9,} records on disk, acks=all"
             )
         os.kill(writer.pid, signal.SIGKILL)
-        # Lines that it printed before it was killed count too.
+        # Include lines that were printed before the kill but not read yet.
         return max([acknowledged, *map(int, writer.stdout.read().split())])
 
 
 def read_everything(log: strandlog.Log) -> collections.Counter[str]:
-    """Two members of one group share the partitions; returns how many records each read."""
+    """Read all records with two members of one group; return how many records each one read."""
     readers = {
         name: log.consumer(["orders"], group="billing", auto_commit=True)
         for name in ("billing-1", "billing-2")

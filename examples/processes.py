@@ -1,7 +1,7 @@
-"""A broker and a pipeline as processes, started and stopped by an example.
+"""Starts and stops a broker and a pipeline as child processes of an example.
 
-Each runs in its own session: Ctrl-C reaches only the example, which then stops them in order, and
-they can continue after it ends. Their output goes to files in the folder.
+Each process has its own session, so that Ctrl-C reaches only the example, which then stops the
+processes in order or leaves them running. Their output is written to files in the folder.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ POLL_SECONDS = 0.1
 
 
 class ProcessEndedError(Exception):
-    """A process ended unexpectedly, or takes too long."""
+    """A process ended unexpectedly or took too long."""
 
 
 class StrandlogProcess:
-    """A `strandlog` command with its output in files."""
+    """A `strandlog` command whose output is written to files."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self._name = name
@@ -59,7 +59,7 @@ class StrandlogProcess:
             raise ProcessEndedError(f"the {self._name} has ended:\n" + "\n".join(lines))
 
     def wait_for_line(self, path: Path, words: str) -> str:
-        """Wait for a line with these words in a file, and return it."""
+        """Wait for a line that contains `words` in a file, and return it."""
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline:
             for line in path.read_text(errors="replace").splitlines():
@@ -70,7 +70,7 @@ class StrandlogProcess:
         raise ProcessEndedError(f"the {self._name} did not start in {START_SECONDS} s")
 
     def stop(self) -> None:
-        """Terminate the process; kill it if it does not end."""
+        """Terminate the process, and kill it if it does not exit in time."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -79,7 +79,7 @@ class StrandlogProcess:
             process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # with Spark's JVM
+                os.killpg(process.pid, signal.SIGKILL)  # including Spark's JVM
             process.wait()
 
 
@@ -117,7 +117,7 @@ class Pipeline(StrandlogProcess):
         self.wait_for_line(self.log, "press Ctrl-C to stop")
 
     def read_progress(self) -> None:
-        """Read the progress that was printed since the last call."""
+        """Read the progress printed since the last call."""
         self.check_alive()
         with self.out.open("rb") as out:
             out.seek(self._position)

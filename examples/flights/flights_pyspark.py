@@ -1,10 +1,11 @@
-"""The flights pipeline in plain PySpark, for jobs that need more than flights.toml can say.
+"""The flights pipeline in plain PySpark, for jobs that need more than a pipeline file can express.
 
     python -m examples.flights.flights_pyspark -b 127.0.0.1:9092     until Ctrl-C
     python -m examples.flights.flights_pyspark --available-now       process the data, then stop
 
-Only `format("strandlog")` is specific to strandlog. Rows that do not parse go to the dead-letter
-topic, delays per airport and hour to a topic, departures with their weather to Parquet.
+Only `format("strandlog")` and its options are specific to strandlog. Records that cannot be parsed
+are written to a dead-letter topic, delays per airport and hour to another topic, and departures
+with their weather to Parquet.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ DELAYS, BAD = "flights.delays.pyspark", "flights.bad.pyspark"
 
 
 def stream(spark: Any, bootstrap: str, topic: str, schema: str) -> Any:
-    """A topic as typed columns."""
+    """Return a streaming DataFrame of a topic, with typed columns."""
     return (
         spark.readStream.format("strandlog")
         .option("bootstrap.servers", bootstrap)
@@ -38,7 +39,7 @@ def stream(spark: Any, bootstrap: str, topic: str, schema: str) -> Any:
 
 
 def delays_of(flights: Any) -> Any:
-    """Delay per airport and hour."""
+    """Compute the delays per airport and hour."""
     return (
         flights.groupBy(F.window("time_hour", "1 hour"), "origin")
         .agg(
@@ -78,8 +79,8 @@ def main() -> None:
     bad = rows.where("_corrupt IS NOT NULL").selectExpr("_corrupt.key", "_corrupt.value")
 
     def write_delays(batch: Any, batch_id: int) -> None:
-        # Spark has no update mode for Python sinks. The query id and the batch id are in the
-        # checkpoint, so a repeated batch is recognised and written once.
+        # Spark has no update mode for Python sinks. The query id and the batch id are stored in the
+        # checkpoint, so a repeated batch is recognised and written only once.
         query_id = spark.sparkContext.getLocalProperty("sql.streaming.queryId")
         (
             to_topic(batch.write, DELAYS)

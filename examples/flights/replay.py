@@ -1,19 +1,19 @@
 """Replays 2013 as live events over the wire: `python -m examples.flights.replay -b HOST:PORT`.
 
     topic flights   keyed by the plane's tail number: the flights of one plane stay in order, and
-                    4,000 keys spread evenly over partitions, which three airports would not. A
-                    cancelled flight may have no plane, and so no key
+                    4,000 keys spread evenly over partitions, unlike three airports. A cancelled
+                    flight may have no plane and therefore no key
     topic weather   keyed by the airport
-    topic carriers  keyed by the airline's code; sent at once, because it is a lookup table
+    topic carriers  keyed by the airline's code; a lookup table, sent before the replay
 
-The year passes in steps of twelve hours. A step is sent completely before the next begins, so that
-partitions and topics never drift apart by more than one step.
+The year is sent in steps of twelve hours. Each step is sent completely before the next one starts,
+so that partitions and topics never diverge by more than one step.
 
-The departures include, always the same ones:
+The departures include some special records, which are the same in every replay:
 
-    bad          a record that cannot be parsed, after every 997th departure: truncated, not JSON,
-                 or with a wrong type, in turn
-    stragglers   every 1009th departure is held back and sent at the end of the year, weeks late
+    bad          after every 997th departure, a record that cannot be parsed: truncated, not JSON,
+                 or with a wrong type, alternately
+    stragglers   every 1009th departure is held back until the end of the year, so it is weeks late
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FLIGHTS, WEATHER, CARRIERS = "flights", "weather", "carriers"
 PARTITIONS = {FLIGHTS: 3, WEATHER: 1, CARRIERS: 1}
 STEP = pd.Timedelta(hours=12)
 BAD_EVERY, STRAGGLER_EVERY = 997, 1009
-# Stragglers are at least this much older than the end of the replay, behind every watermark.
+# The minimum age of stragglers at the end of the replay, which puts them behind every watermark.
 STRAGGLER_AGE = pd.Timedelta(days=14)
 
 Event = tuple[bytes | None, bytes]
@@ -57,16 +57,16 @@ class Replay(NamedTuple):
     departures: int  # without stragglers
     observations: int
     bad: int
-    out_of_order: int  # reported after one with a later scheduled hour
+    out_of_order: int  # departures reported after one with a later scheduled hour
 
     @property
     def flight_records(self) -> int:
-        """Number of records in the topic flights after the replay."""
+        """The number of records in the topic flights after the replay."""
         return self.departures + self.bad + len(self.stragglers)
 
 
 def damaged(value: bytes, number: int) -> bytes:
-    """A record with one of three kinds of damage."""
+    """Return the value with one of three kinds of damage."""
     return (
         value[: len(value) // 2],
         b"station restarted, please ignore",
@@ -106,7 +106,7 @@ def make_replay(months: int = MONTHS) -> Replay:
 
 
 def _numbers(frame: pd.DataFrame, begin: pd.Timestamp) -> list[int]:
-    """The step of each row."""
+    """Return the step number of each row."""
     return [int(number) for number in (frame["reported"] - begin) // STEP]
 
 
@@ -133,7 +133,7 @@ def send_steps(
     seconds: float,
     on_step: Callable[[Step], None] = lambda _: None,
 ) -> None:
-    """Send the year evenly in that many seconds, or at full speed for 0."""
+    """Send all steps, spread evenly over `seconds`; 0 sends them at full speed."""
     started = time.monotonic()
     with log.producer(acks=1, compression="lz4") as producer:
         for number, step in enumerate(replay.steps):

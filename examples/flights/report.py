@@ -1,4 +1,4 @@
-"""The results of the flights pipeline as two tables and a plot."""
+"""Presents the results of the flights pipeline as two tables and a plot."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from rich.table import Table
 
 LOCAL_TIME = "America/New_York"
 WORST_HOURS = 5
-FEWEST_DEPARTURES = 10  # for an hour to be listed
+FEWEST_DEPARTURES = 10  # hours with fewer are not listed
 COLOURS = {"EWR": "#c1502e", "JFK": "#1f6f8b", "LGA": "#7a8b2f"}
 RAIN_INCHES = [-0.01, 0.0, 0.05, 0.2, 10]
 RAIN_WORDS = ["dry", "up to 0.05", "0.05 to 0.2", "more than 0.2"]
 
 
 def airports_table(results: Results) -> Table:
-    """Delay per airport."""
+    """Return a table of the delays per airport."""
     table = Table(title="Departures by airport", box=SIMPLE_HEAD, title_justify="left")
     for title in ("airport", "flights", "cancelled", "mean delay", "worst month"):
         table.add_column(title, justify="left" if title == "airport" else "right", no_wrap=True)
@@ -41,7 +41,7 @@ def airports_table(results: Results) -> Table:
 
 
 def worst_hours_table(results: Results) -> Table:
-    """The hours with the longest mean delay, and their weather."""
+    """Return a table of the hours with the longest mean delay, with their weather."""
     title = f"Worst hours (of those with {FEWEST_DEPARTURES} departures or more)"
     table = Table(title=title, box=SIMPLE_HEAD, title_justify="left")
     for name in ("airport", "hour (local)", "departed", "mean delay", "rain", "wind", "visibility"):
@@ -67,7 +67,7 @@ def worst_hours_table(results: Results) -> Table:
 
 
 def _mean_delay(delays: pd.DataFrame, by: pd.Series[Any]) -> pd.DataFrame:
-    """Mean delay in minutes, a column for each airport."""
+    """Return the mean delay in minutes, with a column for each airport."""
     sums = delays.groupby([by, "origin"])[["delay_sum", "departed"]].sum()
     return (sums["delay_sum"] / sums["departed"]).unstack()
 

@@ -2,7 +2,7 @@
 
     Results     delays        the last record of each airport and hour, from the topic
                 in_weather    departures joined with the weather, from Parquet
-                bad           number of records in the dead-letter topic
+                bad           the number of records in the dead-letter topic
 
 `differences` compares row by row; an empty list means that no row is missing, duplicated or
 changed. Stragglers are not expected in the results, because they are behind the watermark.
@@ -44,7 +44,7 @@ class Results(NamedTuple):
 
 
 def _records(log: strandlog.RemoteLog, topic: str) -> Iterator[strandlog.Record]:
-    """All committed records of a topic."""
+    """Yield all committed records of a topic."""
     with log.consumer([topic], auto_offset_reset="earliest") as consumer:
         while records := consumer.poll(max_records=20_000, timeout_ms=1000):
             yield from records
@@ -63,19 +63,19 @@ def read_results(log: strandlog.RemoteLog, folder: Path) -> Results:
 
 
 def _read_lake(folder: Path) -> pd.DataFrame:
-    """Read the files that Spark has committed, without those of an unfinished batch."""
+    """Read the files that Spark has committed, ignoring those of unfinished batches."""
     files: set[str] = set()
     for log in (folder / "_spark_metadata").glob("[0-9]*"):
         lines = log.read_text().splitlines()[1:]
         files |= {json.loads(line)["path"].removeprefix("file://") for line in lines}
     frame = dataset.dataset(sorted(files), format="parquet").to_table().to_pandas()
-    # Spark writes UTC timestamps to Parquet without a zone.
+    # Spark writes UTC timestamps to Parquet without a time zone.
     frame["time_hour"] = pd.to_datetime(frame["time_hour"], utc=True)
     return frame.sort_values("id", ignore_index=True)
 
 
 def expected_results(replay: Replay, months: int) -> Results:
-    """The expected output, computed with pandas from the original files."""
+    """Compute the expected output with pandas from the original files."""
     flights = original_flights(months)
     hours = pd.to_datetime(flights["time_hour"], utc=True)
     flights = flights.assign(id=flights.index, hour=hours, time_hour=hours)
@@ -96,7 +96,7 @@ def expected_results(replay: Replay, months: int) -> Results:
 
 
 def differences(found: Results, expected: Results) -> list[str]:
-    """The differences between two results, as text."""
+    """Return descriptions of the differences between two results."""
     texts = _unlike("delays", found.delays, expected.delays, ["hour", "origin", *SUMS])
     columns = [name for name in FLIGHT_COLUMNS if name != "distance"]
     texts += _unlike(

@@ -1,10 +1,10 @@
-"""The flights pipeline as tables and a sink; `spark-pipelines` finds their order and runs them.
+"""The flights pipeline as declarative tables and a sink, which `spark-pipelines` orders and runs.
 
     topic flights ─┬─▶ reports ─┬─▶ departures ─▶ delays     (a view, computed in each run)
                    │            └─▶ topic flights.bad
     topic weather ─┴─▶ in_weather                            (a table that grows)
 
-The broker is STRANDLOG_BOOTSTRAP, or 127.0.0.1:9092.
+The broker's address is STRANDLOG_BOOTSTRAP, or 127.0.0.1:9092 by default.
 """
 
 from __future__ import annotations
@@ -43,21 +43,21 @@ def stream(topic: str, schema: str) -> Any:
 
 @dp.table
 def reports() -> Any:
-    """Every record of the topic, valid or not."""
+    """Read every record of the topic, whether valid or not."""
     return stream("flights", FLIGHT)
 
 
 @dp.table
 def departures() -> Any:
     rows = SparkSession.active().readStream.table("reports")
-    # Not drop(): it needs the columns of a table that does not exist yet.
+    # drop() cannot be used: it needs the columns of a table that does not exist yet.
     return rows.where("_corrupt IS NULL").selectExpr("* EXCEPT (_corrupt)")
 
 
 @dp.table
 def in_weather() -> Any:
-    """Departures with the weather of their hour."""
-    # Not from the table: a watermark needs columns that are known already.
+    """Join departures with the weather in the hour of their departure."""
+    # Read the topic, not the table: a watermark needs columns that are already known.
     flights = stream("flights", FLIGHT).where("_corrupt IS NULL").drop("_corrupt")
     weather = stream("weather", WEATHER).withWatermark("time_hour", "2 days")
     return flights.withWatermark("time_hour", "2 days").join(weather, ["origin", "time_hour"])
@@ -65,7 +65,7 @@ def in_weather() -> Any:
 
 @dp.materialized_view
 def delays() -> Any:
-    """Delay per airport and hour."""
+    """Compute the delays per airport and hour."""
     rows = SparkSession.active().read.table("departures")
     return rows.groupBy("origin", F.col("time_hour").alias("hour")).agg(
         F.count("*").alias("flights"),

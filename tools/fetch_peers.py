@@ -1,15 +1,15 @@
 """Fetches optional clients and brokers for tests/clients and benchmarks.
 
     kafkajs   with npm
-    java      Kafka's own Java client, with Maven, and the oldest one whose protocol is supported
-    kafka     Apache Kafka's broker, with Maven: our own client is tested against it
-    spark     PySpark and its Kafka connector, with pip (a separate environment) and Maven
-    connector the newest Kafka connector that our own PySpark runs, with Maven: for benchmarks
+    java      Kafka's Java client and the oldest version of it that is supported, with Maven
+    kafka     Apache Kafka's broker, against which our own client is tested, with Maven
+    spark     PySpark and its Kafka connector, with pip (in a separate environment) and Maven
+    connector the newest available Kafka connector for our PySpark, for benchmarks, with Maven
 
-`make peers` stores them in $COMPAT_PEERS, by default in the user's cache. Tests look there and skip
-with a reason if a peer is missing. Each tool uses the registry that it is configured for. A folder
-has the version in its name and a mark when it is complete: an interrupted download is repeated, and
-a new version in the table below gets a new folder.
+`make peers` stores them in $COMPAT_PEERS or, by default, in the user's cache. Tests look for them
+there and are skipped, with a reason, if a peer is missing. Each tool uses its configured registry.
+A folder has the version in its name and a marker file once it is complete, so interrupted downloads
+are repeated, and a new version below gets a new folder.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ KAFKAJS_VERSION = "2.2.4"
 KAFKA_CLIENTS_VERSION = "4.4.0"
 OLDEST_CLIENTS_VERSION = "2.1.1"
 SLF4J_VERSION = "2.0.20"
-SPARK_VERSION = "4.0.0"  # the newest of which every jar could be had
-CONNECTOR_VERSION = "4.2.0"  # the newest that could be had; Spark 4.3 runs it
+SPARK_VERSION = "4.0.0"  # the newest version with all jars available
+CONNECTOR_VERSION = "4.2.0"  # the newest available version; works with Spark 4.3
 SCALA_VERSION = "2.13"
 KAFKA_BROKER_VERSION = "4.0.0"
 COMPLETE = ".complete"
 
-# Every jar by name, none found by Maven: the descriptors of Spark send it to further registries
-# for what they depend on. PySpark itself has the rest, such as the codecs.
+# All jars are listed here instead of being resolved by Maven, because Spark's POM files refer to
+# additional registries for dependencies. PySpark includes the other dependencies, like codecs.
 JAVA_JARS = (
     ("org.apache.kafka", "kafka-clients", KAFKA_CLIENTS_VERSION),
     ("org.slf4j", "slf4j-api", SLF4J_VERSION),
@@ -59,7 +59,7 @@ SPARK_JARS = (
 )
 CONNECTOR_JARS = (
     ("org.apache.spark", f"spark-sql-kafka-0-10_{SCALA_VERSION}", CONNECTOR_VERSION),
-    # Needed for delegation tokens only, which are not used here; 4.2.0 is not available.
+    # Only needed for delegation tokens, which are not used here; 4.2.0 is not available.
     ("org.apache.spark", f"spark-token-provider-kafka-0-10_{SCALA_VERSION}", "4.1.0-preview1"),
     ("org.apache.kafka", "kafka-clients", "3.9.2"),
     ("org.apache.commons", "commons-pool2", "2.13.1"),
@@ -83,7 +83,7 @@ NOTHING_ELSE = (
 
 
 class Peer(NamedTuple):
-    """One optional client: where it goes, what fetches it."""
+    """An optional client or broker, and how to fetch it."""
 
     name: str
     version: str
@@ -103,7 +103,7 @@ class Peer(NamedTuple):
 
 
 def home() -> Path:
-    """The folder that holds all peers."""
+    """Return the folder that contains all peers."""
     given = os.environ.get("COMPAT_PEERS")
     if given:
         return Path(given)
@@ -143,7 +143,7 @@ def _fetch_oldest_java(folder: Path) -> None:
 
 
 def _fetch_broker(folder: Path) -> None:
-    _fetch_jars(folder, BROKER_JARS, exclusions="")  # with all that it depends on
+    _fetch_jars(folder, BROKER_JARS, exclusions="")  # including all dependencies
 
 
 def _fetch_connector(folder: Path) -> None:
@@ -167,7 +167,7 @@ PEERS = (KAFKAJS, JAVA, OLDEST_JAVA, SPARK, CONNECTOR, KAFKA_BROKER)
 
 
 def fetch(peer: Peer) -> bool:
-    """Bring one peer here; false, with a sentence, if it cannot be had."""
+    """Fetch a peer; print the reason and return False if that is not possible."""
     if peer.is_complete:
         print(f"{peer.name} {peer.version}: is here, in {peer.folder}")
         return True
@@ -188,7 +188,7 @@ def fetch(peer: Peer) -> bool:
 
 
 def main() -> int:
-    here = [fetch(peer) for peer in PEERS]  # all of them, also behind one that cannot be had
+    here = [fetch(peer) for peer in PEERS]  # continue after a failure
     return 0 if all(here) else 1
 
 

@@ -2,8 +2,8 @@
 
     make grpc
 
-The modules are committed, so that installing the package needs no compiler. A test compares them
-with the output of this program.
+The modules are committed, so that installing the package does not require a compiler. A test
+compares them with the output of this script.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from grpc_tools import protoc
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = ROOT / "src" / "strandlog" / "protocol" / "rpc"
 PROTO = "strandlog/v1/log.proto"
-# What the compiler names by the place of the proto lives in our package.
+# The compiler derives imports from the path of the proto file; replace them with our package.
 IMPORTS = {"from strandlog.v1 import log_pb2": "from strandlog.protocol.rpc import log_pb2"}
 
 
 def generate() -> dict[str, str]:
-    """The text of each module, by its name."""
+    """Return the source code of each module, by file name."""
     with tempfile.TemporaryDirectory() as folder:
         arguments = ["protoc", f"-I{ROOT / 'proto'}", f"--python_out={folder}"]
         arguments += [f"--pyi_out={folder}", f"--grpc_python_out={folder}", PROTO]

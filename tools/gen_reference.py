@@ -1,4 +1,4 @@
-"""Generates docs/reference from the tables in the code; `--check` only compares."""
+"""Generates docs/reference from the tables in the code; `--check` only reports outdated pages."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ LEFT_OUT_OPTIONS = ("install_completion", "show_completion")
 
 
 def settings_page() -> str:
-    """Every setting with its default and allowed values."""
+    """Return the page of all settings, with defaults and allowed values."""
     parts = [
         "# Settings\n",
         "Generated from `config/`; names and defaults are those of Kafka unless stated otherwise. "
@@ -89,7 +89,7 @@ def _rows(table: SettingTable, *, marks_dynamic: bool = False) -> list[str]:
 
 
 def errors_page() -> str:
-    """The error tree as its module draws it, and the codes of every error."""
+    """Return the page of errors: the tree from the module's docstring, and each error's codes."""
     drawn = (strandlog.errors.__doc__ or "").replace("Every error", "Generated. Every error", 1)
     head, _, rest = drawn.partition("\n\n")
     tree, _, tail = rest.partition("\n\n")
@@ -112,7 +112,7 @@ def errors_page() -> str:
 
 
 def _tree(kind: type[StrandlogError]) -> Iterator[type[StrandlogError]]:
-    """The classes of errors.py, in the order of the drawing."""
+    """Yield the subclasses of `kind` in errors.py, in depth-first order."""
     for child in kind.__subclasses__():
         if child.__module__ == strandlog.errors.__name__:
             yield child
@@ -120,7 +120,7 @@ def _tree(kind: type[StrandlogError]) -> Iterator[type[StrandlogError]]:
 
 
 def kafka_apis_page() -> str:
-    """The APIs and versions of Kafka's protocol that the broker speaks."""
+    """Return the page of the Kafka APIs and versions that the broker supports."""
     lines = [
         "# Kafka APIs\n",
         "Generated from the declarations beside the handlers (`server/kafka/handlers`), from which "
@@ -151,7 +151,7 @@ def _api_row(api: KafkaApi) -> str:
 
 
 def cli_page() -> str:
-    """Every command with its options, derived from the commands."""
+    """Return the page of all commands and their options, generated from the command objects."""
     commands = {
         name: typer.main.get_command(importlib.import_module(module).app)
         for name, (module, _) in COMMANDS.items()
@@ -163,7 +163,7 @@ def cli_page() -> str:
 
 
 def _common(command: Any) -> Iterator[str]:
-    """The options that most commands share."""
+    """Yield a table of the options that most commands share."""
     yield "| option of most commands | meaning |"
     yield "|---|---|"
     for param in command.params:
@@ -215,7 +215,7 @@ def _text(text: str | None) -> str:
 
 
 def metrics_page() -> str:
-    """Every metric of a broker."""
+    """Return the page of all metrics of a broker."""
     limits = ", ".join(f"{limit:g}" for limit in LIMITS_SECONDS)
     parts = [
         "# Metrics\n",
@@ -235,7 +235,7 @@ def metrics_page() -> str:
 
 
 def spark_options_page() -> str:
-    """The options of the Spark source and sink."""
+    """Return the page of the options of the Spark source and sink."""
     lines = [
         "# Spark options\n",
         'Generated from `spark/options.py`: options of `format("strandlog")`. Names and defaults '
@@ -255,7 +255,7 @@ def spark_options_page() -> str:
 
 def _option_default(option: Option) -> str:
     if option.name == "endingOffsets":
-        return "`latest`"  # a number inside
+        return "`latest`"  # stored as a number
     if isinstance(option.default, bool):
         return f"`{str(option.default).lower()}`"
     return "" if option.default is None else f"`{option.default}`"

@@ -3,11 +3,11 @@
     python tools/install_dev.py        (make setup)
 
 Prints one line per stage. While pip collects and installs packages, a terminal shows a running
-count and a pipe gets a line for every twentieth package. If pip fails, its whole output follows.
+count, and a pipe gets a line for every 20 packages. If pip fails, its complete output is printed.
 
 pip does not report which package it is installing, so the `dist-info` folders are counted. The dev
-dependency group is read here because pip of 2024 and older cannot read groups (PEP 735), and a
-fresh machine may have such a pip. Versions come from constraints.txt.
+dependency group is read here because pip versions from 2024 and earlier, which a fresh machine may
+have, do not support dependency groups (PEP 735). Versions come from constraints.txt.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SITE_PACKAGES = Path(sysconfig.get_path("purelib"))
 
 
 class Progress:
-    """Turns pip's output into stage lines and counts of packages."""
+    """Turns pip's output into stage lines and package counts."""
 
     def __init__(self, expected: int) -> None:
         self._expected = expected
@@ -79,7 +79,7 @@ def installed() -> int:
 
 
 def install(progress: Progress, *what: str) -> None:
-    """Run pip, report its progress, and exit with its output if it fails."""
+    """Run pip and report its progress; if it fails, print its output and exit."""
     output = []
     pipe, joined = subprocess.PIPE, subprocess.STDOUT
     with subprocess.Popen([*PIP, *what], stdout=pipe, stderr=joined, text=True, cwd=ROOT) as pip:

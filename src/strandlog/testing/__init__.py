@@ -1,9 +1,9 @@
-"""Test tools, for this project and for programs that use it.
+"""Test utilities, for this project and for programs that use it.
 
 FakeClock         a clock that moves only when a test advances it
-SimulatedFiles    a disk in memory that can lose power, fill up, fail and rot
-PowerCut          what the simulated disk raises when it loses power
-server            `ServerThread` runs a server on a thread of this process (needs the server extra)
+SimulatedFiles    an in-memory disk that can lose power, fill up, fail and corrupt data
+PowerCut          the exception that the simulated disk raises when it loses power
+server            `ServerThread` runs a server in a thread of this process (needs the server extra)
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
 """A clock that moves only when a test advances it.
 
-`advance` moves the wall clock and the monotonic clock together, as time does. `set_wall` moves only
-the wall clock, in either direction, as an administrator or a time server does. The monotonic clock
-starts at zero, so that code that confuses "zero" with "not set" fails.
+`advance` moves the wall clock and the monotonic clock together. `set_wall` moves only the wall
+clock, in either direction, like an administrator or NTP. The monotonic clock starts at zero, so
+that code that confuses "zero" with "not set" fails.
 """
 
 from __future__ import annotations
 
 
 class FakeClock:
-    """`Clock` for tests."""
+    """A `Clock` for tests."""
 
     __slots__ = ("_monotonic_ms", "_wall_ms")
 
@@ -24,11 +24,11 @@ class FakeClock:
         return self._monotonic_ms
 
     def advance(self, ms: int) -> None:
-        """Let time pass."""
+        """Advance both clocks."""
         assert ms >= 0, f"time does not run backwards by {-ms} ms; set_wall moves the wall clock"
         self._wall_ms += ms
         self._monotonic_ms += ms
 
     def set_wall(self, now_ms: int) -> None:
-        """Put the wall clock right, or wrong."""
+        """Set the wall clock, forwards or backwards."""
         self._wall_ms = now_ms

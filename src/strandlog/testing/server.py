@@ -1,13 +1,13 @@
-"""Runs a server on a thread of this process, for tests.
+"""Runs a server in a thread of this process, for tests.
 
     with ServerThread(tmp_path, {"num.partitions": "3"}) as server:
         client = KafkaConsumer(bootstrap_servers=server.address)
 
-The server is the one that `strandlog serve` runs, on a free port of 127.0.0.1, with real sockets
-and real files. It starts in a few hundredths of a second because nothing has to be imported again.
-Use a process of its own where a test kills the broker, sends it a signal or measures its memory.
+The server is the same as in `strandlog serve`, on a free port of 127.0.0.1, with real sockets and
+real files. It starts within tens of milliseconds, because all modules are already imported. Use a
+separate process if a test kills the broker, sends it a signal or measures its memory.
 
-The server belongs to its thread. Other threads look at it through `call` and `wait_until` only,
+The server belongs to its thread. Other threads must access it only through `call` and `wait_until`,
 which run a function in the event loop.
 """
 
@@ -39,7 +39,7 @@ CHECK_SECONDS = 0.002
 
 
 class ServerThread:
-    """A running server. `port` 0 picks a free port, which a restart uses again."""
+    """A server in its own thread. Port 0 selects a free port, which is reused after a restart."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class ServerThread:
 
     @property
     def address(self) -> str:
-        """Kafka's listener as HOST:PORT, for `bootstrap.servers`."""
+        """The address of the Kafka listener as HOST:PORT, for `bootstrap.servers`."""
         return f"127.0.0.1:{self.port}"
 
     @property
@@ -89,12 +89,12 @@ class ServerThread:
 
     @property
     def server(self) -> Server:
-        """The server itself; use it inside `call` and `wait_until`."""
+        """The server itself. Use it only inside `call` and `wait_until`."""
         assert self._server is not None, "the server is not running"
         return self._server
 
     def start(self) -> None:
-        """Return when the server accepts connections; raise what its start raised."""
+        """Start the server and wait until it accepts connections. Raise the error if it fails."""
         assert self._thread is None, "the server is running"
         started: concurrent.futures.Future[str] = concurrent.futures.Future()
         self._thread = threading.Thread(target=self._run, args=(started,), name="strandlog-server")
@@ -107,7 +107,7 @@ class ServerThread:
         self.port = int(self._listener("kafka").rpartition(":")[2])
 
     def stop(self) -> None:
-        """Drain, close the data folder and wait for the thread."""
+        """Drain connections, close the data folder and wait for the thread to end."""
         if self._thread is None:
             return
         assert self._loop is not None
@@ -132,7 +132,7 @@ class ServerThread:
     def wait_until(
         self, condition: Callable[[Server], bool], what: str, timeout_seconds: float = START_SECONDS
     ) -> None:
-        """Wait until a condition holds, evaluated in the server's event loop between its work."""
+        """Wait until a condition holds. It is evaluated periodically in the server's event loop."""
         reached: concurrent.futures.Future[None] = concurrent.futures.Future()
         assert self._loop is not None, "the server is not running"
         loop = self._loop

@@ -1,20 +1,20 @@
-"""One possible outcome of a power cut, as a value, and the disk that it leaves.
+"""Represents one possible outcome of a power cut, and computes the resulting disk contents.
 
-A `CrashChoice` describes the outcome for the moment at which it was made:
+A `CrashChoice` describes an outcome for the state of the disk when the choice was created:
 
-    files        per file a `FileFate`: how many of its unsynced changes reached the disk, how much
-                 of the next one, and which of those bytes are stale or garbage all the same
-    folders      per folder how many of its unsynced name changes reached the disk
-    rest_kept    whether the contents of all other files were kept in full or lost in full
+    files        a `FileFate` per file: how many of its unsynced changes reached the disk, how much
+                 of the next one, and which of those bytes are stale or garbage nevertheless
+    folders      per folder, how many of its unsynced name changes reached the disk
+    rest_kept    whether all unsynced changes of all other files were kept or lost
     names_kept   the same for the names in all other folders
 
-*Stale* bytes did not reach the disk although the file's size and later bytes did: a reader sees
-what was durable there before, or zeros where the file has grown. *Garbage* is noise, the same noise
-for the same position.
+*Stale* bytes did not reach the disk although the file's size and later bytes did: a reader sees the
+previous durable bytes, or zeros where the file has grown. *Garbage* is random bytes, which are
+always the same for the same position.
 
-One assumption is made, which every log without padding needs: durable bytes that are not being
+There is one assumption, which every log without padding requires: durable bytes that are not being
 overwritten stay intact even if their sector is damaged (SQLite calls this powersafe overwrite).
-Nodes are identified by number; a choice is valid only for the disk and the moment it was made for.
+Nodes are identified by number. A choice is valid only for the disk state it was created for.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from strandlog.testing.disk.nodes import Cut, FileNode, FolderNode, Node, Range,
 
 
 class FileFate(NamedTuple):
-    """What a power cut leaves of the unsynced changes of one file."""
+    """The effect of a power cut on the unsynced changes of one file."""
 
     kept: int
     torn_bytes: int = 0
@@ -37,7 +37,7 @@ class FileFate(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CrashChoice:
-    """What a power cut leaves of a disk."""
+    """The effect of a power cut on a disk."""
 
     files: tuple[tuple[int, FileFate], ...] = ()
     folders: tuple[tuple[int, int], ...] = ()
@@ -50,7 +50,7 @@ ALL_KEPT = CrashChoice(rest_kept=True, names_kept=True)
 
 
 def crashed_tree(root: FolderNode, choice: CrashChoice) -> FolderNode:
-    """The folder as it comes back after the power cut; all that is in it is durable."""
+    """Return the folder as it is after the power cut. Everything in it is durable."""
     fates = dict(choice.files)
     counts = dict(choice.folders)
     rebuilt: dict[int, Node] = {}
@@ -63,7 +63,7 @@ def crashed_tree(root: FolderNode, choice: CrashChoice) -> FolderNode:
         return twin
 
     def rebuild_file(node: FileNode) -> FileNode:
-        if not node.unsynced:  # most are, and tests come here tens of thousands of times
+        if not node.unsynced:  # fast path: this is the case for most files
             return FileNode(node.number, node.label, node.frozen_durable())
         fate = fates.get(node.number)
         if fate is None:
@@ -81,7 +81,7 @@ def crashed_tree(root: FolderNode, choice: CrashChoice) -> FolderNode:
 
 
 def surviving_bytes(node: FileNode, fate: FileFate) -> bytes:
-    """The contents of one file after the power cut."""
+    """Return the contents of one file after the power cut."""
     durable = node.frozen_durable()
     if fate.kept == 0 and fate.torn_bytes == 0:
         return durable
@@ -103,7 +103,7 @@ def surviving_bytes(node: FileNode, fate: FileFate) -> bytes:
 
 
 def written_ranges(changes: list[Write | Cut], size: int) -> list[Range]:
-    """The bytes below `size` that these changes wrote, as ranges in order that do not touch."""
+    """Return the bytes below `size` that these changes wrote, as sorted, disjoint ranges."""
     spans = sorted(
         (change.position, min(change.end_position, size))
         for change in changes
@@ -119,7 +119,7 @@ def written_ranges(changes: list[Write | Cut], size: int) -> list[Range]:
 
 
 def describe(choice: CrashChoice, nodes: list[Node]) -> str:
-    """The choice in words, for the message of a failing test."""
+    """Describe the choice in words, for the message of a failing test."""
     by_number = {node.number: node for node in nodes}
     said = [
         f"other contents {'kept' if choice.rest_kept else 'lost'}",

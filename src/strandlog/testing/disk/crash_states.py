@@ -8,15 +8,15 @@ Order of `crash_states`:
    - each prefix of its unsynced changes,
    - the next change torn in the middle, after its first byte, before its last, at a sector, at a
      page,
-   - all changes present, but one change, sector or page stale, or the whole file (new size, only
-     zeros),
+   - all changes present, but one change, sector or page stale, or everything that was written
+     stale (only the new size reached the disk),
    - its last sector garbage, and a torn sector garbage,
    in both cases while the contents of all other files are kept, and again while they are lost;
 3. with a `random.Random`, combinations of all these.
 
-The nodes take turns, and each list is walked in bisection order (last, first, middle, quarters), so
-that a small budget covers a sample of everything. No choice is repeated. The same disk, budget and
-seed give the same choices.
+The choices of all nodes are interleaved, and each list is traversed in bisection order (last,
+first, middle, quarters), so that a small budget covers a sample of everything. No choice is
+repeated. The same disk, budget and seed produce the same choices.
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ T = TypeVar("T")
 
 SECTOR_BYTES = 512
 PAGE_BYTES = 4096
-MAX_FRUITLESS_SAMPLES = 200  # in a row; then the space of choices counts as exhausted
+MAX_FRUITLESS_SAMPLES = 200  # in a row; then all choices are assumed to be exhausted
 
 
 def crash_states(
     root: FolderNode, budget: int | None, rng: random.Random | None
 ) -> Iterator[CrashChoice]:
-    """Up to `budget` choices, systematic ones first, random ones after that if `rng` is given."""
+    """Yield up to `budget` choices: systematic ones, then random ones if `rng` is given."""
     return islice(_distinct_choices(root, budget, rng), budget)
 
 
 def random_choice(root: FolderNode, rng: random.Random) -> CrashChoice:
-    """Any outcome at all."""
+    """Return a random outcome."""
     return _sample(*_dirty_nodes(root), rng)
 
 
@@ -104,7 +104,7 @@ def _systematic_choices(files: list[FileNode], folders: list[FolderNode]) -> Ite
 def _folder_choices(
     folder: FolderNode, other_folders: bool, other_files: bool
 ) -> Iterator[CrashChoice]:
-    # None and all of the only folder are among the first four already.
+    # If there is only one folder, the first four choices already keep none or all of its changes.
     most = len(folder.unsynced)
     counts = range(most + 1) if other_folders else range(1, most)
     for count in _bisected(counts):
@@ -142,7 +142,7 @@ def _tears(file: FileNode) -> Iterator[FileFate]:
 
 
 def _tear_points(change: Write) -> list[int]:
-    """How many bytes of a write may be worth looking at, the most telling first."""
+    """Return the sizes at which to tear a write, in order of relevance."""
     size = len(change.data)
     points = [size // 2, 1, size - 1]
     for block in (SECTOR_BYTES, PAGE_BYTES):
@@ -154,7 +154,7 @@ def _tear_points(change: Write) -> list[int]:
 
 
 def _damages(file: FileNode) -> Iterator[FileFate]:
-    """Everything reached the disk, except that some of it did not."""
+    """Yield fates with stale or garbage bytes, and torn writes that end in garbage."""
     everything = len(file.unsynced)
     written = written_ranges(file.unsynced, len(file.contents))
     if not written:
@@ -181,7 +181,7 @@ def _torn_garbage(kept: int, change: Write) -> FileFate:
     size = len(change.data) // 2
     tear = change.position + size
     sector = _block_start(tear - 1, SECTOR_BYTES)
-    # Noise only in what this write wrote: the changes before it are whole in this outcome.
+    # Garbage only within this write, because the changes before it are intact in this outcome.
     return FileFate(kept, size, garbage=((max(sector, change.position), tear),))
 
 
@@ -200,7 +200,7 @@ def _sample(files: list[FileNode], folders: list[FolderNode], rng: random.Random
 
 
 def _sample_count(most: int, rng: random.Random) -> int:
-    """Nothing and everything are likelier than their share: most crashes are like that."""
+    """Return a random count. 0 and `most` are more likely, because most crashes are like that."""
     roll = rng.randrange(4)
     if roll < 2:
         return most * roll
@@ -239,7 +239,7 @@ def _block_start(position: int, block: int) -> int:
 
 
 def _bisected(items: Sequence[T]) -> list[T]:
-    """Last, first, middle, then the middles of what is left."""
+    """Return the last item, the first, the middle one, then the middles of the remaining spans."""
     order = dict.fromkeys((len(items) - 1, 0)) if items else {}
     spans = [(0, len(items) - 1)]
     while spans:
@@ -253,7 +253,7 @@ def _bisected(items: Sequence[T]) -> list[T]:
 
 
 def _in_turns(sources: Sequence[Iterator[T]]) -> Iterator[T]:
-    """One of each, round and round, until all are dry."""
+    """Yield one item from each source in turn until all are exhausted."""
     waiting = list(sources)
     while waiting:
         still: list[Iterator[T]] = []

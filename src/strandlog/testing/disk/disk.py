@@ -1,9 +1,9 @@
-"""The disk below `SimulatedFiles`: a tree of nodes, and numbered operations on it.
+"""The disk that underlies `SimulatedFiles`: a tree of nodes with numbered operations.
 
-Operations fail with `OSError`, as system calls do; `SimulatedFiles` translates that into what
-`DiskFiles` raises. Each change and each sync is one step of the `Script`, which may stop it (see
-`faults`): a write that is stopped has written its first bytes, a sync that fails loses what it
-should have saved.
+Operations fail with `OSError`, like system calls; `SimulatedFiles` translates it to the error that
+`DiskFiles` raises. Each change and each sync is one step of the `Script`, which may interrupt it
+(see faults.py). An interrupted write has written its first bytes, and a failed sync loses the data
+that it should have made durable.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ROOT_NUMBER = 0
 
 
 class SimulatedDisk:
-    """The nodes, the steps taken on them, and how much fits."""
+    """The nodes of a disk, the steps performed on them, and its capacity."""
 
     __slots__ = (
         "_numbers",
@@ -60,7 +60,7 @@ class SimulatedDisk:
         self._numbers = count(max(taken) + 1)
 
     def find(self, path: str) -> Node:
-        """What has this name."""
+        """Return the node at a path."""
         self.script.check_power()
         node: Node = self.root
         for name in split_path(path):
@@ -85,7 +85,7 @@ class SimulatedDisk:
         return node
 
     def find_place(self, path: str) -> tuple[FolderNode, str]:
-        """The folder and the name in it, whether or not something has that name."""
+        """Return the parent folder and the name of a path, which need not exist."""
         parts = split_path(path)
         if not parts:
             raise os_error(errno.EBUSY, path)
@@ -95,7 +95,7 @@ class SimulatedDisk:
         return folder, parts[-1]
 
     def open(self, path: str) -> FileNode:
-        """The file of this name; made if there is none."""
+        """Return the file at a path, creating it if it does not exist."""
         folder, name = self.find_place(path)
         self.may_fail("open", path)
         node = folder.names.get(name)
@@ -114,13 +114,13 @@ class SimulatedDisk:
     def rename_in(
         self, folder: FolderNode, operation: Operation, path: str, detail: str, change: NameChange
     ) -> None:
-        """One step that changes the names of one folder."""
+        """Perform a step that changes the names in one folder."""
         self.step(operation, path, detail, lambda: folder.change(change))
 
     def step(
         self, operation: Operation, path: str, detail: str, effect: Callable[[], None]
     ) -> None:
-        """Take a step that happens as a whole or not at all."""
+        """Perform an atomic step."""
         stopped = self.script.begin(operation, path, detail)
         if stopped is not None:
             raise stopped.error
@@ -130,11 +130,11 @@ class SimulatedDisk:
     def write(
         self, operation: Operation, path: str, node: FileNode, position: int, data: bytes
     ) -> None:
-        """Write all of it, or its first bytes and fail."""
+        """Write all of the data, or fail after writing its first bytes."""
         detail = f"+{len(data)}" if operation == "append" else f"@{position}+{len(data)}"
         stopped = self.script.begin(operation, path, detail)
         if stopped is None and self.capacity_bytes is not None:
-            # Bytes written over take no new room; the rest does.
+            # Overwritten bytes need no additional space.
             old = max(len(node.contents) - position, 0)
             room = old + max(self.capacity_bytes - self.used_bytes(), 0)
             if len(data) > room:
@@ -148,7 +148,7 @@ class SimulatedDisk:
         self.script.end()
 
     def cut(self, path: str, node: FileNode, size: int) -> None:
-        """Make the file `size` bytes long."""
+        """Set the size of a file to `size` bytes."""
         mapped = max(node.mapped_sizes, default=0)
         assert size >= mapped, (
             f"{path} is cut to {size} bytes while {mapped} are mapped: a real process dies of "
@@ -169,11 +169,11 @@ class SimulatedDisk:
         self.script.end()
 
     def sync_folder(self, path: str, folder: FolderNode) -> None:
-        # A refused sync of names leaves them unsynced: a journal is not the page cache.
+        # A failed sync leaves names unsynced: unlike the page cache, a journal keeps them.
         self.step("sync_dir", path, "", folder.sync)
 
     def may_fail(self, operation: Operation, path: str) -> None:
-        """Where an operation that is no step asks whether it works."""
+        """Raise the fault scheduled for an operation that is not a step, if any."""
         self.script.check_power()
         stopped = self.script.fault(operation, path)
         if stopped is not None:
@@ -206,10 +206,10 @@ class SimulatedDisk:
 
 @lru_cache(maxsize=4096)
 def split_path(path: str) -> tuple[str, ...]:
-    """The names on the way from the root."""
+    """Split a path into its names, starting at the root."""
     return tuple(part for part in posixpath.normpath(path).split("/") if part not in ("", "."))
 
 
 def os_error(number: int, path: str) -> OSError:
-    """The error that the kernel would give, of the class that Python gives it."""
+    """Return the error that the kernel would report, as the matching subclass of `OSError`."""
     return OSError(number, os.strerror(number), path)

@@ -1,19 +1,19 @@
 """Scripted power cuts and errors of a simulated disk, and the trace of its steps.
 
-Every change and every sync is one numbered step, counted from 1 and kept in `trace`:
+Every change and every sync is a step, numbered from 1 and recorded in `trace`:
 
     create orders-0/0000.log          append orders-0/0000.log +120     sync orders-0/0000.log
     overwrite orders-0/0000.log @40+8  truncate orders-0/0000.log =120   sync_dir orders-0
     mkdir orders-0                    rename a -> b                     remove orders-0/0000.log
 
-`crash_at=N` raises `PowerCut` at step N: before it, after it, or inside it. Inside a step that
-writes bytes means after its first `torn_bytes` (half of them by default); for other steps it is the
-same as before. From then on every operation raises `PowerCut`, so `finally` blocks of the code
-under test change nothing on disk, as after a real power cut.
+`crash_at=N` raises `PowerCut` at step N: before it, after it, or inside it. For a step that writes
+bytes, "inside" means after its first `torn_bytes` (half of them by default); for other steps it is
+the same as "before". From then on every operation raises `PowerCut`, so that `finally` blocks of
+the code under test change nothing on disk, as after a real power cut.
 
-A fault makes one operation fail with the error that the kernel would report. A failing step has a
-number, too. If it writes bytes, it has written some of them, as a full disk does. `read`, `map`,
-`list`, `lock` and `open` can fail as well; they are not steps because they do not change the disk.
+A fault makes one operation fail with the error that the kernel would report. A failed step is
+numbered too. If it writes bytes, some of them have been written, as on a full disk. `read`, `map`,
+`list`, `lock` and `open` can also fail; they are not steps because they do not change the disk.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class PowerCut(BaseException):
 
 
 class Interruption(NamedTuple):
-    """What stops a step, and how many of its bytes were written before that (None: half)."""
+    """The error that interrupts a step, and the number of bytes written before it (None: half)."""
 
     error: OSError | PowerCut
     written_bytes: int | None = None
@@ -61,7 +61,7 @@ class Interruption(NamedTuple):
 
 @dataclass(slots=True)
 class Fault:
-    """An operation that is going to fail `count` times, after it worked `skip` times."""
+    """An operation that will fail `count` times after succeeding `skip` times."""
 
     operation: Operation
     path_substring: str
@@ -81,7 +81,7 @@ class Fault:
 
 
 class Script:
-    """The steps so far and the accidents to come of one simulated disk."""
+    """The steps performed on a simulated disk, and its scheduled failures."""
 
     __slots__ = (
         "_crash_at",
@@ -101,7 +101,7 @@ class Script:
         self.stop_at(None, "before", None)
 
     def stop_at(self, number: int | None, moment: Moment, torn_bytes: int | None) -> None:
-        """Arrange the power cut, or call it off."""
+        """Schedule a power cut, or cancel it if `number` is None."""
         self._crash_at = number
         self._moment = moment
         self._torn_bytes = torn_bytes
@@ -113,19 +113,20 @@ class Script:
         self._faults.clear()
 
     def check_power(self) -> None:
-        """Nothing can be asked of a machine that is off."""
+        """Raise `PowerCut` if the power is off."""
         if not self._power:
             raise PowerCut("the power is off")
 
     def cut_power(self) -> PowerCut:
-        """Switch the machine off; the caller raises the exception that this returns."""
+        """Turn the power off and return the exception for the caller to raise."""
         self._power = False
         return PowerCut(
             f"power cut at step {len(self.trace)}: {self.trace[-1] if self.trace else ''}"
         )
 
     def begin(self, operation: Operation, path: str, detail: str = "") -> Interruption | None:
-        """Count a step; tells what stops it, if anything does. `end` follows when it is done."""
+        """Record a step and return what interrupts it, if anything. Call `end` once the step is
+        complete."""
         self.check_power()
         step = Step(len(self.trace) + 1, operation, path, detail)
         if self.before_step is not None:
@@ -137,12 +138,12 @@ class Script:
         return self.fault(operation, path)
 
     def end(self) -> None:
-        """The step has been done."""
+        """Complete a step, and raise `PowerCut` if one is scheduled after it."""
         if len(self.trace) == self._crash_at:
             raise self.cut_power()
 
     def fault(self, operation: Operation, path: str) -> Interruption | None:
-        """The fault that is due now, if one is."""
+        """Return the fault that applies to an operation, if any."""
         for fault in self._faults:
             if fault.strikes(operation, path):
                 error = OSError(fault.error, os.strerror(fault.error), path)
@@ -151,5 +152,5 @@ class Script:
 
 
 def no_space(path: str, room: int) -> Interruption:
-    """The disk is full after `room` more bytes."""
+    """Return the interruption of a write to a disk with only `room` bytes left."""
     return Interruption(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path), room)

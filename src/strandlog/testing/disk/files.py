@@ -1,28 +1,28 @@
-"""A simulated disk in memory that can lose power, fill up and fail.
+"""A simulated in-memory disk that can lose power, fill up and fail.
 
-It implements `storage.files.Files` with exactly the guarantees stated there, so it replaces a real
-disk everywhere. In addition it can
+It implements `storage.files.Files` with exactly the guarantees stated there, so it can replace a
+real disk everywhere. In addition, it can
 
-- lose power: `crash_states()` enumerates what a power cut at this moment may leave,
-  `after_crash(choice)` returns that disk; `after_kill()` returns the disk after `kill -9`, which
-  still has everything that was written;
-- stop at a step: `crash_at=N` raises `PowerCut`, see `faults` for steps, moments and the trace;
-  `before_step` is called before each step, so that one run can examine the crash states of every
-  moment;
+- lose power: `crash_states()` enumerates the possible outcomes of a power cut at this moment, and
+  `after_crash(choice)` returns the resulting disk; `after_kill()` returns the disk after `kill -9`,
+  which still contains everything that was written;
+- stop at a step: `crash_at=N` raises `PowerCut` (see faults.py for steps, moments and the trace);
+  `before_step` is called before each step, so that a single run can examine the crash states at
+  every step;
 - fail: `fail_next`, `fail_on`, `capacity_bytes`; errors have the types that `DiskFiles` raises;
-- rot: `flip_bit`.
+- corrupt data: `flip_bit`.
 
-It guarantees no more than POSIX does. A new file has no durable name before `sync_dir` of its
-folder, and that folder none before `sync_dir` of its parent (with `sync_persists_name=True`,
-syncing a file also makes its names durable, as on journaling file systems). A rename is atomic
-within one folder; between two folders the old name may stay or the new one may be missing.
-`list_dir` returns names in no useful order.
+It guarantees no more than POSIX. The name of a new file is not durable until `sync_dir` of its
+folder, and the name of that folder not until `sync_dir` of its parent (with
+`sync_persists_name=True`, syncing a file also makes its names durable, as on journaling file
+systems). A rename is atomic within one folder; between two folders, the old name may remain or the
+new one may be missing. `list_dir` returns names in an arbitrary order.
 
-Paths are POSIX paths; a leading slash makes no difference. The root exists and is durable from the
-start. A removed file stays readable through open handles and mappings, but its space is free at
-once. Truncating mapped bytes is an `AssertionError`, and so is overwriting past the end: the first
-would kill a real process, the second would silently break the guarantee of `LogFile.size`. There is
-one writer; other threads may call `sync`.
+Paths are POSIX paths; a leading slash makes no difference. The root always exists and is durable.
+A removed file stays readable through open handles and mappings, but its space is freed immediately.
+Truncating mapped bytes raises `AssertionError`, and so does overwriting past the end: the former
+would crash a real process, and the latter would silently break the guarantee of `LogFile.size`.
+There must be only one writer; other threads may call `sync`.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ from strandlog.testing.disk.nodes import (
     possible_nodes,
 )
 
-ENDLESS_BYTES = 1 << 50  # what is free on a disk without capacity_bytes
-FOLDER_BYTES = 4096  # what stat tells as the size of a folder
+ENDLESS_BYTES = 1 << 50  # the free space of a disk without capacity_bytes
+FOLDER_BYTES = 4096  # the size of a folder according to stat
 
 
 class SimulatedFiles:
-    """`Files` in memory, with every accident that a disk can have."""
+    """An in-memory implementation of `Files` that simulates disk failures."""
 
     __slots__ = ("_disk",)
 
@@ -128,7 +128,7 @@ class SimulatedFiles:
         with disk_errors("list", path, NotADirectoryError):
             folder = self._disk.find_folder(path)
             self._disk.may_fail("list", path)
-        # The same order every time, but never the sorted one.
+        # A deterministic order that is not sorted by name.
         names = sorted(folder.names.items(), key=lambda item: zlib.crc32(item[0].encode()))
         return {
             name: DIRECTORY if isinstance(node, FolderNode) else len(node.contents)
@@ -205,7 +205,7 @@ class SimulatedFiles:
                 here = "/".join(parts[:depth])
                 node = folder.names.get(name)
                 if node is None:
-                    self._disk.find_place(here)  # it may be too long for a name
+                    self._disk.find_place(here)  # raises if the name is too long
                     node = self._disk.make_folder(folder, name, here)
                 if not isinstance(node, FolderNode):
                     last = depth == len(parts)
@@ -260,16 +260,16 @@ class SimulatedFiles:
         self._look_at_disk(path)
         return self._disk.capacity_bytes or ENDLESS_BYTES
 
-    # ---- accidents ----
+    # ---- failures ----
 
     @property
     def trace(self) -> list[Step]:
-        """Every step so far; the number of the last is the length."""
+        """All steps so far. The number of the last step is the length of the list."""
         return self._disk.script.trace
 
     @property
     def capacity_bytes(self) -> int | None:
-        """How much fits; may be set at any time, also below what is there already."""
+        """The capacity of the disk. It may be changed at any time, even below the space in use."""
         return self._disk.capacity_bytes
 
     @capacity_bytes.setter
@@ -279,54 +279,56 @@ class SimulatedFiles:
     def stop_at(
         self, step: int | None, moment: Moment = "before", torn_bytes: int | None = None
     ) -> None:
-        """Raise `PowerCut` at this step of this disk, as `crash_at` does; None calls it off."""
+        """Raise `PowerCut` at this step of this disk, like `crash_at`. None cancels it."""
         self._disk.script.stop_at(step, moment, torn_bytes)
 
     def watch(self, before_step: Callable[[Step], None] | None) -> None:
-        """Call this before each step, when the disk is as the step before has left it."""
+        """Set a function to call before each step, after the previous one has taken effect."""
         self._disk.script.before_step = before_step
 
     def crash_states(
         self, budget: int | None = None, rng: random.Random | None = None
     ) -> Iterator[CrashChoice]:
-        """What a power cut right now may leave: see `testing.crash_states` for the order.
+        """Yield the possible outcomes of a power cut right now, in the order described in
+        crash_states.py.
 
-        Random choices fill up the budget, so `rng` without a budget adds none. The disk must not
-        be changed while the iteration goes on.
+        Random choices use the rest of the budget, so `rng` has no effect without a budget. The disk
+        must not be changed during the iteration.
         """
         return crash_states.crash_states(self._disk.root, budget, rng)
 
     def random_crash(self, rng: random.Random) -> CrashChoice:
-        """One outcome of a power cut right now, any of them."""
+        """Return a random outcome of a power cut right now."""
         return crash_states.random_choice(self._disk.root, rng)
 
     def describe(self, choice: CrashChoice) -> str:
-        """The choice in words."""
+        """Describe the choice in words."""
         return describe(choice, possible_nodes(self._disk.root))
 
     def after_crash(self, choice: CrashChoice) -> SimulatedFiles:
-        """The disk that comes back; this one stays as it is."""
+        """Return the disk as it is after a crash. This disk is not changed."""
         return self._successor(crashed_tree(self._disk.root, choice))
 
     def after_kill(self) -> SimulatedFiles:
-        """The disk after `kill -9`: all that was written is there, and is as unsynced as it was.
+        """Return the disk after `kill -9`: everything written is there, and unsynced data is still
+        unsynced.
 
-        Also the way to fork a disk: the copy shares all bytes until one of the two changes them.
+        This is also the way to fork a disk: the two share all bytes until one changes them.
         """
         return self._successor(copy_tree(self._disk.root))
 
     def sync_everything(self) -> None:
-        """Make all that is there durable; no step, for it is a test that does it."""
+        """Make everything durable. This is not a step, because it is called by tests only."""
         self._disk.sync_everything()
 
     def contents(self) -> dict[str, bytes]:
-        """Every file and what a reader sees in it."""
+        """Return the contents of every file as a reader sees them, by path."""
         found: dict[str, bytes] = {}
         _collect(self._disk.root, "", found)
         return found
 
     def fail_next(self, operation: Operation, error: int = errno.EIO) -> None:
-        """Let the next operation of this kind fail."""
+        """Make the next operation of this kind fail."""
         self.fail_on(operation, error=error)
 
     def fail_on(
@@ -339,19 +341,19 @@ class SimulatedFiles:
         error: int = errno.EIO,
         written_bytes: int | None = None,
     ) -> None:
-        """Let `count` operations on matching paths fail, once `skip` of them have worked.
+        """Make `count` operations on matching paths fail after `skip` of them have succeeded.
 
-        One that writes has written `written_bytes` (half of it, if None) when it fails.
+        A write fails after writing `written_bytes` bytes, or half of its data if None.
         """
         fault = Fault(operation, path_substring, count, skip, error, written_bytes)
         self._disk.script.add_fault(fault)
 
     def clear_faults(self) -> None:
-        """Let nothing fail any more."""
+        """Cancel all scheduled faults."""
         self._disk.script.clear_faults()
 
     def flip_bit(self, path: str, bit: int) -> None:
-        """Let bit number `bit` of a file rot; bit 0 is the lowest of the first byte."""
+        """Flip one bit of a file. Bit 0 is the lowest bit of the first byte."""
         node = self._disk.find_file(path)
         assert 0 <= bit < 8 * len(node.contents), f"{path} has {8 * len(node.contents)} bits"
         node.flip_bit(bit)
@@ -369,7 +371,7 @@ class SimulatedFiles:
 
 
 def _check_rename(node: Node, replaced: Node | None, source: str, target: str) -> None:
-    """What rename(2) refuses."""
+    """Raise the error with which rename(2) would fail, if any."""
     parts = split_path(source)
     if split_path(target)[: len(parts)] == parts:
         raise os_error(errno.EINVAL, source)

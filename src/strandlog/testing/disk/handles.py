@@ -1,8 +1,8 @@
 """Open files, mappings and locks of the simulated disk.
 
-They refer to a node, not to a name, so they stay valid when the file is renamed or removed. As with
-real files, a handle knows the size that it has seen: appends through another handle do not change
-it.
+They refer to a node, not to a name, so they stay valid when the file is renamed or removed. As in
+`DiskFiles`, a handle keeps track of its own size, which appends through other handles do not
+change.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from strandlog.testing.disk.nodes import FileNode, FolderNode
 
 @contextlib.contextmanager
 def disk_errors(what: str, path: str, but: type[OSError] = FileNotFoundError) -> Iterator[None]:
-    """Translate the simulated kernel's errors into those that `DiskFiles` raises."""
+    """Translate the errors of the simulated disk to those that `DiskFiles` raises."""
     try:
         yield
     except (FileNotFoundError, but):
@@ -76,7 +76,7 @@ class SimulatedLogFile:
             self._disk.sync(self._path, self._open_node())
 
     def check_present(self) -> None:
-        """No other process has access to a simulated disk."""
+        """Do nothing, because no other process has access to a simulated disk."""
 
     def close(self) -> None:
         self._node = None
@@ -99,7 +99,7 @@ class SimulatedMap:
         node.mapped_sizes.append(len(self.view))
 
     def is_cut(self) -> bool:
-        return False  # a simulated disk does not let anyone cut a mapped file
+        return False  # a simulated disk does not allow truncating a mapped file
 
     def close(self) -> None:
         node, self._node = self._node, None
@@ -112,7 +112,7 @@ class SimulatedMap:
 
 
 class SimulatedLock:
-    """`Lock` on a simulated disk; gone when the machine or the process is."""
+    """`Lock` on a simulated disk. It does not survive a crash or the end of the process."""
 
     __slots__ = ("_nodes",)
 

@@ -1,20 +1,20 @@
 """Files and folders of the simulated disk, with current and durable contents.
 
-    FileNode     contents   what a reader sees (the page cache)
-                 durable    what is certainly on disk
+    FileNode     contents   the bytes that a reader sees (the page cache)
+                 durable    the bytes that are guaranteed to be on disk
                  unsynced   the ordered changes in between: Write (append, overwrite) and Cut
     FolderNode   names, durable_names, unsynced (NameChange: create, mkdir, rename, remove)
 
-A node does not know its path; names belong to folders. So an open file survives rename and removal,
-and a crash decides about names and contents independently.
+Names belong to folders, and nodes do not know their paths. An open file therefore survives a rename
+or removal, and a crash affects names and contents independently.
 
 A failed sync *loses* the unsynced writes of a file, as on ext4. Readers still see them, and they
-may even reach the disk, but after a later successful sync the old bytes are there, or zeros where
-the file grew. Only writing the same bytes again makes them durable. Cuts are metadata and survive a
-failed sync.
+may even reach the disk, but after a later successful sync the disk contains the old bytes, or zeros
+where the file grew. Only writing the same bytes again makes them durable. A Cut changes metadata
+and survives a failed sync.
 
-Copies of a node share their `bytes` and copy them to a `bytearray` before the first change, so a
-test can make tens of thousands of copies.
+Copies of a node share their `bytes`, which are copied to a `bytearray` before the first change, so
+a test can create tens of thousands of copies.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Range = tuple[int, int]
 
 
 class Write(NamedTuple):
-    """Bytes put at a position; the gap before it, if any, is zeros."""
+    """A write of bytes at a position. A gap before it is filled with zeros."""
 
     position: int
     data: bytes
@@ -40,19 +40,19 @@ class Write(NamedTuple):
         contents[self.position : self.end_position] = self.data
 
     def apply_to_platter(self, contents: bytearray) -> None:
-        """What a successful sync leaves of this write."""
+        """Apply the part of this write that a successful sync makes durable."""
         if self.lost:
             _grow(contents, self.end_position)
         else:
             self.apply(contents)
 
     def torn(self, size: int) -> Write:
-        """The first `size` bytes of it."""
+        """Return a write of only the first `size` bytes."""
         return Write(self.position, self.data[:size], self.lost)
 
 
 class Cut(NamedTuple):
-    """The file made `size` bytes long; as POSIX has it, zeros are added if it was shorter."""
+    """A truncation to `size` bytes. As in POSIX, a shorter file is extended with zeros."""
 
     size: int
 
@@ -61,12 +61,13 @@ class Cut(NamedTuple):
         _grow(contents, self.size)
 
     def apply_to_platter(self, contents: bytearray) -> None:
-        """What a successful sync leaves of this cut: all of it."""
+        """Apply this truncation, which a successful sync always makes durable."""
         self.apply(contents)
 
 
 class NameChange(NamedTuple):
-    """One atomic change to the names of a folder; a rename within it drops one and adds one."""
+    """An atomic change to the names in a folder. A rename within it drops one name and adds
+    another."""
 
     dropped: str | None
     added: str | None
@@ -86,7 +87,7 @@ class FileNode:
 
     def __init__(self, number: int, label: str, contents: bytes = b"") -> None:
         self.number = number
-        self.label = label  # the path it was last given, for people
+        self.label = label  # its latest path, for messages
         self.contents: bytes | bytearray = contents
         self.durable: bytes | bytearray = contents
         self.unsynced: list[Write | Cut] = []
@@ -101,13 +102,13 @@ class FileNode:
         self.unsynced.append(change)
 
     def frozen_contents(self) -> bytes:
-        """All that a reader sees, shareable."""
+        """Return the bytes that a reader sees, as an immutable object that copies can share."""
         if isinstance(self.contents, bytearray):
             self.contents = bytes(self.contents)
         return self.contents
 
     def frozen_durable(self) -> bytes:
-        """All that is certainly on disk, shareable."""
+        """Return the durable bytes, as an immutable object that copies can share."""
         if isinstance(self.durable, bytearray):
             self.durable = bytes(self.durable)
         return self.durable
@@ -118,7 +119,7 @@ class FileNode:
         platter = self.durable
         if isinstance(platter, bytes):
             platter = bytearray(platter)
-        # Another thread may append meanwhile: only what was there when we came is synced.
+        # Another thread may append concurrently. Only changes made before this call are synced.
         synced = self.unsynced[:]
         for change in synced:
             change.apply_to_platter(platter)
@@ -126,14 +127,14 @@ class FileNode:
         del self.unsynced[: len(synced)]
 
     def fail_sync(self) -> None:
-        """The disk refused: the kernel forgets that these pages are dirty."""
-        for place in range(len(self.unsynced)):  # in place: another thread may append meanwhile
+        """Mark the unsynced writes as lost, because the kernel marks pages clean on failure."""
+        for place in range(len(self.unsynced)):  # in place: other threads may append concurrently
             change = self.unsynced[place]
             if isinstance(change, Write):
                 self.unsynced[place] = change._replace(lost=True)
 
     def flip_bit(self, bit: int) -> None:
-        """Let one bit rot, wherever it is kept."""
+        """Flip one bit in the current, durable and unsynced contents."""
         position, mask = bit // 8, 1 << bit % 8
         self.contents = _flipped(self.contents, position, mask)
         self.durable = _flipped(self.durable, position, mask)
@@ -149,7 +150,7 @@ class FileNode:
         ]
 
     def copy(self) -> FileNode:
-        """The same file for another disk, where it is neither locked nor mapped."""
+        """Return a copy of the file for another disk, neither locked nor mapped."""
         twin = FileNode(self.number, self.label, self.frozen_contents())
         twin.durable = self.frozen_durable()
         twin.unsynced = self.unsynced[:]
@@ -178,19 +179,19 @@ class FolderNode:
         self.unsynced.clear()
 
     def sync_first(self, count: int) -> None:
-        """Make the oldest `count` changes durable, as a journal does that is written in order."""
+        """Make the oldest `count` changes durable, like a journal, which is written in order."""
         self.durable_names = self.names_after(count)
         del self.unsynced[:count]
 
     def names_after(self, count: int) -> dict[str, FileNode | FolderNode]:
-        """The durable names and the first `count` changes."""
+        """Return the durable names after applying the first `count` unsynced changes."""
         names = dict(self.durable_names)
         for change in self.unsynced[:count]:
             change.apply(names)
         return names
 
     def possible_nodes(self) -> list[FileNode | FolderNode]:
-        """Everything that may have a name in here after a crash."""
+        """Return all nodes that may have a name in this folder after a crash."""
         nodes = list(self.durable_names.values())
         nodes.extend(change.node for change in self.unsynced if change.node is not None)
         return nodes
@@ -200,7 +201,7 @@ Node = FileNode | FolderNode
 
 
 def possible_nodes(root: FolderNode) -> list[Node]:
-    """Every node that may be there after a crash, folders before what is in them, each once."""
+    """Return every node that may exist after a crash, once each, folders before their contents."""
     found: dict[int, Node] = {root.number: root}
     waiting = [root]
     while waiting:
@@ -213,7 +214,7 @@ def possible_nodes(root: FolderNode) -> list[Node]:
 
 
 def copy_tree(root: FolderNode) -> FolderNode:
-    """The same folder and all that is or may be in it, for another disk."""
+    """Copy a folder and all nodes that are or may be in it, for another disk."""
     twins: dict[int, Node] = {}
 
     def twin_of(node: Node) -> Node:

@@ -47,7 +47,7 @@ class BatchShape(NamedTuple):
     producer_epoch: int = -1
     base_sequence: int = NO_SEQUENCE
     is_transactional: bool = False
-    limit_bytes: int = DEFAULT_DECOMPRESSED_LIMIT_BYTES  # decompressed
+    limit_bytes: int = DEFAULT_DECOMPRESSED_LIMIT_BYTES  # the decompressed size that readers accept
 
 
 class ReadyRows(NamedTuple):

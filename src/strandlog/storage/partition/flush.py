@@ -214,7 +214,8 @@ class FlushState:
                 side_paths += self._write_snapshot(end_offset)
                 snapshot_offset = end_offset
                 self._since_snapshot_bytes, self._snapshot_due = 0, False
-        # Plans may complete out of order, so each one syncs the folder until one has completed.
+        # Plans may complete out of order, so every plan syncs the folder until one of them has
+        # completed.
         folder = self._folder if self._names_changed != self._names_synced else None
         return FlushPlan(
             self._context.files,

@@ -63,7 +63,7 @@ def check_records(
 
 
 def _check_keys(tp: TopicPartition, records: list[Record], number: int) -> None:
-    """Raise an error if a record has no key: compaction keeps the last value of each key."""
+    """Raise an error if a record has no key, because compaction keeps the last value per key."""
     keyless = [row for row, record in enumerate(records, number) if record.key is None]
     if keyless:
         raise InvalidRecordError(

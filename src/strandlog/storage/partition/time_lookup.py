@@ -191,7 +191,8 @@ def _find_in(
 
 def _time_start(log: PartitionLog, segment: Segment, timestamp_ms: int) -> tuple[int, int]:
     """Return the (position, offset) at which to start the search; no earlier batch can match."""
-    # An entry names the first batch to reach its time, so the last entry at or below is safe.
+    # An entry names the first batch to reach its time, so no match can precede the last entry at or
+    # below the requested time.
     if isinstance(segment, ActiveSegment):
         before, entry = segment.indexes.times.last_two(timestamp_ms)
     else:

@@ -26,7 +26,7 @@ class Spent(NamedTuple):
 
     parent: int
     own: int
-    children: int  # of children that have ended
+    children: int  # the total of children that have ended
 
 
 def look() -> dict[int, Spent]:

@@ -247,7 +247,7 @@ def _pipelined_rate(connection: socket.socket, frame: bytes) -> float:
 
 
 def latency_rows(address: str) -> list[Row]:
-    """Measure the rate of pipelined single-record requests, and the latency of single requests."""
+    """Measure the rate of pipelined single-record requests, and the latency of one request."""
     _create(address, "single", 1)
     batch = bytes(build_batch(int(time.time() * 1000), [b"x" * 100]))
     name = b"single"

@@ -106,7 +106,7 @@ class Pipeline(StrandlogProcess):
     def __init__(self, folder: Path, file: Path) -> None:
         super().__init__(folder, "pipeline")
         self._file = file.resolve()
-        self._position = 0  # in its output
+        self._position = 0  # of the output that has not been read yet
         self.rows: dict[str, int] = {}
         self.table = QueryTable([])
 
@@ -131,7 +131,7 @@ class Pipeline(StrandlogProcess):
             self.table.add(report)
 
     def wait_for(self, rows: dict[str, int], seconds: float) -> None:
-        """Wait until each query has read that many records; keys are parts of query names."""
+        """Wait until each query has read its number of records; keys are parts of query names."""
         deadline = time.monotonic() + seconds
         while True:
             self.read_progress()

@@ -31,7 +31,7 @@ _modules = 0  # the number of modules loaded at the last freeze
 
 @contextmanager
 def hide_traceback() -> Iterator[None]:
-    """Context manager and decorator: send a StrandlogError to the driver without a traceback."""
+    """Send a StrandlogError to the driver without a traceback. Also usable as a decorator."""
     try:
         yield
     except StrandlogError:
@@ -43,7 +43,7 @@ def hide_traceback() -> Iterator[None]:
 
 @contextmanager
 def freeze_imports() -> Iterator[None]:
-    """Context manager and decorator: exclude what was imported inside from garbage collection."""
+    """Exclude modules imported in the block from garbage collection. Also usable as a decorator."""
     global _modules  # noqa: PLW0603 - one per process
     try:
         yield

@@ -149,7 +149,7 @@ _CYCLE_SECONDS: Final = 146_097 * _DAY_SECONDS
 
 
 def _offset_seconds(zone: tzinfo, local_seconds: int) -> int:
-    """Return a zone's UTC offset at a local time; in a gap or overlap, the earlier offset."""
+    """Return a zone's UTC offset at a local time; in a gap or overlap, that before the change."""
     if local_seconds < _FIRST_SECOND:
         local_seconds = _FIRST_SECOND  # local mean time applies to all earlier dates
     elif local_seconds >= _END_SECOND:
@@ -193,7 +193,7 @@ class SystemZone(tzinfo):
     def utcoffset(self, moment: datetime | None) -> timedelta | None:
         return None if moment is None else moment.replace(tzinfo=None).astimezone().utcoffset()
 
-    def dst(self, moment: datetime | None) -> timedelta | None:  # noqa: ARG002 - not asked for
+    def dst(self, moment: datetime | None) -> timedelta | None:  # noqa: ARG002 - required by tzinfo
         return None
 
     def tzname(self, moment: datetime | None) -> str | None:

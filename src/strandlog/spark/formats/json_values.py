@@ -75,7 +75,7 @@ def session_time_zone() -> str | None:
 
 
 def zone_of(name: str | None) -> tzinfo:
-    """Return the named time zone, or the machine's, Java's default, if the name is None."""
+    """Return the named time zone or, if the name is None, the machine's, as Java does."""
     if name is None:
         return SystemZone()
     return named_zone(name)

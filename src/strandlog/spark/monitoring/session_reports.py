@@ -46,7 +46,7 @@ class _Broker:
 
 
 class SessionReports:
-    """Reports of one session to its brokers."""
+    """Sends the reports of one session to its brokers."""
 
     def __init__(self, spark: SparkSession, report: str | None = None) -> None:
         """`report` is an address or "off"; None selects the address that each broker announces."""

@@ -78,7 +78,7 @@ class ViewTable:
 
 @dataclass(frozen=True)
 class SinkTable:
-    """Where the rows of a view are written."""
+    """A target to which the rows of a view are written."""
 
     view: str
     kind: str  # one of TARGETS
@@ -118,7 +118,7 @@ class Pipeline:
 
     @property
     def log_option(self) -> tuple[str, str]:
-        """The option that names the log, and its value."""
+        """The option that specifies the log, and its value."""
         if self.bootstrap is not None:
             return "bootstrap.servers", self.bootstrap
         return "path", str(self.data)

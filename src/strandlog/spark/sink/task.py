@@ -29,7 +29,7 @@ _SEQUENCE_COUNT = 1 << 31
 
 
 class Written(NamedTuple):
-    """How much a task wrote."""
+    """The number of rows and bytes that a task wrote."""
 
     rows: int
     batch_bytes: int

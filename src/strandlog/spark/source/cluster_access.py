@@ -172,7 +172,7 @@ class ClusterAccess:
         return found
 
     def cut(self, wanted: OffsetRange, pieces: int) -> list[int]:
-        """Split a range evenly by offsets, because a cluster does not expose its indexes."""
+        """Return evenly spaced split points, because a cluster does not expose its indexes."""
         return evenly(wanted, pieces)
 
     def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:

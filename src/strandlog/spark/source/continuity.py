@@ -47,7 +47,7 @@ class Loss(NamedTuple):
 
 
 class Continuation(NamedTuple):
-    """Where a query continues in each existing partition, and what was lost before."""
+    """The offsets at which a query continues in existing partitions, and the losses so far."""
 
     start: Offsets
     losses: list[Loss]

@@ -128,7 +128,7 @@ class FolderAccess:
         }
 
     def cut(self, wanted: OffsetRange, pieces: int) -> list[int]:
-        """Split a range at indexed batches, or evenly by offsets if the index has too few."""
+        """Return split points at indexed batches, or evenly spaced ones if there are too few."""
         cuts = self._source.split_offsets(*wanted, pieces)
         return cuts if len(cuts) == pieces - 1 else evenly(wanted, pieces)
 

@@ -119,7 +119,7 @@ class RangeReader:
         return iter(())
 
     def read(self, wanted: OffsetRange, topic_id: str | None = None) -> Iterator[pa.RecordBatch]:
-        """Yield the records of a range, checking that the topic still has this id."""
+        """Yield the records of a range, checking that the topic still has the id `topic_id`."""
         with (
             hide_traceback(),
             freeze_imports(),
@@ -234,7 +234,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._seen: dict[TopicPartition, Bounds] = {}  # from the last look-up
         self._latest: Offsets = {}
         self._committed: Offsets = {}  # the last offsets committed to the group
-        self._commit_after = 0.0  # time of the next attempt after a failure
+        self._commit_after = 0.0  # after a failure, no retry before this time
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_access": None}

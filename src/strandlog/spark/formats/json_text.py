@@ -34,6 +34,8 @@ _LENIENT_WORDS: Final = ("Inf", "INF", "NaN")
 _DEPTH_STEPS: Final = np.zeros(256, np.int8)
 _DEPTH_STEPS[[ord("["), ord("{")]] = 1
 _DEPTH_STEPS[[ord("]"), ord("}")]] = -1
+# An unterminated string extends to the end, so that the search stays linear.
+_STRING: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)', re.DOTALL)
 
 
 class BrokenJsonError(ValueError):
@@ -94,11 +96,11 @@ def _may_be_lenient(text: str) -> bool:
 def may_nest_too_deeply(value: bytes) -> bool:
     """Return whether a value must go through `read_json`, which counts levels exactly.
 
-    The result is an estimate, because brackets inside strings are counted too.
+    Strings are removed first: closing brackets inside a string would hide levels.
     """
     if len(value) <= 2 * MAX_DEPTH or value.count(b"[") + value.count(b"{") <= MAX_DEPTH:
         return False
-    steps = _DEPTH_STEPS[np.frombuffer(value, np.uint8)]
+    steps = _DEPTH_STEPS[np.frombuffer(_STRING.sub(b"0", value), np.uint8)]
     return bool(np.cumsum(steps, dtype=np.int64).max() > MAX_DEPTH)
 
 

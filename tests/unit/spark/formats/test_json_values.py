@@ -20,6 +20,7 @@ from tests.unit.spark.formats import json_cases  # noqa: E402
 from strandlog.errors import InvalidSettingError  # noqa: E402
 from strandlog.spark.formats import json_values  # noqa: E402
 from strandlog.spark.formats.json_rows import RowParser  # noqa: E402
+from strandlog.spark.formats.json_text import may_nest_too_deeply  # noqa: E402
 from strandlog.spark.formats.json_values import JsonParser, zone_of  # noqa: E402
 from strandlog.spark.options import BATCH, parse_options  # noqa: E402
 from strandlog.spark.schema import check_schema  # noqa: E402
@@ -194,6 +195,16 @@ def test_a_timestamp_after_2037_has_summer_time() -> None:
     schema = pa.schema([("at", pa.timestamp("us", tz="UTC"))])
     rows, _ = parsed([b'{"at": "2040-07-01T00:00:00"}'], schema)
     assert rows[0]["at"].hour == 4
+
+
+@pytest.mark.parametrize("text", [b"]" * 5_000, b'\\"' + b"}" * 5_000])
+def test_closing_brackets_in_a_string_do_not_hide_deep_nesting(text: bytes) -> None:
+    deep = b"[" * 2_000 + b"]" * 2_000
+    assert may_nest_too_deeply(b'{"a": "' + text + b'", "b": ' + deep + b"}")
+
+
+def test_opening_brackets_in_a_string_are_not_nesting() -> None:
+    assert not may_nest_too_deeply(b'{"a": "' + b"[" * 5_000 + b'"}')
 
 
 def test_a_value_of_ten_megabytes() -> None:

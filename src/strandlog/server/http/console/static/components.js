@@ -1,4 +1,4 @@
-// UI components: figures, tables, states and dialogs. Their styles are in components.css.
+// UI components: figures, tables, states and dialogs. Their styles are in components.css and views.css.
 
 import { copy, h, icon, present } from "./dom.js";
 import { bytes, duration } from "./format.js";

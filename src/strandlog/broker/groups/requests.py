@@ -42,7 +42,7 @@ class JoinRequest:
     require_member_id: bool = False
     """JoinGroup v4+: a new member first gets its id, so that a lost response costs nothing."""
     supports_skip_assignment: bool = False
-    """JoinGroup v9+: a returning static leader may be told to skip the assignment."""
+    """JoinGroup v9+: the response may ask a returning static leader to skip the assignment."""
     reason: str = ""
 
 

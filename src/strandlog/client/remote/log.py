@@ -100,8 +100,8 @@ class RemoteLog(Closable):
 
     def _unreachable(self) -> UnreachableError:
         del self._troubles[ALL_BROKERS_DOWN]
-        told = [_WHEN.sub("", error.str()) for error in self._troubles.values()]
-        why = "; ".join(told) or "no response"
+        reasons = [_WHEN.sub("", error.str()) for error in self._troubles.values()]
+        why = "; ".join(reasons) or "no response"
         return UnreachableError(
             f"no broker at {self.bootstrap} ({why}); is it running, and is this its address?"
         )

@@ -60,31 +60,31 @@ class Live extends EventTarget {
     this.dispatchEvent(new Event("state"));
   }
 
-  takeRates(told) {
+  takeRates(event) {
     this.become("live");
-    this.lastRates = told;
-    if (told.rates) {
+    this.lastRates = event;
+    if (event.rates) {
       this.rates.push({
-        at: told.timestamp_ms,
-        bytesIn: told.rates.produced_bytes_per_second,
-        bytesOut: told.rates.fetched_bytes_per_second,
-        recordsIn: told.rates.produced_records_per_second,
-        requests: told.rates.requests_per_second,
+        at: event.timestamp_ms,
+        bytesIn: event.rates.produced_bytes_per_second,
+        bytesOut: event.rates.fetched_bytes_per_second,
+        recordsIn: event.rates.produced_records_per_second,
+        requests: event.rates.requests_per_second,
       });
-      forget(this.rates, told.timestamp_ms);
+      forget(this.rates, event.timestamp_ms);
     }
     this.dispatchEvent(new Event("rates"));
   }
 
-  takeLag(told) {
-    this.lastLag = told;
-    for (const { group, lag } of told.groups.slice(0, MAX_GROUPS)) {
+  takeLag(event) {
+    this.lastLag = event;
+    for (const { group, lag } of event.groups.slice(0, MAX_GROUPS)) {
       const points = this.lag.get(group) ?? [];
-      points.push({ at: told.timestamp_ms, lag });
+      points.push({ at: event.timestamp_ms, lag });
       this.lag.set(group, points);
     }
     for (const [group, points] of this.lag) {
-      forget(points, told.timestamp_ms);
+      forget(points, event.timestamp_ms);
       if (!points.length) this.lag.delete(group);
     }
     this.dispatchEvent(new Event("lag"));

@@ -71,22 +71,22 @@ export function overview(page) {
   }, LOOK_MS);
 
   function showRates() {
-    const told = live.lastRates;
-    if (told?.rates) {
+    const event = live.lastRates;
+    if (event?.rates) {
       figures.set(
         "in",
-        byteRate(told.rates.produced_bytes_per_second),
-        rate(told.rates.produced_records_per_second),
+        byteRate(event.rates.produced_bytes_per_second),
+        rate(event.rates.produced_records_per_second),
       );
       figures.set(
         "out",
-        byteRate(told.rates.fetched_bytes_per_second),
-        rate(told.rates.fetched_records_per_second),
+        byteRate(event.rates.fetched_bytes_per_second),
+        rate(event.rates.fetched_records_per_second),
       );
       figures.set(
         "requests",
-        rate(told.rates.requests_per_second, "req"),
-        counted(told.connections_open, "connection"),
+        rate(event.rates.requests_per_second, "req"),
+        counted(event.connections_open, "connection"),
       );
     }
   }

@@ -58,8 +58,8 @@ export function pipeline(page) {
     table.update(found.queries);
     const lines = (of) =>
       found.queries.map(({ last, points }) => {
-        const told = points.filter((point) => of(point) !== null);
-        return { name: last.name, x: told.map((point) => point.timestamp_ms), y: told.map(of) };
+        const known = points.filter((point) => of(point) !== null);
+        return { name: last.name, x: known.map((point) => point.timestamp_ms), y: known.map(of) };
       });
     rows.update(lines((point) => point.rows_per_second));
     batches.update(lines((point) => point.batch_ms / 1000));

@@ -172,9 +172,9 @@ export function records(page) {
     form.setLive(false);
   }
 
-  function takeLive(told) {
-    skipped += told.skipped;
-    table.add(told.records.reverse(), true);
+  function takeLive(event) {
+    skipped += event.skipped;
+    table.add(event.records.reverse(), true);
     table.keep(MAX_KEPT);
     drawTable();
     showLive("live");

@@ -80,14 +80,6 @@ class ServerThread:
         return f"127.0.0.1:{self.port}"
 
     @property
-    def http_url(self) -> str:
-        return "http://" + self._listener("http")
-
-    @property
-    def grpc_address(self) -> str:
-        return self._listener("grpc")
-
-    @property
     def server(self) -> Server:
         """The server itself. Use it only inside `call` and `wait_until`."""
         assert self._server is not None, "the server is not running"

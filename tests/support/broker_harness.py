@@ -63,6 +63,7 @@ class TransactionBench:
             broker_settings(BROKER_SETTINGS.parse(self._settings)),
             InlineRuntime(executes_flushes=True),
         )
+        self.broker.stop_maintenance()  # the bench repairs failed partitions itself
         for topic, partitions in TOPICS.items():
             if is_new:
                 self.broker.create_topic(CONTEXT, topic, partitions).result()

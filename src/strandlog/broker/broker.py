@@ -138,7 +138,6 @@ class Broker(RecordRequests, TransactionRequests):
         except BaseException:
             self.log_dir.abandon()
             raise
-        self._is_stopping = False
         self.is_closed = False
 
     def _open(self, new_uuid: Callable[[], UUID]) -> None:
@@ -200,6 +199,7 @@ class Broker(RecordRequests, TransactionRequests):
             self.durability,
             settings,
             clock,
+            self.timers,
             self.metrics,
             runtime,
             keeps_reserve=self._keeps_reserve,
@@ -241,23 +241,21 @@ class Broker(RecordRequests, TransactionRequests):
     # -- for the owner of the runtime ------------------------------------------------------------
 
     def tick(self) -> None:
-        """Run due timers and maintenance tasks, and due flushes if the runtime executes none."""
+        """Run the timers that are due, which start maintenance tasks too, and the flushes that are
+        due if the runtime executes none."""
         self.timers.run_due(self.clock.monotonic_ms())
-        if not self._is_stopping:
-            self.maintenance.start_due()
         if not self._runtime.executes_flushes:
             for error in self.durability.flush_due():
                 self.maintenance.note(error)
 
-    def next_deadline_ms(self, *, with_flushes: bool = True) -> int:
-        """Return when `tick` must be called next, on the monotonic clock; with `with_flushes`,
-        also consider when `take_flushes` next has a job."""
-        deadline_ms = self.maintenance.next_due_ms()
+    def next_deadline_ms(self, *, with_flushes: bool = True) -> int | None:
+        """Return when `tick` must be called next, on the monotonic clock, or None if no timer is
+        waiting; with `with_flushes`, also consider when `take_flushes` next has a job."""
         timer_ms = self.timers.next_deadline_ms()
-        if timer_ms is not None and timer_ms < deadline_ms:
-            deadline_ms = timer_ms
         flush_ms = self.durability.next_due_ms() if with_flushes else None
-        return deadline_ms if flush_ms is None else min(deadline_ms, flush_ms)
+        if timer_ms is None or flush_ms is None:
+            return flush_ms if timer_ms is None else timer_ms
+        return min(timer_ms, flush_ms)
 
     def take_flushes(self, max_partitions: int | None = None) -> list[FlushJob]:
         """Return the flushes that are due; any thread may execute them."""
@@ -282,8 +280,7 @@ class Broker(RecordRequests, TransactionRequests):
 
     def stop_maintenance(self) -> None:
         """Start no more maintenance tasks, and cancel a running compaction."""
-        self._is_stopping = True
-        self.maintenance.cancel_compaction()
+        self.maintenance.stop()
 
     @property
     def problems(self) -> list[str]:

@@ -9,11 +9,11 @@
                                                              the disk reserve
     checkpoints   log.flush.offset.checkpoint.interval.ms    write LogDir's four checkpoint files
 
-`start_due` hands the tasks that are due to the runtime, as work in steps. A task is not started
-while it is still running. Tasks have their own intervals and are independent of each other. So are
-partitions: an error is recorded in `failures`, and the task continues with the next partition. A
-partition that cannot be compacted because it is damaged is not tried again; everything else is
-retried at the next interval.
+Each task has a timer in the broker's heap. When the timer fires, inside `Broker.tick`, the task is
+handed to the runtime as work in steps. If its previous run has not finished by then, the next
+`tick` after that run starts it. Tasks are independent of each other. So are partitions: an error is
+recorded in `failures`, and the task continues with the next partition. A partition that cannot be
+compacted because it is damaged is not tried again; everything else is retried at the next interval.
 
 Tasks skip partitions with an fsync or a truncation in flight (`Durability.is_busy`) and retry them
 after one second. They yield to other work after every `PARTITIONS_AT_A_TIME` partitions.
@@ -23,11 +23,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
 
 from strandlog.broker.durability import Durability
 from strandlog.broker.metrics import Metrics
 from strandlog.broker.runtime import Runtime
+from strandlog.broker.timers import Timers
 from strandlog.broker.topics.catalog import TopicCatalog
 from strandlog.clock import Clock
 from strandlog.config.tables.broker import BrokerSettings
@@ -50,10 +50,26 @@ COMPACTION = "compaction"
 RETENTION = "retention"
 
 
-class _Task(NamedTuple):
-    name: str
-    interval_ms: int
-    begin: Callable[[], Work[None]]
+class _Task:
+    """A periodic task. Its timer waits except when the task is overdue or maintenance stopped."""
+
+    __slots__ = ("begin", "interval_ms", "is_overdue", "is_running", "name", "timer")
+
+    def __init__(
+        self,
+        name: str,
+        interval_ms: int,
+        begin: Callable[[], Work[None]],
+        timers: Timers,
+        now_ms: int,
+        start: Callable[[_Task], None],
+    ) -> None:
+        self.name = name
+        self.interval_ms = interval_ms
+        self.begin = begin
+        self.timer = timers.schedule(now_ms + interval_ms, lambda: start(self))
+        self.is_running = False
+        self.is_overdue = False  # the timer fired while the task was running
 
 
 class Maintenance:
@@ -66,6 +82,7 @@ class Maintenance:
         durability: Durability,
         settings: BrokerSettings,
         clock: Clock,
+        timers: Timers,
         metrics: Metrics,
         runtime: Runtime,
         *,
@@ -82,52 +99,57 @@ class Maintenance:
         self.failures: deque[str] = deque(maxlen=FAILURES_KEPT)
         self.compacting: CompactionPlan | None = None
         self._uncleanable: set[PartitionLog] = set()
-        self._running: set[str] = set()
-        self._tasks = (
-            _Task("repair", REPAIR_INTERVAL_MS, self._repair_all),
-            _Task(RETENTION, settings.log_retention_check_interval_ms, self._apply_retention),
-            _Task(COMPACTION, settings.log_cleaner_backoff_ms, self._compact_dirtiest),
-            _Task("files", REMOVE_INTERVAL_MS, self._remove_files),
-            _Task(
-                "checkpoints",
+        self._is_stopped = False
+        works = {
+            "repair": (REPAIR_INTERVAL_MS, self._repair_all),
+            RETENTION: (settings.log_retention_check_interval_ms, self._apply_retention),
+            COMPACTION: (settings.log_cleaner_backoff_ms, self._compact_dirtiest),
+            "files": (REMOVE_INTERVAL_MS, self._remove_files),
+            "checkpoints": (
                 settings.log_flush_offset_checkpoint_interval_ms,
                 log_dir.writing_checkpoints,
             ),
-        )
+        }
         now_ms = clock.monotonic_ms()
-        self._due_ms = {task.name: now_ms + task.interval_ms for task in self._tasks}
+        self._tasks = {
+            name: _Task(name, interval_ms, begin, timers, now_ms, self._start)
+            for name, (interval_ms, begin) in works.items()
+        }
 
-    def next_due_ms(self) -> int:
-        """Return when `start_due` next has a task to start, on the monotonic clock."""
-        due_ms = [at for name, at in self._due_ms.items() if name not in self._running]
-        return min(due_ms) if due_ms else self._clock.monotonic_ms() + RETRY_MS
-
-    def start_due(self) -> None:
-        """Start the tasks that are due and not running."""
-        now_ms = self._clock.monotonic_ms()
-        for task in self._tasks:
-            if now_ms >= self._due_ms[task.name] and task.name not in self._running:
-                self._due_ms[task.name] = now_ms + task.interval_ms
-                work = self._run(task)
-                is_long = task.name == COMPACTION
-                self._runtime.run_in_background(task.name, work, is_long=is_long)
+    def _start(self, task: _Task) -> None:
+        """Start a task whose timer has fired, unless it is still running."""
+        if task.is_running:
+            task.is_overdue = True
+            return
+        task.timer.reschedule(self._clock.monotonic_ms() + task.interval_ms)
+        work = self._run(task)
+        self._runtime.run_in_background(task.name, work, is_long=task.name == COMPACTION)
 
     def _run(self, task: _Task) -> Work[None]:
-        self._running.add(task.name)
+        task.is_running = True
         try:
             yield from task.begin()
         except StrandlogError as error:
             self.note(error)
         finally:
-            self._running.discard(task.name)
+            task.is_running = False
+            if task.is_overdue and not self._is_stopped:
+                task.timer.reschedule(self._clock.monotonic_ms())
+            task.is_overdue = False
 
     def schedule_soon(self, name: str) -> None:
         """Make a task due within a second."""
-        soon_ms = self._clock.monotonic_ms() + RETRY_MS
-        self._due_ms[name] = min(self._due_ms[name], soon_ms)
+        task = self._tasks[name]
+        if task.timer.is_waiting:
+            soon_ms = self._clock.monotonic_ms() + RETRY_MS
+            task.timer.reschedule(min(task.timer.deadline_ms, soon_ms))
 
-    def cancel_compaction(self) -> None:
-        """Cancel a running compaction; the partition is left unchanged."""
+    def stop(self) -> None:
+        """Start no more tasks, and cancel a running compaction, which leaves its partition
+        unchanged."""
+        self._is_stopped = True
+        for task in self._tasks.values():
+            task.timer.cancel()
         if self.compacting is not None:
             self.compacting.cancel()
 

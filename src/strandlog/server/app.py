@@ -241,12 +241,15 @@ class Server:
 
     def _set_timer(self) -> None:
         """Set the timer to the next deadline, unless it already fires by then."""
+        now_ms = self.broker.clock.monotonic_ms()
         due_ms = self.broker.next_deadline_ms(with_flushes=not self._flush_due.is_set())
+        if due_ms is None:
+            due_ms = now_ms + MAX_SLEEP_MS
         if self._timer is not None:
             if self._timer_ms <= due_ms:
                 return
             self._timer.cancel()
-        delay_ms = min(max(0, due_ms - self.broker.clock.monotonic_ms()), MAX_SLEEP_MS)
+        delay_ms = min(max(0, due_ms - now_ms), MAX_SLEEP_MS)
         self._timer_ms = due_ms
         self._timer = self._loop.call_later(delay_ms / 1000, self._tick)
 

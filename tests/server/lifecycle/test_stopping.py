@@ -20,8 +20,8 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.waiting import eventually
 
 import strandlog
+from strandlog.broker.broker import Broker
 from strandlog.broker.durability import Durability
-from strandlog.broker.maintenance import Maintenance
 from strandlog.errors import ServerCrashError, StorageError
 from strandlog.record.builder import build_batch
 from strandlog.server.app import Server, ServerOptions, run_until_stopped
@@ -187,7 +187,7 @@ def _broken_chore(_remover: FileRemover, _now_ms: int) -> Work[int]:
     raise _BrokenError("a chore is broken")
 
 
-def _broken_due(_maintenance: Maintenance) -> list[object]:
+def _broken_tick(_broker: Broker) -> None:
     raise _BrokenError("the timer is broken")
 
 
@@ -220,7 +220,7 @@ def test_a_task_whose_exception_is_lost_stops_the_server(tmp_path: Path) -> None
         (FlushPlan, "execute", _broken_execute),
         (Durability, "take_flushes", _broken_take),
         (FileRemover, "remove", _broken_chore),
-        (Maintenance, "start_due", _broken_due),
+        (Broker, "tick", _broken_tick),
     ],
 )
 def test_a_part_that_dies_takes_the_server_with_it_and_says_so(

@@ -37,7 +37,7 @@ class StartedTasks(InlineRuntime):
     def take(self, broker: Broker) -> dict[str, Work[None]]:
         """Start what is due."""
         self.works = {}
-        broker.maintenance.start_due()
+        broker.tick()
         return self.works
 
 
@@ -84,7 +84,7 @@ class Yard:
     def pass_ms(self, ms: int) -> None:
         """Advance the clock, with a tick at every deadline."""
         end_ms = self.clock.monotonic_ms() + ms
-        while (due_ms := self.broker.next_deadline_ms()) <= end_ms:
+        while (due_ms := self.broker.next_deadline_ms()) is not None and due_ms <= end_ms:
             self.clock.advance(max(0, due_ms - self.clock.monotonic_ms()))
             self.broker.tick()
         self.clock.advance(end_ms - self.clock.monotonic_ms())
@@ -357,15 +357,16 @@ def test_a_producer_that_retries_stays_known() -> None:
 def test_a_running_task_is_not_started_again() -> None:
     tasks = StartedTasks()
     yard = Yard(runtime=tasks)
-    broker, maintenance = yard.broker, yard.broker.maintenance
+    broker = yard.broker
     yard.topic("t", file_delete_delay_ms=0)
     yard.broker.delete_topic(CONTEXT, "t").result()
     yard.clock.advance(1_000)
     begun = tasks.take(broker)
     remove = next(begun["files"])
     yard.clock.advance(5_000)
-    assert maintenance.next_due_ms() <= yard.clock.monotonic_ms(), "the others are due"
     assert "files" not in tasks.take(broker)
+    next_ms = broker.next_deadline_ms()
+    assert next_ms is None or next_ms > yard.clock.monotonic_ms(), "tick would be called in a loop"
     remove()
     with pytest.raises(StopIteration):
         next(begun["files"])
@@ -450,3 +451,38 @@ def test_a_request_completes_when_a_task_has_flushed_its_partition() -> None:
         job.plan.execute()
         durability.flush_done(job, None)
     assert told == [None]
+
+
+def test_an_overdue_task_starts_at_the_tick_after_its_previous_run() -> None:
+    tasks = StartedTasks()
+    yard = Yard(runtime=tasks)
+    yard.topic("t", file_delete_delay_ms=0)
+    yard.broker.delete_topic(CONTEXT, "t").result()
+    yard.clock.advance(1_000)
+    running = tasks.take(yard.broker)["files"]
+    step = next(running)
+    yard.clock.advance(5_000)
+    tasks.take(yard.broker)
+    step()
+    assert next(running, None) is None
+    assert "files" not in tasks.works, "work starts only inside tick"
+    assert yard.broker.next_deadline_ms() == yard.clock.monotonic_ms()
+    assert "files" in tasks.take(yard.broker)
+
+
+def test_no_task_starts_after_maintenance_has_stopped() -> None:
+    tasks = StartedTasks()
+    yard = Yard(runtime=tasks)
+    yard.topic("t", file_delete_delay_ms=0)
+    yard.broker.delete_topic(CONTEXT, "t").result()
+    yard.clock.advance(1_000)
+    running = tasks.take(yard.broker)["files"]
+    step = next(running)
+    yard.clock.advance(DAY_MS)
+    tasks.take(yard.broker)
+    yard.broker.stop_maintenance()
+    yard.broker.maintenance.schedule_soon("retention")
+    step()
+    assert next(running, None) is None
+    yard.clock.advance(DAY_MS)
+    assert tasks.take(yard.broker) == {}

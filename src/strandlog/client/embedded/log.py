@@ -339,7 +339,7 @@ class Log(Closable):
 
     def tick(self) -> int:
         """Run the timers and maintenance tasks that are due, and return the wall-clock time."""
-        if self.clock.monotonic_ms() >= self._next_due_ms:
+        if self._next_due_ms is not None and self.clock.monotonic_ms() >= self._next_due_ms:
             self.broker.tick()
             self._next_due_ms = self.broker.next_deadline_ms()
         return self.clock.now_ms()

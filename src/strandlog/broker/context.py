@@ -1,7 +1,8 @@
 """`RequestContext`: the principal, client and listener that a request comes from.
 
 Each Kafka connection and each embedded log has one context, which all of its requests share; HTTP
-and gRPC create one per call. The broker's permission and quota checks depend on nothing else.
+and gRPC create one per call. Kafka's requests carry a client id each, so the listener updates
+`client_id` before it handles one. The broker's permission and quota checks depend on nothing else.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import NamedTuple
 from strandlog.model import TopicRef
 
 IN_PROCESS_HOST = "in-process"
+EMBEDDED_CLIENT_ID = "strandlog-embedded"
 
 
 class Principal(NamedTuple):
@@ -47,7 +49,13 @@ class RequestContext:
         # next fetch shows how many of them the consumer has read.
         self.fetch_positions: dict[tuple[TopicRef, int], int] = {}
 
+    @property
+    def member_host(self) -> str:
+        """The client's host as Kafka describes group members: "/127.0.0.1"."""
+        host = self.client_host
+        return host if host == IN_PROCESS_HOST else f"/{host}"
+
 
 def embedded_context() -> RequestContext:
     """Return the context of a program that owns the data folder."""
-    return RequestContext(EMBEDDED, client_host=IN_PROCESS_HOST)
+    return RequestContext(EMBEDDED, EMBEDDED_CLIENT_ID, IN_PROCESS_HOST)

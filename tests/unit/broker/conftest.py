@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import pytest
 
 from strandlog.broker.compacted_table import TableRecord
+from strandlog.broker.context import RequestContext
 from strandlog.broker.deferred import Deferred
 from strandlog.broker.groups.assignors import Assignments, assign, member_subscription
 from strandlog.broker.groups.coordinator import GroupCoordinator
@@ -103,7 +104,6 @@ class Bench:
         rebalance_ms: int = 60_000,
         require_member_id: bool = False,
         skip: bool = False,
-        client: str = "c",
     ) -> JoinRequest:
         metadata = encode_subscription(Subscription(tuple(topics), None, tuple(owned)))
         return JoinRequest(
@@ -111,16 +111,15 @@ class Bench:
             protocols=tuple(MemberProtocol(name, metadata) for name in protocols),
             member_id=member_id,
             group_instance_id=instance,
-            client_id=client,
-            client_host="/127.0.0.1",
             session_timeout_ms=session_ms,
             rebalance_timeout_ms=rebalance_ms,
             require_member_id=require_member_id,
             supports_skip_assignment=skip,
         )
 
-    def join(self, request: JoinRequest | None = None) -> Deferred[JoinResult]:
-        return self.coordinator.join(request or self.request())
+    def join(self, request: JoinRequest | None = None, client: str = "c") -> Deferred[JoinResult]:
+        context = RequestContext(client_id=client, client_host="127.0.0.1")
+        return self.coordinator.join(context, request or self.request())
 
     def sync(
         self, joined: JoinResult, assignments: Assignments | None = None, group: str = "g"

@@ -41,7 +41,7 @@ class GroupRequests:
 
     def join_group(self, context: RequestContext, request: JoinRequest) -> Deferred[JoinResult]:
         """Join a group; the result completes when the rebalance does."""
-        return deferred(lambda: self.group_coordinator.join(request))
+        return deferred(lambda: self.group_coordinator.join(context, request))
 
     def sync_group(self, context: RequestContext, request: SyncRequest) -> Deferred[SyncResult]:
         """Request a member's assignment; the result completes when the leader has sent it."""

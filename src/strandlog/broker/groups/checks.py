@@ -14,6 +14,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Callable
 
+from strandlog.broker.context import RequestContext
 from strandlog.broker.groups.group import Group
 from strandlog.broker.groups.members import Member, protocols_bytes
 from strandlog.broker.groups.offsets import offset_error
@@ -47,7 +48,7 @@ def check_group_name(group_id: str) -> None:
         raise InvalidGroupError(group_id, "it contains control characters")
 
 
-def check_join(request: JoinRequest, settings: BrokerSettings) -> None:
+def check_join(context: RequestContext, request: JoinRequest, settings: BrokerSettings) -> None:
     low, high = settings.group_min_session_timeout_ms, settings.group_max_session_timeout_ms
     if not low <= request.session_timeout_ms <= high:
         raise InvalidSessionTimeoutError(
@@ -70,7 +71,7 @@ def check_join(request: JoinRequest, settings: BrokerSettings) -> None:
             f"a member of {request.group_id!r} sends {size} bytes of metadata, over the limit of "
             f"{limit}; subscribe to less or raise group.member.metadata.max.bytes"
         )
-    texts = (request.client_id, request.client_host, request.group_instance_id or "")
+    texts = (context.client_id, context.member_host, request.group_instance_id or "")
     for text in (*texts, request.protocol_type, *(item.name for item in request.protocols)):
         encoded_text(text)
 

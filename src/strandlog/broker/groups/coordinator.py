@@ -36,6 +36,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from strandlog.broker.compacted_table import TableLog, TableRecord, latest_values
+from strandlog.broker.context import RequestContext
 from strandlog.broker.deferred import Deferred
 from strandlog.broker.groups.checks import (
     check_group_name,
@@ -163,16 +164,16 @@ class GroupCoordinator:
 
     # Members.
 
-    def join(self, request: JoinRequest) -> Deferred[JoinResult]:
+    def join(self, context: RequestContext, request: JoinRequest) -> Deferred[JoinResult]:
         self._check_name(request.group_id)
-        check_join(request, self._settings)
+        check_join(context, request, self._settings)
         group = self._groups.get(request.group_id)
         if group is None:
             if request.member_id != NO_MEMBER_ID:
                 raise unknown_member(request.group_id, request.member_id)
             group = self._create(request.group_id)
         try:
-            return group.join(request)
+            return group.join(context, request)
         finally:
             self._drop_if_unused(group)
 

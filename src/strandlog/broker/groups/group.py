@@ -58,6 +58,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 
+from strandlog.broker.context import RequestContext
 from strandlog.broker.deferred import CompletionQueue, Deferred
 from strandlog.broker.groups.members import (
     MEMBER_BYTES,
@@ -170,14 +171,14 @@ class Group:
 
     # Member requests.
 
-    def join(self, request: JoinRequest) -> Deferred[JoinResult]:
+    def join(self, context: RequestContext, request: JoinRequest) -> Deferred[JoinResult]:
         """Return a result with the next generation, or with the current one if nothing changed."""
         with self._completions:
             self._check_joiner(request)
             if request.member_id == NO_MEMBER_ID:
-                pending = self._join_new(request)
+                pending = self._join_new(context, request)
             else:
-                pending = self._join_again(request)
+                pending = self._join_again(context, request)
             self._end_join_if_all_joined()
             return pending
 
@@ -289,11 +290,11 @@ class Group:
                     f"{limit}; use fewer members or topics, or raise {name}.max.bytes"
                 )
 
-    def _join_new(self, request: JoinRequest) -> Deferred[JoinResult]:
-        new_id = f"{request.group_instance_id or request.client_id}-{self._services.new_id()}"
+    def _join_new(self, context: RequestContext, request: JoinRequest) -> Deferred[JoinResult]:
+        new_id = f"{request.group_instance_id or context.client_id}-{self._services.new_id()}"
         returning = self.members.static_member(request.group_instance_id)
         if returning is not None:
-            return self._take_over(returning, new_id, request)
+            return self._take_over(returning, new_id, context, request)
         if request.require_member_id and request.group_instance_id is None:
             deadline_ms = self._now() + request.session_timeout_ms
             self._pending_members[new_id] = self._services.timers.schedule(
@@ -301,24 +302,26 @@ class Group:
             )
             self.members.count_bytes(PENDING_MEMBER_BYTES)
             raise MemberIdRequiredError(new_id)
-        return self._add(new_id, request)
+        return self._add(new_id, context, request)
 
-    def _join_again(self, request: JoinRequest) -> Deferred[JoinResult]:
+    def _join_again(self, context: RequestContext, request: JoinRequest) -> Deferred[JoinResult]:
         if request.member_id in self._pending_members and request.group_instance_id is None:
             self._remove_pending_member(request.member_id)
-            return self._add(request.member_id, request)
+            return self._add(request.member_id, context, request)
         member = self._member(request.member_id, request.group_instance_id)
         is_leader = member.member_id == self.members.leader_id
         is_changed = member.protocols != request.protocols
         # A leader that rejoins in Stable requests a rebalance, because the partitions have changed.
         if is_changed or self.state is PREPARING or (is_leader and self.state is STABLE):
-            self.members.update(member, request)
+            self.members.update(member, context, request)
             return self._wait_for_join(member)
         self._restart_session(member)
         return Deferred.done(self._join_result(member))
 
-    def _add(self, member_id: str, request: JoinRequest) -> Deferred[JoinResult]:
-        member = Member.joining(member_id, request)
+    def _add(
+        self, member_id: str, context: RequestContext, request: JoinRequest
+    ) -> Deferred[JoinResult]:
+        member = Member.joining(member_id, context, request)
         if not len(self.members):
             self.protocol_type = request.protocol_type
         self.members.add(member)
@@ -326,13 +329,15 @@ class Group:
         self._restart_session(member, NEW_MEMBER_JOIN_TIMEOUT_MS)
         return self._wait_for_join(member)
 
-    def _take_over(self, member: Member, new_id: str, request: JoinRequest) -> Deferred[JoinResult]:
+    def _take_over(
+        self, member: Member, new_id: str, context: RequestContext, request: JoinRequest
+    ) -> Deferred[JoinResult]:
         """Give a static member that joins without its id a new one, and fence the old id."""
         old_leader = self.members.leader_id
         old_topics = member.topics_for(self.protocol_name)
         self._reject(member, fenced(member.group_instance_id))
         self.members.rename(member, new_id)
-        self.members.update(member, request)
+        self.members.update(member, context, request)
         member.is_new = False  # its instance id identifies it if it rejoins
         self._restart_session(member)
         is_same = (
@@ -582,14 +587,13 @@ class Group:
     def _join_result(self, member: Member) -> JoinResult:
         leader = self.members.leader_id or ""
         protocol_name = self.protocol_name or ""
-        is_leader = member.member_id == leader
         return JoinResult(
             self.generation,
             self.protocol_type or "",
             protocol_name,
             leader,
             member.member_id,
-            self.members.as_joining(protocol_name) if is_leader else (),
+            self.members.as_joining(protocol_name) if member.member_id == leader else (),
         )
 
     def _sync_result(self, member: Member) -> SyncResult:

@@ -22,6 +22,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+from strandlog.broker.context import RequestContext
 from strandlog.broker.deferred import Deferred
 from strandlog.broker.groups.partition_set import PartitionSet
 from strandlog.broker.groups.requests import (
@@ -78,23 +79,23 @@ class Member:
     _is_assignment_read: bool = False
 
     @classmethod
-    def joining(cls, member_id: str, request: JoinRequest) -> Member:
+    def joining(cls, member_id: str, context: RequestContext, request: JoinRequest) -> Member:
         return cls(
             member_id,
             request.group_instance_id,
-            request.client_id,
-            request.client_host,
+            context.client_id,
+            context.member_host,
             request.protocol_type,
             request.protocols,
             request.session_timeout_ms,
             request.rebalance_timeout_ms,
         )
 
-    def update(self, request: JoinRequest) -> None:
+    def update(self, context: RequestContext, request: JoinRequest) -> None:
         """Apply the join request of a member that rejoins."""
         self.protocols = request.protocols
-        self.client_id = request.client_id
-        self.client_host = request.client_host
+        self.client_id = context.client_id
+        self.client_host = context.member_host
         self.session_timeout_ms = request.session_timeout_ms
         self.rebalance_timeout_ms = request.rebalance_timeout_ms
 
@@ -298,10 +299,10 @@ class MemberList:
             self.leader_id = None if first is None else first.member_id
         self._count(member, -1)
 
-    def update(self, member: Member, request: JoinRequest) -> None:
+    def update(self, member: Member, context: RequestContext, request: JoinRequest) -> None:
         """Apply the join request of a member that rejoins."""
         self._count(member, -1)
-        member.update(request)
+        member.update(context, request)
         self._count(member, 1)
 
     def assign(self, member: Member, assignment: bytes) -> None:

@@ -2,8 +2,8 @@
 
 The requests carry every field of Kafka's JoinGroup, SyncGroup and OffsetCommit that affects the
 result, so that the same code serves members in this process and members on a connection.
-`member_id` is "" on the first join; the group then generates an id from the client id (or the
-instance id of a static member) and a random suffix.
+`member_id` is "" on the first join; the group then generates an id from the client id in the
+`RequestContext` (or the instance id of a static member) and a random suffix.
 """
 
 from __future__ import annotations
@@ -34,8 +34,6 @@ class JoinRequest:
     protocols: tuple[MemberProtocol, ...]
     member_id: str = NO_MEMBER_ID
     group_instance_id: str | None = None
-    client_id: str = ""
-    client_host: str = ""
     protocol_type: str = CONSUMER_PROTOCOL_TYPE
     session_timeout_ms: int = 45_000
     rebalance_timeout_ms: int = 300_000

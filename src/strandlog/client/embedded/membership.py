@@ -24,7 +24,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from strandlog.broker.context import IN_PROCESS_HOST
 from strandlog.broker.deferred import Deferred
 from strandlog.broker.groups.assignors import assign, member_subscription
 from strandlog.broker.groups.requests import (
@@ -57,7 +56,6 @@ from strandlog.protocol.consumer_protocol import (
 if TYPE_CHECKING:
     from strandlog.client.embedded.log import Log
 
-CLIENT_ID = "strandlog-embedded"
 COOPERATIVE = "cooperative-sticky"
 MAX_ROUNDS = 10  # of advancing all members in this process; a rebalance takes at most three
 
@@ -155,8 +153,6 @@ class Membership:
         metadata = encode_subscription(subscription)
         request = JoinRequest(
             group_id=self.group,
-            client_id=CLIENT_ID,
-            client_host=IN_PROCESS_HOST,
             session_timeout_ms=self._wish.max_poll_interval_ms,
             rebalance_timeout_ms=self._wish.max_poll_interval_ms,
             protocols=tuple(MemberProtocol(name, metadata) for name in self._wish.assignors),

@@ -73,6 +73,7 @@ class Dispatcher:
         try:
             header = read_request_header(frame, SUPPORTED_VERSIONS)
             api = KAFKA_APIS.get(header.api_key)
+            connection.context.client_id = header.client_id or ""
             request = Request(header, frame, reply, connection, self)
             if api is None or header.version not in api.versions:
                 self._reject_version(request)

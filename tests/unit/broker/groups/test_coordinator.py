@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from strandlog.broker.compacted_table import latest_values
+from strandlog.broker.context import RequestContext
 from strandlog.broker.groups.coordinator import GroupCoordinator, LoadReport
 from strandlog.broker.timers import Timers
 from strandlog.errors import (
@@ -36,7 +37,7 @@ WEEK_MS = 7 * 86_400_000
 def test_requests_before_loading_are_rejected(bench: Bench) -> None:
     fresh = GroupCoordinator(bench.settings, bench.clock, Timers(), bench.log, lambda: "x")
     with pytest.raises(CoordinatorLoadingError):
-        fresh.join(bench.request())
+        fresh.join(RequestContext(), bench.request())
     with pytest.raises(CoordinatorLoadingError):
         fresh.fetch_offsets("g")
     with pytest.raises(CoordinatorLoadingError):
@@ -75,7 +76,7 @@ def test_session_timeouts_have_limits(bench: Bench, session_ms: int) -> None:
 
 def test_a_join_that_cannot_be_stored_is_rejected(bench: Bench) -> None:
     with pytest.raises(DataError):
-        bench.join(bench.request(client="x" * 40_000))
+        bench.join(client="x" * 40_000)
     assert bench.coordinator.list_groups() == []
 
 

@@ -349,7 +349,7 @@ def test_a_member_without_a_common_protocol_is_rejected(bench: Bench) -> None:
     with pytest.raises(InconsistentProtocolError):
         bench.join(bench.request(protocols=()))
     with pytest.raises(InconsistentProtocolError):
-        bench.coordinator.join(
+        bench.join(
             JoinRequest(
                 group_id="g", protocols=(MemberProtocol("range", b""),), protocol_type="connect"
             )

@@ -113,11 +113,10 @@ class GroupMachine(RuleBasedStateMachine):
             instance=client.instance,
             require_member_id=require,
             rebalance_ms=rebalance_ms,
-            client=client.name,
             skip=number == 0,
         )
         try:
-            client.join = self.bench.join(request)
+            client.join = self.bench.join(request, client.name)
         except MemberIdRequiredError as error:
             client.member_id = error.member_id
         except (UnknownMemberError, FencedInstanceError):

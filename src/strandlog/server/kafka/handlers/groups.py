@@ -83,8 +83,6 @@ def _join_request(request: Request, body: Any) -> JoinRequest:
         group_id=body.group_id,
         member_id=body.member_id,
         group_instance_id=getattr(body, "group_instance_id", None),
-        client_id=request.header.client_id or "",
-        client_host="/" + request.connection.peer_host,
         protocol_type=body.protocol_type,
         session_timeout_ms=session_ms,
         rebalance_timeout_ms=rebalance_ms if rebalance_ms >= 0 else session_ms,

@@ -15,6 +15,7 @@ import strandlog.errors
 from strandlog.broker.metrics import LIMITS_SECONDS
 from strandlog.broker.metrics import table as metrics
 from strandlog.cli.main import COMMANDS
+from strandlog.config.limits import FIXED_LIMITS
 from strandlog.config.setting import SettingTable
 from strandlog.config.sources.kafka_names import ALIASES, NO_EFFECT, SECURITY
 from strandlog.config.tables import client as client_settings
@@ -70,6 +71,14 @@ def settings_page() -> str:
         + ".\n",
         "Rejected, because ignoring them would weaken security: "
         f"{_listed(tuple(client_settings.SECURITY))}.",
+        "\n## Fixed limits\n",
+        "Not settings: no client needs a larger value, or a protocol or file format defines it.\n",
+        "| limit | value | above it | why it is fixed |",
+        "|---|--:|---|---|",
+        *(
+            f"| {each.meaning} | {each.value:,} | {each.above} | {each.why} |"
+            for each in FIXED_LIMITS
+        ),
     ]
     return "\n".join(parts) + "\n"
 

@@ -27,6 +27,7 @@ from strandlog.broker.deferred import Deferred
 from strandlog.broker.runtime import Runtime
 from strandlog.broker.timers import Timer, Timers
 from strandlog.clock import stopwatch
+from strandlog.config.limits import MAX_WAITING_PARTITIONS
 from strandlog.errors import CorruptSegmentError, StrandlogError, TopicNotFoundError
 from strandlog.model import Buffer, IsolationLevel, TopicRef
 from strandlog.record.batch_header import end_offset_of
@@ -43,10 +44,6 @@ from strandlog.storage.work import Work, run_inline, yield_control
 FEW_ABORTED = 100
 WAKE_SECONDS = 0.004
 FEW_PARTITIONS = 32  # up to this many partitions are read in a single step
-# The total number of partitions of all waiting large fetches (those of more than FEW_PARTITIONS).
-# A large fetch beyond this limit is answered immediately, and its consumer polls again: that is
-# less efficient, but memory and time are bounded.
-MAX_WAITING_PARTITIONS = 100_000
 NO_EPOCH = -1
 TOO_LARGE = bytearray()
 

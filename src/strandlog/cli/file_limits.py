@@ -13,9 +13,9 @@ from __future__ import annotations
 import resource
 from typing import NamedTuple
 
+from strandlog.config.limits import HTTP_HEALTH_CONNECTIONS
 from strandlog.config.setting import Value
 from strandlog.config.tables.broker import BrokerSettings, broker_settings
-from strandlog.config.tables.listeners import HEALTH_CONNECTIONS
 from strandlog.errors import TooFewDescriptorsError
 
 RESERVED = 64
@@ -47,7 +47,7 @@ def wanted(settings: BrokerSettings) -> int:
         required(settings)
         + settings.max_connections
         + settings.http_max_connections
-        + HEALTH_CONNECTIONS
+        + HTTP_HEALTH_CONNECTIONS
         + settings.grpc_max_connections
     )
 
@@ -65,7 +65,7 @@ def fit_to_limit(settings: BrokerSettings, allowed: int) -> BrokerSettings:
         )
     if allowed >= wanted(settings):
         return settings
-    rest = allowed - RESERVED - HEALTH_CONNECTIONS
+    rest = allowed - RESERVED - HTTP_HEALTH_CONNECTIONS
     files = min(settings.log_max_open_files, rest // 2)
     rest -= files
     http = min(settings.http_max_connections, rest // 5)

@@ -29,7 +29,7 @@ Invalid input is always answered; it is never dropped and never fatal:
   handled normally; its reply has no `in_reply_to`.
 - JSON is parsed strictly: UTF-8, no NaN or Infinity, no number beyond the range of a float. Neither
   true nor 1.0 is accepted as an integer. Fields that are not listed above are ignored.
-- Limits: `MAX_LINE_BYTES` per line, `MAX_DEPTH` levels in a message, offsets below 2^63.
+- Limits: `NODE_MAX_LINE_BYTES` per line, `NODE_MAX_DEPTH` levels in a message, offsets below 2^63.
 
 A message is stored as compact ASCII JSON. If another program wrote a value that is not JSON, it is
 returned as a string.
@@ -44,13 +44,15 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn
 
+from strandlog.config.limits import (
+    NODE_MAX_DEPTH,
+    NODE_MAX_ERROR_CHARACTERS,
+    NODE_MAX_LINE_BYTES,
+)
 from strandlog.errors import MalformedMessageError, UnsupportedMessageError
 
-MAX_LINE_BYTES = 8 * 1024 * 1024
-MAX_DEPTH = 100
 MAX_OFFSET = 2**63 - 1
 MAX_PARTITION = 2**31 - 1
-MAX_ERROR_CHARACTERS = 500
 
 
 class Init(NamedTuple):
@@ -162,17 +164,17 @@ class LineSplitter:
 
     def _keep(self, part: bytes) -> None:
         # Keep one byte beyond the limit, so that `read_envelope` can detect an overlong line.
-        self._rest += part[: max(0, MAX_LINE_BYTES + 1 - len(self._rest))]
+        self._rest += part[: max(0, NODE_MAX_LINE_BYTES + 1 - len(self._rest))]
 
 
 def read_envelope(line: bytes) -> Envelope:
     """Parse as much of a line as possible; never raises."""
-    if len(line) > MAX_LINE_BYTES:
-        return Envelope(problem=f"the line is longer than {MAX_LINE_BYTES} bytes")
+    if len(line) > NODE_MAX_LINE_BYTES:
+        return Envelope(problem=f"the line is longer than {NODE_MAX_LINE_BYTES} bytes")
     try:
         document = _loads(line.decode())
     except RecursionError:
-        return Envelope(problem=f"the line is nested deeper than {MAX_DEPTH} levels")
+        return Envelope(problem=f"the line is nested deeper than {NODE_MAX_DEPTH} levels")
     except ValueError as error:
         return Envelope(problem=f"the line is not JSON: {error}")
     if not isinstance(document, dict):
@@ -254,11 +256,11 @@ def _checked_number(value: Any, name: str, limit: int) -> int:
 def _message(body: Body, name: str) -> Any:
     value = _field(body, name)
     level = [value]
-    for _ in range(MAX_DEPTH):
+    for _ in range(NODE_MAX_DEPTH):
         level = [child for item in level for child in _children(item)]
         if not level:
             return value
-    raise MalformedMessageError(f"{name} is nested deeper than {MAX_DEPTH} levels")
+    raise MalformedMessageError(f"{name} is nested deeper than {NODE_MAX_DEPTH} levels")
 
 
 def _children(value: Any) -> list[Any]:
@@ -320,7 +322,7 @@ def format_reply(
 
 def error_fields(code: int, text: str) -> dict[str, Any]:
     """Return the fields of an error reply."""
-    return {"code": code, "text": text[:MAX_ERROR_CHARACTERS]}
+    return {"code": code, "text": text[:NODE_MAX_ERROR_CHARACTERS]}
 
 
 def encode_message(value: Any) -> bytes:

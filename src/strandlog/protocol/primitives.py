@@ -22,12 +22,12 @@ import struct
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
+from strandlog.config.limits import MAX_STRING_BYTES
 from strandlog.errors import DataError
 
 Item = TypeVar("Item")
 Buffer = bytes | bytearray | memoryview
 
-MAX_STRING_BYTES = 32_767
 MAX_BYTES = 2**31 - 1
 _MAX_UVARINT_BYTES = 5
 

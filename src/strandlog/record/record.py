@@ -29,6 +29,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from strandlog.config.limits import (
+    MAX_BATCH_HEADERS,
+    MAX_RECORD_HEADERS,
+)
 from strandlog.errors import CorruptRecordError, InvalidRecordError
 from strandlog.model import Headers, Record
 from strandlog.record.record_runs import MIN_RUN, Frame, read_run
@@ -40,10 +44,7 @@ _NOT_ONE_BYTE: Final = ~0x7E
 _NOT_TWO_BYTES: Final = ~0x3FFE
 _NOT_THREE_BYTES: Final = ~0x1FFFFE
 _NULL: Final = 1
-# A header may take as little as two bytes in a batch, but takes hundreds in memory.
-MAX_RECORD_HEADERS = 100_000
 PIECE_HEADERS = 100_000
-MAX_BATCH_HEADERS = 4_000_000  # if all records are decoded at once
 _MIN_LENGTH: Final = 6  # one byte for each field
 MIN_RECORD_BYTES: Final = 1 + _MIN_LENGTH
 _MAX_PLAIN_BASE: Final = MAX_INT64 - 0x1FFF

@@ -15,8 +15,8 @@ from strandlog.cli.file_limits import (
     fit_to_limit,
     wanted,
 )
+from strandlog.config.limits import HTTP_HEALTH_CONNECTIONS
 from strandlog.config.tables.broker import broker_settings
-from strandlog.config.tables.listeners import HEALTH_CONNECTIONS
 from strandlog.errors import TooFewDescriptorsError
 
 SETTINGS = broker_settings()
@@ -43,7 +43,7 @@ def test_with_64_descriptors_the_broker_does_not_start_and_says_how_many_it_need
 def test_lowered_limits_add_up_to_at_most_the_allowed_number(allowed: int) -> None:
     found = fit_to_limit(SETTINGS, allowed)
     assert wanted(found) <= allowed
-    assert found.log_max_open_files >= (allowed - RESERVED - HEALTH_CONNECTIONS) // 4
+    assert found.log_max_open_files >= (allowed - RESERVED - HTTP_HEALTH_CONNECTIONS) // 4
     for connections in (
         found.max_connections,
         found.http_max_connections,

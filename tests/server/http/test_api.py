@@ -26,21 +26,25 @@ from tests.support.server import RunningBroker
 from tests.support.waiting import eventually
 
 from strandlog import RemoteLog, connect
+from strandlog.config.limits import (
+    HTTP_MAX_PIPELINES,
+    HTTP_PIPELINE_MAX_POINTS,
+    HTTP_PIPELINE_MAX_QUERIES,
+)
+from strandlog.config.tables.broker import broker_settings
 from strandlog.config.tables.topic import TOPIC_SETTINGS
 from strandlog.server.http.api.pipelines import (
     FORGOTTEN_AFTER_MS,
-    MAX_PIPELINES,
-    MAX_POINTS,
-    MAX_QUERIES,
     SILENT_AFTER_MS,
     PipelineProgress,
     PipelineReports,
     QueryProgress,
 )
 from strandlog.server.http.api.routes import PREFIX, ROUTES
-from strandlog.server.http.body_limit import MAX_BODY_BYTES, MAX_HELD_BYTES
 from strandlog.testing import FakeClock
 from strandlog.testing.server import ServerThread
+
+LIMITS = broker_settings()
 
 
 @pytest.fixture(scope="module")
@@ -242,7 +246,7 @@ def test_bodies_that_are_no_json(api: httpx.Client) -> None:
 
 def test_a_body_that_is_too_large_is_refused_with_and_without_its_length(api: httpx.Client) -> None:
     headers = {"content-type": "application/json"}
-    large = b" " * (MAX_BODY_BYTES + 1)
+    large = b" " * (LIMITS.http_request_max_bytes + 1)
     problem(api.post("topics", content=large, headers=headers), 413)
 
     def pieces() -> Iterator[bytes]:
@@ -256,15 +260,16 @@ def test_a_body_that_is_too_large_is_refused_with_and_without_its_length(api: ht
 def test_bodies_that_are_never_finished_do_not_fill_the_memory(
     api: httpx.Client, broker: RunningBroker
 ) -> None:
-    half = b" " * (MAX_BODY_BYTES - 1)
+    size = LIMITS.http_request_max_bytes
+    half = b" " * (size - 1)
     head = (
         f"POST /api/v1/topics/x/records HTTP/1.1\r\nHost: localhost\r\n"
-        f"Content-Type: application/json\r\nContent-Length: {MAX_BODY_BYTES}\r\n\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {size}\r\n\r\n"
     ).encode()
     host, _, port = http_address(broker).removeprefix("http://").rpartition(":")
     large = {"name": "x" * 200_000}
     with contextlib.ExitStack() as slow:
-        for _ in range(3 * MAX_HELD_BYTES // MAX_BODY_BYTES):
+        for _ in range(3 * LIMITS.http_queued_max_request_bytes // size):
             connection = slow.enter_context(socket.create_connection((host, int(port))))
             connection.sendall(head + half)
         found = api.post("topics", json=large)
@@ -409,21 +414,21 @@ def test_a_pipeline_reports_in(api: httpx.Client) -> None:
 def test_reports_are_bounded_and_forgotten() -> None:
     clock = FakeClock()
     pipelines = PipelineReports(clock)
-    for number in range(MAX_PIPELINES + 5):
+    for number in range(HTTP_MAX_PIPELINES + 5):
         pipelines.report(f"p{number:03}", PipelineProgress())
     names = [each.name for each in pipelines.all()]
-    assert len(names) == MAX_PIPELINES
+    assert len(names) == HTTP_MAX_PIPELINES
     assert names[0] == "p005", "those that were silent for longest made room"
-    for number in range(MAX_POINTS + 10):
-        query = QueryProgress(f"q{number % (MAX_QUERIES + 3)}", batch_id=number)
+    for number in range(HTTP_PIPELINE_MAX_POINTS + 10):
+        query = QueryProgress(f"q{number % (HTTP_PIPELINE_MAX_QUERIES + 3)}", batch_id=number)
         pipelines.report("p010", PipelineProgress([query]))
     shown = pipelines.one("p010")
-    assert shown is not None and len(shown.queries) == MAX_QUERIES
-    for number in range(MAX_POINTS + 10):
+    assert shown is not None and len(shown.queries) == HTTP_PIPELINE_MAX_QUERIES
+    for number in range(HTTP_PIPELINE_MAX_POINTS + 10):
         pipelines.report("p010", PipelineProgress([QueryProgress("q0", batch_id=number)]))
     shown = pipelines.one("p010")
     assert shown is not None
-    assert max(len(each.points) for each in shown.queries) == MAX_POINTS
+    assert max(len(each.points) for each in shown.queries) == HTTP_PIPELINE_MAX_POINTS
     clock.advance(FORGOTTEN_AFTER_MS + 1)
     pipelines.report("new", PipelineProgress())
     assert [each.name for each in pipelines.all()] == ["new"]

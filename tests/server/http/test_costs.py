@@ -25,19 +25,20 @@ from tests.support.server import RunningBroker
 
 from strandlog.broker.fetch import FetchPartitionData
 from strandlog.clock import stopwatch
+from strandlog.config.limits import (
+    HTTP_JSON_VALUE_BYTES,
+    HTTP_PARSED_VALUE_ITEMS,
+    HTTP_SMALL_BODY_BYTES,
+)
 from strandlog.config.tables.broker import broker_settings
 from strandlog.model import Record
 from strandlog.record.builder import build_batch
 from strandlog.server.http.body_limit import (
     LARGE_ANSWER_BYTES,
-    MAX_HELD_BYTES,
-    SMALL_BODY_BYTES,
     BodyLimit,
 )
 from strandlog.server.http.records.filter import RecordFilter
 from strandlog.server.http.records.payload import (
-    MAX_JSON_BYTES,
-    MAX_PARSED_ITEMS,
     TooLargeToParseError,
     is_json,
     json_records,
@@ -46,7 +47,7 @@ from strandlog.server.http.records.payload import (
 from strandlog.server.http.records.scan import ScanLimits, scan
 from strandlog.testing.server import ServerThread
 
-MANY_ITEMS = b'{"a":[' + b"[]," * MAX_PARSED_ITEMS + b"0]}"
+MANY_ITEMS = b'{"a":[' + b"[]," * HTTP_PARSED_VALUE_ITEMS + b"0]}"
 
 
 @pytest.fixture(scope="module")
@@ -83,13 +84,13 @@ def test_values_of_very_many_items_are_not_parsed() -> None:
     with pytest.raises(TooLargeToParseError):
         parsed(MANY_ITEMS)
     assert parsed(b'{"a": [1, 2]}') == {"a": [1, 2]}
-    text = b"," * MAX_PARSED_ITEMS * 2
+    text = b"," * HTTP_PARSED_VALUE_ITEMS * 2
     assert parsed(text) != text  # what is no JSON is not counted
 
 
 def test_json_is_shown_as_json_up_to_a_size_and_then_as_text() -> None:
-    assert is_json(b"[" + b" " * (MAX_JSON_BYTES - 2) + b"]")
-    assert not is_json(b"[" + b" " * MAX_JSON_BYTES + b"]")
+    assert is_json(b"[" + b" " * (HTTP_JSON_VALUE_BYTES - 2) + b"]")
+    assert not is_json(b"[" + b" " * HTTP_JSON_VALUE_BYTES + b"]")
 
 
 @pytest.mark.parametrize("data", [b'["\xff"]', b"[1,]", b"[" * 100_000, b"[1] 2", b""])
@@ -118,19 +119,21 @@ def test_a_look_ends_with_the_record_at_which_its_bytes_run_out() -> None:
 
 
 def test_a_large_body_without_records_is_refused(api: httpx.Client) -> None:
-    config = {str(number): 1 for number in range(SMALL_BODY_BYTES // 5)}
+    config = {str(number): 1 for number in range(HTTP_SMALL_BODY_BYTES // 5)}
     body = json.dumps({"name": "x", "config": config}).encode()
     json_type = {"content-type": "application/json"}
     with contextlib.suppress(httpx.WriteError):  # the server closes without having read all of it
         words = problem(api.post("topics", content=body, headers=json_type), 413)
-        assert str(SMALL_BODY_BYTES) in words
+        assert str(HTTP_SMALL_BODY_BYTES) in words
     ok(api.get("topics"))
 
 
 def test_an_answer_has_its_room_before_it_is_made() -> None:
     async def run() -> None:
-        bodies = BodyLimit(broker_settings({}))
-        rooms = [await bodies.room() for _ in range(MAX_HELD_BYTES // LARGE_ANSWER_BYTES)]
+        bodies = BodyLimit(
+            broker_settings({"http.queued.max.response.bytes": 4 * LARGE_ANSWER_BYTES})
+        )
+        rooms = [await bodies.room() for _ in range(4)]
         one_more = asyncio.ensure_future(bodies.room())
         for _ in range(10):  # passes of the event loop
             await asyncio.sleep(0)

@@ -27,10 +27,10 @@ from tests.support.http_client import (
 from tests.support.server import RunningBroker
 from tests.support.waiting import eventually
 
-from strandlog.server.http.live import MAX_CLIENTS
 from strandlog.testing.server import ServerThread
 
 LIVE = "/api/v1/live"
+LIVE_STREAMS = 20
 
 
 class Event(NamedTuple):
@@ -40,7 +40,8 @@ class Event(NamedTuple):
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerThread]:
-    with http_broker(tmp_path_factory.mktemp("live") / "data") as running:
+    settings = {"http.max.live.streams": str(LIVE_STREAMS)}
+    with http_broker(tmp_path_factory.mktemp("live") / "data", settings) as running:
         yield running
 
 
@@ -217,7 +218,7 @@ def test_mistakes_are_told_before_the_stream(
 
 def test_only_so_many_streams(broker: RunningBroker) -> None:
     host, _, port = http_address(broker).removeprefix("http://").rpartition(":")
-    open_ones = [socket.create_connection((host, int(port))) for _ in range(MAX_CLIENTS)]
+    open_ones = [socket.create_connection((host, int(port))) for _ in range(LIVE_STREAMS)]
     for each in open_ones:
         each.sendall(f"GET {LIVE}?interval_ms=60000 HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
     for each in open_ones:

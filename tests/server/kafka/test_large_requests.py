@@ -14,11 +14,15 @@ from tests.support.kafka_requests import Wire, build, create_topic, encode, prod
 from tests.support.server import RunningBroker
 from tests.support.waiting import eventually_in_loop
 
+from strandlog.config.limits import (
+    MAX_STRING_BYTES,
+    MAX_TAGGED_FIELDS,
+)
 from strandlog.config.tables.broker import BROKER_SETTINGS, broker_settings
 from strandlog.errors import DataError
 from strandlog.protocol.kafka.decoder import decode_request
 from strandlog.protocol.kafka.encoder import request_encoder
-from strandlog.protocol.kafka.headers import MAX_TAGGED_FIELDS, MAX_TEXT_BYTES, unsigned_varint
+from strandlog.protocol.kafka.headers import unsigned_varint
 from strandlog.protocol.kafka.produce_fetch_server import parse_produce
 from strandlog.protocol.kafka.schemas import element_of, is_entity, request_schema, unwrap
 from strandlog.record.builder import build_batch
@@ -128,10 +132,12 @@ def test_a_string_is_at_most_as_long_as_in_kafka() -> None:
         row = {"name": "x" * length, "topic_id": None}
         return memoryview(request_encoder(3, 12)({"topics": [row]}))
 
-    assert len(decode_request(3, 12, request(MAX_TEXT_BYTES), 0).topics[0].name) == MAX_TEXT_BYTES
+    assert (
+        len(decode_request(3, 12, request(MAX_STRING_BYTES), 0).topics[0].name) == MAX_STRING_BYTES
+    )
     with pytest.raises(DataError, match="a text of 32768 bytes"):
-        decode_request(3, 12, request(MAX_TEXT_BYTES + 1), 0)
-    topic = {"name": "x" * (MAX_TEXT_BYTES + 1), "partition_data": []}
+        decode_request(3, 12, request(MAX_STRING_BYTES + 1), 0)
+    topic = {"name": "x" * (MAX_STRING_BYTES + 1), "partition_data": []}
     body = {"transactional_id": None, "acks": -1, "timeout": 1, "topic_data": [topic]}
     with pytest.raises(DataError, match="a text of 32768 bytes"):
         parse_produce(9, memoryview(request_encoder(0, 9)(body)), 0)
@@ -212,7 +218,7 @@ def test_one_fetch_waits_per_connection(tmp_path: Path) -> None:
 def test_a_fetch_is_answered_in_the_end_however_long_it_would_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fetch, "LONGEST_POLL_MS", 50)
+    monkeypatch.setattr(fetch, "FETCH_MAX_WAIT_MS", 50)
 
     async def act(_server: Server, port: int) -> None:
         def client() -> None:

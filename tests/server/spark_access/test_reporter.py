@@ -19,8 +19,8 @@ from tests.support.waiting import eventually
 
 pytest.importorskip("pyspark", reason="reports come out of Spark")
 
+from strandlog.config.limits import HTTP_PIPELINE_MAX_QUERIES
 from strandlog.errors import UnreachableError
-from strandlog.server.http.api import pipelines as taken
 from strandlog.spark.monitoring import reporter as module
 from strandlog.spark.monitoring.progress import QueryReport
 from strandlog.spark.monitoring.report_address import ReportAddress, address_finder, parse_report
@@ -55,8 +55,6 @@ def reporters() -> Iterator[Callable[..., Reporter]]:
 def test_a_broker_accepts_and_shows_what_is_reported(
     tmp_path: Path, reporters: Callable[..., Reporter]
 ) -> None:
-    limits = (module.MAX_QUERIES, module.MAX_NAME_CHARACTERS)
-    assert limits == (taken.MAX_QUERIES, taken.MAX_NAME_CHARACTERS)
     with http_broker(tmp_path / "data") as broker, client_of(broker) as client:
         reporter = reporters(http_address(broker), "a/b é?")
         reporter.set_state("running", ui_url="http://127.0.0.1:4040")
@@ -74,7 +72,7 @@ def test_a_broker_accepts_and_shows_what_is_reported(
     assert shown["error"].startswith("why: x")
     assert shown["ui_url"] is None, "Spark's pages end with it"
     queries = {query["last"]["name"]: query["last"] for query in shown["queries"]}
-    assert len(queries) == taken.MAX_QUERIES
+    assert len(queries) == HTTP_PIPELINE_MAX_QUERIES
     assert queries["orders"] == REPORT._asdict()
     assert [query["rows_per_second"] for name, query in queries.items() if "odd" in name] == [0, 0]
 

@@ -9,6 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from strandlog.config.limits import (
+    NODE_MAX_DEPTH,
+    NODE_MAX_ERROR_CHARACTERS,
+    NODE_MAX_LINE_BYTES,
+)
 from strandlog.errors import MalformedMessageError, UnsupportedMessageError
 from strandlog.protocol import node
 from strandlog.protocol.node import Envelope, LineSplitter
@@ -117,7 +122,7 @@ def test_an_unknown_type_is_not_supported() -> None:
         (b'{"body": {"type": "init", "msg_id": "1"}}', "msg_id"),
         (b'{"body": {"type": "init", "msg_id": true}}', "msg_id"),
         (b'{"body": {"type": "init", "msg_id": null}}', "msg_id"),
-        (b"x" * (node.MAX_LINE_BYTES + 1), "longer than"),
+        (b"x" * (NODE_MAX_LINE_BYTES + 1), "longer than"),
     ],
 )
 def test_garbage_is_described_not_raised(line: bytes, words: str) -> None:
@@ -134,7 +139,7 @@ def test_as_much_as_possible_is_read_for_the_answer() -> None:
 
 def test_messages_may_be_deep_but_not_bottomless() -> None:
     deep: Any = 0
-    for _ in range(node.MAX_DEPTH - 1):
+    for _ in range(NODE_MAX_DEPTH - 1):
         deep = [deep]
     assert _parse(type="send", key="k", msg=deep) == node.Send("k", deep)
     with pytest.raises(MalformedMessageError, match="deeper"):
@@ -170,7 +175,7 @@ def test_replies_are_spelt_as_in_the_samples() -> None:
     reply = json.loads(node.format_reply(None, Envelope(), "error", fields, 7))
     assert reply["dest"] is None
     assert list(reply["body"]) == ["type", "code", "text", "msg_id"]
-    assert len(reply["body"]["text"]) == node.MAX_ERROR_CHARACTERS
+    assert len(reply["body"]["text"]) == NODE_MAX_ERROR_CHARACTERS
 
 
 @given(st.lists(st.binary(max_size=20), max_size=6), st.data())
@@ -190,7 +195,7 @@ def test_lines_are_the_same_however_they_arrive(lines: list[bytes], data: st.Dat
 def test_an_endless_line_takes_no_endless_memory() -> None:
     splitter = LineSplitter()
     for _ in range(40):
-        assert splitter.feed(b"x" * (node.MAX_LINE_BYTES // 8)) == []
+        assert splitter.feed(b"x" * (NODE_MAX_LINE_BYTES // 8)) == []
     (line, after) = splitter.feed(b"x\nnext\n")
-    assert len(line) == node.MAX_LINE_BYTES + 1
+    assert len(line) == NODE_MAX_LINE_BYTES + 1
     assert after == b"next"

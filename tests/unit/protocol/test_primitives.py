@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from strandlog.config.limits import MAX_STRING_BYTES
 from strandlog.errors import DataError
-from strandlog.protocol.primitives import MAX_STRING_BYTES, Reader, Writer, encoded_text
+from strandlog.protocol.primitives import Reader, Writer, encoded_text
 
 READS: list[Callable[[Reader], Any]] = [
     Reader.int8,

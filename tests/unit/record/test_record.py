@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.examples import examples
 
+from strandlog.config.limits import MAX_RECORD_HEADERS
 from strandlog.errors import CorruptRecordError, InvalidRecordError
 from strandlog.model import Headers, Record
 from strandlog.record import record as record_module
 from strandlog.record.record import (
-    MAX_RECORD_HEADERS,
     decode_records,
     encode_headers,
     encode_record,

@@ -19,6 +19,11 @@ from strandlog.broker.groups.group import Group
 from strandlog.broker.groups.members import Member, protocols_bytes
 from strandlog.broker.groups.offsets import offset_error
 from strandlog.broker.groups.requests import CommitRequest, JoinRequest
+from strandlog.config.limits import (
+    MAX_GROUP_NAME_CHARACTERS,
+    MAX_MEMBER_ASSIGNORS,
+)
+from strandlog.config.setting import MAX_INT
 from strandlog.config.tables.broker import BrokerSettings
 from strandlog.errors import (
     GroupMetadataTooLargeError,
@@ -33,16 +38,12 @@ from strandlog.errors import (
 from strandlog.model import TopicPartition
 from strandlog.protocol.primitives import encoded_text
 
-MAX_GROUP_ID_CHARACTERS = 255
-MAX_TIMEOUT_MS = 2**31 - 1
-MAX_PROTOCOLS = 100  # assignors per member; clients usually list one to three
-
 
 def check_group_name(group_id: str) -> None:
     if not isinstance(group_id, str) or not group_id:
         raise InvalidGroupError(group_id, "it is empty")
-    if len(group_id) > MAX_GROUP_ID_CHARACTERS:
-        limit = MAX_GROUP_ID_CHARACTERS
+    if len(group_id) > MAX_GROUP_NAME_CHARACTERS:
+        limit = MAX_GROUP_NAME_CHARACTERS
         raise InvalidGroupError(group_id, f"it has more than {limit} characters")
     if any(unicodedata.category(character) in ("Cc", "Cs") for character in group_id):
         raise InvalidGroupError(group_id, "it contains control characters")
@@ -55,15 +56,15 @@ def check_join(context: RequestContext, request: JoinRequest, settings: BrokerSe
             f"a session time-out of {request.session_timeout_ms} ms is outside {low} to {high}; "
             f"choose one inside or change group.min/max.session.timeout.ms"
         )
-    if not 0 <= request.rebalance_timeout_ms <= MAX_TIMEOUT_MS:
+    if not 0 <= request.rebalance_timeout_ms <= MAX_INT:
         raise InvalidSessionTimeoutError(
             f"a rebalance time-out of {request.rebalance_timeout_ms} ms is out of range; "
-            f"choose 0 to {MAX_TIMEOUT_MS}"
+            f"choose 0 to {MAX_INT}"
         )
-    if len(request.protocols) > MAX_PROTOCOLS:
+    if len(request.protocols) > MAX_MEMBER_ASSIGNORS:
         raise GroupMetadataTooLargeError(
             f"a member of {request.group_id!r} lists {len(request.protocols)} assignors; the limit "
-            f"is {MAX_PROTOCOLS}"
+            f"is {MAX_MEMBER_ASSIGNORS}"
         )
     size, limit = protocols_bytes(request.protocols), settings.group_member_metadata_max_bytes
     if size > limit:

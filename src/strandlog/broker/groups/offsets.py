@@ -34,6 +34,7 @@ from typing import NamedTuple
 
 from strandlog.broker.compacted_table import TableRecord
 from strandlog.broker.groups.group import EMPTY, STABLE, Group
+from strandlog.config.limits import MAX_TOPIC_NAME_CHARACTERS
 from strandlog.errors import (
     DataError,
     OffsetMetadataTooLargeError,
@@ -46,7 +47,6 @@ from strandlog.protocol.group_records import OffsetKey, encode_key, encode_offse
 
 MAX_OFFSET = 2**63 - 1
 MAX_INT32 = 2**31 - 1
-MAX_TOPIC_CHARACTERS = 249
 ENTRY_BYTES = 400  # approximate memory used by one offset, excluding its metadata
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
@@ -217,7 +217,7 @@ def _is_plain(partition: TopicPartition, value: OffsetAndMetadata, metadata_max_
         value.metadata.isascii()
         and len(value.metadata) <= metadata_max_bytes
         and partition.topic.isascii()
-        and len(partition.topic) <= MAX_TOPIC_CHARACTERS
+        and len(partition.topic) <= MAX_TOPIC_NAME_CHARACTERS
         and 0 <= partition.partition <= MAX_INT32
         and -1 <= value.leader_epoch <= MAX_INT32
     )

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from strandlog.config.limits import MAX_TOPIC_NAME_CHARACTERS
 from strandlog.config.setting import Value
 from strandlog.config.tables.topic import TOPIC_SETTINGS, LogSettings, log_settings
 from strandlog.errors import InvalidPartitionsError, InvalidTopicError, StorageError
 from strandlog.storage.folder.identity import uuid_of
 
-MAX_TOPIC_NAME_LENGTH = 249  # leaves room for a partition number and a suffix in a file name
 OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTIONS_TOPIC = "__transaction_state"
 INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
@@ -93,10 +93,10 @@ def check_topic_name(name: object) -> str:
         raise InvalidTopicError(name, "it is empty")
     if name in (".", ".."):
         raise InvalidTopicError(name, "it names a folder")
-    if len(name) > MAX_TOPIC_NAME_LENGTH:
+    if len(name) > MAX_TOPIC_NAME_CHARACTERS:
         raise InvalidTopicError(
             name[:20] + "…",
-            f"it has {len(name)} characters; the maximum is {MAX_TOPIC_NAME_LENGTH}",
+            f"it has {len(name)} characters; the maximum is {MAX_TOPIC_NAME_CHARACTERS}",
         )
     if not _LEGAL.match(name) or name.endswith("\n"):
         raise InvalidTopicError(name, "letters, digits, '.', '_' and '-' are allowed")

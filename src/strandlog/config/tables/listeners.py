@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from strandlog.config.setting import MAX_INT, MAX_LONG, setting
 
 MIB = 1024 * 1024
-HEALTH_CONNECTIONS = 32  # in addition to http.max.connections, for health checks only
 
 
 @dataclass(kw_only=True)
@@ -51,6 +50,44 @@ class ListenerSettings:
         maximum=MAX_LONG,
         dynamic=False,
         help="The body of a request must be complete within this time.",
+    )
+    http_request_max_bytes: int = setting(
+        kind="bytes",
+        default=8 * MIB,
+        minimum=1024,
+        maximum=MAX_INT,
+        dynamic=False,
+        help="The largest body of a request that produces records; a larger one gets a 413.",
+    )
+    http_queued_max_request_bytes: int = setting(
+        kind="bytes",
+        default=64 * MIB,
+        minimum=1024,
+        maximum=MAX_LONG,
+        dynamic=False,
+        help=(
+            "Memory for the bodies of HTTP requests in progress. Above it, requests wait; an "
+            "upload that makes no progress meanwhile is aborted."
+        ),
+    )
+    http_queued_max_response_bytes: int = setting(
+        kind="bytes",
+        default=64 * MIB,
+        minimum=1024,
+        maximum=MAX_LONG,
+        dynamic=False,
+        help=(
+            "Memory for large HTTP responses that their clients have not read. Above it, requests "
+            "wait; a client that does not read meanwhile is disconnected."
+        ),
+    )
+    http_max_live_streams: int = setting(
+        kind="int",
+        default=100,
+        minimum=0,
+        maximum=MAX_INT,
+        dynamic=False,
+        help="Streams of /api/v1/live at the same time; further ones get a 503.",
     )
     http_max_json_objects: int = setting(
         kind="int",

@@ -21,7 +21,7 @@ zero. Unknown tagged fields are skipped, because newer peers may send them.
 Every length is checked against the remaining bytes before anything is allocated, so memory use is
 proportional to the bytes received. An item can be as small as the one byte of an empty name, but
 its object takes far more memory, and decoding, handling and answering it takes longer than sending
-it. So no array may be longer than MAX_ARRAY_LENGTH, and all arrays of a message together may have
+it. So no array may be longer than MAX_ARRAY_ELEMENTS, and all arrays of a message together may have
 at most `left` items. For the same reason, a string may have at most 32,767 bytes, as in Kafka, and
 a structure at most `MAX_TAGGED_FIELDS` tagged fields.
 
@@ -43,9 +43,12 @@ from functools import cache, lru_cache
 from typing import Any
 from uuid import UUID
 
+from strandlog.config.limits import (
+    MAX_ARRAY_ELEMENTS,
+    MAX_STRING_BYTES,
+)
 from strandlog.errors import DataError
 from strandlog.protocol.kafka.headers import (
-    MAX_TEXT_BYTES,
     read_unsigned_varint,
     skip_tagged_fields,
 )
@@ -62,7 +65,6 @@ from strandlog.protocol.kafka.schemas import (
 
 Reader = Callable[..., Any]  # takes the frame, the position and the maximum number of items
 
-MAX_ARRAY_LENGTH = 1_000_000
 ANY_NUMBER = 2**62
 _ZERO_UUID = bytes(16)
 _UNREADABLE = (DataError, struct.error, IndexError, ValueError, OverflowError)
@@ -305,8 +307,8 @@ def _sized_reader(is_text: bool, flexible: bool, nullable: bool) -> Reader:
         if end > len(frame):
             raise DataError(f"{length} bytes are announced, {len(frame) - position} are left")
         if is_text:
-            if length > MAX_TEXT_BYTES:
-                raise DataError(f"a text of {length} bytes: the limit is {MAX_TEXT_BYTES}")
+            if length > MAX_STRING_BYTES:
+                raise DataError(f"a text of {length} bytes: the limit is {MAX_STRING_BYTES}")
             return str(frame[position:end], "utf-8"), end
         return bytes(frame[position:end]), end
 
@@ -326,9 +328,9 @@ def _compact_count(frame: memoryview, position: int) -> tuple[int, int]:
 def _fitting(count: int, frame: memoryview, position: int) -> tuple[int, int]:
     if count > len(frame) - position:  # each item has at least one byte
         raise DataError(f"an array of {count} elements does not fit into its message")
-    if count > MAX_ARRAY_LENGTH:
+    if count > MAX_ARRAY_ELEMENTS:
         raise DataError(
-            f"an array of {count} elements is too long: the limit is {MAX_ARRAY_LENGTH}"
+            f"an array of {count} elements is too long: the limit is {MAX_ARRAY_ELEMENTS}"
         )
     return count, position
 

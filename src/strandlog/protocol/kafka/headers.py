@@ -15,14 +15,13 @@ import struct
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from strandlog.config.limits import MAX_TAGGED_FIELDS
 from strandlog.errors import DataError
 from strandlog.protocol.kafka.api import API_BY_KEY, API_VERSIONS, Api
 
 _REQUEST = struct.Struct(">hhih")
 _CORRELATION = struct.Struct(">i")
 NO_TAGGED_FIELDS = b"\0"
-MAX_TEXT_BYTES = 32_767  # Kafka's limit for every string, compact ones included
-MAX_TAGGED_FIELDS = 100  # per structure; no structure in Kafka has more than nine
 
 
 class RequestHeader(NamedTuple):

@@ -32,10 +32,10 @@ from collections.abc import Generator, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
+from strandlog.config.limits import MAX_STRING_BYTES
 from strandlog.errors import DataError, shortened
 from strandlog.model import Buffer, PartitionRecords, TopicRef
 from strandlog.protocol.kafka.headers import (
-    MAX_TEXT_BYTES,
     NO_TAGGED_FIELDS,
     read_unsigned_varint,
     skip_tagged_fields,
@@ -123,8 +123,8 @@ class Cursor:
         data = self.sized(_INT16)
         if data is None:
             return None
-        if len(data) > MAX_TEXT_BYTES:
-            raise DataError(f"a text of {len(data)} bytes: the limit is {MAX_TEXT_BYTES}")
+        if len(data) > MAX_STRING_BYTES:
+            raise DataError(f"a text of {len(data)} bytes: the limit is {MAX_STRING_BYTES}")
         return str(data, "utf-8", "replace")
 
     def count(self) -> int:

@@ -26,13 +26,13 @@ from grpc import StatusCode
 
 from strandlog.broker.broker import Broker
 from strandlog.broker.context import RequestContext
+from strandlog.config.limits import GRPC_SMALL_REQUEST_BYTES
 from strandlog.errors import MalformedMessageError, StrandlogError, shortened
 from strandlog.server.grpc.disconnect import hang_up
 from strandlog.server.peer_budget import Hold, PeerBudget, PeerTooSlowError
 
 logger = logging.getLogger(__name__)
 
-SMALL_REQUEST_BYTES = 64 * 1024  # the limit for every request except Produce
 UPLOAD_PATIENCE_SECONDS = 0.25
 
 Request = TypeVar("Request", bound=Message)
@@ -55,7 +55,7 @@ def encoded(message: Message) -> bytes:
     return data
 
 
-def small(kind: type[Request], data: bytes, limit: int = SMALL_REQUEST_BYTES) -> Request:
+def small(kind: type[Request], data: bytes, limit: int = GRPC_SMALL_REQUEST_BYTES) -> Request:
     """Decode the message of a method whose requests are small."""
     if len(data) > limit:
         raise MalformedMessageError(f"a {kind.__name__} has at most {limit} bytes, got {len(data)}")

@@ -19,13 +19,14 @@ from grpc_health.v1 import health, health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from strandlog.broker.context import RequestContext
+from strandlog.config.limits import (
+    GRPC_MAX_NAME_BYTES,
+    GRPC_REFLECTION_STREAMS,
+)
 from strandlog.config.tables.broker import BrokerSettings
 from strandlog.errors import UnknownServiceError
 from strandlog.server.grpc.calls import UPLOAD_PATIENCE_SECONDS, Calls, encoded, small
 from strandlog.server.peer_budget import Hold, PeerBudget
-
-MAX_NAME_BYTES = 1024  # for a request with the name of a service or a symbol
-REFLECTION_STREAMS = 4
 
 Handlers = dict[str, grpc.RpcMethodHandler]
 
@@ -51,14 +52,14 @@ class Health:
         return response(status=response.NOT_SERVING if is_stopping else response.SERVING)
 
     async def _check(self, _: RequestContext, data: bytes) -> bytes:
-        service = small(health_pb2.HealthCheckRequest, data, MAX_NAME_BYTES).service
+        service = small(health_pb2.HealthCheckRequest, data, GRPC_MAX_NAME_BYTES).service
         found = self._status(service)
         if found.status == health_pb2.HealthCheckResponse.SERVICE_UNKNOWN:
             raise UnknownServiceError(f"unknown service {service!r}")
         return encoded(found)
 
     async def _watch(self, _: RequestContext, data: bytes, call: Any) -> None:
-        service = small(health_pb2.HealthCheckRequest, data, MAX_NAME_BYTES).service
+        service = small(health_pb2.HealthCheckRequest, data, GRPC_MAX_NAME_BYTES).service
         await call.write(encoded(self._status(service)))
         await self._stopping.wait()
         await call.write(encoded(self._status(service)))
@@ -70,7 +71,9 @@ class Reflection:
     def __init__(self, services: tuple[str, ...], settings: BrokerSettings) -> None:
         self._servicer = reflection.aio.ReflectionServicer(services)
         self._max_bytes = settings.grpc_request_max_bytes
-        self._budget = PeerBudget(REFLECTION_STREAMS * self._max_bytes, UPLOAD_PATIENCE_SECONDS)
+        self._budget = PeerBudget(
+            GRPC_REFLECTION_STREAMS * self._max_bytes, UPLOAD_PATIENCE_SECONDS
+        )
 
     def handlers(self, calls: Calls) -> Handlers:
         return {"ServerReflectionInfo": calls.open_ended(self._serve)}
@@ -90,7 +93,7 @@ async def _requests(context: Any, hold: Hold) -> AsyncIterator[Message]:
             data = await context.read()
         if data is grpc.aio.EOF:
             return
-        yield small(reflection_pb2.ServerReflectionRequest, data, MAX_NAME_BYTES)
+        yield small(reflection_pb2.ServerReflectionRequest, data, GRPC_MAX_NAME_BYTES)
 
 
 async def _write(context: Any, hold: Hold, message: Message) -> None:

@@ -18,6 +18,10 @@ from grpc_health.v1 import health
 from grpc_reflection.v1alpha import reflection
 
 from strandlog.broker.broker import Broker
+from strandlog.config.limits import (
+    GRPC_HANDSHAKE_TIMEOUT_MS,
+    GRPC_MAX_METADATA_BYTES,
+)
 from strandlog.config.setting import MAX_INT
 from strandlog.config.tables.server import Address
 from strandlog.protocol.rpc import log_pb2
@@ -27,8 +31,6 @@ from strandlog.server.grpc.health_and_reflection import Health, Reflection, serv
 from strandlog.server.grpc.service import LogService
 
 SERVICE = log_pb2.DESCRIPTOR.services_by_name["LogService"].full_name
-MAX_METADATA_BYTES = 16 * 1024  # per call
-HANDSHAKE_TIMEOUT_MS = 10_000
 MAX_MESSAGE_BYTES = 2**31 - 1  # for responses, whose size is limited elsewhere
 
 
@@ -42,11 +44,11 @@ class GrpcListener:
             options=[
                 ("grpc.max_receive_message_length", settings.grpc_request_max_bytes),
                 ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-                ("grpc.max_metadata_size", MAX_METADATA_BYTES),
+                ("grpc.max_metadata_size", GRPC_MAX_METADATA_BYTES),
                 ("grpc.max_concurrent_streams", settings.grpc_connection_max_calls),
                 ("grpc.max_allowed_incoming_connections", settings.grpc_max_connections),
                 ("grpc.max_connection_idle_ms", min(settings.grpc_idle_timeout_ms, MAX_INT)),
-                ("grpc.server_handshake_timeout_ms", HANDSHAKE_TIMEOUT_MS),
+                ("grpc.server_handshake_timeout_ms", GRPC_HANDSHAKE_TIMEOUT_MS),
                 # gRPC resets calls at random when more than this many wait to be accepted by the
                 # event loop. With its default, 1000, a burst of streams could cancel other calls.
                 ("grpc.server.max_pending_requests", 2 * settings.grpc_max_calls),

@@ -17,6 +17,7 @@ from strandlog.broker.broker import Broker
 from strandlog.broker.context import RequestContext
 from strandlog.broker.groups.requests import CommitRequest
 from strandlog.broker.topics.topic import Topic
+from strandlog.config.limits import GRPC_CONSUME_MESSAGE_BYTES
 from strandlog.config.tables.topic import TOPIC_SETTINGS
 from strandlog.errors import StrandlogError
 from strandlog.model import Acks, OffsetAndMetadata, TopicPartition
@@ -36,7 +37,6 @@ from strandlog.server.record_io import (
 FOLLOW_WAIT_MS = 10_000  # how long one fetch waits at the end of the log before the next one
 LARGEST_OFFSET = 2**63 - 1
 ACKS = {0: Acks.NONE, 1: Acks.LEADER, 2: Acks.ALL}  # by their numbers in log.proto
-MAX_MESSAGE_BYTES = 1024 * 1024  # for a Consume message, unless a single record is larger
 IN_LOOP_REQUEST_BYTES = 1024  # a larger Produce request is decoded in a thread
 THREADS = 2  # for encoding and decoding; each competes with the event loop for the GIL
 COPIES_OF_A_READ = 3  # in memory: the batches, their records, the messages
@@ -107,7 +107,7 @@ class LogService:
         call: Any,
     ) -> int:
         """Send the records of one fetch and return the offset after them."""
-        max_bytes = min(request.max_bytes or MAX_MESSAGE_BYTES, MAX_MESSAGE_BYTES)
+        max_bytes = min(request.max_bytes or GRPC_CONSUME_MESSAGE_BYTES, GRPC_CONSUME_MESSAGE_BYTES)
         if request.follow:  # wait before acquiring memory, because this may take long
             await self._wait_for_records(context, request, tp, offset)
         hold = await self._unread.acquire(COPIES_OF_A_READ * max_bytes)

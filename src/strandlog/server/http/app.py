@@ -98,7 +98,7 @@ class Application:
         ]
         app = Starlette(routes=routes, exception_handlers={HTTPException: _router_error})
         app.router.redirect_slashes = False
-        self.guarded = RequestChecks(app, options.hosts)
+        self.guarded = RequestChecks(app, options.hosts, broker.settings.http_request_max_bytes)
 
     def _api(self) -> Iterator[Route]:
         """Yield one route per path, so that the Allow header of a 405 lists all of its methods."""

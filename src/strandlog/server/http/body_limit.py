@@ -22,9 +22,6 @@ from strandlog.config.tables.broker import BrokerSettings
 from strandlog.server.http.problems import HttpError
 from strandlog.server.peer_budget import Hold, PeerBudget, PeerTooSlowError
 
-MAX_BODY_BYTES = 8 * 1024 * 1024
-SMALL_BODY_BYTES = 256 * 1024  # for requests that carry no records
-MAX_HELD_BYTES = 64 * 1024 * 1024  # for all requests in progress; responses have the same limit
 UNKNOWN_BODY_BYTES = 1024 * 1024  # assumed size of a body without Content-Length
 UPLOAD_PATIENCE_SECONDS = 0.5
 ANSWER_PATIENCE_SECONDS = 2.0
@@ -47,8 +44,8 @@ class BodyLimit:
     """The memory budgets of one server."""
 
     def __init__(self, settings: BrokerSettings) -> None:
-        self._uploads = PeerBudget(MAX_HELD_BYTES, UPLOAD_PATIENCE_SECONDS)
-        self._answers = PeerBudget(MAX_HELD_BYTES, ANSWER_PATIENCE_SECONDS)
+        self._uploads = PeerBudget(settings.http_queued_max_request_bytes, UPLOAD_PATIENCE_SECONDS)
+        self._answers = PeerBudget(settings.http_queued_max_response_bytes, ANSWER_PATIENCE_SECONDS)
         self._stall_seconds = settings.http_upload_stall_ms / 1000
         self._timeout_seconds = settings.http_upload_timeout_ms / 1000
         self.disconnect: Disconnect = lambda _: None  # set by the server

@@ -3,7 +3,7 @@
     up to http.max.connections    served
     more, and another is idle     replaces the connection that has been idle the longest
     more, and none is idle        may request /healthz and /readyz; anything else gets a 503
-    HEALTH_CONNECTIONS more       closed immediately
+    HTTP_HEALTH_CONNECTIONS more       closed immediately
 
 So idle connections never block an active client, and health checks still get a response on a busy
 server. A connection is idle while no request is being processed: between two requests, and also
@@ -21,7 +21,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from strandlog.broker.metrics import Metrics
 from strandlog.clock import stopwatch
-from strandlog.config.tables.listeners import HEALTH_CONNECTIONS
+from strandlog.config.limits import HTTP_HEALTH_CONNECTIONS
 from strandlog.server.http.parsing import BoundedParser
 from strandlog.server.http.problems import HttpError, problem_response
 
@@ -49,7 +49,7 @@ class Connections:
         self._metrics.http_connections_accepted += 1
         if len(self._open) >= self._limit and not self._close_idlest():
             connection.app = _only_health(connection.app)
-            if len(self._open) >= self._limit + HEALTH_CONNECTIONS:
+            if len(self._open) >= self._limit + HTTP_HEALTH_CONNECTIONS:
                 self._metrics.http_connections_refused += 1
                 return False
         self._open[connection] = None

@@ -12,10 +12,9 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from strandlog.config.limits import HTTP_READY_MAX_REASONS
 from strandlog.errors import StorageError
 from strandlog.server.http.state import HttpState
-
-MAX_REASONS = 20
 
 
 class Readiness(msgspec.Struct):
@@ -38,7 +37,7 @@ async def readiness(state: HttpState) -> Readiness:
         if free < limit:
             reasons.append(f"the disk has {free} bytes free; appends are rejected below {limit}")
     reasons += await _write_failure(state)
-    failed = broker.failed_partitions()[:MAX_REASONS]
+    failed = broker.failed_partitions()[:HTTP_READY_MAX_REASONS]
     reasons += [f"{tp} rejects records: {failure}" for tp, failure in failed]
     return Readiness(not reasons, reasons)
 

@@ -18,6 +18,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from strandlog.broker.broker import Broker
+from strandlog.config.limits import HTTP_STALL_SECONDS
 from strandlog.config.resolve import ResolvedSetting
 from strandlog.config.tables.server import Address
 from strandlog.server.background import ServerRuntime
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 NEEDED = ("starlette", "uvicorn", "prometheus_client", "msgspec")
 BACKLOG = 256
-STALL_SECONDS = 15  # how long sent data may remain unacknowledged
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class HttpListener:
             ) from error
         self._socket.setblocking(False)
         if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux only; accepted connections inherit it
-            stall_ms = STALL_SECONDS * 1000
+            stall_ms = HTTP_STALL_SECONDS * 1000
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, stall_ms)
         return Address(host, self._socket.getsockname()[1])
 

@@ -8,7 +8,8 @@
 
 An event is computed only after the client has accepted the previous one. So nothing is buffered for
 a client that does not read; it misses events instead (`skipped` counts the records). The kernel
-closes the connection of a client that acknowledges nothing for `STALL_SECONDS` (`listener.py`).
+closes the connection of a client that acknowledges nothing for `HTTP_STALL_SECONDS`
+(`listener.py`).
 
 A tail returns at most `limit` records per interval, no matter how busy the topic is. Lag is
 computed once for all clients.
@@ -29,6 +30,7 @@ from starlette.types import Receive, Scope, Send
 
 from strandlog.broker.context import RequestContext
 from strandlog.clock import stopwatch
+from strandlog.config.limits import HTTP_LIVE_MAX_GROUPS
 from strandlog.server.background import as_future
 from strandlog.server.http.metrics.rates import BrokerRates
 from strandlog.server.http.metrics.snapshot import group_snapshots
@@ -39,8 +41,6 @@ from strandlog.server.http.records.tail import Tail, TailOptions, begin_tail
 from strandlog.server.http.routing import context_of, read_query
 from strandlog.server.http.state import HttpState
 
-MAX_CLIENTS = 100
-MAX_GROUPS = 200
 LAG_SECONDS = 1.0
 HEARTBEAT_SECONDS = 10.0
 RETRY_MS = 2000
@@ -101,8 +101,13 @@ class Live:
     async def live(self, request: Request) -> Response:
         """Validate the request and start a stream."""
         query, context = read_query(request, LiveQuery), context_of(request)
-        if self._state.live_clients >= MAX_CLIENTS:
-            raise HttpError(503, "Too many streams", f"{MAX_CLIENTS} streams are open; end some")
+        limit = self._state.broker.settings.http_max_live_streams
+        if self._state.live_clients >= limit:
+            raise HttpError(
+                503,
+                "Too many streams",
+                f"{limit} live streams are open; close one or raise http.max.live.streams",
+            )
         if query.partition is not None and query.topic is None:
             raise bad_request("`partition` needs a `topic`")
         tail, test = None, query.test()
@@ -138,7 +143,7 @@ class Live:
                 found = await group_snapshots(broker, context)
                 rows = [GroupLag(each.group, each.state, each.members, each.lag) for each in found]
                 rows.sort(key=lambda row: (-row.lag, row.group))
-                self._lag = LagEvent(broker.clock.now_ms(), rows[:MAX_GROUPS])
+                self._lag = LagEvent(broker.clock.now_ms(), rows[:HTTP_LIVE_MAX_GROUPS])
                 self._lag_at = stopwatch()
             return self._lag
 

@@ -12,8 +12,11 @@ import re
 
 import h11
 
-MAX_HEAD_BYTES = 16 * 1024  # while it is incomplete; a complete head may be PIECE_BYTES larger
-MAX_HEAD_LINES = 100
+from strandlog.config.limits import (
+    HTTP_MAX_HEAD_BYTES,
+    HTTP_MAX_HEAD_LINES,
+)
+
 PIECE_BYTES = 16 * 1024
 
 _BLANK_LINE = re.compile(rb"\n\r?\n")  # ends a head
@@ -23,7 +26,7 @@ class BoundedParser(h11.Connection):
     """The server side of one connection, with a limit on the size of request heads."""
 
     def __init__(self) -> None:
-        super().__init__(h11.SERVER, MAX_HEAD_BYTES)
+        super().__init__(h11.SERVER, HTTP_MAX_HEAD_BYTES)
         self._arrived = bytearray()  # received, but not yet passed to h11
 
     def receive_data(self, data: bytes) -> None:
@@ -44,7 +47,7 @@ class BoundedParser(h11.Connection):
     def _check_head(self) -> None:
         data, _ = self.trailing_data
         end = _BLANK_LINE.search(data)
-        if data.count(b"\n", 0, end.start() if end else len(data)) > MAX_HEAD_LINES:
+        if data.count(b"\n", 0, end.start() if end else len(data)) > HTTP_MAX_HEAD_LINES:
             raise h11.RemoteProtocolError("too many headers", error_status_hint=431)
 
 

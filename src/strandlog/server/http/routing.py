@@ -19,7 +19,7 @@ from starlette.responses import Response
 
 from strandlog.broker.context import RequestContext
 from strandlog.clock import stopwatch
-from strandlog.server.http.body_limit import SMALL_BODY_BYTES
+from strandlog.config.limits import HTTP_SMALL_BODY_BYTES
 from strandlog.server.http.problems import HttpError, bad_request
 from strandlog.server.http.security import check_is_json
 
@@ -59,7 +59,7 @@ class ApiRoute(NamedTuple):
     body: type | None = None
     status: int = 200
     is_large: bool = False  # encode the response in a thread and send it in chunks
-    most_body_bytes: int = SMALL_BODY_BYTES
+    carries_records: bool = False  # the body may have up to http.request.max.bytes
 
     @property
     def name(self) -> str:
@@ -76,7 +76,10 @@ def context_of(request: Request) -> RequestContext:
 def endpoint(route: ApiRoute, state: HttpState) -> Callable[[Request], Awaitable[Response]]:
     """Return the endpoint for a row of the route table."""
 
-    metrics = state.broker.metrics
+    metrics, settings = state.broker.metrics, state.broker.settings
+    max_body_bytes = HTTP_SMALL_BODY_BYTES
+    if route.carries_records:
+        max_body_bytes = settings.http_request_max_bytes
 
     async def timed(request: Request) -> Response:
         began = stopwatch()
@@ -92,8 +95,8 @@ def endpoint(route: ApiRoute, state: HttpState) -> Callable[[Request], Awaitable
         query: Any = read_query(request, route.query)
         if route.body is None:
             return await answered(ApiRequest(context, path, query, None))
-        async with state.bodies.held(request, route.most_body_bytes) as data:
-            _check_object_count(data, state.broker.settings.http_max_json_objects)
+        async with state.bodies.held(request, max_body_bytes) as data:
+            _check_object_count(data, settings.http_max_json_objects)
             body = await _body(data, route.body)
             return await answered(ApiRequest(context, path, query, body))
 

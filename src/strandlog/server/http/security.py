@@ -8,8 +8,8 @@ requests to it, so these headers are checked:
     Content-Type    must be JSON in requests that change something (`check_is_json`); otherwise 415.
                     A form on another site cannot send JSON, and without CORS headers its scripts
                     cannot either. DELETE needs no content type, because no form can send it
-    Content-Length  must not exceed `MAX_BODY_BYTES`; otherwise 413. Without it, the bytes are
-                    counted as they arrive (`body_limit.py`). Most routes have a lower limit
+    Content-Length  must not exceed `http.request.max.bytes`; otherwise 413. Without it, the bytes
+                    are counted as they arrive (`body_limit.py`). Most routes have a lower limit
                     (`routing.py`)
 
 Paths stay percent-encoded until they are split into segments, because the name of a group may
@@ -26,7 +26,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from strandlog.server.http.body_limit import MAX_BODY_BYTES, too_large
+from strandlog.server.http.body_limit import too_large
 from strandlog.server.http.problems import HttpError, problem_response
 
 ANY_HOST = "*"
@@ -63,8 +63,9 @@ def _without_port(header: str) -> str:
 class RequestChecks:
     """ASGI middleware that checks requests before it calls the application."""
 
-    def __init__(self, app: ASGIApp, hosts: tuple[str, ...]) -> None:
+    def __init__(self, app: ASGIApp, hosts: tuple[str, ...], max_body_bytes: int) -> None:
         self._app = app
+        self._max_body_bytes = max_body_bytes
         self._hosts = tuple(host.lower() for host in hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -89,8 +90,8 @@ class RequestChecks:
                 f"host {host!r} is not allowed: use an IP address, or add it to http.hosts",
             )
         length = headers.get("content-length", "0")
-        if length.isdigit() and int(length) > MAX_BODY_BYTES:
-            raise too_large(MAX_BODY_BYTES)
+        if length.isdigit() and int(length) > self._max_body_bytes:
+            raise too_large(self._max_body_bytes)
 
 
 def check_is_json(request: Request) -> None:

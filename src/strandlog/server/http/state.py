@@ -9,6 +9,7 @@ from typing import TypeVar
 from strandlog.broker.broker import Broker
 from strandlog.broker.metrics import Metrics
 from strandlog.broker.runtime import Work
+from strandlog.config.limits import HTTP_CONCURRENT_READS
 from strandlog.server.background import ServerRuntime
 from strandlog.server.http.api.pipelines import PipelineReports
 from strandlog.server.http.body_limit import BodyLimit
@@ -18,7 +19,6 @@ from strandlog.server.record_io import RecordProducer
 
 T = TypeVar("T")
 
-MAX_READS = 2  # concurrent reads of records
 MAX_TAIL_READS = 1  # one at a time: each thread competes with the event loop for the GIL
 
 
@@ -36,7 +36,7 @@ class HttpState:
         self.began_ms = broker.clock.now_ms()
         self.bodies = BodyLimit(broker.settings)
         # A read may hold many megabytes and keep a CPU busy, so only a few run concurrently.
-        self.reads = asyncio.Semaphore(MAX_READS)
+        self.reads = asyncio.Semaphore(HTTP_CONCURRENT_READS)
         self.tails = asyncio.Semaphore(MAX_TAIL_READS)
         self.live_clients = 0
         self.stopping = asyncio.Event()

@@ -3,11 +3,11 @@
     bytes ─▶ frames ─▶ dispatch ─▶ pending replies ─▶ unsent ─▶ transport, in request order
 
 A reply may be delayed (a long poll, a join, an fsync). Later replies wait for it, because Kafka's
-protocol requires responses in request order. At most `max_inflight` requests are in progress. A
-frame is extracted from the received bytes only when its request is next; the bytes after it stay
-buffered. A complete frame (`_next`) waits while any of these conditions holds:
+protocol requires responses in request order. At most `MAX_REQUESTS_IN_FLIGHT` requests are in
+progress. A frame is extracted from the received bytes only when its request is next; the bytes
+after it stay buffered. A complete frame (`_next`) waits while any of these conditions holds:
 
-    in flight    `max_inflight` requests of this connection are in progress
+    in flight    `MAX_REQUESTS_IN_FLIGHT` requests of this connection are in progress
     peer         the client does not read its responses (`_peer_reads`)
     line         an earlier request of this connection needs several rounds of the event loop, or
                  is a waiting Fetch; clients rely on the order (`hold_line`, `release_line`)
@@ -41,6 +41,7 @@ from typing import Protocol, cast
 from strandlog.broker.context import RequestContext
 from strandlog.broker.metrics import Metrics
 from strandlog.clock import Clock, stopwatch
+from strandlog.config.limits import MAX_REQUESTS_IN_FLIGHT
 from strandlog.errors import DataError
 from strandlog.protocol.kafka.framing import FrameSplitter, compacted
 from strandlog.server.memory import ByteBudget, DecodingGate
@@ -138,7 +139,6 @@ class ConnectionOwner(Protocol):
 
     max_frame_bytes: int
     max_other_frame_bytes: int
-    max_inflight: int
     requests: ByteBudget
     replies: ByteBudget
     decoding: DecodingGate
@@ -260,7 +260,7 @@ class Connection(asyncio.Protocol):
             self._next is not None
             and self._peer_reads
             and not self._line_holds
-            and len(self._replies) < self._owner.max_inflight
+            and len(self._replies) < MAX_REQUESTS_IN_FLIGHT
             and self._fits_gate(self._next)
         )
 
@@ -282,7 +282,7 @@ class Connection(asyncio.Protocol):
     def _begin_or_wait(self) -> None:
         """Start as many requests as possible, and queue for a turn if any are left."""
         if not self._takes_long and self._next is not None and self._owner.turns.may_begin():
-            self._begin(self._owner.max_inflight, LONG_SECONDS)
+            self._begin(MAX_REQUESTS_IN_FLIGHT, LONG_SECONDS)
         self._wait_for_turn()
 
     def _wait_for_turn(self) -> None:
@@ -298,7 +298,7 @@ class Connection(asyncio.Protocol):
 
     def _take_turn(self) -> None:
         self._waits_for_turn = False
-        self._begin(1 if self._takes_long else self._owner.max_inflight, TURN_SECONDS)
+        self._begin(1 if self._takes_long else MAX_REQUESTS_IN_FLIGHT, TURN_SECONDS)
         self._wait_for_turn()
 
     def _begin(self, most: int, seconds: float) -> None:
@@ -321,7 +321,7 @@ class Connection(asyncio.Protocol):
                 self._cut()
             if reply.is_filled and (
                 reply.size_bytes > WRITE_AT_ONCE_BYTES
-                or len(self._replies) == self._owner.max_inflight
+                or len(self._replies) == MAX_REQUESTS_IN_FLIGHT
             ):
                 self._write_ready()  # so that pause_writing stops a client that does not keep up
             if stopwatch() - began > seconds:

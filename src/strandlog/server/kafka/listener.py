@@ -7,6 +7,7 @@ import errno
 import logging
 
 from strandlog.broker.broker import Broker
+from strandlog.config.limits import LARGE_REQUESTS_MAX_BYTES
 from strandlog.config.tables.server import Address
 from strandlog.server.background import ServerRuntime
 from strandlog.server.kafka.connection import Connection
@@ -17,7 +18,6 @@ from strandlog.server.memory import DecodingGate
 logger = logging.getLogger(__name__)
 
 BACKLOG = 1024
-DECODED_TOGETHER_BYTES = 2 * 1024 * 1024  # limit for large requests that are in progress
 
 
 class KafkaListener:
@@ -28,8 +28,6 @@ class KafkaListener:
         broker: Broker,
         runtime: ServerRuntime,
         config: ListenerConfig,
-        *,
-        max_inflight: int = 64,
     ) -> None:
         self._config = config
         self._server: asyncio.Server | None = None
@@ -45,10 +43,9 @@ class KafkaListener:
         self._max_connections = settings.max_connections
         self.max_frame_bytes = settings.socket_request_max_bytes
         self.max_other_frame_bytes = settings.control_request_max_bytes
-        self.max_inflight = max_inflight
         self.requests = runtime.request_bytes
         self.replies = runtime.response_bytes
-        self.decoding = DecodingGate(DECODED_TOGETHER_BYTES)
+        self.decoding = DecodingGate(LARGE_REQUESTS_MAX_BYTES)
         self.turns = runtime.turns
 
     # -- listening -------------------------------------------------------------------------------

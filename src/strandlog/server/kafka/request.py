@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from strandlog.broker.context import RequestContext
 from strandlog.broker.deferred import Deferred
 from strandlog.broker.runtime import Work, yield_control
+from strandlog.config.limits import RESPONSE_MAX_BYTES
 from strandlog.config.setting import Value
 from strandlog.errors import StrandlogError
 from strandlog.protocol.kafka.decoder import ANY_NUMBER, decode_request, decode_request_steps
@@ -30,9 +31,6 @@ NO_FRAME = memoryview(b"")
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
-
-REPLY_MAX_BYTES = 2**31 - 1 - 1024
-MAX_SETTINGS = 1000  # per topic or broker in one request
 
 
 class Request:
@@ -125,7 +123,7 @@ class Request:
         """Send an encoded response."""
         header = self.header
         head = response_header(header.api_key, header.version, header.correlation_id)
-        if sum(map(len, buffers)) > REPLY_MAX_BYTES:
+        if sum(map(len, buffers)) > RESPONSE_MAX_BYTES:
             # The client would read its length as a negative number.
             logger.error(
                 "the response to a %s request from %s is over 2 GB; closing the connection",

@@ -26,6 +26,7 @@ from typing import Literal
 
 from strandlog.broker.broker import Broker
 from strandlog.clock import SystemClock
+from strandlog.config.limits import NODE_MAX_PARTITIONS
 from strandlog.config.tables.broker import BROKER_SETTINGS, broker_settings
 from strandlog.protocol.node import LineSplitter
 from strandlog.server.node.peer import NodePeer
@@ -33,9 +34,6 @@ from strandlog.storage.files import DiskFiles
 
 CHUNK_BYTES = 64 * 1024
 MAINTENANCE_SECONDS = 1.0
-# Each partition costs a folder and two fsyncs; creating more than this could take longer than a
-# peer's timeout of a few seconds.
-MAX_PARTITIONS = 256
 
 
 def run_node(
@@ -60,7 +58,7 @@ def run_node(
 def open_broker(path: str, acks: Literal["1", "all"]) -> Broker:
     """Open the folder with the durability that `acks` requires."""
     durability = "fsync" if acks == "all" else "page_cache"
-    overrides = {"log.durability": durability, "max.partitions.per.topic": MAX_PARTITIONS}
+    overrides = {"log.durability": durability, "max.partitions.per.topic": NODE_MAX_PARTITIONS}
     settings = broker_settings(BROKER_SETTINGS.parse(overrides))
     return Broker(
         os.path.abspath(path), DiskFiles(settings.dir_mode), SystemClock(), uuid.uuid4, settings

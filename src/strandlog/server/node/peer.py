@@ -9,8 +9,8 @@ The state is an ordinary data folder, which every other tool can read.
     fetch_offset       returns 0 if no offset was committed
     send, poll         map each key to a topic with one partition. A key that is not a valid topic
                        name is encoded in hex ("key.h…"), or hashed if it is very long ("key.s…")
-    poll               returns records from each offset, up to `POLL_BYTES` in total; keys that were
-                       never sent to are omitted
+    poll               returns records from each offset, up to `NODE_POLL_MAX_BYTES` in total; keys
+                       without a record are omitted
     commit_offsets     commits for the group "maelstrom"; a commit never moves an offset backwards
 
 The node replies under the name that `init` assigned. Before `init` it already serves requests, and
@@ -37,6 +37,7 @@ from strandlog.broker.fetch import FetchPartition, FetchRequest
 from strandlog.broker.fetched_records import records_of
 from strandlog.broker.groups.requests import CommitRequest
 from strandlog.broker.topics.topic import INTERNAL_TOPICS, PartitionState, check_topic_name
+from strandlog.config.limits import NODE_POLL_MAX_BYTES
 from strandlog.errors import InvalidTopicError, OffsetOutOfRangeError, StrandlogError
 from strandlog.model import (
     Acks,
@@ -50,7 +51,6 @@ from strandlog.protocol import node
 from strandlog.record.builder import build_single
 from strandlog.storage.paths import LOG_SUFFIX, segment_stem
 
-POLL_BYTES = 1024 * 1024
 KAFKA_GROUP = "maelstrom"
 KEY_PREFIX = "key."
 LONGEST_HEX = 240
@@ -163,7 +163,7 @@ class NodePeer:
 
     def _poll(self, request: node.Poll) -> Fields:
         found: Fields = {}
-        left_bytes = POLL_BYTES
+        left_bytes = NODE_POLL_MAX_BYTES
         for key, offset in request.offsets.items():
             topic = topic_of_key(key)
             if not self._broker.has_topic(self._context, topic):

@@ -29,6 +29,13 @@ from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
+from strandlog.config.limits import (
+    HTTP_PIPELINE_ERROR_CHARACTERS,
+    HTTP_PIPELINE_MAX_QUERIES,
+    HTTP_PIPELINE_NAME_CHARACTERS,
+    HTTP_PIPELINE_URL_CHARACTERS,
+    HTTP_PIPELINE_WATERMARK_CHARACTERS,
+)
 from strandlog.errors import StrandlogError
 from strandlog.spark.monitoring.report_address import FindAddress, ReportAddress
 
@@ -45,12 +52,6 @@ LONGEST_PAUSE_SECONDS = 30.0
 RESPONSE_SECONDS = 2.0
 END_SECONDS = 2.0
 MAX_RESPONSE_BYTES = 64 * 1024
-# The broker's limits (server/http/api/pipelines.py).
-MAX_QUERIES = 32
-MAX_NAME_CHARACTERS = 200
-MAX_ERROR_CHARACTERS = 2000
-MAX_WATERMARK_CHARACTERS = 100
-MAX_URL_CHARACTERS = 500
 _SEND_ERRORS = (OSError, HTTPException, StrandlogError, ValueError)
 
 
@@ -64,7 +65,7 @@ class Reporter:
         is_alive: Callable[[], bool] = lambda: True,
     ) -> None:
         """`is_alive` is called before each report; if it returns False, "stopped" is reported."""
-        self._name = name[:MAX_NAME_CHARACTERS]
+        self._name = name[:HTTP_PIPELINE_NAME_CHARACTERS]
         self._find = find
         self._is_alive = is_alive
         self._changed = threading.Condition()  # guards the attributes up to the next comment
@@ -99,7 +100,7 @@ class Reporter:
             if self._is_over:
                 return
             before = self._reports.get(report.name)
-            if before is None and len(self._reports) == MAX_QUERIES:
+            if before is None and len(self._reports) == HTTP_PIPELINE_MAX_QUERIES:
                 return  # the broker accepts no more
             if before is not None and report.name in self._unsent and not report.rows:
                 # An idle batch has no rate, so keep that of the previous, unsent report.
@@ -185,7 +186,9 @@ class Reporter:
             return {
                 "queries": [_query(self._reports[name]) for name in names],
                 "state": self._state,
-                "error": None if self._error is None else self._error[:MAX_ERROR_CHARACTERS],
+                "error": None
+                if self._error is None
+                else self._error[:HTTP_PIPELINE_ERROR_CHARACTERS],
                 "ui_url": _url(self._ui_url),
             }
 
@@ -239,20 +242,22 @@ def _query(report: QueryReport) -> dict[str, Any]:
     rate, watermark = report.rows_per_second, report.watermark
     return {
         **report._asdict(),
-        "name": report.name[:MAX_NAME_CHARACTERS],
+        "name": report.name[:HTTP_PIPELINE_NAME_CHARACTERS],
         # Spark divides by the duration of a batch, which may be 0.
         "rows_per_second": rate if math.isfinite(rate) and rate > 0 else 0.0,
-        "watermark": None if watermark is None else watermark[:MAX_WATERMARK_CHARACTERS],
+        "watermark": None if watermark is None else watermark[:HTTP_PIPELINE_WATERMARK_CHARACTERS],
     }
 
 
 def _url(text: str | None) -> str | None:
-    is_fit = text is not None and text.startswith("http") and len(text) <= MAX_URL_CHARACTERS
+    is_fit = (
+        text is not None and text.startswith("http") and len(text) <= HTTP_PIPELINE_URL_CHARACTERS
+    )
     return text if is_fit else None
 
 
 def _detail(body: bytes) -> str:
     """Return the detail of a problem response, truncated."""
     with contextlib.suppress(ValueError, TypeError, KeyError):
-        return str(json.loads(body)["detail"])[:MAX_NAME_CHARACTERS]
+        return str(json.loads(body)["detail"])[:HTTP_PIPELINE_NAME_CHARACTERS]
     return "no details"

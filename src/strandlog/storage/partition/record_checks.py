@@ -15,6 +15,7 @@ the event loop.
 
 from __future__ import annotations
 
+from strandlog.config.limits import MAX_REPORTED_RECORDS
 from strandlog.config.setting import MAX_LONG
 from strandlog.config.tables.topic import LogSettings
 from strandlog.errors import (
@@ -31,7 +32,6 @@ from strandlog.storage.partition.append_checks import check_crc, out_of_window
 
 QUICK_RECORDS = 1000
 QUICK_BYTES = 64 * 1024  # decompressed
-MOST_BAD_RECORDS = 100  # listed in one error
 
 
 def check_records(
@@ -69,7 +69,7 @@ def _check_keys(tp: TopicPartition, records: list[Record], number: int) -> None:
         raise InvalidRecordError(
             f"{tp} is compacted: every record needs a key, number {keyless[0]} of the "
             f"batch has none",
-            keyless[:MOST_BAD_RECORDS],
+            keyless[:MAX_REPORTED_RECORDS],
         )
 
 

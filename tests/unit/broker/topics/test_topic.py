@@ -6,16 +6,16 @@ import pytest
 
 from strandlog.broker.topics.topic import (
     INTERNAL_TOPICS,
-    MAX_TOPIC_NAME_LENGTH,
     check_partition_count,
     check_topic_name,
     forbid_internal,
 )
+from strandlog.config.limits import MAX_TOPIC_NAME_CHARACTERS
 from strandlog.errors import InvalidPartitionsError, InvalidTopicError
 
 
 @pytest.mark.parametrize(
-    "name", ["a", "a.b", "a_b", "a-b", "A-1", "...", "-", "0", "x" * MAX_TOPIC_NAME_LENGTH]
+    "name", ["a", "a.b", "a_b", "a-b", "A-1", "...", "-", "0", "x" * MAX_TOPIC_NAME_CHARACTERS]
 )
 def test_legal_names(name: str) -> None:
     assert check_topic_name(name) == name

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from tests.support.examples import examples
 from tests.support.kafka_requests import encode, request_bodies
 
+from strandlog.config.limits import MAX_ARRAY_ELEMENTS
 from strandlog.errors import DataError
 from strandlog.protocol.kafka.api import FETCH, PRODUCE
-from strandlog.protocol.kafka.decoder import MAX_ARRAY_LENGTH, decode_request
+from strandlog.protocol.kafka.decoder import decode_request
 from strandlog.server.kafka.handlers import declared_apis
 
 # produce_fetch_server decodes Produce by hand.
@@ -103,9 +104,9 @@ def test_an_unknown_tagged_field_inside_a_structure_is_skipped() -> None:
 
 
 def test_an_array_is_no_longer_than_the_limit() -> None:
-    names = struct.pack(">i", MAX_ARRAY_LENGTH) + bytes(2 * MAX_ARRAY_LENGTH)
-    assert len(decode_request(15, 0, memoryview(names), 0).groups) == MAX_ARRAY_LENGTH
-    names = struct.pack(">i", MAX_ARRAY_LENGTH + 1) + bytes(2 * MAX_ARRAY_LENGTH + 2)
+    names = struct.pack(">i", MAX_ARRAY_ELEMENTS) + bytes(2 * MAX_ARRAY_ELEMENTS)
+    assert len(decode_request(15, 0, memoryview(names), 0).groups) == MAX_ARRAY_ELEMENTS
+    names = struct.pack(">i", MAX_ARRAY_ELEMENTS + 1) + bytes(2 * MAX_ARRAY_ELEMENTS + 2)
     with pytest.raises(DataError, match="too long"):
         decode_request(15, 0, memoryview(names), 0)
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import h11
 import pytest
 
+from strandlog.config.limits import (
+    HTTP_MAX_HEAD_BYTES,
+    HTTP_MAX_HEAD_LINES,
+)
 from strandlog.server.http.parsing import (
-    MAX_HEAD_BYTES,
-    MAX_HEAD_LINES,
     PIECE_BYTES,
     BoundedParser,
 )
@@ -49,7 +51,7 @@ def test_a_head_of_ten_thousand_headers_is_refused_when_it_arrives_whole() -> No
 
 
 def test_a_long_request_line_is_refused_when_it_arrives_whole() -> None:
-    refused(b"GET /" + b"x" * (MAX_HEAD_BYTES + PIECE_BYTES) + b" HTTP/1.1" + END)
+    refused(b"GET /" + b"x" * (HTTP_MAX_HEAD_BYTES + PIECE_BYTES) + b" HTTP/1.1" + END)
 
 
 def test_large_trailers_are_refused_when_they_arrive_whole() -> None:
@@ -68,10 +70,10 @@ def test_a_large_head_behind_another_request_is_refused() -> None:
 
 def test_as_many_headers_as_are_allowed_are_read() -> None:
     parser = BoundedParser()
-    parser.receive_data(head(*(f"X-{number}: y" for number in range(MAX_HEAD_LINES - 2))))
+    parser.receive_data(head(*(f"X-{number}: y" for number in range(HTTP_MAX_HEAD_LINES - 2))))
     request, *_ = events(parser)
     assert isinstance(request, h11.Request)
-    assert len(list(request.headers)) == MAX_HEAD_LINES - 1
+    assert len(list(request.headers)) == HTTP_MAX_HEAD_LINES - 1
 
 
 @pytest.mark.parametrize("step", [1, 7, 100_000])

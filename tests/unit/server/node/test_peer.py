@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strandlog.broker.broker import Broker
+from strandlog.config.limits import NODE_MAX_PARTITIONS
 from strandlog.errors import DiskFullError
 from strandlog.model import TopicPartition
 from strandlog.record.builder import build_single
-from strandlog.server.node.listener import MAX_PARTITIONS, open_broker
+from strandlog.server.node.listener import open_broker
 from strandlog.server.node.peer import NodePeer, topic_of_key
 
 Ask = Callable[..., dict[str, Any]]
@@ -93,9 +94,9 @@ def test_a_topic_grows_with_the_partitions_that_are_written_to(ask: Ask) -> None
     assert ask("partition_info", topic="t", partition=2)["end_offset"] == 2
     assert ask("partition_info", topic="t", partition=3)["end_offset"] == 0
     assert ask("partition_info", topic="t", partition=5)["code"] == 20
-    found = ask("partition_append", topic="t", partition=MAX_PARTITIONS, message="m")
+    found = ask("partition_append", topic="t", partition=NODE_MAX_PARTITIONS, message="m")
     assert (found["type"], found["code"]) == ("error", 12)
-    assert str(MAX_PARTITIONS) in found["text"]
+    assert str(NODE_MAX_PARTITIONS) in found["text"]
 
 
 def test_groups_remember_and_what_is_unknown_is_at_zero(ask: Ask) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from strandlog.broker.metrics import Histogram, table
+from strandlog.config.limits import HTTP_STATUS_MAX_PROBLEMS
 from strandlog.config.origin import DEFAULT, DYNAMIC, Origin, OriginKind
 from strandlog.config.resolve import all_rows
 from strandlog.config.setting import Setting, Value
@@ -15,8 +16,6 @@ from strandlog.server.http.metrics.rates import BrokerRates
 from strandlog.server.http.metrics.snapshot import partition_snapshots
 from strandlog.server.http.routing import ApiRequest, Nothing
 from strandlog.server.http.state import HttpState
-
-MAX_PROBLEMS = 200
 
 
 class Cluster(Struct):
@@ -108,7 +107,7 @@ async def cluster(state: HttpState, request: ApiRequest[Nothing, None]) -> Clust
         *await disk_space(state),
         ready.is_ready,
         ready.reasons,
-        broker.problems[:MAX_PROBLEMS],
+        broker.problems[:HTTP_STATUS_MAX_PROBLEMS],
         state.rates.broker(),
     )
 
@@ -129,7 +128,7 @@ async def describe_broker(state: HttpState, request: ApiRequest[Nothing, None]) 
         latencies,
         _by_name(metrics.request_seconds),
         _by_name(metrics.http_seconds),
-        state.broker.problems[:MAX_PROBLEMS],
+        state.broker.problems[:HTTP_STATUS_MAX_PROBLEMS],
     )
 
 

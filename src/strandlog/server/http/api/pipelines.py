@@ -19,24 +19,32 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from msgspec import Meta, Struct
 
 from strandlog.clock import Clock
+from strandlog.config.limits import (
+    HTTP_MAX_PIPELINES,
+    HTTP_PIPELINE_ERROR_CHARACTERS,
+    HTTP_PIPELINE_MAX_POINTS,
+    HTTP_PIPELINE_MAX_QUERIES,
+    HTTP_PIPELINE_NAME_CHARACTERS,
+    HTTP_PIPELINE_URL_CHARACTERS,
+    HTTP_PIPELINE_WATERMARK_CHARACTERS,
+)
 from strandlog.server.http.problems import HttpError, bad_request
 from strandlog.server.http.routing import ApiRequest, Nothing
 
 if TYPE_CHECKING:
     from strandlog.server.http.state import HttpState
 
-MAX_PIPELINES = 64
-MAX_QUERIES = 32
-MAX_POINTS = 240
-MAX_NAME_CHARACTERS = 200
 SILENT_AFTER_MS = 30_000
 FORGOTTEN_AFTER_MS = 10 * 60_000
 
-Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME_CHARACTERS)]
-Words = Annotated[str, Meta(max_length=2000)]
+Name = Annotated[str, Meta(min_length=1, max_length=HTTP_PIPELINE_NAME_CHARACTERS)]
+ErrorText = Annotated[str, Meta(max_length=HTTP_PIPELINE_ERROR_CHARACTERS)]
 Figure = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Rate = Annotated[float, Meta(ge=0, le=1e18)]
-Address = Annotated[str, Meta(max_length=500, pattern="^https?://[^\\s]+$")]
+Address = Annotated[
+    str, Meta(max_length=HTTP_PIPELINE_URL_CHARACTERS, pattern="^https?://[^\\s]+$")
+]
+Watermark = Annotated[str, Meta(max_length=HTTP_PIPELINE_WATERMARK_CHARACTERS)]
 State = Literal["running", "stopped", "failed"]
 PipelineState = Literal["running", "silent", "stopped", "failed"]
 
@@ -52,15 +60,15 @@ class QueryProgress(Struct, forbid_unknown_fields=True):
     lag: Figure | None = None
     state_rows: Figure = 0
     late_rows: Figure = 0
-    watermark: Annotated[str, Meta(max_length=100)] | None = None
+    watermark: Watermark | None = None
 
 
 class PipelineProgress(Struct, forbid_unknown_fields=True):
     """A progress report; `ui_url` is the address of the Spark UI."""
 
-    queries: Annotated[list[QueryProgress], Meta(max_length=MAX_QUERIES)] = []
+    queries: Annotated[list[QueryProgress], Meta(max_length=HTTP_PIPELINE_MAX_QUERIES)] = []
     state: State = "running"
-    error: Words | None = None
+    error: ErrorText | None = None
     ui_url: Address | None = None
 
 
@@ -95,7 +103,9 @@ class PipelineStatus(Struct):
 @dataclass(slots=True)
 class _Query:
     last: QueryProgress
-    points: deque[ProgressPoint] = field(default_factory=lambda: deque(maxlen=MAX_POINTS))
+    points: deque[ProgressPoint] = field(
+        default_factory=lambda: deque(maxlen=HTTP_PIPELINE_MAX_POINTS)
+    )
 
 
 @dataclass(slots=True)
@@ -119,14 +129,14 @@ class PipelineReports:
         self._forget_old(now_ms)
         found = self._pipelines.pop(name, None)
         if found is None:
-            if len(self._pipelines) == MAX_PIPELINES:
+            if len(self._pipelines) == HTTP_MAX_PIPELINES:
                 del self._pipelines[next(iter(self._pipelines))]
             found = _Pipeline(now_ms, now_ms, progress)
         self._pipelines[name] = found  # keeps the pipelines ordered by their last report
         found.last_seen_ms, found.last = now_ms, progress
         for each in progress.queries:
             query = found.queries.pop(each.name, None) or _Query(each)
-            if len(found.queries) == MAX_QUERIES:
+            if len(found.queries) == HTTP_PIPELINE_MAX_QUERIES:
                 del found.queries[next(iter(found.queries))]
             found.queries[each.name] = query
             query.last = each
@@ -175,8 +185,10 @@ class PipelineList(Struct):
 
 async def report_progress(state: HttpState, request: ApiRequest[Nothing, PipelineProgress]) -> None:
     name = request.path["name"]
-    if len(name) > MAX_NAME_CHARACTERS:
-        raise bad_request(f"the name of a pipeline has at most {MAX_NAME_CHARACTERS} characters")
+    if len(name) > HTTP_PIPELINE_NAME_CHARACTERS:
+        raise bad_request(
+            f"the name of a pipeline has at most {HTTP_PIPELINE_NAME_CHARACTERS} characters"
+        )
     state.pipelines.report(name, request.body)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from strandlog.server.http.api import cluster, groups, pipelines, topics
-from strandlog.server.http.body_limit import MAX_BODY_BYTES
 from strandlog.server.http.records import produce, read
 from strandlog.server.http.routing import ApiRoute
 
@@ -29,7 +28,7 @@ ROUTES: tuple[ApiRoute, ...] = (
              "Read or search records", read.RecordsPage, query=read.RecordsQuery, is_large=True),
     ApiRoute("POST", "/topics/{topic}/records", produce.produce,
              "Produce records", produce.ProduceResponse, body=produce.ProduceRequest,
-             most_body_bytes=MAX_BODY_BYTES),
+             carries_records=True),
     ApiRoute("GET", "/groups", groups.list_groups,
              "List groups with their lag", groups.GroupList, is_large=True),
     ApiRoute("GET", "/groups/{group}", groups.describe_group,

@@ -19,6 +19,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from strandlog.config.limits import HTTP_PATH_MAX_STEPS
 from strandlog.model import Record
 from strandlog.server.http.problems import bad_request
 from strandlog.server.http.records.payload import parsed
@@ -26,7 +27,6 @@ from strandlog.server.http.records.payload import parsed
 Step = str | int
 Test = Callable[[Record], bool]
 _STEP = re.compile(r"""\.?([^.\[\]'"]+)|\[(\d{1,9})\]|\['([^']*)'\]|\["([^"]*)"\]""")
-MAX_STEPS = 50
 
 
 def parse_path(text: str) -> list[Step]:
@@ -36,7 +36,7 @@ def parse_path(text: str) -> list[Step]:
     position = 0
     while position < len(rest):
         match = _STEP.match(rest, position)
-        if match is None or len(steps) == MAX_STEPS:
+        if match is None or len(steps) == HTTP_PATH_MAX_STEPS:
             raise bad_request(f"invalid path {text!r}: expected one such as $.order.lines[0].price")
         name, number, single, double = match.groups()
         steps.append(int(number) if number is not None else name or single or double or "")

@@ -2,9 +2,9 @@
 
 Responses: a value is returned as `json` (an object or a list, byte for byte) if possible, otherwise
 as `text`, otherwise as `base64`; null stays null. A value over the limit is truncated and flagged.
-Truncated JSON is returned as text, and so is JSON larger than `MAX_JSON_BYTES`, because parsing
-holds the GIL. The format `plain` returns all JSON as text, for browsers, which lose the precision
-of large numbers.
+Truncated JSON is returned as text, and so is JSON larger than `HTTP_JSON_VALUE_BYTES`, because
+parsing holds the GIL. The format `plain` returns all JSON as text, for browsers, which lose the
+precision of large numbers.
 
 Requests: a value is given as one of `value` (text), `value_json` (stored byte for byte) and
 `value_base64`. It is null if none of them is given, or if `value` is null. Keys work the same way.
@@ -19,13 +19,15 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from strandlog.broker.fetched_records import size_of
+from strandlog.config.limits import (
+    HTTP_JSON_VALUE_BYTES,
+    HTTP_PARSED_VALUE_BYTES,
+    HTTP_PARSED_VALUE_ITEMS,
+)
 from strandlog.model import Headers, Record
 from strandlog.server.http.problems import bad_request
 
 PayloadFormat = Literal["auto", "plain", "text", "base64"]
-MAX_JSON_BYTES = 1024 * 1024  # larger values are returned as text
-MAX_PARSED_BYTES = 8 * 1024 * 1024
-MAX_PARSED_ITEMS = 50_000
 MAX_SPACES = 1024  # leading whitespace skipped when detecting JSON
 _JSON_STARTS = (b"{", b"[")
 _ITEM_MARKS = (b",", b"[", b"{")
@@ -114,7 +116,7 @@ def payload(data: bytes | None, form: PayloadFormat, limit_bytes: int) -> Payloa
 
 def is_json(data: bytes) -> bool:
     """Return whether the bytes are a JSON object or array, without creating Python objects."""
-    if len(data) > MAX_JSON_BYTES or not _may_be_json(data):
+    if len(data) > HTTP_JSON_VALUE_BYTES or not _may_be_json(data):
         return False
     try:
         msgspec.json.decode(data, type=Raw)
@@ -131,7 +133,10 @@ def parsed(data: bytes) -> object:
     """
     if not _may_be_json(data):
         return UNSET
-    if len(data) > MAX_PARSED_BYTES or sum(map(data.count, _ITEM_MARKS)) > MAX_PARSED_ITEMS:
+    if (
+        len(data) > HTTP_PARSED_VALUE_BYTES
+        or sum(map(data.count, _ITEM_MARKS)) > HTTP_PARSED_VALUE_ITEMS
+    ):
         raise TooLargeToParseError
     try:
         document: object = msgspec.json.decode(data)

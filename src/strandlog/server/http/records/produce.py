@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
+from strandlog.config.limits import HTTP_PRODUCE_MAX_RECORDS
 from strandlog.model import Acks
 from strandlog.server.http.records.payload import NewHeader, header_pairs, taken
 from strandlog.server.http.routing import ApiRequest, Nothing
@@ -16,7 +17,6 @@ from strandlog.server.record_io import (
     NewRecord,
 )
 
-MAX_RECORDS = 10_000
 ACKS = {"none": Acks.NONE, "leader": Acks.LEADER, "all": Acks.ALL}
 LAST_MS = 253_402_300_799_999  # the end of the year 9999
 
@@ -38,7 +38,7 @@ class ProduceRequest(Struct, forbid_unknown_fields=True):
     """Records to produce. The response is sent after the fsync (`acks` all), after the write
     (leader), or without waiting (none). If no partition is given, the key determines it."""
 
-    records: Annotated[list[ProduceRecord], Meta(min_length=1, max_length=MAX_RECORDS)]
+    records: Annotated[list[ProduceRecord], Meta(min_length=1, max_length=HTTP_PRODUCE_MAX_RECORDS)]
     partition: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
     acks: Literal["none", "leader", "all"] = "all"
 

@@ -25,14 +25,19 @@ from strandlog.broker.context import RequestContext
 from strandlog.broker.offset_lookup import NOT_FOUND
 from strandlog.broker.topics.topic import PartitionState
 from strandlog.clock import stopwatch
+from strandlog.config.limits import (
+    HTTP_PAGE_MAX_BYTES,
+    HTTP_PAGE_MAX_PROBLEMS,
+    HTTP_PAGE_MAX_RECORDS,
+    HTTP_PARSED_VALUE_BYTES,
+    HTTP_PARSED_VALUE_ITEMS,
+)
 from strandlog.errors import CorruptSegmentError, OffsetOutOfRangeError
 from strandlog.model import IsolationLevel, Record, TopicPartition
 from strandlog.server.background import as_future
 from strandlog.server.http.problems import bad_request
 from strandlog.server.http.records.filter import RecordFilter, Test
 from strandlog.server.http.records.payload import (
-    MAX_PARSED_BYTES,
-    MAX_PARSED_ITEMS,
     JsonRecord,
     PayloadFormat,
     json_records,
@@ -42,9 +47,6 @@ from strandlog.server.http.routing import ApiRequest
 from strandlog.server.http.state import HttpState
 from strandlog.server.record_io import fetch
 
-MAX_RECORDS = 1000
-MAX_PROBLEMS = 100
-MAX_PAGE_BYTES = 16 * 1024 * 1024  # size of keys, values and headers as JSON
 PIECE_BYTES = 256 * 1024
 LEAST_PIECE_BYTES = 16 * 1024
 MIB = 1024 * 1024
@@ -61,8 +63,8 @@ class RecordsQuery(RecordFilter, forbid_unknown_fields=True):
     cursor: str | None = None
     offset: Offset | None = None
     time_ms: Offset | None = None
-    last: Annotated[int, Meta(ge=1, le=MAX_RECORDS)] | None = None
-    limit: Annotated[int, Meta(ge=1, le=MAX_RECORDS)] = 100
+    last: Annotated[int, Meta(ge=1, le=HTTP_PAGE_MAX_RECORDS)] | None = None
+    limit: Annotated[int, Meta(ge=1, le=HTTP_PAGE_MAX_RECORDS)] = 100
     committed: bool = False
     format: PayloadFormat = "auto"
     max_value_bytes: Annotated[int, Meta(ge=1, le=8 * MIB)] = 64 * 1024
@@ -192,7 +194,7 @@ class _PageReader:
     def _wanted(self, count: int) -> int:
         """Return how many records to take from the next partition."""
         if self._query.last is not None:
-            return MAX_RECORDS
+            return HTTP_PAGE_MAX_RECORDS
         left = self._query.limit - len(self._passed)
         return min(left, math.ceil(self._query.limit / count)) if left > 0 else 0
 
@@ -242,14 +244,15 @@ class _PageReader:
             self._scanned_records,
             self._scanned_bytes,
             round((stopwatch() - self._began) * 1000, 1),
-            self._problems[:MAX_PROBLEMS],
+            self._problems[:HTTP_PAGE_MAX_PROBLEMS],
         )
 
 
 def _not_searched(tp: TopicPartition, offsets: list[int]) -> str:
     return (
         f"{tp}: {len(offsets)} values from offset {offsets[0]} on were not searched: `path` "
-        f"looks into values of up to {MAX_PARSED_BYTES} bytes and {MAX_PARSED_ITEMS} items"
+        f"applies to values of up to {HTTP_PARSED_VALUE_BYTES} bytes and "
+        f"{HTTP_PARSED_VALUE_ITEMS} items"
     )
 
 
@@ -257,4 +260,4 @@ def _rendered(records: list[Record], query: RecordsQuery) -> list[JsonRecord]:
     records.sort(key=lambda record: (record.timestamp, record.partition, record.offset))
     if query.last is not None:
         records = records[-query.last :]
-    return json_records(records, query.format, query.max_value_bytes, MAX_PAGE_BYTES)
+    return json_records(records, query.format, query.max_value_bytes, HTTP_PAGE_MAX_BYTES)

@@ -31,6 +31,7 @@ from strandlog.broker.runtime import Work, yield_control
 from strandlog.broker.topics.dynamic_settings import DynamicSettings
 from strandlog.broker.topics.dynamic_settings import Layer as DynamicLayer
 from strandlog.broker.topics.topic import Topic
+from strandlog.config.limits import MAX_RESOURCE_SETTINGS
 from strandlog.config.setting import MAX_INT, Setting, SettingTable, Value
 from strandlog.config.tables.broker import BROKER_SETTINGS
 from strandlog.config.tables.groups import GROUP_SETTINGS
@@ -55,7 +56,7 @@ from strandlog.server.kafka.api import (
     TOPIC,
     kafka_api,
 )
-from strandlog.server.kafka.request import MAX_SETTINGS, Request
+from strandlog.server.kafka.request import Request
 
 RESOURCE_TOPIC, RESOURCE_BROKER, RESOURCE_LOGGER, CLIENT_METRICS, RESOURCE_GROUP = 2, 4, 8, 16, 32
 SOURCE_TOPIC, SOURCE_STATIC_BROKER, SOURCE_DEFAULT = 1, 4, 5
@@ -319,8 +320,8 @@ def _reply_altered(
 
 
 def _check_rows(resource: Any) -> None:
-    if len(resource.configs) > MAX_SETTINGS:
-        raise TooManySettingsError(len(resource.configs), MAX_SETTINGS)
+    if len(resource.configs) > MAX_RESOURCE_SETTINGS:
+        raise TooManySettingsError(len(resource.configs), MAX_RESOURCE_SETTINGS)
     twice = [name for name, n in Counter(row.name for row in resource.configs).items() if n > 1]
     if twice:
         raise InvalidRequestError(f"{twice[0]!r} is given more than once")

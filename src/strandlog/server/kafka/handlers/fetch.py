@@ -19,6 +19,7 @@ from strandlog.broker.fetch import (
     FetchResult,
 )
 from strandlog.broker.runtime import Work, yield_control
+from strandlog.config.limits import FETCH_MAX_WAIT_MS
 from strandlog.errors import (
     StrandlogError,
     TopicNotFoundError,
@@ -39,9 +40,6 @@ from strandlog.server.kafka.api import (
 )
 from strandlog.server.kafka.request import Request, breathing
 
-# The maximum wait of a Fetch. Its connection is not read while it waits, so the server only notices
-# a disconnected client when it writes the response. Consumers fetch again after an empty response.
-LONGEST_POLL_MS = 60_000
 NO_SESSION, NEW_SESSION = -1, 0
 FULL_FETCHES = (NO_SESSION, NEW_SESSION)
 FETCH_SESSION_NOT_FOUND = 70
@@ -75,7 +73,7 @@ def fetch(broker: Broker, request: Request) -> Work[None]:
             list(asked.values()),
             body.min_bytes,
             min(body.max_bytes, broker.settings.fetch_max_bytes),
-            broker.clock.monotonic_ms() + min(_ms(body.max_wait), LONGEST_POLL_MS),
+            broker.clock.monotonic_ms() + min(_ms(body.max_wait), FETCH_MAX_WAIT_MS),
             IsolationLevel.READ_COMMITTED if is_committed else IsolationLevel.READ_UNCOMMITTED,
         ),
     )

@@ -15,6 +15,7 @@ from strandlog.broker.broker import Broker
 from strandlog.broker.deferred import Deferred, gather
 from strandlog.broker.groups.requests import CommitRequest
 from strandlog.broker.runtime import Work, yield_control
+from strandlog.config.limits import OFFSET_FETCH_MAX_ROWS
 from strandlog.errors import (
     GroupMetadataTooLargeError,
     StrandlogError,
@@ -29,7 +30,6 @@ TOPIC_IDS_FROM = 10
 COMMITTED_TOGETHER = 500
 NO_TOPIC_ID = UUID(int=0)
 NO_OFFSET = OffsetAndMetadata(-1, -1, "")
-FETCHED_MAX_ROWS = 100_000  # once exceeded, further groups of the same OffsetFetch get an error
 
 
 Found = Mapping[TopicPartition, OffsetAndMetadata | StrandlogError | None]
@@ -153,7 +153,7 @@ def offset_fetch(broker: Broker, request: Request) -> Work[None]:
     if request.version >= MANY_GROUPS_FROM:
         # Duplicate groups are dropped: repeating all offsets of a group would be a huge response.
         rows: list[dict[str, Any]] = []
-        left_rows = FETCHED_MAX_ROWS
+        left_rows = OFFSET_FETCH_MAX_ROWS
         for group in {group.group_id: group for group in body.groups}.values():
             if left_rows <= 0:
                 code = GroupMetadataTooLargeError.kafka_code

@@ -15,6 +15,7 @@ from strandlog.broker.groups.requests import (
     SyncResult,
 )
 from strandlog.broker.runtime import Work, yield_control
+from strandlog.config.limits import DESCRIBE_GROUPS_MAX_BYTES
 from strandlog.errors import (
     GroupMetadataTooLargeError,
     GroupNotFoundError,
@@ -35,7 +36,6 @@ ALL_OPERATIONS_ON_GROUP = (
 )
 
 
-DESCRIBED_MAX_BYTES = 16 * 1024 * 1024  # limit for the members in one DescribeGroups response
 MEMBER_ROW_BYTES = 100
 
 
@@ -212,7 +212,7 @@ def describe_groups(broker: Broker, request: Request) -> Work[None]:
     """Describe each group once. A group that does not fit into the response gets an error; the
     client can describe it in a separate request."""
     body = yield from _reading(broker, request)
-    left_bytes = DESCRIBED_MAX_BYTES
+    left_bytes = DESCRIBE_GROUPS_MAX_BYTES
     rows = []
     for name in dict.fromkeys(body.groups):
         row = _described(broker, request, name, left_bytes)
@@ -231,7 +231,7 @@ def _member_row_bytes(row: dict[str, Any]) -> int:
 def _described(broker: Broker, request: Request, name: str, left_bytes: int) -> dict[str, Any]:
     try:
         group = broker.describe_group(request.context, name)
-        if group.size_bytes > left_bytes and left_bytes < DESCRIBED_MAX_BYTES:
+        if group.size_bytes > left_bytes and left_bytes < DESCRIBE_GROUPS_MAX_BYTES:
             raise GroupMetadataTooLargeError(f"group {name!r} does not fit into the response")
     except GroupNotFoundError as error:
         # Older versions report a missing group as dead, without an error.

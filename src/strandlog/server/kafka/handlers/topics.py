@@ -21,6 +21,7 @@ from strandlog.broker.broker import Broker
 from strandlog.broker.deferred import Deferred, gather
 from strandlog.broker.runtime import Work, yield_control
 from strandlog.broker.topics.topic import Topic, check_partition_count, forbid_internal
+from strandlog.config.limits import MAX_RESOURCE_SETTINGS
 from strandlog.errors import (
     InvalidPartitionsError,
     InvalidReplicaAssignmentError,
@@ -46,7 +47,7 @@ from strandlog.server.kafka.api import (
     kafka_api,
 )
 from strandlog.server.kafka.handlers.configs import topic_rows
-from strandlog.server.kafka.request import MAX_SETTINGS, Request, asked_once
+from strandlog.server.kafka.request import Request, asked_once
 
 BROKER_DEFAULT = -1
 SETTINGS_FROM = 5  # from this version on, CreateTopics returns the settings of the topic
@@ -139,8 +140,8 @@ def create_topics(broker: Broker, request: Request) -> Work[None]:
 def _create(broker: Broker, request: Request, wanted: Any, validate_only: bool) -> Change:
     context = request.context
     check_partition_count(len(wanted.assignments) or 1, broker.settings.max_partitions_per_topic)
-    if len(wanted.configs) > MAX_SETTINGS:
-        raise TooManySettingsError(len(wanted.configs), MAX_SETTINGS)
+    if len(wanted.configs) > MAX_RESOURCE_SETTINGS:
+        raise TooManySettingsError(len(wanted.configs), MAX_RESOURCE_SETTINGS)
     count = _partition_count(wanted, broker.settings.num_partitions)
     config = {}
     for row in wanted.configs:

@@ -1,0 +1,363 @@
+"""Fixed limits that a client can notice: it gets an error, a shorter response, or has to wait.
+
+A limit that an operator could want to change is a setting (`config/tables`). The ones here are
+fixed, because a larger value would only cost memory or time and no client needs one, or because a
+file format or protocol defines them:
+
+    NAME = _limit(value, "what is limited", above="what happens above it", why="why it is fixed")
+
+`FIXED_LIMITS` has all of them, and the reference page of the settings lists them. Sizes of chunks,
+intervals and thresholds that only affect speed stay in the module that uses them.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+KIB = 1024
+MIB = 1024 * KIB
+
+
+class FixedLimit(NamedTuple):
+    """What is limited, what happens above the limit, and why it is not a setting."""
+
+    value: int
+    meaning: str
+    above: str
+    why: str
+
+
+FIXED_LIMITS: list[FixedLimit] = []
+
+
+def _limit(value: int, meaning: str, *, above: str, why: str) -> int:
+    FIXED_LIMITS.append(FixedLimit(value, meaning, above, why))
+    return value
+
+
+# -- records, topics and groups --------------------------------------------------------------------
+
+MAX_RECORD_HEADERS = _limit(
+    100_000,
+    "headers of a record",
+    above="an error; a stored record with more is reported as corrupt",
+    why="a header of 2 bytes in a batch takes hundreds in memory",
+)
+MAX_BATCH_HEADERS = _limit(
+    4_000_000,
+    "headers of a batch whose records are decoded all at once",
+    above="the batch is reported as corrupt",
+    why="a header of 2 bytes in a batch takes hundreds in memory",
+)
+MAX_REPORTED_RECORDS = _limit(
+    100,
+    "invalid records that one error lists",
+    above="further ones are not listed",
+    why="the first ones are enough to find the cause",
+)
+MAX_TOPIC_NAME_CHARACTERS = _limit(
+    249,
+    "characters of a topic name",
+    above="an error",
+    why="Kafka's limit; leaves room for a partition number and a suffix in a file name",
+)
+MAX_GROUP_NAME_CHARACTERS = _limit(
+    255,
+    "characters of a group name",
+    above="an error",
+    why="names are keys in memory and in the log",
+)
+MAX_MEMBER_ASSIGNORS = _limit(
+    100,
+    "assignors that a group member supports",
+    above="an error",
+    why="clients list one to three",
+)
+
+# -- Kafka -----------------------------------------------------------------------------------------
+
+MAX_STRING_BYTES = _limit(
+    32_767,
+    "Kafka: bytes of a string",
+    above="the connection is closed",
+    why="the protocol's int16 length; compact strings have the same limit",
+)
+MAX_TAGGED_FIELDS = _limit(
+    100,
+    "Kafka: tagged fields of a structure",
+    above="the connection is closed",
+    why="no structure in Kafka has more than nine",
+)
+MAX_ARRAY_ELEMENTS = _limit(
+    1_000_000,
+    "Kafka: elements of an array in a request",
+    above="the connection is closed",
+    why="an element of 2 bytes in a request takes hundreds in memory",
+)
+MAX_REQUESTS_IN_FLIGHT = _limit(
+    64,
+    "Kafka: requests in progress on a connection",
+    above="the broker stops reading from the connection",
+    why="clients default to 5",
+)
+LARGE_REQUESTS_MAX_BYTES = _limit(
+    2 * MIB,
+    "Kafka: requests of at least 32 KiB, except Produce, that are decoded at the same time",
+    above="the request waits",
+    why="a decoded request takes tens of times its size",
+)
+FETCH_MAX_WAIT_MS = _limit(
+    60_000,
+    "Kafka: time that a Fetch waits for records",
+    above="an empty response; the consumer fetches again",
+    why="the broker notices that a client has disconnected only when it responds",
+)
+MAX_WAITING_PARTITIONS = _limit(
+    100_000,
+    "Kafka: partitions of all waiting fetches that have more than 32 each",
+    above="a large Fetch gets its response without waiting",
+    why="memory and time for each append",
+)
+MAX_RESOURCE_SETTINGS = _limit(
+    1000,
+    "Kafka: settings of one topic or broker in a request",
+    above="an error",
+    why="there are fewer settings",
+)
+DESCRIBE_GROUPS_MAX_BYTES = _limit(
+    16 * MIB,
+    "Kafka: members in a DescribeGroups response",
+    above="an error for each further group",
+    why="the client can describe the group in a separate request",
+)
+OFFSET_FETCH_MAX_ROWS = _limit(
+    100_000,
+    "Kafka: offsets in an OffsetFetch response",
+    above="an error for each further group",
+    why="the client can describe the group in a separate request",
+)
+RESPONSE_MAX_BYTES = _limit(
+    2**31 - 1 - KIB,
+    "Kafka: a response",
+    above="the connection is closed",
+    why="the protocol's int32 length",
+)
+
+# -- gRPC ------------------------------------------------------------------------------------------
+
+GRPC_SMALL_REQUEST_BYTES = _limit(
+    64 * KIB,
+    "gRPC: a request other than Produce",
+    above="RESOURCE_EXHAUSTED",
+    why="such a request carries names and numbers",
+)
+GRPC_MAX_METADATA_BYTES = _limit(
+    16 * KIB,
+    "gRPC: metadata of a call",
+    above="the call is rejected",
+    why="no method uses metadata",
+)
+GRPC_CONSUME_MESSAGE_BYTES = _limit(
+    MIB,
+    "gRPC: records in a message of Consume, unless a single record is larger",
+    above="more messages",
+    why="a larger message is not faster",
+)
+GRPC_HANDSHAKE_TIMEOUT_MS = _limit(
+    10_000,
+    "gRPC: time for the HTTP/2 handshake",
+    above="the connection is closed",
+    why="local and remote clients need milliseconds",
+)
+GRPC_MAX_NAME_BYTES = _limit(
+    KIB,
+    "gRPC: a health or reflection request",
+    above="RESOURCE_EXHAUSTED",
+    why="it carries one name",
+)
+GRPC_REFLECTION_STREAMS = _limit(
+    4,
+    "gRPC: reflection streams with a request in progress",
+    above="further ones wait",
+    why="developers use reflection, programs do not",
+)
+
+# -- HTTP ------------------------------------------------------------------------------------------
+
+HTTP_MAX_HEAD_BYTES = _limit(
+    16 * KIB,
+    "HTTP: request line and headers",
+    above="400",
+    why="browsers send less",
+)
+HTTP_MAX_HEAD_LINES = _limit(
+    100,
+    "HTTP: lines of the request line and headers",
+    above="400",
+    why="browsers send about twenty",
+)
+HTTP_SMALL_BODY_BYTES = _limit(
+    256 * KIB,
+    "HTTP: body of a request that carries no records",
+    above="413",
+    why="such a request carries names and settings",
+)
+HTTP_HEALTH_CONNECTIONS = _limit(
+    32,
+    "HTTP: connections above http.max.connections, for health checks only",
+    above="further ones are closed",
+    why="a supervisor and a load balancer need one each",
+)
+HTTP_STALL_SECONDS = _limit(
+    15,
+    "HTTP: time until the client's kernel acknowledges sent data",
+    above="the connection is closed",
+    why="a kernel that is alive acknowledges within milliseconds",
+)
+HTTP_PRODUCE_MAX_RECORDS = _limit(
+    10_000,
+    "HTTP: records of one request to produce",
+    above="422",
+    why="the OpenAPI document lists it",
+)
+HTTP_PAGE_MAX_RECORDS = _limit(
+    1000,
+    "HTTP: records of one page",
+    above="422",
+    why="pages follow each other by cursor",
+)
+HTTP_PAGE_MAX_BYTES = _limit(
+    16 * MIB,
+    "HTTP: keys, values and headers of one page, as JSON",
+    above="values are truncated",
+    why="pages follow each other by cursor",
+)
+HTTP_PAGE_MAX_PROBLEMS = _limit(
+    100,
+    "HTTP: problems that one page lists",
+    above="further ones are not listed",
+    why="the first ones are enough",
+)
+HTTP_JSON_VALUE_BYTES = _limit(
+    MIB,
+    "HTTP: a value that is returned as JSON",
+    above="it is returned as text",
+    why="parsing a larger value takes too long",
+)
+HTTP_PARSED_VALUE_BYTES = _limit(
+    8 * MIB,
+    "HTTP: a value in which a search looks up a path",
+    above="the page reports that the value was not searched",
+    why="parsing a larger value takes too long",
+)
+HTTP_PARSED_VALUE_ITEMS = _limit(
+    50_000,
+    "HTTP: JSON items of such a value",
+    above="the page reports that the value was not searched",
+    why="parsing a larger value takes too long",
+)
+HTTP_PATH_MAX_STEPS = _limit(
+    50,
+    "HTTP: steps of a path in a search",
+    above="400",
+    why="values are not nested as deeply",
+)
+HTTP_CONCURRENT_READS = _limit(
+    2,
+    "HTTP: pages that are read at the same time",
+    above="a request waits",
+    why="each read competes with the event loop for a CPU",
+)
+HTTP_LIVE_MAX_GROUPS = _limit(
+    200,
+    "HTTP: groups in a lag event",
+    above="groups with less lag are left out",
+    why="the size of an event",
+)
+HTTP_STATUS_MAX_PROBLEMS = _limit(
+    200,
+    "HTTP: problems that the status of the broker lists",
+    above="further ones are not listed",
+    why="the first ones are enough",
+)
+HTTP_READY_MAX_REASONS = _limit(
+    20,
+    "HTTP: failed partitions that /readyz lists",
+    above="further ones are not listed",
+    why="the first ones are enough",
+)
+HTTP_MAX_PIPELINES = _limit(
+    64,
+    "HTTP: pipelines that report their progress",
+    above="the pipeline with the oldest report is removed",
+    why="the reports are in memory, and any client can send them",
+)
+HTTP_PIPELINE_MAX_QUERIES = _limit(
+    32,
+    "HTTP: queries of a pipeline",
+    above="422 in one report; otherwise the oldest query is removed",
+    why="the reports are in memory, and any client can send them",
+)
+HTTP_PIPELINE_MAX_POINTS = _limit(
+    240,
+    "HTTP: progress reports kept of a query",
+    above="the oldest is removed",
+    why="the reports are in memory, and any client can send them",
+)
+HTTP_PIPELINE_NAME_CHARACTERS = _limit(
+    200,
+    "HTTP: characters of the name of a pipeline or query",
+    above="400 or 422",
+    why="the reports are in memory, and any client can send them",
+)
+HTTP_PIPELINE_ERROR_CHARACTERS = _limit(
+    2000,
+    "HTTP: characters of the error of a pipeline",
+    above="422; strandlog's reporter truncates it",
+    why="the reports are in memory, and any client can send them",
+)
+HTTP_PIPELINE_URL_CHARACTERS = _limit(
+    500,
+    "HTTP: characters of the address of a pipeline's Spark UI",
+    above="422; strandlog's reporter truncates it",
+    why="the reports are in memory, and any client can send them",
+)
+HTTP_PIPELINE_WATERMARK_CHARACTERS = _limit(
+    100,
+    "HTTP: characters of the watermark of a query",
+    above="422; strandlog's reporter truncates it",
+    why="the reports are in memory, and any client can send them",
+)
+
+# -- JSON-lines node -------------------------------------------------------------------------------
+
+NODE_MAX_LINE_BYTES = _limit(
+    8 * MIB,
+    "node: a line",
+    above="an error",
+    why="memory",
+)
+NODE_MAX_DEPTH = _limit(
+    100,
+    "node: levels of nesting in a message",
+    above="an error",
+    why="the stack of Python's JSON encoder",
+)
+NODE_MAX_PARTITIONS = _limit(
+    256,
+    "node: partitions of a topic; an append creates them",
+    above="an error",
+    why="each partition costs a folder and two fsyncs; more could exceed the peer's timeout",
+)
+NODE_POLL_MAX_BYTES = _limit(
+    MIB,
+    "node: messages in a reply to poll",
+    above="the next poll returns the rest",
+    why="memory",
+)
+NODE_MAX_ERROR_CHARACTERS = _limit(
+    500,
+    "node: the text of an error",
+    above="it is truncated",
+    why="a reply must not repeat a large request",
+)

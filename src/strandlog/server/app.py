@@ -6,8 +6,8 @@
              for the threads, close the folder cleanly
 
 One event loop owns the broker: handlers, timers and all decisions run in it, one at a time. Only
-blocking calls run elsewhere: flush plans in flush threads, the blocking steps of maintenance and
-topic changes in the threads of `ServerRuntime`. `loop_monitor` measures how late the loop is.
+blocking calls run elsewhere, in the threads of `background.py`. `loop_monitor` measures how late
+the loop is.
 
 If one of these tasks fails because of a bug, the server reports it and shuts down (`crash`): a
 broker that accepts requests but no longer flushes or cleans would be worse than no broker.
@@ -24,18 +24,16 @@ import signal
 import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
 from strandlog.broker.broker import Broker
-from strandlog.broker.runtime import FlushJob
 from strandlog.clock import SystemClock, stopwatch
 from strandlog.config.resolve import ResolvedSetting
 from strandlog.config.tables.broker import BrokerSettings, broker_settings
 from strandlog.config.tables.server import PLAINTEXT
-from strandlog.errors import ServerCrashError, StorageError
-from strandlog.server.background import ServerRuntime
+from strandlog.errors import ServerCrashError
+from strandlog.server.background import BrokerDriver, ServerRuntime
 from strandlog.server.kafka.api import warm_up
 from strandlog.server.kafka.listener import KafkaListener
 from strandlog.server.listeners import Listener, ListenerConfig, ListenerSet
@@ -44,12 +42,9 @@ from strandlog.storage.files import DiskFiles, Files
 
 logger = logging.getLogger(__name__)
 
-MAX_SLEEP_MS = 1000
 MAX_PROBLEMS_LOGGED = 100
 IDLE_CHECKS = 10  # per connections.max.idle.ms
 DRAIN_CHECK_SECONDS = 0.01
-FLUSH_THREADS = 8
-FEW_FLUSHES = 4  # up to this many are faster in sequence than spread over threads
 KILLED_EXIT_CODE = 130
 # How long another thread may hold the GIL while the loop waits for it. Compaction is CPU-bound:
 # with Python's default of 5 ms, the loop would wait that long each time.
@@ -70,18 +65,6 @@ class ServerOptions:
     )  # every setting with its origin
 
 
-def execute_jobs(jobs: list[FlushJob]) -> list[StorageError | None]:
-    """Execute flush plans sequentially and return the error of each, or None."""
-    outcomes: list[StorageError | None] = []
-    for job in jobs:
-        try:
-            job.plan.execute()
-            outcomes.append(None)
-        except StorageError as error:
-            outcomes.append(error)
-    return outcomes
-
-
 def _load() -> None:
     """Load the codecs that requests use, then exempt all existing objects from garbage collection.
 
@@ -100,7 +83,7 @@ class Server:
         self._loop = asyncio.get_running_loop()
         files = files or DiskFiles(options.settings.dir_mode)
         clock = SystemClock()
-        self.runtime = ServerRuntime(options.settings, clock, self._schedule, self.crash)
+        self.runtime = ServerRuntime(options.settings, clock, self._wake, self.crash)
         self.broker = Broker(
             options.data,
             files,
@@ -112,14 +95,10 @@ class Server:
         )
         self._log_problems()
         self.kafka = KafkaListener(self.broker, self.runtime, options.listeners[0])
-        self._pool = ThreadPoolExecutor(FLUSH_THREADS, thread_name_prefix="strandlog-flush")
-        self._flush_due = asyncio.Event()
+        self._driver = BrokerDriver(self.broker, self.crash)
         self._loop_monitor = LoopMonitor(self.broker.metrics)
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_ms = 0
         self._idle_timer: asyncio.TimerHandle | None = None
         self._listeners = ListenerSet()
-        self._flusher: asyncio.Task[None] | None = None
         self._was_ready = False
         self.crashed: asyncio.Future[None] = self._loop.create_future()
 
@@ -129,11 +108,9 @@ class Server:
         await self._listeners.open(kafka, lambda _: self.kafka)
         self.runtime.start()
         self._loop.set_exception_handler(self._on_unhandled)
-        self._flusher = asyncio.create_task(self._flush_forever(), name="flushing")
-        self._flusher.add_done_callback(self._flusher_ended)
+        self._driver.start()
         self._loop_monitor.start()
         self._close_idle()
-        self._set_timer()
         for config in others:
             await self._listeners.open(config, self._make_listener)
         self.kafka.dispatcher.listener_settings = {
@@ -142,6 +119,9 @@ class Server:
         }
         self._was_ready = True
         return f"ready {self._listeners.ready_words()} data={self._options.data}"
+
+    def _wake(self) -> None:
+        self._driver.schedule()
 
     def _make_listener(self, config: ListenerConfig) -> Listener:
         """Import and create a listener other than Kafka's."""
@@ -187,10 +167,6 @@ class Server:
                 ServerCrashError(f"{what} failed with {error!r}; see the log")
             )
 
-    def _flusher_ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self.crash("flushing", error)
-
     def _on_unhandled(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Handle an uncaught exception. In a callback or a task it is a bug in the server; in the
         protocol of a connection, it only closes that connection."""
@@ -201,62 +177,6 @@ class Server:
             self.crash(str(context.get("message")), error)
         else:
             loop.default_exception_handler(context)
-
-    # -- flushing --------------------------------------------------------------------------------
-
-    def _schedule(self) -> None:
-        """Start the flushes that are due, and set the timer for the next deadline."""
-        if self.broker.durability.is_due():
-            self._flush_due.set()
-        self._set_timer()
-
-    async def _flush_forever(self) -> None:
-        metrics = self.broker.metrics
-        while True:
-            await self._flush_due.wait()
-            self._flush_due.clear()
-            jobs = self.broker.take_flushes()
-            if not jobs:
-                self._schedule()  # a partition that is due may need no flush
-                continue
-            began = stopwatch()
-            if len(jobs) <= FEW_FLUSHES:
-                outcomes = await self._loop.run_in_executor(self._pool, execute_jobs, jobs)
-            else:
-                outcomes = await self._execute_parallel(jobs)
-            metrics.fsyncs += len(jobs)
-            metrics.fsync_seconds.observe(stopwatch() - began)
-            for job, outcome in zip(jobs, outcomes, strict=True):
-                metrics.fsync_failures += outcome is not None
-                self.broker.flush_done(job, outcome)
-            self._schedule()
-
-    async def _execute_parallel(self, jobs: list[FlushJob]) -> list[StorageError | None]:
-        """Execute flush plans in parallel: a file system flushes many small files concurrently in
-        little more time than one."""
-        running = [self._loop.run_in_executor(self._pool, execute_jobs, [job]) for job in jobs]
-        return [outcome for [outcome] in await asyncio.gather(*running)]
-
-    # -- timers ----------------------------------------------------------------------------------
-
-    def _set_timer(self) -> None:
-        """Set the timer to the next deadline, unless it already fires by then."""
-        now_ms = self.broker.clock.monotonic_ms()
-        due_ms = self.broker.next_deadline_ms(with_flushes=not self._flush_due.is_set())
-        if due_ms is None:
-            due_ms = now_ms + MAX_SLEEP_MS
-        if self._timer is not None:
-            if self._timer_ms <= due_ms:
-                return
-            self._timer.cancel()
-        delay_ms = min(max(0, due_ms - now_ms), MAX_SLEEP_MS)
-        self._timer_ms = due_ms
-        self._timer = self._loop.call_later(delay_ms / 1000, self._tick)
-
-    def _tick(self) -> None:
-        self._timer = None
-        self.broker.tick()
-        self._schedule()
 
     def _close_idle(self) -> None:
         max_idle_ms = self._options.settings.connections_max_idle_ms
@@ -288,24 +208,17 @@ class Server:
         """Answer requests in flight, finish flushes and close the folder."""
         self.broker.stop_maintenance()
         self.kafka.stop_accepting()
-        for timer in (self._idle_timer, self._timer):
-            if timer is not None:
-                timer.cancel()
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
         await self._drain()
         self.kafka.close_all()
         self.runtime.abandon()
         await self.runtime.settle()
-        if self._flusher is not None:
-            self._flusher.cancel()
-            with contextlib.suppress(asyncio.CancelledError, Exception):
-                await self._flusher
-        self._pool.shutdown(wait=True)
+        await self._driver.stop()
         closing = self.broker.log_dir.flushing_for_close()
         self.runtime.run_in_background("stop", closing, is_long=False)
         await self.runtime.finish()
         self._loop_monitor.stop()
-        if self._timer is not None:
-            self._timer.cancel()
         if self._was_ready:  # otherwise there is nothing to summarize
             logger.info("stopped: %s", self._summary())
         self.broker.close()
@@ -317,7 +230,7 @@ class Server:
         self.broker.complete_delayed_fetches()
         deadline = stopwatch() + self._options.drain_ms / 1000
         while self._has_work() and stopwatch() < deadline and not self.crashed.done():
-            self._schedule()
+            self._driver.schedule()
             await asyncio.sleep(DRAIN_CHECK_SECONDS)
         for connection in self.kafka.connections():
             connection.close()

@@ -1,4 +1,4 @@
-"""Runs the blocking steps of maintenance, topic changes and decoding in worker threads.
+"""Runs flushes, and the blocking steps of maintenance, topic changes and decoding, in threads.
 
 `ServerRuntime` is the broker's `Runtime`. `Work` is executed in steps: its blocking calls run in
 threads, everything between them in the event loop:
@@ -15,11 +15,16 @@ work does not handle is a bug (`on_crash`): the state is unknown, so the server 
 The broker calls `wake` when a flush is due or an earlier deadline was set. That schedules
 one callback; a listener handles a pending wake before it returns to the loop (`handle_wake`), so
 that a flush starts as early as possible.
+
+`BrokerDriver` calls `Broker.tick` at each deadline and executes the broker's flushes, one group
+commit after the other: it takes the jobs that are due, runs their fsyncs in the flush threads, and
+reports the outcomes to the broker in the event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -28,9 +33,10 @@ from typing import Any, TypeVar
 from strandlog.broker.broker import Broker
 from strandlog.broker.deferred import Deferred
 from strandlog.broker.metrics import Metrics
-from strandlog.broker.runtime import Parallel, Step, Work, yield_control
+from strandlog.broker.runtime import FlushJob, Parallel, Step, Work, yield_control
 from strandlog.clock import Clock, stopwatch
 from strandlog.config.tables.broker import BrokerSettings
+from strandlog.errors import StorageError
 from strandlog.server.memory import request_budget, response_budget
 from strandlog.server.turns import SLICE_SECONDS, Turns
 
@@ -38,6 +44,9 @@ logger = logging.getLogger(__name__)
 
 LONG_IN_LOOP_SECONDS = 0.05
 PARALLEL_THREADS = 8
+FLUSH_THREADS = 8
+FEW_FLUSHES = 4  # up to this many are faster in sequence than spread over threads
+MAX_SLEEP_MS = 1000
 
 T = TypeVar("T")
 
@@ -242,6 +251,107 @@ class ServerRuntime:
         await self.settle()
         for pool in (self._disk, self._cleaner, self._decoder, self._parallel):
             pool.shutdown()
+
+
+def execute_jobs(jobs: list[FlushJob]) -> list[StorageError | None]:
+    """Execute flush plans sequentially and return the error of each, or None."""
+    outcomes: list[StorageError | None] = []
+    for job in jobs:
+        try:
+            job.plan.execute()
+            outcomes.append(None)
+        except StorageError as error:
+            outcomes.append(error)
+    return outcomes
+
+
+class BrokerDriver:
+    """Ticks a broker at its deadlines and executes its flushes in threads."""
+
+    def __init__(self, broker: Broker, on_crash: Callable[[str, BaseException], None]) -> None:
+        self._broker = broker
+        self._on_crash = on_crash
+        self._loop = asyncio.get_running_loop()
+        self._pool = ThreadPoolExecutor(FLUSH_THREADS, thread_name_prefix="strandlog-flush")
+        self._flush_due = asyncio.Event()
+        self._flusher: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = 0
+        self._is_stopped = False
+
+    def start(self) -> None:
+        self._flusher = asyncio.create_task(self._flush_forever(), name="flushing")
+        self._flusher.add_done_callback(self._flusher_ended)
+        self._set_timer()
+
+    def schedule(self) -> None:
+        """Start the flushes that are due, and set the timer for the next deadline."""
+        if self._is_stopped:
+            return
+        if self._broker.durability.is_due():
+            self._flush_due.set()
+        self._set_timer()
+
+    async def stop(self) -> None:
+        """Start no more flushes and ticks, and wait for the fsyncs in progress."""
+        self._is_stopped = True
+        if self._flusher is not None:
+            self._flusher.cancel()
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                await self._flusher
+        self._pool.shutdown(wait=True)
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _flusher_ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._on_crash("flushing", error)
+
+    async def _flush_forever(self) -> None:
+        metrics = self._broker.metrics
+        while True:
+            await self._flush_due.wait()
+            self._flush_due.clear()
+            jobs = self._broker.take_flushes()
+            if not jobs:
+                self.schedule()  # a partition that is due may need no flush
+                continue
+            began = stopwatch()
+            if len(jobs) <= FEW_FLUSHES:
+                outcomes = await self._loop.run_in_executor(self._pool, execute_jobs, jobs)
+            else:
+                outcomes = await self._execute_parallel(jobs)
+            metrics.fsyncs += len(jobs)
+            metrics.fsync_seconds.observe(stopwatch() - began)
+            for job, outcome in zip(jobs, outcomes, strict=True):
+                metrics.fsync_failures += outcome is not None
+                self._broker.flush_done(job, outcome)
+            self.schedule()
+
+    async def _execute_parallel(self, jobs: list[FlushJob]) -> list[StorageError | None]:
+        """Execute flush plans in parallel: a file system flushes many small files concurrently in
+        little more time than one."""
+        running = [self._loop.run_in_executor(self._pool, execute_jobs, [job]) for job in jobs]
+        return [outcome for [outcome] in await asyncio.gather(*running)]
+
+    def _set_timer(self) -> None:
+        """Set the timer to the next deadline, unless it already fires by then."""
+        now_ms = self._broker.clock.monotonic_ms()
+        due_ms = self._broker.next_deadline_ms(with_flushes=not self._flush_due.is_set())
+        if due_ms is None:
+            due_ms = now_ms + MAX_SLEEP_MS
+        if self._timer is not None:
+            if self._timer_ms <= due_ms:
+                return
+            self._timer.cancel()
+        delay_ms = min(max(0, due_ms - now_ms), MAX_SLEEP_MS)
+        self._timer_ms = due_ms
+        self._timer = self._loop.call_later(delay_ms / 1000, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self._broker.tick()
+        self.schedule()
 
 
 async def as_future(result: Deferred[T]) -> T:

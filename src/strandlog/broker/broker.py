@@ -31,6 +31,7 @@ from uuid import UUID
 
 from strandlog.broker.compacted_table import CompactedTable, TableSpec
 from strandlog.broker.context import IN_PROCESS_HOST
+from strandlog.broker.deferred import Deferred
 from strandlog.broker.durability import Durability
 from strandlog.broker.facade.records import RecordRequests
 from strandlog.broker.facade.transactions import TransactionRequests
@@ -268,6 +269,10 @@ class Broker(RecordRequests, TransactionRequests):
     def flush_dropped(self, job: FlushJob) -> None:
         """Reschedule a flush that was not executed."""
         self.durability.flush_dropped(job)
+
+    def flush_all(self) -> Deferred[None]:
+        """Flush everything that has been appended; the result completes when it is on disk."""
+        return self.durability.flush_all()
 
     @property
     def has_waiting_requests(self) -> bool:

@@ -34,6 +34,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable
 
+from strandlog.broker.deferred import Deferred
 from strandlog.broker.fetch import DelayedFetches
 from strandlog.broker.runtime import FlushJob, Runtime
 from strandlog.clock import Clock
@@ -149,6 +150,31 @@ class Durability:
         if not self.waits_for_fsync or log.flushed_offset >= end_offset:
             on_durable(None)
             return
+        self._wait_for_flush(log, end_offset, on_durable, is_bulk=is_bulk)
+
+    def flush_all(self) -> Deferred[None]:
+        """Flush everything that has been appended, even with `page_cache`. The result completes
+        when all of it is on disk, and fails with the first error."""
+        result: Deferred[None] = Deferred()
+        logs = [log for log in self.unflushed() if log.unflushed_count]
+        left = len(logs) + 1
+
+        def one_done(error: StorageError | None) -> None:
+            nonlocal left
+            left -= 1
+            if error is not None:
+                result.fail(error)
+            elif not left:
+                result.complete(None)
+
+        for log in logs:
+            self._wait_for_flush(log, log.log_end_offset, one_done, is_bulk=True)
+        one_done(None)
+        return result
+
+    def _wait_for_flush(
+        self, log: PartitionLog, end_offset: int, on_durable: OnDurable, *, is_bulk: bool
+    ) -> None:
         self._waiting.setdefault(log, []).append((end_offset, on_durable))
         self._make_urgent(log, is_bulk=is_bulk)
         if not self._runtime.executes_flushes and log not in self.busy:

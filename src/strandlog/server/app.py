@@ -224,19 +224,26 @@ class Server:
         self.broker.close()
 
     async def _drain(self) -> None:
-        """Wait until pending requests are answered and clients have read their responses."""
+        """Wait until pending requests are answered, everything is flushed and clients have read
+        their responses."""
         stopping = asyncio.ensure_future(self._listeners.stop())
         self.kafka.drain()
         self.broker.complete_delayed_fetches()
         deadline = stopwatch() + self._options.drain_ms / 1000
-        while self._has_work() and stopwatch() < deadline and not self.crashed.done():
-            self._driver.schedule()
-            await asyncio.sleep(DRAIN_CHECK_SECONDS)
+        await self._wait_until(lambda: not self._has_work(), deadline)
+        flushed = self.broker.flush_all()
+        await self._wait_until(lambda: flushed.is_done, deadline)
         for connection in self.kafka.connections():
             connection.close()
         while self.kafka.connections() and stopwatch() < deadline:
             await asyncio.sleep(DRAIN_CHECK_SECONDS)
         await stopping
+
+    async def _wait_until(self, is_reached: Callable[[], bool], deadline: float) -> None:
+        """Wait for a condition until the deadline, or until the server has crashed."""
+        while not is_reached() and stopwatch() < deadline and not self.crashed.done():
+            self._driver.schedule()
+            await asyncio.sleep(DRAIN_CHECK_SECONDS)
 
     def _has_work(self) -> bool:
         return self.broker.has_waiting_requests or self.runtime.requested > 0

@@ -258,3 +258,41 @@ def test_waiting_without_flush_threads_flushes_immediately(bench: Bench) -> None
     durability.when_durable(log, 1, bench.done.append)
     assert bench.done == [None]
     assert log.flushed_offset == 1
+
+
+def test_flush_all_completes_when_every_partition_is_on_disk() -> None:
+    bench = Bench()
+    bench.append(0)
+    bench.append(2)
+    done = bench.durability.flush_all()
+    assert not done.is_done
+    first, second = bench.durability.take_flushes()
+    bench.execute(first)
+    assert not done.is_done
+    bench.execute(second)
+    done.result()
+    assert bench.durability.next_due_ms() is None
+    bench.durability.flush_all().result()
+
+
+def test_flush_all_fails_if_a_partition_cannot_be_flushed() -> None:
+    bench = Bench()
+    bench.append(0)
+    bench.append(1)
+    bench.disk.fail_on("sync", "/t-1/")
+    done = bench.durability.flush_all()
+    assert sorted(bench.take()) == [0, 1]
+    with pytest.raises(StorageError):
+        done.result()
+    assert not bench.durability.has_waiting
+
+
+def test_flush_all_flushes_although_requests_do_not_wait_for_fsyncs() -> None:
+    bench = Bench()
+    bench.durability.waits_for_fsync = False
+    log = bench.append(0)
+    done = bench.durability.flush_all()
+    assert not done.is_done
+    assert bench.take() == [0]
+    done.result()
+    assert log.unflushed_count == 0

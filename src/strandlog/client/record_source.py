@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from strandlog.clock import Clock
 from strandlog.errors import CorruptSegmentError, DataError, UndecodableBatchError
-from strandlog.model import Record, TimestampOffset, TopicPartition
+from strandlog.model import Buffer, Record, TimestampOffset, TopicPartition
 from strandlog.record.batch_header import BatchHeader
-from strandlog.storage.files import Buffer
 from strandlog.storage.segment.scan import batches_of_read
 
 if TYPE_CHECKING:

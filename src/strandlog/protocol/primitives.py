@@ -24,10 +24,9 @@ from typing import TypeVar
 
 from strandlog.config.limits import MAX_STRING_BYTES
 from strandlog.errors import DataError
+from strandlog.model import Buffer
 
 Item = TypeVar("Item")
-Buffer = bytes | bytearray | memoryview
-
 MAX_BYTES = 2**31 - 1
 _MAX_UVARINT_BYTES = 5
 

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from strandlog.errors import CorruptRecordError
-from strandlog.model import Record, TimestampOffset
+from strandlog.model import Buffer, Record, TimestampOffset
 from strandlog.record.batch_header import (
     APPEND_TIME_BIT,
     CODEC_MASK,
@@ -33,7 +33,7 @@ from strandlog.record.batch_header import (
     crc32c,
     read_header,
 )
-from strandlog.record.codecs import DEFAULT_DECOMPRESSED_LIMIT_BYTES, Bytes, decompress
+from strandlog.record.codecs import DEFAULT_DECOMPRESSED_LIMIT_BYTES, decompress
 from strandlog.record.record import decode_records, record_pieces
 from strandlog.record.record_runs import Frame
 
@@ -46,7 +46,7 @@ class BatchView:
 
     __slots__ = ("_header", "buffer", "position")
 
-    def __init__(self, buffer: Bytes, position: int = 0) -> None:
+    def __init__(self, buffer: Buffer, position: int = 0) -> None:
         self.buffer = buffer
         self.position = position
         self._header: BatchHeader | None = None
@@ -183,7 +183,7 @@ class BatchView:
         return bytes(decompress(header.codec, packed, limit_bytes))
 
 
-def iter_batches(buffer: Bytes, position: int = 0) -> Iterator[BatchView]:
+def iter_batches(buffer: Buffer, position: int = 0) -> Iterator[BatchView]:
     """Yield the complete batches in `buffer` in order, without a torn one at the end."""
     end = len(buffer)
     while position + HEADER_SIZE <= end:

@@ -33,8 +33,8 @@ from typing import Final, NamedTuple
 from crc32c import crc32c as _crc32c
 
 from strandlog.errors import CorruptRecordError, InvalidRecordError, UnsupportedCodecError
-from strandlog.model import NO_SEQUENCE, TimestampType
-from strandlog.record.codecs import Bytes, Codec
+from strandlog.model import NO_SEQUENCE, Buffer, TimestampType
+from strandlog.record.codecs import Codec
 
 # CRC-32C (Castagnoli) of any buffer; a second argument continues an earlier checksum. This is the
 # library function itself, because a wrapper would cost as much as the checksum of 100 bytes.
@@ -147,7 +147,7 @@ class BatchHeader(NamedTuple):
         return (self.base_sequence + self.last_offset_delta) % _SEQUENCE_COUNT
 
 
-def read_header(buffer: Bytes, position: int = 0) -> BatchHeader:
+def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     """Return the header at `position` without validating it."""
     try:
         return _new_tuple(BatchHeader, _HEADER.unpack_from(buffer, position))
@@ -265,7 +265,7 @@ def _write_crc(buffer: bytearray | memoryview, position: int, size_bytes: int) -
     _UINT32.pack_into(buffer, position + CRC_POSITION, crc32c(covered))
 
 
-def end_offset_of(data: Bytes) -> int:
+def end_offset_of(data: Buffer) -> int:
     """Return the offset after the last complete batch in `data`, or 0 if there is none."""
     position, end_offset = 0, 0
     while len(data) - position >= HEADER_SIZE:

@@ -28,9 +28,9 @@ from typing import Final
 import cramjam
 
 from strandlog.errors import CorruptRecordError, DecompressedTooLargeError, UnsupportedCodecError
+from strandlog.model import Buffer
 
-Bytes = bytes | bytearray | memoryview
-UnpackInto = Callable[[Bytes, memoryview], int]
+UnpackInto = Callable[[Buffer, memoryview], int]
 
 DEFAULT_DECOMPRESSED_LIMIT_BYTES: Final = 128 * 1024 * 1024
 XERIAL_BLOCK_BYTES: Final = 32 * 1024
@@ -70,7 +70,7 @@ def codec_named(name: str) -> Codec:
     raise UnsupportedCodecError(f"there is no codec {name!r}; choose one of {choices}")
 
 
-def compress(codec: Codec, data: Bytes) -> bytes:
+def compress(codec: Codec, data: Buffer) -> bytes:
     """Compress `data` in Kafka's framing for `codec`."""
     match codec:
         case Codec.NONE:
@@ -88,7 +88,7 @@ def compress(codec: Codec, data: Bytes) -> bytes:
             return bytes(cramjam.zstd.compress(data, level=_ZSTD_LEVEL))
 
 
-def decompress(codec: Codec, data: Bytes, limit_bytes: int) -> bytes | memoryview:
+def decompress(codec: Codec, data: Buffer, limit_bytes: int) -> bytes | memoryview:
     """Decompress `data`. Raise `DecompressedTooLargeError` if it exceeds `limit_bytes`."""
     match codec:
         case Codec.NONE:
@@ -108,7 +108,7 @@ def decompress(codec: Codec, data: Bytes, limit_bytes: int) -> bytes | memoryvie
             return _unpack_growing(cramjam.zstd.decompress_into, data, limit_bytes, declared)
 
 
-def decompress_into(codec: Codec, data: Bytes, room: memoryview) -> int | None:
+def decompress_into(codec: Codec, data: Buffer, room: memoryview) -> int | None:
     """Decompress to the start of `room`. Return the number of bytes, or None if they do not
     fit."""
     match codec:
@@ -135,10 +135,10 @@ def max_compressed_size(codec: Codec, size_bytes: int) -> int:
     return size_bytes + size_bytes // 6 + 36 * blocks + 64
 
 
-def _decompress_gzip(data: Bytes, limit_bytes: int) -> bytes:
+def _decompress_gzip(data: Buffer, limit_bytes: int) -> bytes:
     members: list[bytes] = []
     room = limit_bytes
-    rest: Bytes = data
+    rest: Buffer = data
     while rest or not members:
         unpacker = zlib.decompressobj(_GZIP_WINDOW)
         try:
@@ -156,7 +156,7 @@ def _decompress_gzip(data: Bytes, limit_bytes: int) -> bytes:
     return members[0] if len(members) == 1 else b"".join(members)
 
 
-def _compress_snappy(data: Bytes) -> bytes:
+def _compress_snappy(data: Buffer) -> bytes:
     parts: list[bytes] = [_XERIAL_HEADER]
     view = memoryview(data)
     for start in range(0, len(view), XERIAL_BLOCK_BYTES):
@@ -165,7 +165,7 @@ def _compress_snappy(data: Bytes) -> bytes:
     return b"".join(parts)
 
 
-def _decompress_snappy(data: Bytes, limit_bytes: int) -> bytes:
+def _decompress_snappy(data: Buffer, limit_bytes: int) -> bytes:
     view = memoryview(data)
     if bytes(view[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
         return _unpack_snappy_block(view, limit_bytes, limit_bytes)
@@ -199,7 +199,7 @@ def _unpack_snappy_block(block: memoryview, room: int, limit_bytes: int) -> byte
 
 
 def _unpack_growing(
-    unpack_into: UnpackInto, data: Bytes, limit_bytes: int, hint: int
+    unpack_into: UnpackInto, data: Buffer, limit_bytes: int, hint: int
 ) -> memoryview:
     """Decompress into a buffer that is four times larger on each attempt, up to the limit."""
     size = min(max(_FIRST_GUESS_BYTES, hint or _GROWTH * len(data)), limit_bytes)
@@ -213,7 +213,7 @@ def _unpack_growing(
         size = min(size * _GROWTH, limit_bytes)
 
 
-def _unpack_into(unpack_into: UnpackInto, data: Bytes, room: memoryview) -> int | None:
+def _unpack_into(unpack_into: UnpackInto, data: Buffer, room: memoryview) -> int | None:
     try:
         return unpack_into(data, room)
     except cramjam.DecompressionError as error:
@@ -222,7 +222,7 @@ def _unpack_into(unpack_into: UnpackInto, data: Bytes, room: memoryview) -> int 
     return None
 
 
-def _zstd_content_size(frame: Bytes) -> int:
+def _zstd_content_size(frame: Buffer) -> int:
     """Return the size that the first zstd frame declares, or 0 if none (RFC 8878 §3.1.1.1)."""
     if len(frame) < 6:
         return 0

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
 from strandlog.errors import CorruptRecordError
+from strandlog.model import Buffer
 
 CACHE_LIMIT: Final = 1 << 16
 MAX_VARINT_BYTES: Final = 10
@@ -48,7 +49,7 @@ def encode_varint(value: int) -> bytes:
     return bytes(encoded)
 
 
-def decode_varint(buffer: bytes | bytearray | memoryview, position: int) -> tuple[int, int]:
+def decode_varint(buffer: Buffer, position: int) -> tuple[int, int]:
     """Return the value at `position` and the position after it."""
     raw = 0
     shift = 0

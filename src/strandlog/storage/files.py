@@ -32,8 +32,7 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from strandlog.errors import DiskFullError, StorageError
-
-Buffer = bytes | bytearray | memoryview
+from strandlog.model import Buffer
 
 TEMP_SUFFIX = ".tmp"
 PREVIOUS_SUFFIX = ".previous"

@@ -11,10 +11,9 @@ from typing import Any, Final
 from strandlog.client.arrow.table import record_at, table_of_batches
 from strandlog.client.record_source import Fetched, undecodable
 from strandlog.errors import CorruptSegmentError, DataError
-from strandlog.model import Record, TopicPartition
+from strandlog.model import Buffer, Record, TopicPartition
 from strandlog.record.arrow.columns import COLUMNS, decode_columns
 from strandlog.record.batch_header import BatchHeader
-from strandlog.storage.files import Buffer
 from strandlog.storage.segment.scan import batches_of_read
 
 _COLUMNS: Final = tuple(name for name in COLUMNS if name != "timestampType")

@@ -50,10 +50,10 @@ from strandlog.errors import (
     TopicNotFoundError,
     UndecodableBatchError,
 )
-from strandlog.model import OffsetAndMetadata, TimestampOffset, TopicPartition
+from strandlog.model import Buffer, OffsetAndMetadata, TimestampOffset, TopicPartition
 from strandlog.record.batch_header import end_offset_of, read_header
 from strandlog.record.codecs import DEFAULT_DECOMPRESSED_LIMIT_BYTES
-from strandlog.storage.files import Buffer, DiskFiles, Files
+from strandlog.storage.files import DiskFiles, Files
 from strandlog.storage.folder.checkpoint import read_document
 from strandlog.storage.paths import (
     LOG_SUFFIX,

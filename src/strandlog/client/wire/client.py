@@ -37,7 +37,6 @@ from strandlog.client.wire.cluster import (
     broker_error,
     http_address,
 )
-from strandlog.client.wire.connection import Buffer
 from strandlog.client.wire.coordinator import (
     GROUP,
     TRANSACTION,
@@ -53,6 +52,7 @@ from strandlog.errors import ClosedError, MissingExtraError, StrandlogError, Top
 from strandlog.model import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
+    Buffer,
     IsolationLevel,
     OffsetAndMetadata,
     ProducerIdentity,

@@ -30,12 +30,11 @@ from strandlog.client.wire.options import WireOptions
 from strandlog.client.wire.sasl import tokens
 from strandlog.config.tables.server import Address
 from strandlog.errors import AuthenticationError, DataError, RemoteError, UnreachableError
+from strandlog.model import Buffer
 from strandlog.protocol.kafka.api import API_BY_KEY, API_VERSIONS, FETCH, Api
 from strandlog.protocol.kafka.decoder import decode_response
 from strandlog.protocol.kafka.encoder import request_encoder
 from strandlog.protocol.kafka.headers import read_response_header, request_header
-
-Buffer = bytes | bytearray | memoryview
 
 SASL_HANDSHAKE, SASL_AUTHENTICATE = 17, 36
 UNSUPPORTED_VERSION = 35

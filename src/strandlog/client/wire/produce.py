@@ -19,10 +19,10 @@ from collections import deque
 from typing import NamedTuple
 
 from strandlog.client.wire.cluster import Cluster, RetriableBrokerError, broker_error
-from strandlog.client.wire.connection import Buffer, Reply
+from strandlog.client.wire.connection import Reply
 from strandlog.clock import Clock, pause
 from strandlog.errors import CorruptRecordError, StrandlogError, UnreachableError
-from strandlog.model import TopicPartition
+from strandlog.model import Buffer, TopicPartition
 from strandlog.protocol.kafka.api import PRODUCE
 from strandlog.protocol.kafka.produce_fetch_client import parse_produce_response, produce_request
 from strandlog.protocol.kafka.produce_fetch_server import ProduceAnswer

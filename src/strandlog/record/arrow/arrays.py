@@ -17,7 +17,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from strandlog.errors import InvalidRecordError, InvalidTimestampError
-from strandlog.record.arrow.kernels.encode import NOT_GIVEN, Bytes, Ints32, Ints64
+from strandlog.record.arrow.kernels.compile import ByteArray, Int32Array, Int64Array
+from strandlog.record.arrow.kernels.encode import NOT_GIVEN
 
 _MAX_FIELD_BYTES: Final = 2**31 - 1
 _LIST_KINDS: Final = (
@@ -25,23 +26,23 @@ _LIST_KINDS: Final = (
     pa.types.is_large_list,
     pa.types.is_fixed_size_list,
 )
-_NO_BYTES: Final[Bytes] = np.empty(0, np.uint8)
+_NO_BYTES: Final[ByteArray] = np.empty(0, np.uint8)
 _NO_BYTES.flags.writeable = False
 
 
 class BytesColumn(NamedTuple):
     """A column of bytes fields, in the form that the kernels take."""
 
-    starts: Ints64
-    sizes: Ints32
-    content: Bytes
+    starts: Int64Array
+    sizes: Int32Array
+    content: ByteArray
 
 
 class HeadersColumn(NamedTuple):
     """The range of headers of each row, and the names and values of all headers."""
 
-    starts: Ints64
-    ends: Ints64
+    starts: Int64Array
+    ends: Int64Array
     names: BytesColumn
     values: BytesColumn
 
@@ -90,7 +91,7 @@ def no_bytes(count: int) -> BytesColumn:
     return BytesColumn(np.zeros(count, np.int64), np.full(count, -1, np.int32), _NO_BYTES)
 
 
-def readonly(buffer: Any) -> Bytes:
+def readonly(buffer: Any) -> ByteArray:
     """Return a read-only view of an Arrow buffer for the kernels."""
     if buffer is None or not buffer.size:
         return _NO_BYTES
@@ -99,7 +100,7 @@ def readonly(buffer: Any) -> Bytes:
     return array
 
 
-def _mark_nulls(array: Any, sizes: Ints32) -> None:
+def _mark_nulls(array: Any, sizes: Int32Array) -> None:
     if array.null_count:
         sizes[_nulls(array)] = -1
 
@@ -136,7 +137,7 @@ def headers_column(column: Any) -> HeadersColumn:
     return HeadersColumn(starts, last, names, bytes_column("headers.value", fields[1]))
 
 
-def _check_names(starts: Ints64, ends: Ints64, names: BytesColumn) -> None:
+def _check_names(starts: Int64Array, ends: Int64Array, names: BytesColumn) -> None:
     """Raise an error if a row has a header without a name."""
     nameless = np.concatenate(([0], np.cumsum(names.sizes < 0)))
     bad = np.flatnonzero(nameless[ends] - nameless[starts])
@@ -152,7 +153,7 @@ def no_headers(count: int) -> HeadersColumn:
     return HeadersColumn(nowhere, nowhere, no_bytes(0), no_bytes(0))
 
 
-def timestamps_column(column: Any, timestamp_ms: int) -> Ints64:
+def timestamps_column(column: Any, timestamp_ms: int) -> Int64Array:
     """Convert a column of timestamps or integers to Unix milliseconds, with `timestamp_ms` in place
     of nulls."""
     array = whole(column)
@@ -163,7 +164,7 @@ def timestamps_column(column: Any, timestamp_ms: int) -> Ints64:
             f"column 'timestamp' is timestamps, or integers (milliseconds), not {array.type}"
         )
     filled = array.cast(pa.int64()).fill_null(timestamp_ms)
-    timestamps: Ints64 = filled.to_numpy(zero_copy_only=False)
+    timestamps: Int64Array = filled.to_numpy(zero_copy_only=False)
     if len(timestamps) and timestamps.min() < 0:
         row = int(np.argmin(timestamps))
         raise InvalidTimestampError(
@@ -173,7 +174,7 @@ def timestamps_column(column: Any, timestamp_ms: int) -> Ints64:
     return np.array(timestamps, np.int64)
 
 
-def partitions_column(column: Any) -> Ints32:
+def partitions_column(column: Any) -> Int32Array:
     """Convert a column of partition numbers, with NOT_GIVEN in place of nulls."""
     array = whole(column)
     try:

@@ -35,8 +35,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from strandlog.errors import MissingExtraError
-from strandlog.model import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
-from strandlog.record.codecs import DEFAULT_DECOMPRESSED_LIMIT_BYTES, Bytes, Codec
+from strandlog.model import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, Buffer
+from strandlog.record.codecs import DEFAULT_DECOMPRESSED_LIMIT_BYTES, Codec
 
 if TYPE_CHECKING:
     from strandlog.record.arrow.decode import DecodedColumns
@@ -59,7 +59,7 @@ DEFAULT_TARGET_BYTES: Final = 16 * 1024 * 1024
 
 
 def decode_columns(
-    data: Bytes,
+    data: Buffer,
     start_offset: int,
     end_offset: int,
     *,

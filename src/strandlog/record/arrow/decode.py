@@ -19,14 +19,14 @@ import numpy as np
 import pyarrow as pa
 
 from strandlog.errors import CorruptRecordError, DataError, DecompressedTooLargeError
+from strandlog.model import Buffer
 from strandlog.record.aborted import AbortedBatches
 from strandlog.record.arrow.kernels import decode as kernels
-from strandlog.record.arrow.kernels.decode import Bytes as Array
-from strandlog.record.arrow.kernels.decode import Ints32, Ints64
+from strandlog.record.arrow.kernels.compile import ByteArray, Int32Array, Int64Array
 from strandlog.record.arrow.schema import HEADER, ColumnLayout
 from strandlog.record.batch import BatchView, iter_batches
 from strandlog.record.batch_header import HEADER_SIZE, BatchHeader
-from strandlog.record.codecs import Bytes, Codec, decompress_into
+from strandlog.record.codecs import Codec, decompress_into
 from strandlog.record.varint import MAX_INT64
 
 _GROWTH: Final = 4
@@ -39,11 +39,11 @@ class UnpackedBatches:
         """Create an empty buffer. `limit_bytes` limits the decompressed size of one batch."""
         self._room_bytes = room_bytes
         self._limit_bytes = limit_bytes
-        self._array: Array = np.empty(0, np.uint8)
+        self._array: ByteArray = np.empty(0, np.uint8)
         self._room = self._array.data
         self.used_bytes = 0
 
-    def unpack(self, codec: Codec, packed: Bytes) -> int:
+    def unpack(self, codec: Codec, packed: Buffer) -> int:
         """Decompress a batch to the end of the buffer and return its decompressed size."""
         while True:
             rest = self._room[self.used_bytes :][: self._limit_bytes]
@@ -57,7 +57,7 @@ class UnpackedBatches:
 
     def _grow(self, rest_bytes: int) -> None:
         """Grow the buffer to have `rest_bytes` bytes free."""
-        larger: Array = np.empty(self.used_bytes + rest_bytes, np.uint8)
+        larger: ByteArray = np.empty(self.used_bytes + rest_bytes, np.uint8)
         larger[: self.used_bytes] = self._array[: self.used_bytes]
         self._array, self._room = larger, larger.data
 
@@ -67,7 +67,7 @@ class UnpackedBatches:
         self._room[:size] = self._room[start : self.used_bytes]
         self.used_bytes = size
 
-    def array(self) -> Array:
+    def array(self) -> ByteArray:
         """Return the decompressed bytes as an array for the kernels."""
         used = self._array[: self.used_bytes]
         used.flags.writeable = False
@@ -77,7 +77,7 @@ class UnpackedBatches:
 MAX_GROUP_BYTES: Final = 2**31 - 1
 
 
-def readonly_bytes(data: Bytes) -> kernels.Bytes:
+def readonly_bytes(data: Buffer) -> ByteArray:
     """Return the bytes as an array for the kernels, without copying them."""
     array = np.frombuffer(data, np.uint8) if len(data) else np.empty(0, np.uint8)
     array.flags.writeable = False
@@ -89,7 +89,7 @@ class DecodedColumns:
 
     def __init__(
         self,
-        data: Bytes,
+        data: Buffer,
         start_offset: int,
         end_offset: int,
         layout: ColumnLayout,
@@ -218,7 +218,7 @@ def _is_numbered(header: BatchHeader) -> bool:
 class _Group:
     """Batches that are decoded to one RecordBatch."""
 
-    def __init__(self, data: Bytes, next_offset: int) -> None:
+    def __init__(self, data: Buffer, next_offset: int) -> None:
         self.direct = readonly_bytes(data)
         self.views: list[BatchView] = []
         self.row_count = 0
@@ -246,7 +246,7 @@ class _Group:
         self.row_count += header.record_count
         self.size_bytes += size
 
-    def parse(self, unpacked: kernels.Bytes, start_offset: int, end_offset: int) -> _Rows:
+    def parse(self, unpacked: ByteArray, start_offset: int, end_offset: int) -> _Rows:
         """Parse the rows of all batches up to the first damaged one."""
         plan = np.array(self._plan, np.int64)
         return _Rows(self.direct, unpacked, plan, self.row_count, start_offset, end_offset)
@@ -257,8 +257,8 @@ class _Rows:
 
     def __init__(
         self,
-        direct: kernels.Bytes,
-        unpacked: kernels.Bytes,
+        direct: ByteArray,
+        unpacked: ByteArray,
         plan: Any,
         row_count: int,
         start_offset: int,
@@ -321,7 +321,7 @@ class _Rows:
         nulls = kernels.scale_timestamps(timestamps, layout.timestamp_scale, bitmap)
         return _numbers(layout.schema.field("timestamp").type, timestamps, bitmap, nulls)
 
-    def _gathered(self, kind: Any, places: Ints64, sizes: Ints32) -> Any:
+    def _gathered(self, kind: Any, places: Int64Array, sizes: Int32Array) -> Any:
         count = len(places)
         ends = np.empty(count + 1, np.int32)
         content = np.empty(int(np.maximum(sizes, 0).sum(dtype=np.int64)), np.uint8)

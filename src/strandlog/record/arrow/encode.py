@@ -29,7 +29,7 @@ from strandlog.record.arrow.arrays import (
     whole,
 )
 from strandlog.record.arrow.kernels import encode as kernels
-from strandlog.record.arrow.kernels.encode import Ints32, Ints64
+from strandlog.record.arrow.kernels.compile import Int32Array, Int64Array
 from strandlog.record.batch_header import HEADER_SIZE, TRANSACTIONAL_BIT, seal
 from strandlog.record.builder import NO_LEADER_EPOCH
 from strandlog.record.codecs import DEFAULT_DECOMPRESSED_LIMIT_BYTES, Codec, compress
@@ -53,7 +53,7 @@ class BatchShape(NamedTuple):
 class ReadyRows(NamedTuple):
     """The columns of records, converted for the kernels."""
 
-    timestamps: Ints64
+    timestamps: Int64Array
     keys: BytesColumn
     values: BytesColumn
     headers: HeadersColumn
@@ -62,17 +62,17 @@ class ReadyRows(NamedTuple):
 class Routed(NamedTuple):
     """The partition of each row, and the number of rows with neither a partition nor a key."""
 
-    partitions: Ints32
+    partitions: Int32Array
     turns: int
 
 
 class Grouped(NamedTuple):
     """Row numbers by partition."""
 
-    rows: Ints64
-    bounds: Ints64
+    rows: Int64Array
+    bounds: Int64Array
 
-    def rows_of(self, partition: int) -> Ints64:
+    def rows_of(self, partition: int) -> Int64Array:
         """Return the rows of one partition in their original order."""
         return self.rows[self.bounds[partition] : self.bounds[partition + 1]]
 
@@ -128,7 +128,7 @@ def route(
     return Routed(partitions, turns)
 
 
-def group(partitions: Ints32, partition_count: int) -> Grouped:
+def group(partitions: Int32Array, partition_count: int) -> Grouped:
     """See `columns.group_rows`."""
     numbers = np.ascontiguousarray(partitions, np.int32)
     if len(numbers) and not 0 <= numbers.min() <= numbers.max() < partition_count:
@@ -171,10 +171,10 @@ def encode_rows(columns: ReadyRows, rows: Any, shape: BatchShape) -> list[bytear
     return made
 
 
-def _chosen(rows: Any, count: int) -> Ints64:
+def _chosen(rows: Any, count: int) -> Int64Array:
     if rows is None:
         return np.arange(count, dtype=np.int64)
-    chosen: Ints64 = np.ascontiguousarray(rows, np.int64)
+    chosen: Int64Array = np.ascontiguousarray(rows, np.int64)
     if len(chosen) and not 0 <= chosen.min() <= chosen.max() < count:
         raise InvalidRecordError(f"there are only the rows 0 to {count - 1}")
     return chosen
@@ -182,8 +182,8 @@ def _chosen(rows: Any, count: int) -> Ints64:
 
 def _batch(
     columns: ReadyRows,
-    rows: Ints64,
-    lengths: Ints64,
+    rows: Int64Array,
+    lengths: Int64Array,
     payload_bytes: int,
     shape: BatchShape,
     base_sequence: int,

@@ -43,11 +43,11 @@ from strandlog.broker.metrics import Metrics
 from strandlog.clock import Clock, stopwatch
 from strandlog.config.limits import MAX_REQUESTS_IN_FLIGHT
 from strandlog.errors import DataError
+from strandlog.model import Buffer
 from strandlog.protocol.kafka.framing import FrameSplitter, compacted
 from strandlog.server.memory import ByteBudget, DecodingGate
 from strandlog.server.turns import Turns
 
-Buffer = bytes | bytearray | memoryview
 logger = logging.getLogger(__name__)
 
 WRITE_HIGH_WATER_BYTES = (

@@ -17,10 +17,11 @@ from strandlog.broker.runtime import Work, yield_control
 from strandlog.config.limits import RESPONSE_MAX_BYTES
 from strandlog.config.setting import Value
 from strandlog.errors import StrandlogError
+from strandlog.model import Buffer
 from strandlog.protocol.kafka.decoder import ANY_NUMBER, decode_request, decode_request_steps
 from strandlog.protocol.kafka.encoder import encode_response_steps, response_encoder
 from strandlog.protocol.kafka.headers import RequestHeader, response_header
-from strandlog.server.kafka.connection import Buffer, Connection, PendingReply
+from strandlog.server.kafka.connection import Connection, PendingReply
 
 if TYPE_CHECKING:
     from strandlog.server.kafka.dispatch import Dispatcher

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from strandlog.record.arrow.arrays import bytes_column
+from strandlog.record.arrow.kernels.compile import ByteArray, Int64Array
 from strandlog.spark.formats import avro_kernels as kernels
 from strandlog.spark.formats.avro_schema import AvroColumns, Document
 
@@ -81,7 +82,12 @@ class FlatReader:
         return found, is_read.astype(np.bool_)
 
     def _column(
-        self, name: str, kind: int, numbers: kernels.Ints64, lengths: kernels.Ints64, given: Any
+        self,
+        name: str,
+        kind: int,
+        numbers: Int64Array,
+        lengths: Int64Array,
+        given: Any,
     ) -> pa.Array | None:
         nulls, target = lengths < 0, self._columns.type_of(name)
         if kind in NUMBERS:
@@ -104,7 +110,10 @@ class FlatReader:
 
 
 def _bytes(
-    content: kernels.Bytes, positions: kernels.Ints64, lengths: kernels.Ints64, target: pa.DataType
+    content: ByteArray,
+    positions: Int64Array,
+    lengths: Int64Array,
+    target: pa.DataType,
 ) -> pa.Array | None:
     ends = np.zeros(len(positions) + 1, np.int64)
     np.cumsum(np.maximum(lengths, 0), out=ends[1:])

@@ -21,9 +21,6 @@ from __future__ import annotations
 
 from typing import Final
 
-import numpy as np
-import numpy.typing as npt
-
 from strandlog.record.arrow.kernels.compile import (
     BYTES,
     BYTES_OUT,
@@ -32,6 +29,9 @@ from strandlog.record.arrow.kernels.compile import (
     INTS_64,
     NOTHING,
     TABLE_64,
+    ByteArray,
+    Int32Array,
+    Int64Array,
     compiled,
     copy_bytes,
     inner,
@@ -40,10 +40,6 @@ from strandlog.record.arrow.kernels.compile import (
     uint64,
 )
 from strandlog.record.arrow.kernels.decode import read_varint
-
-Bytes = npt.NDArray[np.uint8]
-Ints32 = npt.NDArray[np.int32]
-Ints64 = npt.NDArray[np.int64]
 
 BOOLEAN: Final = 0
 INT_32: Final = 1
@@ -69,7 +65,7 @@ _SURE_DIGITS: Final = 18  # eight bytes hold every 18-digit number, but not ever
 
 
 @inner
-def _little_endian(data: Bytes, position: int, size: int) -> int:
+def _little_endian(data: ByteArray, position: int, size: int) -> int:
     bits = uint64(0)
     for number in range(size):
         bits |= uint64(load_byte(data, position + number)) << uint64(8 * number)
@@ -77,7 +73,7 @@ def _little_endian(data: Bytes, position: int, size: int) -> int:
 
 
 @inner
-def _signed_big_endian(data: Bytes, position: int, size: int) -> int:
+def _signed_big_endian(data: ByteArray, position: int, size: int) -> int:
     bits = uint64(0)
     if size and load_byte(data, position) > 127:
         bits = ~bits
@@ -87,7 +83,9 @@ def _signed_big_endian(data: Bytes, position: int, size: int) -> int:
 
 
 @inner
-def _parse_number(data: Bytes, position: int, end: int, kind: int, limit: int) -> tuple[int, int]:
+def _parse_number(
+    data: ByteArray, position: int, end: int, kind: int, limit: int
+) -> tuple[int, int]:
     """Return a number and the position after it, or position -1 if it cannot be read."""
     if kind == BOOLEAN:
         if position >= end or load_byte(data, position) > 1:
@@ -119,7 +117,7 @@ def _fits(value: int, digits: int) -> bool:
 
 @inner
 def _parse_bytes(
-    data: Bytes, position: int, end: int, kind: int, limit: int, size: int
+    data: ByteArray, position: int, end: int, kind: int, limit: int, size: int
 ) -> tuple[int, int, int]:
     """Return a position or a number, its length, and the position after it.
 
@@ -139,13 +137,13 @@ def _parse_bytes(
 
 @inner
 def _parse_value(
-    data: Bytes,
+    data: ByteArray,
     position: int,
     end: int,
-    program: Ints64,
+    program: Int64Array,
     row: int,
-    numbers: Ints64,
-    lengths: Ints64,
+    numbers: Int64Array,
+    lengths: Int64Array,
 ) -> int:
     """Return the end of the value, or -1 if the program cannot read it."""
     for field in range(program.shape[0]):
@@ -172,15 +170,15 @@ def _parse_value(
 
 @compiled(NOTHING, BYTES, INTS_64, INTS_32, INT, INT, TABLE_64, TABLE_64, TABLE_64, BYTES_OUT)
 def parse_flat(
-    content: Bytes,
-    starts: Ints64,
-    sizes: Ints32,
+    content: ByteArray,
+    starts: Int64Array,
+    sizes: Int32Array,
     skip: int,
     zeros: int,
-    program: Ints64,
-    numbers: Ints64,
-    lengths: Ints64,
-    is_read: Bytes,
+    program: Int64Array,
+    numbers: Int64Array,
+    lengths: Int64Array,
+    is_read: ByteArray,
 ) -> None:
     """Read the values that are still unread, starting after a prefix of `skip` bytes, the first
     `zeros` of which must be zero."""
@@ -200,7 +198,7 @@ def parse_flat(
 
 
 @compiled(NOTHING, BYTES, INTS_64, INTS_32, BYTES_OUT)
-def gather(content: Bytes, positions: Ints64, offsets: Ints32, out: Bytes) -> None:
+def gather(content: ByteArray, positions: Int64Array, offsets: Int32Array, out: ByteArray) -> None:
     """Copy the bytes of a column to `out`, where `offsets` delimit the rows."""
     for row in range(len(positions)):
         size = offsets[row + 1] - offsets[row]

@@ -25,11 +25,10 @@ from typing import NamedTuple, Protocol
 
 from strandlog.broker.topics.topic import INTERNAL_TOPICS
 from strandlog.errors import TopicNotFoundError
-from strandlog.model import TopicPartition
+from strandlog.model import Buffer, TopicPartition
 from strandlog.spark.options import Options
 from strandlog.spark.source.continuity import Bounds
 from strandlog.spark.source.planning import OffsetRange
-from strandlog.storage.files import Buffer
 
 Aborted = Sequence[tuple[int, int]]
 

@@ -29,13 +29,12 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from strandlog.errors import CorruptSegmentError, DataError, StorageError
-from strandlog.model import Record
+from strandlog.model import Buffer, Record
 from strandlog.record.batch import BatchView
 from strandlog.record.batch_header import BatchHeader
 from strandlog.record.builder import filtered_batch
 from strandlog.storage.cleaning.offset_map import SLOT_SIZE, OffsetMap
 from strandlog.storage.cleaning.policy import groups, need_for_compaction
-from strandlog.storage.files import Buffer
 from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.paths import ABORT_INDEX_SUFFIX, CLEANED_SUFFIX, SIDE_SUFFIXES
 from strandlog.storage.segment.scan import scan_strict, view_source

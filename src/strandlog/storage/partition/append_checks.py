@@ -31,6 +31,7 @@ from strandlog.errors import (
     StrandlogError,
     TooManyRecordsError,
 )
+from strandlog.model import Buffer
 from strandlog.record.batch_header import (
     APPEND_TIME_BIT,
     BATCH_LENGTH_POSITION,
@@ -47,7 +48,6 @@ from strandlog.record.batch_header import (
 )
 from strandlog.record.codecs import Codec
 from strandlog.record.record import MIN_RECORD_BYTES
-from strandlog.storage.files import Buffer
 
 _OLD_LENGTH_AND_CRC = struct.Struct(">iI")
 LARGEST_CODEC = int(max(Codec))

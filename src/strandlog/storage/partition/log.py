@@ -30,13 +30,13 @@ from strandlog.clock import Clock, SteadyClock
 from strandlog.config.tables.broker import BrokerSettings
 from strandlog.config.tables.topic import LogSettings
 from strandlog.errors import InvalidRecordError, OffsetOutOfRangeError, StorageError
-from strandlog.model import TopicPartition
+from strandlog.model import Buffer, TopicPartition
 from strandlog.record.batch import BatchView
 from strandlog.record.batch_header import PREFIX_SIZE, BatchHeader, stamp, stamped_prefix
 from strandlog.record.batch_header import stamp_append_time as stamp_time
 from strandlog.record.control import read_control
 from strandlog.storage.file_remover import FileRemover
-from strandlog.storage.files import Buffer, Files
+from strandlog.storage.files import Files
 from strandlog.storage.partition.append_checks import check_batch, split_batches
 from strandlog.storage.partition.flush import FlushPlan, FlushState
 from strandlog.storage.partition.producer_state import ProducerIdsSeen, ProducerState

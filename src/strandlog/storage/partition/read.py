@@ -22,9 +22,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from strandlog.errors import CorruptSegmentError
+from strandlog.model import Buffer
 from strandlog.record.batch import BatchView
 from strandlog.record.batch_header import HEADER_SIZE, BatchHeader, read_header
-from strandlog.storage.files import Buffer
 from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.segment.read_plan import EMPTY, ReadPlan, locate_batch, source_and_entry
 from strandlog.storage.segment.scan import batches_of_read

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from strandlog.model import Buffer
 from strandlog.record.batch import BatchView
 from strandlog.record.batch_header import BatchHeader
 from strandlog.record.control import ControlType, read_control
-from strandlog.storage.files import Buffer, Files
+from strandlog.storage.files import Files
 from strandlog.storage.partition.producer_state import UNKNOWN_TIME, ProducerState
 from strandlog.storage.paths import ABORT_INDEX_SUFFIX
 from strandlog.storage.segment.cache import intact_batches

@@ -26,11 +26,11 @@ from strandlog.errors import (
     TopicNotFoundError,
     UnknownLayoutError,
 )
-from strandlog.model import TimestampOffset, TopicPartition
+from strandlog.model import Buffer, TimestampOffset, TopicPartition
 from strandlog.record.batch import BatchView
 from strandlog.record.batch_header import read_header
 from strandlog.storage import paths
-from strandlog.storage.files import DIRECTORY, Buffer, Files
+from strandlog.storage.files import DIRECTORY, Files
 from strandlog.storage.folder.checkpoint import read_offsets
 from strandlog.storage.folder.log_dir import check_layout, read_topic_id
 from strandlog.storage.partition.recovery_point import read_recovery_point

@@ -12,7 +12,7 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-from strandlog.storage.files import Buffer
+from strandlog.model import Buffer
 from strandlog.storage.segment.sparse_index import SparseIndex, count_at_or_below
 
 ENTRY = struct.Struct(">ii")

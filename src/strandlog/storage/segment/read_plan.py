@@ -14,8 +14,8 @@ offset of the next intact batch (`resume_offset`), so it hides only the damaged 
 
 from __future__ import annotations
 
+from strandlog.model import Buffer
 from strandlog.record.batch_header import HEADER_SIZE, BatchHeader, read_header
-from strandlog.storage.files import Buffer
 from strandlog.storage.segment.cache import SegmentCache
 from strandlog.storage.segment.offset_index import IndexEntry
 from strandlog.storage.segment.scan import (

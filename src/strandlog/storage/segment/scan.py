@@ -28,6 +28,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from strandlog.errors import CorruptRecordError, CorruptSegmentError
+from strandlog.model import Buffer
 from strandlog.record.batch import BatchView
 from strandlog.record.batch_header import (
     CRC_START,
@@ -38,7 +39,7 @@ from strandlog.record.batch_header import (
     crc32c,
     read_header,
 )
-from strandlog.storage.files import Buffer, Files
+from strandlog.storage.files import Files
 
 ByteSource = Callable[[int, int], Buffer]
 

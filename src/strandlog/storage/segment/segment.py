@@ -25,8 +25,9 @@ from typing import NamedTuple, Protocol
 
 from strandlog.config.tables.topic import LogSettings
 from strandlog.errors import StorageError
+from strandlog.model import Buffer
 from strandlog.record.batch_header import BatchHeader, crc32c
-from strandlog.storage.files import Buffer, Files, LogFile
+from strandlog.storage.files import Files, LogFile
 from strandlog.storage.paths import (
     INDEX_SUFFIX,
     LOG_SUFFIX,

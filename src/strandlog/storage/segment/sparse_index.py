@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import struct
 
-from strandlog.storage.files import Buffer, Files
+from strandlog.model import Buffer
+from strandlog.storage.files import Files
 
 KEEP_AT_MOST_ENTRIES = 1024
 

@@ -35,11 +35,11 @@ import zlib
 from collections.abc import Callable, Iterator
 
 from strandlog.errors import StorageError
+from strandlog.model import Buffer
 from strandlog.storage.files import (
     DIRECTORY,
     PREVIOUS_SUFFIX,
     TEMP_SUFFIX,
-    Buffer,
     Lock,
     LogFile,
     MappedFile,

@@ -11,7 +11,8 @@ import contextlib
 import errno
 from collections.abc import Iterator, Sequence
 
-from strandlog.storage.files import Buffer, disk_error
+from strandlog.model import Buffer
+from strandlog.storage.files import disk_error
 from strandlog.testing.disk.disk import SimulatedDisk, os_error
 from strandlog.testing.disk.nodes import FileNode, FolderNode
 

@@ -20,7 +20,7 @@ from tests.support.log_builders import (
 )
 
 from strandlog.errors import CorruptSegmentError
-from strandlog.model import Headers
+from strandlog.model import Buffer, Headers
 from strandlog.record import batch as batch_module
 from strandlog.record.batch_header import (
     ATTRIBUTES_POSITION,
@@ -35,7 +35,7 @@ from strandlog.record.control import ControlType, control_batch
 from strandlog.storage.cleaning.compaction import compact_now, plan_compaction, plan_due_compaction
 from strandlog.storage.cleaning.policy import need_for_compaction
 from strandlog.storage.cleaning.retention import drop_oldest
-from strandlog.storage.files import Buffer, MappedFile
+from strandlog.storage.files import MappedFile
 from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.partition.time_lookup import find_timestamp
 from strandlog.storage.segment import scan

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.support.log_builders import DATA, START_MS, TP, batch, fill, new_log, small_settings
 
-from strandlog.storage.files import Buffer
+from strandlog.model import Buffer
 from strandlog.storage.readonly.view import FolderView
 from strandlog.testing import FakeClock, SimulatedFiles
 

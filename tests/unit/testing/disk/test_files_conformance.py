@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from strandlog.errors import StorageError
-from strandlog.storage.files import PREVIOUS_SUFFIX, TEMP_SUFFIX, Buffer
+from strandlog.model import Buffer
+from strandlog.storage.files import PREVIOUS_SUFFIX, TEMP_SUFFIX
 
 if TYPE_CHECKING:
     from tests.unit.testing.disk.conftest import Place

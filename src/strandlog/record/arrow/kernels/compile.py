@@ -24,6 +24,7 @@ from typing import Any, Final, TypeVar, cast
 
 import numba
 import numpy as np
+import numpy.typing as npt
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
@@ -64,6 +65,11 @@ INTS_32: Final = _array(types.int32)
 INTS_64: Final = _array(types.int64)
 TABLE_64: Final = types.Array(types.int64, 2, "C")
 PAIR: Final = types.UniTuple(types.int64, 2)
+
+# The same arrays for the type checker.
+ByteArray = npt.NDArray[np.uint8]
+Int32Array = npt.NDArray[np.int32]
+Int64Array = npt.NDArray[np.int64]
 
 
 def compiled(result: Any, *arguments: Any) -> Callable[[F], F]:

@@ -35,6 +35,9 @@ from strandlog.record.arrow.kernels.compile import (
     INTS_64,
     NOTHING,
     TABLE_64,
+    ByteArray,
+    Int32Array,
+    Int64Array,
     compiled,
     copy_bytes,
     inner,
@@ -42,10 +45,6 @@ from strandlog.record.arrow.kernels.compile import (
     load_byte,
     uint64,
 )
-
-Bytes = npt.NDArray[np.uint8]
-Ints32 = npt.NDArray[np.int32]
-Ints64 = npt.NDArray[np.int64]
 
 IS_UNPACKED: Final = 0
 START: Final = 1
@@ -64,7 +63,7 @@ _DAMAGED: Final = -1
 
 
 @inner
-def read_varint(data: Bytes, position: int, end: int) -> tuple[int, int]:
+def read_varint(data: ByteArray, position: int, end: int) -> tuple[int, int]:
     """Return the number at `position` and the position after it, which is -1 if the varint is
     invalid."""
     if position >= end:
@@ -90,7 +89,7 @@ def read_varint(data: Bytes, position: int, end: int) -> tuple[int, int]:
 
 
 @inner
-def _read_size(data: Bytes, position: int, end: int) -> tuple[int, int]:
+def _read_size(data: ByteArray, position: int, end: int) -> tuple[int, int]:
     """Return the size of a field (-1 for null) and its start, which is -1 if the size is
     invalid."""
     size, start = read_varint(data, position, end)
@@ -100,7 +99,7 @@ def _read_size(data: Bytes, position: int, end: int) -> tuple[int, int]:
 
 
 @inner
-def _skip_headers(data: Bytes, position: int, end: int, count: int) -> int:
+def _skip_headers(data: ByteArray, position: int, end: int, count: int) -> int:
     """Return the position after the headers, or -1 if they are damaged."""
     # Each header takes at least two bytes. An impossible count must not control the loop.
     if count < 0 or count > (end - position) // 2:
@@ -118,20 +117,20 @@ def _skip_headers(data: Bytes, position: int, end: int, count: int) -> int:
 
 @inner
 def _parse_batch(
-    data: Bytes,
+    data: ByteArray,
     flip: int,
-    plan: Ints64,
+    plan: Int64Array,
     start_offset: int,
     end_offset: int,
     row: int,
-    offsets: Ints64,
-    timestamps: Ints64,
-    key_places: Ints64,
-    key_sizes: Ints32,
-    value_places: Ints64,
-    value_sizes: Ints32,
-    header_places: Ints64,
-    header_counts: Ints32,
+    offsets: Int64Array,
+    timestamps: Int64Array,
+    key_places: Int64Array,
+    key_sizes: Int32Array,
+    value_places: Int64Array,
+    value_sizes: Int32Array,
+    header_places: Int64Array,
+    header_counts: Int32Array,
 ) -> int:
     """Store the records of one batch, starting at `row`. Return the row after the last one, or -1
     if the batch is damaged."""
@@ -175,20 +174,20 @@ def _parse_batch(
     *(INTS_64, INTS_32, INTS_64, INTS_32, INTS_64, INTS_32),
 )
 def parse_batches(
-    direct: Bytes,
-    unpacked: Bytes,
+    direct: ByteArray,
+    unpacked: ByteArray,
     plan: npt.NDArray[np.int64],
     start_offset: int,
     end_offset: int,
-    row_ends: Ints64,
-    offsets: Ints64,
-    timestamps: Ints64,
-    key_places: Ints64,
-    key_sizes: Ints32,
-    value_places: Ints64,
-    value_sizes: Ints32,
-    header_places: Ints64,
-    header_counts: Ints32,
+    row_ends: Int64Array,
+    offsets: Int64Array,
+    timestamps: Int64Array,
+    key_places: Int64Array,
+    key_sizes: Int32Array,
+    value_places: Int64Array,
+    value_sizes: Int32Array,
+    header_places: Int64Array,
+    header_counts: Int32Array,
 ) -> int:
     """Store all records of a plan whose offsets are in the range, up to the first damaged batch.
     Return the number of intact batches before it.
@@ -222,14 +221,14 @@ def parse_batches(
 
 @compiled(NOTHING, BYTES, BYTES, INTS_64, INTS_32, INTS_64, INTS_32, INTS_64, INTS_32)
 def locate_headers(
-    direct: Bytes,
-    unpacked: Bytes,
-    header_places: Ints64,
-    header_counts: Ints32,
-    name_places: Ints64,
-    name_sizes: Ints32,
-    value_places: Ints64,
-    value_sizes: Ints32,
+    direct: ByteArray,
+    unpacked: ByteArray,
+    header_places: Int64Array,
+    header_counts: Int32Array,
+    name_places: Int64Array,
+    name_sizes: Int32Array,
+    value_places: Int64Array,
+    value_sizes: Int32Array,
 ) -> None:
     """Store the places of the names and values of all headers, which `parse_batches` has
     checked."""
@@ -250,13 +249,13 @@ def locate_headers(
 
 @compiled(INT, BYTES, BYTES, INTS_64, INTS_32, INTS_32, BYTES_OUT, BYTES_OUT)
 def gather(
-    direct: Bytes,
-    unpacked: Bytes,
-    places: Ints64,
-    sizes: Ints32,
-    ends: Ints32,
-    content: Bytes,
-    bitmap: Bytes,
+    direct: ByteArray,
+    unpacked: ByteArray,
+    places: Int64Array,
+    sizes: Int32Array,
+    ends: Int32Array,
+    content: ByteArray,
+    bitmap: ByteArray,
 ) -> int:
     """Copy the fields at `places` to `content`, and return how many of them are null (size -1).
 
@@ -283,7 +282,7 @@ def gather(
 
 
 @compiled(INT, INTS_64, INT, BYTES_OUT)
-def scale_timestamps(timestamps: Ints64, scale: int, bitmap: Bytes) -> int:
+def scale_timestamps(timestamps: Int64Array, scale: int, bitmap: ByteArray) -> int:
     """Convert milliseconds to a finer unit in place, and return how many timestamps are null.
 
     Timestamps that are negative or do not fit in 64 bits in the new unit become null. `bitmap` is

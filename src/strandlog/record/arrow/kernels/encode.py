@@ -16,9 +16,6 @@ from __future__ import annotations
 
 from typing import Final
 
-import numpy as np
-import numpy.typing as npt
-
 from strandlog.record.arrow.kernels.compile import (
     BYTES,
     BYTES_OUT,
@@ -26,6 +23,9 @@ from strandlog.record.arrow.kernels.compile import (
     INTS_32,
     INTS_64,
     NOTHING,
+    ByteArray,
+    Int32Array,
+    Int64Array,
     compiled,
     copy_bytes,
     inner,
@@ -34,10 +34,6 @@ from strandlog.record.arrow.kernels.compile import (
     store_byte,
     uint64,
 )
-
-Bytes = npt.NDArray[np.uint8]
-Ints32 = npt.NDArray[np.int32]
-Ints64 = npt.NDArray[np.int64]
 
 NOT_GIVEN: Final = -(2**31)  # never passed by a program, whereas -1 might be
 
@@ -48,7 +44,7 @@ _MURMUR_M: Final = 0x5BD1E995
 
 
 @inner
-def _murmur2(content: Bytes, start: int, size: int) -> int:
+def _murmur2(content: ByteArray, start: int, size: int) -> int:
     """Return Java's murmur2 with the sign bit cleared. Uses only the low 32 bits of its 64-bit
     integers."""
     value = _MURMUR_SEED ^ size
@@ -72,14 +68,14 @@ def _murmur2(content: Bytes, start: int, size: int) -> int:
 
 @compiled(INT, *_FIELD, INTS_32, INT, INT, INT, INTS_32)
 def route_by_key(
-    key_starts: Ints64,
-    key_sizes: Ints32,
-    keys: Bytes,
-    given: Ints32,
+    key_starts: Int64Array,
+    key_sizes: Int32Array,
+    keys: ByteArray,
+    given: Int32Array,
     partition_count: int,
     turn: int,
     step: int,
-    partitions: Ints32,
+    partitions: Int32Array,
 ) -> int:
     """Assign a partition to each row: the given one, by key, or round-robin. Return the number of
     rows assigned round-robin."""
@@ -97,7 +93,7 @@ def route_by_key(
 
 
 @compiled(NOTHING, INTS_32, INTS_64, INTS_64)
-def group_by(partitions: Ints32, bounds: Ints64, rows: Ints64) -> None:
+def group_by(partitions: Int32Array, bounds: Int64Array, rows: Int64Array) -> None:
     """Sort row numbers by partition, preserving their order.
 
     `bounds`, which must be zeroed, receives the start of each partition and the end of the last.
@@ -124,7 +120,7 @@ def _varint_size(value: int) -> int:
 
 
 @inner
-def _write_varint(target: Bytes, at: int, value: int) -> int:
+def _write_varint(target: ByteArray, at: int, value: int) -> int:
     """Write a number and return the position after it."""
     raw = uint64(value << 1 ^ value >> 63)
     while raw > uint64(127):
@@ -141,7 +137,7 @@ def _field_size(size: int) -> int:
 
 
 @inner
-def _write_field(target: Bytes, at: int, content: Bytes, start: int, size: int) -> int:
+def _write_field(target: ByteArray, at: int, content: ByteArray, start: int, size: int) -> int:
     """Write a length-prefixed field and return the position after it."""
     at = _write_varint(target, at, size)
     if size > 0:
@@ -156,18 +152,18 @@ def _write_field(target: Bytes, at: int, content: Bytes, start: int, size: int) 
     *(INT, INTS_64, INTS_64, INTS_64),
 )
 def plan_batches(
-    rows: Ints64,
-    timestamps: Ints64,
-    key_sizes: Ints32,
-    value_sizes: Ints32,
-    header_starts: Ints64,
-    header_ends: Ints64,
-    name_sizes: Ints32,
-    header_sizes: Ints32,
+    rows: Int64Array,
+    timestamps: Int64Array,
+    key_sizes: Int32Array,
+    value_sizes: Int32Array,
+    header_starts: Int64Array,
+    header_ends: Int64Array,
+    name_sizes: Int32Array,
+    header_sizes: Int32Array,
     max_bytes: int,
-    lengths: Ints64,
-    batch_ends: Ints64,
-    batch_bytes: Ints64,
+    lengths: Int64Array,
+    batch_ends: Int64Array,
+    batch_bytes: Int64Array,
 ) -> int:
     """Compute the length of each record, and split the rows into batches of at most `max_bytes`.
 
@@ -207,24 +203,24 @@ def plan_batches(
     *(BYTES_OUT, INT),
 )
 def write_records(
-    rows: Ints64,
-    lengths: Ints64,
-    timestamps: Ints64,
-    key_starts: Ints64,
-    key_sizes: Ints32,
-    keys: Bytes,
-    value_starts: Ints64,
-    value_sizes: Ints32,
-    values: Bytes,
-    header_starts: Ints64,
-    header_ends: Ints64,
-    name_starts: Ints64,
-    name_sizes: Ints32,
-    names: Bytes,
-    content_starts: Ints64,
-    content_sizes: Ints32,
-    contents: Bytes,
-    target: Bytes,
+    rows: Int64Array,
+    lengths: Int64Array,
+    timestamps: Int64Array,
+    key_starts: Int64Array,
+    key_sizes: Int32Array,
+    keys: ByteArray,
+    value_starts: Int64Array,
+    value_sizes: Int32Array,
+    values: ByteArray,
+    header_starts: Int64Array,
+    header_ends: Int64Array,
+    name_starts: Int64Array,
+    name_sizes: Int32Array,
+    names: ByteArray,
+    content_starts: Int64Array,
+    content_sizes: Int32Array,
+    contents: ByteArray,
+    target: ByteArray,
     at: int,
 ) -> int:
     """Write the rows of one planned batch, starting at `at`. Return the position after them."""

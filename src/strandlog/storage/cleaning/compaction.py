@@ -165,8 +165,9 @@ class CompactionPlan:
         for suffix in SWAPPED_SUFFIXES:
             files.remove(first.stem + suffix + CLEANED_SUFFIX)
         target = files.open_log(log_path)
+        interval_bytes = settings.index_interval_bytes
         indexes = SegmentIndexes(
-            files, first.stem, first.base_offset, settings.index_interval_bytes, CLEANED_SUFFIX
+            files, first.stem, first.base_offset, interval_bytes, state=CLEANED_SUFFIX
         )
         for segment in originals:
             self.report.bytes_before += segment.size_bytes

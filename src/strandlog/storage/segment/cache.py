@@ -20,19 +20,16 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 from strandlog.errors import CorruptSegmentError
-from strandlog.record.batch_header import BatchHeader
 from strandlog.storage.files import Files, MappedFile
 from strandlog.storage.paths import INDEX_SUFFIX, TIME_INDEX_SUFFIX
 from strandlog.storage.segment.offset_index import ENTRY as OFFSET_ENTRY
 from strandlog.storage.segment.offset_index import IndexEntry
 from strandlog.storage.segment.offset_index import search as search_offset
 from strandlog.storage.segment.scan import Batch, ByteSource, padded_source, scan, view_source
-from strandlog.storage.segment.segment import Segment
+from strandlog.storage.segment.segment import Segment, SegmentIndexes
 from strandlog.storage.segment.time_index import ENTRY as TIME_ENTRY
-from strandlog.storage.segment.time_index import NO_TIME_ENTRY, TimeEntry
 
 DEFAULT_CAPACITY = 128
 # Indexes up to this size are copied, which is cheaper than checking the file size on every use.
@@ -96,15 +93,20 @@ class SegmentMaps:
 
     def rebuild(self, files: Files, segment: Segment, *, owns_folder: bool) -> None:
         """Rebuild both indexes from the log."""
-        rebuilt = rebuilt_indexes(self.source, segment, len(self.log))
+        rebuilt = SegmentIndexes(
+            files, segment.stem, segment.base_offset, INTERVAL_BYTES, in_memory=True
+        )
+        for position, header in intact_batches(self.source, segment, len(self.log)):
+            rebuilt.note_header(position, header)
+        rebuilt.note_largest()
+        index, time_index = rebuilt.offsets.unsaved_entries, rebuilt.times.unsaved_entries
         if owns_folder:
             # Write only what differs: opening a segment that needs no index must not write.
-            if self.index != rebuilt.offset_entries:
-                files.replace(segment.stem + INDEX_SUFFIX, rebuilt.offset_entries)
-            if self.time_index != rebuilt.time_entries:
-                files.replace(segment.stem + TIME_INDEX_SUFFIX, rebuilt.time_entries)
-        self.index = memoryview(rebuilt.offset_entries)
-        self.time_index = memoryview(rebuilt.time_entries)
+            if self.index != index:
+                files.replace(rebuilt.offsets.path, index)
+            if self.time_index != time_index:
+                files.replace(rebuilt.times.path, time_index)
+        self.index, self.time_index = memoryview(index), memoryview(time_index)
         segment.largest = rebuilt.largest
 
     def close(self) -> None:
@@ -202,14 +204,6 @@ class SegmentCache:
 INTERVAL_BYTES = 4096
 
 
-class RebuiltIndexes(NamedTuple):
-    """The contents of both index files, and the largest timestamp."""
-
-    offset_entries: bytes
-    time_entries: bytes
-    largest: TimeEntry
-
-
 def intact_batches(source: ByteSource, segment: Segment, size_bytes: int) -> Iterator[Batch]:
     """Yield every intact batch of a segment and skip damage."""
     for item in scan(
@@ -222,28 +216,3 @@ def intact_batches(source: ByteSource, segment: Segment, size_bytes: int) -> Ite
     ):
         if isinstance(item, Batch):
             yield item
-
-
-def rebuilt_indexes(source: ByteSource, segment: Segment, size_bytes: int) -> RebuiltIndexes:
-    """Compute both indexes of a segment by scanning its log."""
-    index, times = bytearray(), bytearray()
-    largest, noted = NO_TIME_ENTRY, NO_TIME_ENTRY
-    since_entry = 0
-
-    def note(position: int, header: BatchHeader) -> None:
-        nonlocal largest, noted, since_entry
-        if header.max_timestamp > largest.timestamp:
-            largest = TimeEntry(header.max_timestamp, header.last_offset)
-        if since_entry > INTERVAL_BYTES:
-            index.extend(OFFSET_ENTRY.pack(header.last_offset - segment.base_offset, position))
-            if largest.timestamp > noted.timestamp:
-                times.extend(TIME_ENTRY.pack(largest[0], largest[1] - segment.base_offset))
-                noted = largest
-            since_entry = 0
-        since_entry += header.size_bytes
-
-    for position, header in intact_batches(source, segment, size_bytes):
-        note(position, header)
-    if largest.timestamp > noted.timestamp:
-        times.extend(TIME_ENTRY.pack(largest[0], largest[1] - segment.base_offset))
-    return RebuiltIndexes(bytes(index), bytes(times), largest)

@@ -7,8 +7,9 @@ partition and the only one that grows. Sealing turns an `ActiveSegment` into a `
 In a `SegmentList`, base offsets ascend strictly and the active segment is last. A segment covers
 the offsets from its own base offset up to the base offset of the next segment.
 
-`SegmentIndexes.note` implements the indexing rule for appends, recovery and compaction: if more
-than index.interval.bytes have been written since the last entry, the current batch gets an entry.
+`SegmentIndexes.note` implements the indexing rule for appends, recovery, compaction and the rebuild
+of a wrong index: if more than index.interval.bytes have been written since the last entry, the
+current batch gets an entry.
 
 `OpenFiles` limits the number of log files that are open for appending. Above the limit it closes
 the file that was opened first, which is reopened by the next append. Nothing is lost: the bytes are
@@ -114,6 +115,7 @@ class SegmentIndexes:
 
     __slots__ = (
         "_bytes_since_entry",
+        "_in_memory",
         "_interval_bytes",
         "largest",
         "offsets",
@@ -122,14 +124,23 @@ class SegmentIndexes:
     )
 
     def __init__(
-        self, files: Files, stem: str, base_offset: int, interval_bytes: int, state: str = ""
+        self,
+        files: Files,
+        stem: str,
+        base_offset: int,
+        interval_bytes: int,
+        *,
+        state: str = "",
+        in_memory: bool = False,
     ) -> None:
         """Open both indexes. `state` is an additional suffix of the file names: `.cleaned` for a
-        compaction in progress."""
-        self.offsets = OffsetIndex(files, stem + INDEX_SUFFIX + state, base_offset)
-        self.times = TimeIndex(files, stem + TIME_INDEX_SUFFIX + state, base_offset)
+        compaction in progress. With `in_memory`, files are neither read nor written."""
+        index_path, time_path = (stem + s + state for s in (INDEX_SUFFIX, TIME_INDEX_SUFFIX))
+        self.offsets = OffsetIndex(files, index_path, base_offset, in_memory=in_memory)
+        self.times = TimeIndex(files, time_path, base_offset, in_memory=in_memory)
         self.largest = self.times.last or NO_TIME_ENTRY
         self._interval_bytes = interval_bytes
+        self._in_memory = in_memory
         self._bytes_since_entry = 0
         self.size_bytes = self._larger_size_bytes()
 
@@ -137,15 +148,15 @@ class SegmentIndexes:
         return max(self.offsets.size_bytes, self.times.size_bytes)
 
     def note(self, position: int, size: int, last_offset: int, max_timestamp: int) -> None:
-        """Update the indexes for a batch that was written at `position`."""
+        """Update the indexes for a batch at `position`."""
         if max_timestamp > self.largest.timestamp:
             self.largest = TimeEntry(max_timestamp, last_offset)
         if self._bytes_since_entry > self._interval_bytes:
             self.offsets.append(last_offset, position)
-            self._note_largest()
+            self.note_largest()
             self._bytes_since_entry = 0
             self.size_bytes = self._larger_size_bytes()
-            if self.offsets.unsaved_count >= SAVE_AT_ENTRIES:
+            if self.offsets.unsaved_count >= SAVE_AT_ENTRIES and not self._in_memory:
                 # The append must not fail because of an index; saving is retried later.
                 with contextlib.suppress(StorageError):
                     self.save()
@@ -155,7 +166,8 @@ class SegmentIndexes:
         """Update the indexes for a batch that was read from the log."""
         self.note(position, header.size_bytes, header.last_offset, header.max_timestamp)
 
-    def _note_largest(self) -> None:
+    def note_largest(self) -> None:
+        """Add the largest timestamp to the time index, unless it has it."""
         last = self.times.last
         if self.largest.timestamp > (last.timestamp if last else -1):
             self.times.append(self.largest)
@@ -188,7 +200,7 @@ class SegmentIndexes:
     def finish(self) -> None:
         """Complete the indexes of a segment: add the largest timestamp to the time index and
         save."""
-        self._note_largest()
+        self.note_largest()
         self.save()
 
 

@@ -40,20 +40,28 @@ class SparseIndex:
 
     layout: struct.Struct
 
-    def __init__(self, files: Files, path: str, base_offset: int) -> None:
+    def __init__(
+        self, files: Files, path: str, base_offset: int, *, in_memory: bool = False
+    ) -> None:
+        """Open the index. With `in_memory`, an existing file is ignored."""
         self._files = files
         self.path = path
         self.base_offset = base_offset
         self._tail = bytearray()
+        self._tail_start = self._saved = 0
+        self.has_file = False
+        if not in_memory:
+            self._open_file()
+
+    def _open_file(self) -> None:
         try:
-            saved = files.size(path)
-            self.has_file = True
+            size = self._files.size(self.path)
         except FileNotFoundError:
-            saved = 0
-            self.has_file = False
-        self._tail_start = self._saved = saved - saved % self.layout.size
-        if saved != self._saved:
-            files.truncate(path, self._saved)
+            return
+        self.has_file = True
+        self._tail_start = self._saved = size - size % self.layout.size
+        if size != self._saved:
+            self._files.truncate(self.path, self._saved)
 
     @property
     def size_bytes(self) -> int:
@@ -67,15 +75,20 @@ class SparseIndex:
     def unsaved_count(self) -> int:
         return (self.size_bytes - self._saved) // self.layout.size
 
+    @property
+    def unsaved_entries(self) -> bytes:
+        """The entries that are not yet in the file, as they will be written."""
+        return bytes(self._tail[self._saved - self._tail_start :])
+
     def save(self) -> None:
         """Write the entries that are not yet in the file."""
-        unsaved = self.size_bytes - self._saved
+        unsaved = self.unsaved_entries
         if unsaved:
             # Write at a fixed position instead of the end of the file, because an earlier write
             # may have been cut short by a full disk.
-            self._files.write_at(self.path, self._saved, self._tail[-unsaved:])
+            self._files.write_at(self.path, self._saved, unsaved)
             self.has_file = True
-            self._saved += unsaved
+            self._saved += len(unsaved)
         excess = len(self._tail) - KEEP_AT_MOST_ENTRIES * self.layout.size
         if excess > 0:
             del self._tail[:excess]

@@ -12,18 +12,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from strandlog.config.tables.topic import LogSettings
-from strandlog.storage.cleaning.retention import newest_ms
+from strandlog.storage.cleaning.retention import SegmentSummary, summarize
 from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.segment.segment import MAX_RELATIVE_OFFSET, Segment
-
-
-class SegmentSummary(NamedTuple):
-    """The properties of a sealed segment that the policy depends on."""
-
-    base_offset: int
-    end_offset: int
-    size_bytes: int
-    newest_ms: int
 
 
 class LogToClean(NamedTuple):
@@ -95,13 +86,5 @@ def need_for_compaction(log: PartitionLog, first_dirty_offset: int) -> LogToClea
     """Apply the compaction policy of its topic to a log."""
     now_ms = log.context.clock.now_ms()
     stable_offset = min(log.last_stable_offset, log.flushed_offset)
-    facts = [
-        SegmentSummary(
-            segment.base_offset,
-            log.segments.end_of(number),
-            segment.size_bytes,
-            newest_ms(log, segment, now_ms),
-        )
-        for number, segment in enumerate(log.segments.sealed)
-    ]
-    return compaction_need(facts, first_dirty_offset, stable_offset, log.settings, now_ms)
+    sealed = [summarize(log, segment, now_ms) for segment in log.segments.sealed]
+    return compaction_need(sealed, first_dirty_offset, stable_offset, log.settings, now_ms)

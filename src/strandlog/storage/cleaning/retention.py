@@ -22,24 +22,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from strandlog.config.tables.topic import LogSettings
 from strandlog.storage.partition.log import PartitionLog
+from strandlog.storage.partition.read import end_offset_of
 from strandlog.storage.partition.time_lookup import largest_timestamp
 from strandlog.storage.segment.segment import ActiveSegment, Segment
 from strandlog.storage.work import Work, run_inline, yield_control
 
-if TYPE_CHECKING:
-    from strandlog.storage.partition.log import PartitionLog
-
 
 class SegmentSummary(NamedTuple):
-    """The properties of a segment that retention depends on."""
+    """The properties of a segment that retention and compaction depend on."""
 
+    base_offset: int
     end_offset: int
     size_bytes: int
-    newest_ms: int  # timestamp of the newest record, or a substitute (see `newest_ms` below)
+    newest_ms: int  # timestamp of the newest record, or a substitute (`_newest_ms`)
 
 
 def below_log_start(segments: Sequence[SegmentSummary], log_start_offset: int) -> int:
@@ -106,20 +105,22 @@ def enforce_retention(log: PartitionLog) -> int:
 def count_expired(log: PartitionLog) -> int:
     """Count the oldest segments of a log that retention should remove now."""
     now_ms = log.context.clock.now_ms()
-    segments = log.segments.all()
-    ends = [*(segment.base_offset for segment in segments[1:]), log.log_end_offset]
-    facts = [
-        SegmentSummary(end, segment.size_bytes, newest_ms(log, segment, now_ms))
-        for segment, end in zip(segments, ends, strict=True)
-    ]
-    count = expired(facts, log.log_start_offset, log.settings, now_ms)
+    segments = [summarize(log, segment, now_ms) for segment in log.segments.all()]
+    count = expired(segments, log.log_start_offset, log.settings, now_ms)
     # The log start offset must not pass the high watermark: keep records not yet visible.
-    while count and facts[count - 1].end_offset > log.high_watermark:
+    while count and segments[count - 1].end_offset > log.high_watermark:
         count -= 1
     return count
 
 
-def newest_ms(log: PartitionLog, segment: Segment, now_ms: int) -> int:
+def summarize(log: PartitionLog, segment: Segment, now_ms: int) -> SegmentSummary:
+    """Summarize one segment of a log."""
+    end_offset = end_offset_of(log, segment)
+    newest_ms = _newest_ms(log, segment, now_ms)
+    return SegmentSummary(segment.base_offset, end_offset, segment.size_bytes, newest_ms)
+
+
+def _newest_ms(log: PartitionLog, segment: Segment, now_ms: int) -> int:
     timestamp = largest_timestamp(log, segment).timestamp
     if timestamp >= 0:
         return timestamp

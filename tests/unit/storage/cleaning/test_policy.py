@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.log_builders import START_MS, small_settings
 
-from strandlog.storage.cleaning.policy import SegmentSummary, compaction_need, groups
+from strandlog.storage.cleaning.policy import compaction_need, groups
+from strandlog.storage.cleaning.retention import SegmentSummary
 from strandlog.storage.segment.segment import MAX_RELATIVE_OFFSET, Segment
 
 # Three sealed segments of 100 bytes, ten offsets each; the newest records are 30, 20 and 10 ms old.

@@ -16,8 +16,8 @@ from strandlog.storage.cleaning.retention import (
 from strandlog.testing import FakeClock, SimulatedFiles
 
 # Four segments of 100 bytes; ten offsets and ten milliseconds each. The last one is active.
-FOUR = [SegmentSummary(10 * n, 100, START_MS + 10 * n) for n in range(1, 5)]
-EMPTY_ACTIVE = [*FOUR[:3], SegmentSummary(30, 0, START_MS)]
+FOUR = [SegmentSummary(10 * n - 10, 10 * n, 100, START_MS + 10 * n) for n in range(1, 5)]
+EMPTY_ACTIVE = [*FOUR[:3], SegmentSummary(30, 30, 0, START_MS)]
 
 
 @pytest.mark.parametrize(
@@ -50,12 +50,12 @@ def test_an_empty_active_segment_stays() -> None:
 
 
 def test_an_emptied_segment_does_not_keep_older_ones_waiting() -> None:
-    emptied = [FOUR[0], SegmentSummary(20, 0, START_MS + 10**6), *FOUR[2:]]
+    emptied = [FOUR[0], SegmentSummary(10, 20, 0, START_MS + 10**6), *FOUR[2:]]
     assert too_old(emptied, 10, START_MS + 31) == 2
 
 
 def test_a_young_segment_protects_those_behind_it() -> None:
-    young_first = [SegmentSummary(10, 100, START_MS + 10**6), *FOUR[1:]]
+    young_first = [SegmentSummary(0, 10, 100, START_MS + 10**6), *FOUR[1:]]
     assert too_old(young_first, 10, START_MS + 1000) == 0
 
 

@@ -181,7 +181,7 @@ class _Maker:
         trimmed = broker.catalog.log("trimmed", 0)
         run_inline(drop_oldest(trimmed, 2))
         trimmed.raise_log_start(trimmed.log_start_offset + 5)
-        broker.log_dir.write_checkpoints()
+        run_inline(broker.log_dir.write_checkpoints())
         self._flush()
 
     def _flush(self) -> None:

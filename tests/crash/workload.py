@@ -249,7 +249,7 @@ class Life:
 
     def raise_start(self, log: PartitionLog) -> None:
         log.raise_log_start(self.rng.randint(log.log_start_offset, log.high_watermark))
-        self.log_dir.write_log_starts()
+        run_inline(self.log_dir.write_log_starts())
 
     def truncate(self, log: PartitionLog) -> None:
         offset = self.rng.randint(log.log_start_offset, log.log_end_offset)
@@ -278,7 +278,7 @@ class Life:
         if self.rng.random() < 0.3:
             self.raise_start(log)
             enforce_retention(log)
-        self.log_dir.cleaner_offsets[log.tp] = plan.complete().next_dirty_offset
+        self.log_dir.cleaner_offsets[log.tp] = run_inline(plan.complete()).next_dirty_offset
 
     def extra(self) -> None:
         if EXTRA in self.topic_ids:
@@ -310,7 +310,7 @@ class Life:
             (4, self.retain if tp != TABLE else self.compact),
         ]
         on_folder: list[tuple[int, Callable[[], None]]] = [
-            (2, self.log_dir.write_checkpoints),
+            (2, lambda: run_inline(self.log_dir.write_checkpoints())),
             (2, self.tidy),
             (3, self.extra),
             (2, self.close_and_reopen),

@@ -107,7 +107,7 @@ class Maintenance:
             "files": (REMOVE_INTERVAL_MS, self._remove_files),
             "checkpoints": (
                 settings.log_flush_offset_checkpoint_interval_ms,
-                log_dir.writing_checkpoints,
+                log_dir.write_checkpoints,
             ),
         }
         now_ms = clock.monotonic_ms()
@@ -208,7 +208,7 @@ class Maintenance:
             log.producers.expire(now_ms, self._settings.producer_id_expiration_ms)
             if number % PARTITIONS_AT_A_TIME == 0:
                 yield yield_control
-        yield from self._log_dir.writing_log_starts()
+        yield from self._log_dir.write_log_starts()
 
     def _remove_expired(self, log: PartitionLog) -> Work[None]:
         count = count_expired(log)
@@ -270,7 +270,7 @@ class Maintenance:
         was_busy = self._durability.is_busy(log)
         self._durability.hold(log)
         try:
-            report = yield from plan.completing()
+            report = yield from plan.complete()
         finally:
             if not was_busy:
                 self._durability.release(log)

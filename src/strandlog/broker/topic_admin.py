@@ -155,7 +155,7 @@ class TopicAdmin:
                 found[tp] = log.log_start_offset
         self._maintenance.schedule_soon(RETENTION)  # removes the files of the deleted records
         try:
-            yield from self._log_dir.writing_log_starts()
+            yield from self._log_dir.write_log_starts()
         except StorageError as error:  # a crash could undo the deletion
             found |= {tp: error for tp, each in found.items() if isinstance(each, int)}
         return found

@@ -215,7 +215,7 @@ class Server:
         self.runtime.abandon()
         await self.runtime.settle()
         await self._driver.stop()
-        closing = self.broker.log_dir.flushing_for_close()
+        closing = self.broker.log_dir.flush_for_close()
         self.runtime.run_in_background("stop", closing, is_long=False)
         await self.runtime.finish()
         self._loop_monitor.stop()

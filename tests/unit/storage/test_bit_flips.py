@@ -93,7 +93,7 @@ def build(how: str, *, compacted: bool = False) -> Specimen:
         log.append(batch(b"after", b"compaction", timestamp=clock.now_ms()))
     log.flush()
     records = tuple(all_records(log))
-    log_dir.write_checkpoints()
+    run_inline(log_dir.write_checkpoints())
     if how == "clean":
         log_dir.close()
     return Specimen(files.after_kill(), records, tuple(_batches(files)))
@@ -287,7 +287,7 @@ def test_a_checkpoint_that_is_lost_with_its_copy_is_reported_and_the_log_opens()
     disk = SPECIMENS["clean"].disk.after_kill()
     log_dir, log = opened(disk)
     log.raise_log_start(9)
-    log_dir.write_log_starts()
+    run_inline(log_dir.write_log_starts())
     log.raise_log_start(20)
     log_dir.close()
     for name in ("log-start-offset-checkpoint", "log-start-offset-checkpoint.previous"):

@@ -141,7 +141,7 @@ def test_readers_see_every_key_while_a_compaction_is_completed(pause: int) -> No
         found = values(log)
         assert [value[:2] for value in found if value][-3:] == [b"27", b"28", b"29"]
 
-    do_with(plan.completing(), pause, look)
+    do_with(plan.complete(), pause, look)
     look()
     log_dir.close()
     _, again = reopen(files)
@@ -156,7 +156,7 @@ def test_a_partition_deleted_while_a_compaction_is_completed_is_gone(pause: int)
     assert plan is not None
     plan.execute()
     try:
-        do_with(plan.completing(), pause, lambda: log_dir.delete_partition(TP, 0))
+        do_with(plan.complete(), pause, lambda: log_dir.delete_partition(TP, 0))
     except (StorageError, FileNotFoundError):
         assert log.is_closed
     log_dir.close()

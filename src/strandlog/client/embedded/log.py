@@ -49,6 +49,7 @@ from strandlog.storage.cleaning.compaction import CompactionReport
 from strandlog.storage.cleaning.retention import enforce_retention
 from strandlog.storage.files import DiskFiles, Files
 from strandlog.storage.partition.log import PartitionLog
+from strandlog.storage.work import run_inline
 
 __all__ = ["Log", "PartitionInfo", "TopicInfo"]
 
@@ -206,7 +207,7 @@ class Log(Closable):
                 log.flush()
                 log.raise_log_start(before_offset)
                 enforce_retention(log)
-            self.broker.log_dir.write_log_starts()
+            run_inline(self.broker.log_dir.write_log_starts())
 
     # -- producing and consuming ---------------------------------------------------------------
 

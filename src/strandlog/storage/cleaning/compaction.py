@@ -233,13 +233,9 @@ class CompactionPlan:
         horizon = self.now_ms + self.log.settings.delete_retention_ms if needs_horizon else None
         return filtered_batch(header, kept, delete_horizon_ms=horizon)
 
-    def complete(self) -> CompactionReport:
-        """Swap the cleaned segments in. Called by the owner of the log."""
-        return run_inline(self.completing())
-
-    def completing(self) -> Work[CompactionReport]:
-        """Do the work of `complete` in steps. No other code may flush or truncate the partition
-        until it finishes."""
+    def complete(self) -> Work[CompactionReport]:
+        """Swap the cleaned segments in. Called by the owner of the log; no other code may flush or
+        truncate the partition until this finishes."""
         files, folder = self.log.context.files, self.log.folder
         yield self.log.persist_recovery_point
         self.log.open_active_file()  # its name keeps the next offset if the last record goes away
@@ -327,7 +323,7 @@ def compact_now(log: PartitionLog, map_bytes: int = DEFAULT_MAP_BYTES) -> Compac
         if plan is None or total.next_dirty_offset >= plan.end_offset:
             return total
         plan.execute()
-        report = plan.complete()
+        report = run_inline(plan.complete())
         total.records_removed += report.records_removed
         total.records_retained = report.records_retained
         total.bytes_before = total.bytes_before or report.bytes_before

@@ -339,12 +339,8 @@ class LogDir:
 
     # -- checkpoints and shutdown -------------------------------------------------------------
 
-    def write_log_starts(self) -> None:
+    def write_log_starts(self) -> Work[None]:
         """Make raised log start offsets durable."""
-        run_inline(self.writing_log_starts())
-
-    def writing_log_starts(self) -> Work[None]:
-        """Do the work of `write_log_starts` in steps."""
         # Partitions that exist but were not opened keep their entry.
         known = self.logs.keys() | self._removed
         starts = {tp: o for tp, o in self._log_starts.offsets.items() if tp not in known}
@@ -355,13 +351,9 @@ class LogDir:
             with self.reserve.spending():
                 yield partial(self._log_starts.write, starts)
 
-    def write_checkpoints(self) -> None:
+    def write_checkpoints(self) -> Work[None]:
         """Write all four checkpoints."""
-        run_inline(self.writing_checkpoints())
-
-    def writing_checkpoints(self) -> Work[None]:
-        """Do the work of `write_checkpoints` in steps."""
-        yield from self.writing_log_starts()
+        yield from self.write_log_starts()
         yield partial(self._cleaner_points.write, dict(self.cleaner_offsets))
         marks = {tp: log.high_watermark for tp, log in self.logs.items()}
         yield partial(self._write_checkpoint, paths.HIGH_WATERMARK_CHECKPOINT, marks)
@@ -371,15 +363,15 @@ class LogDir:
     def _write_checkpoint(self, name: str, offsets: dict[TopicPartition, int]) -> None:
         write_offsets(self.files, join(self.path, name), offsets)
 
-    def flushing_for_close(self) -> Work[None]:
+    def flush_for_close(self) -> Work[None]:
         """Flush all partitions, many at a time, so that `close` has little left to do. Flushing
         thousands of partitions one after the other would take a minute."""
         logs = [log for log in self.logs.values() if log.failure is None]
         with self.reserve.spending():
             for start in range(0, len(logs), FLUSHED_TOGETHER):
-                yield from self._flushing_together(logs[start : start + FLUSHED_TOGETHER])
+                yield from self._flush_together(logs[start : start + FLUSHED_TOGETHER])
 
-    def _flushing_together(self, logs: list[PartitionLog]) -> Work[None]:
+    def _flush_together(self, logs: list[PartitionLog]) -> Work[None]:
         plans = [(log, plan) for log in logs if (plan := log.closing_plan()) is not None]
         failures: dict[PartitionLog, StorageError] = {}
 
@@ -422,7 +414,7 @@ class LogDir:
                     error = error or failure
             with contextlib.suppress(StorageError):  # the next start deletes what is left
                 run_inline(self.remover.remove(EVERYTHING_MS))
-            self.write_checkpoints()
+            run_inline(self.write_checkpoints())
             if not failures and error is None:
                 marker = join(self.path, paths.CLEAN_SHUTDOWN)
                 self.files.replace(marker, b'{"version":0,"brokerEpoch":-1}')

@@ -80,7 +80,7 @@ def find_latest(log: PartitionLog) -> Work[TimestampOffset | None]:
     if batch.header.is_control:
         return TimestampOffset(*latest)
     try:
-        found = yield from _searching(log, batch, latest.timestamp, 0)
+        found = yield from _search_batch(log, batch, latest.timestamp, 0)
     except DataError as error:
         report(log, f"{log.tp}: {error}")
         return TimestampOffset(*latest)  # the best answer that the header can give
@@ -112,7 +112,7 @@ def _largest_visible(log: PartitionLog, segment: Segment) -> TimeEntry:
     return largest
 
 
-def _searching(
+def _search_batch(
     log: PartitionLog, batch: BatchView, timestamp_ms: int, from_offset: int
 ) -> Work[TimestampOffset | None]:
     """Return the first record of a batch at or after a time, or None. A large batch is decoded in a
@@ -176,7 +176,7 @@ def _find_in(
             continue
         batch = BatchView(source(position, header.size_bytes))
         try:
-            found = yield from _searching(log, batch, timestamp_ms, log.log_start_offset)
+            found = yield from _search_batch(log, batch, timestamp_ms, log.log_start_offset)
         except DataError as error:
             before = header.base_offset - 1
             damage = CorruptSegmentError(segment.log_path, position, str(error), before)

@@ -345,10 +345,10 @@ def test_checkpoints_written_while_a_topic_is_made_again_do_not_hide_its_records
     for _ in range(5):
         shelf.append("t")
     shelf.catalog.log("t", 0).raise_log_start(4)
-    shelf.log_dir.write_checkpoints()
+    run_inline(shelf.log_dir.write_checkpoints())
     run_inline(shelf.catalog.delete("t"))
     for part in shelf.catalog.create("t", 1):
-        write = next(shelf.log_dir.writing_log_starts(), None)  # with what is known before it
+        write = next(shelf.log_dir.write_log_starts(), None)  # with what is known before it
         part()
         if write is not None:
             write()

@@ -113,7 +113,7 @@ def test_offsets_since_the_last_checkpoint_do_not_come_again_after_a_crash(how: 
     broker.create_topic(CONTEXT, "orders", 1).result()
     append(broker, "orders", count=3)
     broker.catalog.log("orders", 0).roll()
-    broker.log_dir.write_checkpoints()
+    run_inline(broker.log_dir.write_checkpoints())
     last = append(broker, "orders", count=5)
     crashed = disk.after_kill()
     if how == "folder":
@@ -160,7 +160,7 @@ def test_deleted_records_do_not_come_back_without_a_report() -> None:
     broker.create_topic(CONTEXT, "orders", 1).result()
     append(broker, "orders", count=8)
     broker.catalog.log("orders", 0).raise_log_start(5)
-    broker.log_dir.write_log_starts()
+    run_inline(broker.log_dir.write_log_starts())
     broker.close()
     assert open_broker(disk.after_kill()).problems == []
     for path in LOG_STARTS:

@@ -24,6 +24,7 @@ from strandlog.record.control import ControlType, control_batch
 from strandlog.storage.cleaning.compaction import plan_compaction
 from strandlog.storage.files import Files
 from strandlog.storage.partition.log import PartitionLog
+from strandlog.storage.work import run_inline
 from strandlog.testing import FakeClock, SimulatedFiles, Step
 
 SETTINGS = small_settings(cleanup_policy=("compact",), segment_bytes=500, file_delete_delay_ms=0)
@@ -83,7 +84,7 @@ def compact(log: PartitionLog, segment_bytes: int = MERGING) -> None:
     assert plan is not None
     plan.execute()
     assert (len(plan.cleaned) < len(plan.segments)) is (segment_bytes == MERGING)
-    plan.complete()
+    run_inline(plan.complete())
 
 
 def read_everything(log: ReadOnlyLog) -> list[Record]:

@@ -138,7 +138,7 @@ def test_a_map_too_small_takes_several_passes_to_the_same_end() -> None:
     few = plan_compaction(logs[0], 0, 120, NO_ROOM)
     assert few is not None
     few.execute()
-    report = few.complete()
+    report = run_inline(few.complete())
     assert 0 < report.next_dirty_offset < 120
     ends = [report.next_dirty_offset]
     assert len(all_records(logs[0])) > 45
@@ -146,7 +146,7 @@ def test_a_map_too_small_takes_several_passes_to_the_same_end() -> None:
         plan = plan_compaction(logs[0], ends[-1], 120, NO_ROOM)
         assert plan is not None
         plan.execute()
-        ends.append(plan.complete().next_dirty_offset)
+        ends.append(run_inline(plan.complete()).next_dirty_offset)
     assert len(ends) > 2
     assert ends == sorted(set(ends))
     compact_now(logs[1])
@@ -186,7 +186,7 @@ def test_a_tombstone_behind_the_end_of_a_full_map_waits() -> None:
         plan = plan_compaction(log, 0, 41, NO_ROOM)
         assert plan is not None
         plan.execute()
-        plan.complete()
+        run_inline(plan.complete())
         clock.advance(10_000)
         assert all_records(log)[-1].value is None, "what it deletes is still there"
     for _ in range(2):
@@ -224,7 +224,7 @@ def test_a_due_compaction_leaves_the_active_segment_alone() -> None:
     plan = plan_due_compaction(log, 0)
     assert plan is not None
     plan.execute()
-    assert plan.complete().next_dirty_offset == active
+    assert run_inline(plan.complete()).next_dirty_offset == active
     assert offsets(log) == [active - 1, *range(active, 30)]
     assert plan_due_compaction(log, active) is None
 
@@ -238,7 +238,7 @@ def test_young_records_wait_for_min_compaction_lag() -> None:
     assert plan is not None
     assert plan.end_offset == log.segments.sealed[0].end_offset
     plan.execute()
-    plan.complete()
+    run_inline(plan.complete())
     assert offsets(log) == list(range(plan.end_offset - 1, 30))
 
 
@@ -364,7 +364,7 @@ def test_retention_may_be_quicker_than_a_compaction() -> None:
     plan.execute()
     run_inline(drop_oldest(log, 2))
     left = offsets(log)
-    plan.complete()
+    run_inline(plan.complete())
     assert offsets(log)[-1] == 29
     assert set(offsets(log)) <= set(left)
     assert not [n for n in log.context.files.list_dir(FOLDER) if n.endswith((".cleaned", ".swap"))]

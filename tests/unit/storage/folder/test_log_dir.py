@@ -207,7 +207,7 @@ def test_deleted_records_stay_deleted_after_a_power_cut() -> None:
     fill(log, 10)
     log.flush()
     log.raise_log_start(4)
-    log_dir.write_log_starts()
+    run_inline(log_dir.write_log_starts())
     _, log = reopen(files.after_crash(ALL_LOST))
     assert offsets(log) == [4, 5, 6, 7, 8, 9]
 
@@ -238,7 +238,7 @@ def test_a_topic_made_anew_does_not_inherit_the_log_start_of_the_old_one(how: st
     fill(log, 10)
     log.flush()
     log.raise_log_start(8)
-    log_dir.write_checkpoints()
+    run_inline(log_dir.write_checkpoints())
     log_dir.delete_partition(TP, 0)
     log_dir.fsync_directory()
     log_dir.create_partition(TP, "another-id", small_settings())
@@ -266,7 +266,7 @@ def test_a_topic_made_anew_does_not_inherit_how_far_the_old_one_was_compacted() 
     log_dir, log = new_log(files, settings=settings)
     fill(log, 10)
     log_dir.cleaner_offsets[TP] = compact_now(log).next_dirty_offset
-    log_dir.write_checkpoints()
+    run_inline(log_dir.write_checkpoints())
     log_dir.delete_partition(TP, 0)
     log_dir.create_partition(TP, "another-id", settings)
     log_dir.fsync_directory()
@@ -280,10 +280,10 @@ def test_a_deleted_partition_leaves_the_checkpoint() -> None:
     fill(log, 10)
     log.flush()
     log.raise_log_start(8)
-    log_dir.write_checkpoints()
+    run_inline(log_dir.write_checkpoints())
     assert b"events 0 8" in files.read("data/log-start-offset-checkpoint")
     log_dir.delete_partition(TP, 0)
-    log_dir.write_checkpoints()
+    run_inline(log_dir.write_checkpoints())
     assert b"events" not in files.read("data/log-start-offset-checkpoint")
 
 
@@ -295,7 +295,7 @@ def test_a_log_start_above_the_end_of_the_log_moves_the_end() -> None:
     log.flush()
     fill(log, 6)
     log.raise_log_start(8)
-    log_dir.write_log_starts()
+    run_inline(log_dir.write_log_starts())
     _, log = reopen(files.after_crash(ALL_LOST), log_durability="page_cache")
     assert (log.log_start_offset, log.high_watermark, log.log_end_offset) == (8, 8, 8)
     assert log.append(batch(b"next")).base_offset == 8
@@ -420,7 +420,7 @@ def test_the_four_checkpoints_are_kafkas_text_with_a_checksum() -> None:
     fill(log, 2)
     log.raise_log_start(2)
     log_dir.cleaner_offsets[TP] = 3
-    log_dir.write_checkpoints()
+    run_inline(log_dir.write_checkpoints())
     expected = {"log-start": 2, "cleaner": 3, "replication": 5, "recovery-point": 5}
     for name, offset in expected.items():
         lines = files.read(f"data/{name}-offset-checkpoint").decode().splitlines()
@@ -446,7 +446,7 @@ def _dirty_dir(files: SimulatedFiles, count: int) -> LogDir:
 def test_flushing_before_the_close_leaves_the_close_nothing_to_sync_per_partition() -> None:
     files = SimulatedFiles()
     log_dir = _dirty_dir(files, 100)
-    run_inline(log_dir.flushing_for_close())
+    run_inline(log_dir.flush_for_close())
     synced: list[str] = []
     files.watch(lambda step: synced.append(step.path) if step.operation == "sync" else None)
     log_dir.close()
@@ -462,7 +462,7 @@ def test_a_sync_that_fails_before_the_close_is_reported_by_the_close() -> None:
     files = SimulatedFiles()
     log_dir = _dirty_dir(files, 3)
     files.fail_on("sync", "t-1")
-    run_inline(log_dir.flushing_for_close())
+    run_inline(log_dir.flush_for_close())
     files.clear_faults()
     with pytest.raises(StorageError):
         log_dir.close()

@@ -118,7 +118,7 @@ def test_truncated_records_do_not_come_back_with_a_compaction_that_was_under_way
     plan.execute()
     log.truncate_to(10)
     left = all_records(log)
-    plan.complete()
+    run_inline(plan.complete())
     assert [r for r in all_records(log) if r.offset >= 10] == []
     assert set(all_records(log)) <= set(left)
 
@@ -178,7 +178,7 @@ def test_a_cleaner_mark_of_another_log_does_not_bring_deleted_keys_back() -> Non
         plan = plan_compaction(log, 10**6, log.high_watermark)
         assert plan is not None
         plan.execute()
-        plan.complete()
+        run_inline(plan.complete())
         clock.advance(1)
     assert values(log) == []
 

@@ -172,7 +172,7 @@ class LogModel(RuleBasedStateMachine):
     def raise_start(self, fraction: int) -> None:
         offset = self.place(fraction, self.start, self.flushed)
         self.log.raise_log_start(offset)
-        self.log_dir.write_log_starts()
+        run_inline(self.log_dir.write_log_starts())
         self.start = offset
 
     @rule(fraction=fractions)

@@ -35,9 +35,8 @@ from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.partition.read import (
     CheckBudget,
     aborted_in,
-    read_intact,
+    read,
     read_plan,
-    report,
 )
 from strandlog.storage.work import Work, run_inline, yield_control
 
@@ -326,7 +325,7 @@ class DelayedFetches:
             found = _read_part(part, log, left, budget, is_first=not took_any, committed=committed)
             if isinstance(found.error, CorruptSegmentError):
                 problem = str(found.error)
-                if report(log, problem):
+                if log.report(problem):
                     self._runtime.report(f"{log.tp}: {problem}")
             if found.data is TOO_LARGE:
                 left = 0  # the response is full: do not read more data only to discard it
@@ -417,7 +416,7 @@ def _read_part(
     try:
         if left > 0 or is_first:
             limit = max(0, min(part.max_bytes, left))
-            data = read_intact(log, part.offset, limit, budget, committed=committed)
+            data = read(log, part.offset, limit, committed=committed, verify=budget)
             if len(data) > left and not is_first:
                 data = TOO_LARGE  # the batch no longer fits; a later fetch returns it
     except StrandlogError as raised:

@@ -278,8 +278,7 @@ class Maintenance:
             self._log_dir.cleaner_offsets[log.tp] = report.next_dirty_offset
         for text in report.undecodable[:MAX_UNDECODABLE]:
             problem = f"compaction kept a batch whose records cannot be decoded: {text}"
-            if problem not in log.last_report.problems:
-                log.last_report.problems.append(problem)
+            log.report(problem)
         self._metrics.compactions += 1
         self._metrics.compacted_bytes += report.bytes_before
         self._metrics.compaction_saved_bytes += report.bytes_before - report.bytes_after

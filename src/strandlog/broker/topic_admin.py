@@ -86,9 +86,9 @@ class TopicAdmin:
             try:
                 yield from self._groups.delete_topic_offsets(name)
             except StrandlogError as error:  # the topic is gone; `create` retries this
-                self._log_dir.report(
-                    "groups still have offsets of deleted topics",
+                self._log_dir.problems.report(
                     f"groups still have offsets of the deleted topic {name!r}: {error}",
+                    kind="groups still have offsets of deleted topics",
                 )
         self._durability.deleted(logs)
         for log in logs:

@@ -305,7 +305,7 @@ class TopicCatalog:
             yield from self._finish_delete(deleting)
         except StorageError as error:
             problem = f"files of the deleted topic {name!r} stay: {error}"
-            self._log_dir.report("files of deleted topics stay", problem)
+            self._log_dir.problems.report(problem, kind="files of deleted topics stay")
 
     def _finish_delete(self, topic: Topic) -> Work[None]:
         for tp in [tp for tp in self._log_dir.logs if tp.topic == topic.name]:

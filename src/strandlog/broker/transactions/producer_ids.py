@@ -63,11 +63,11 @@ class ProducerIds:
         if seen < self._next:
             return
         first = self._lost_count(self._next)
-        self._log_dir.report(
-            "producer ids that were not allocated are in use",
+        self._log_dir.problems.report(
             f"producer id {seen} is in use, but {self._path} had only reserved ids below "
             f"{self._end}: the file is an old copy, or a client made the id up; the next producer "
             f"id is {first}",
+            kind="producer ids that were not allocated are in use",
         )
         self._next = self._end = first
         self._try_to_write(first)

@@ -55,6 +55,7 @@ from strandlog.storage.partition.producer_state import ProducerIdsSeen
 from strandlog.storage.partition.recovery import KnownEnd
 from strandlog.storage.partition.recovery_point import read_recovery_point
 from strandlog.storage.paths import join
+from strandlog.storage.problem_list import ProblemList
 from strandlog.storage.segment.cache import SegmentCache
 from strandlog.storage.segment.segment import OpenFiles
 from strandlog.storage.work import Parallel, Work, run_inline, yield_control
@@ -63,7 +64,6 @@ __all__ = ["LogDir", "check_layout"]
 
 
 FLUSHED_TOGETHER = 64  # partitions per step, at shutdown
-MOST_OF_A_KIND = 10  # limit on problems of one kind that clients can cause repeatedly
 UNSEEN_OFFSETS = 2**32  # more than can be written between two checkpoints
 
 
@@ -86,8 +86,7 @@ class LogDir:
         self.clock = clock
         self.steady_clock = SteadyClock(clock)
         self.producer_ids_seen = ProducerIdsSeen()
-        self.problems: list[str] = []
-        self._reported: dict[str, int] = {}  # number of problems by kind
+        self.problems = ProblemList()
         self.logs: dict[TopicPartition, PartitionLog] = {}
         self._removed: set[TopicPartition] = set()
         self._close_error: StorageError | None = None
@@ -105,7 +104,7 @@ class LogDir:
             self.was_clean = self._take_clean_marker()
             self.remover = FileRemover(files)
             self.cache = SegmentCache(
-                files, settings.log_segment_cache_size, on_cut=self._note_once
+                files, settings.log_segment_cache_size, on_cut=self.problems.report
             )
             self._context = LogContext(
                 files,
@@ -126,22 +125,6 @@ class LogDir:
         except BaseException:
             lock.release()
             raise
-
-    def _note_once(self, problem: str) -> None:
-        if problem not in self.problems:
-            self.problems.append(problem)
-
-    def report(self, kind: str, problem: str) -> None:
-        """Add a problem that a client can cause repeatedly. The first few of a kind are kept, and
-        the others are summarized in one line with their number."""
-        left_out = self._reported.get(kind, 0) + 1 - MOST_OF_A_KIND
-        self._reported[kind] = left_out + MOST_OF_A_KIND
-        if left_out <= 0:
-            self.problems.append(problem)
-        elif left_out == 1:
-            self.problems.append(_more(kind, 1))
-        else:
-            self.problems[self.problems.index(_more(kind, left_out - 1))] = _more(kind, left_out)
 
     def _take_clean_marker(self) -> bool:
         path = join(self.path, paths.CLEAN_SHUTDOWN)
@@ -434,7 +417,3 @@ class LogDir:
 def read_topic_id(files: Files, folder: str) -> str:
     """Return the topic id recorded in a partition's folder, or "" if it is unreadable."""
     return read_metadata(files, folder).topic_id
-
-
-def _more(kind: str, count: int) -> str:
-    return f"{kind}: {count} more times"

@@ -56,6 +56,8 @@ from strandlog.storage.segment.segment import (
 from strandlog.storage.segment.transaction_index import packed
 from strandlog.storage.work import Work, run_inline
 
+MAX_LISTED_PROBLEMS = 100  # clients that read past damage report one problem for each batch
+_DAMAGE = "damage, which 'strandlog log verify' lists in full"
 LEADER_EPOCH = 0  # the leader never changes: there is only one node
 _new_tuple = tuple.__new__  # three times as fast as the named tuple's own constructor
 
@@ -137,7 +139,7 @@ class PartitionLog:
         self.log_start_offset = max(self.segments.first_base, log_start_offset)
         self.high_watermark = recovered.log_end_offset
         self.high_watermark_position = self.segments.end_position
-        # Everything below was written by another process; see `read_intact`.
+        # Everything below was written by another process; see read.py.
         self.inherited_position = self.high_watermark_position
         # Caches the last stable offset that was last requested, and its position.
         self._last_stable_position = (-1, self.high_watermark_position)
@@ -152,6 +154,11 @@ class PartitionLog:
             self._claim_aborted()
         if self.manifest.is_damaged:
             self.manifest.shorten(self.claims_of(self.segments.sealed))
+
+    def report(self, problem: str) -> bool:
+        """Add a problem to the report of the partition. Return False if it was listed before, or if
+        too many are."""
+        return self.last_report.problems.report(problem, _DAMAGE, MAX_LISTED_PROBLEMS)
 
     # -- append ------------------------------------------------------------------------------
 

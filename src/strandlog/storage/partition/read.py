@@ -11,9 +11,9 @@ batch returned.
 `read` raises `CorruptSegmentError` at a damaged batch; its `resume_offset` is the offset of the
 next intact batch.
 
-`read` verifies only the first batch, because its callers verify each batch that they decode.
-Network clients may not (librdkafka does not by default), so they are served by `read_intact`, which
-verifies bytes that this process did not write before it returns them for the first time. Each byte
+`read` verifies only the first batch, because most callers verify each batch that they decode.
+Network clients may not (librdkafka does not by default), so their reads pass `verify`: bytes that
+this process did not write are then verified before they are returned for the first time. Each byte
 is verified once per start; records appended since the start are not verified again.
 """
 
@@ -33,7 +33,6 @@ from strandlog.storage.segment.transaction_index import AbortedTransaction
 
 CHECKED_BYTES = 4 * 1024 * 1024
 CHECKED_BATCHES = 1000
-MOST_PROBLEMS = 100  # per partition; clients that read past damage add one for each batch
 
 
 class CheckBudget:
@@ -110,35 +109,20 @@ def read(
     *,
     unflushed: bool = False,
     committed: bool = False,
+    verify: CheckBudget | None = None,
 ) -> Buffer:
-    """Return bytes starting with the batch that contains `offset`, or the next one after a gap."""
+    """Return bytes starting with the batch that contains `offset`, or the next one after a gap.
+
+    Only the first batch is verified. With `verify`, so are the others, and batches that exceed this
+    budget are left to the next read; the first batch is always returned.
+    """
     plan = read_plan(log, offset, max_bytes, unflushed=unflushed, committed=committed)
     while plan is not None:
         data = plan.execute()
         read_done(log, plan)
         if data:
-            return data
+            return data if verify is None else _intact_part(log, plan, data, verify)
         plan = plan_after(log, plan, unflushed=unflushed, committed=committed)
-    return EMPTY
-
-
-def read_intact(
-    log: PartitionLog,
-    offset: int,
-    max_bytes: int,
-    budget: CheckBudget,
-    *,
-    committed: bool = False,
-) -> Buffer:
-    """Read like `read`, but also verify the batches after the first. Batches that exceed the
-    budget are left to the next read; the first batch is always returned."""
-    plan = read_plan(log, offset, max_bytes, committed=committed)
-    while plan is not None:
-        data = plan.execute()
-        read_done(log, plan)
-        if data:
-            return _intact_part(log, plan, data, budget)
-        plan = plan_after(log, plan, committed=committed)
     return EMPTY
 
 
@@ -215,7 +199,7 @@ def read_done(log: PartitionLog, plan: ReadPlan) -> None:
     if not plan.index_is_wrong:
         return
     segment, _ = log.segments.at(plan.offset)
-    report(log, f"an index of {segment.log_path} was wrong; made anew")
+    log.report(f"an index of {segment.log_path} was wrong; made anew")
     if isinstance(segment, ActiveSegment):
         segment.indexes.offsets.keep(0)
     else:
@@ -229,7 +213,7 @@ def aborted_in(log: PartitionLog, offset: int, end_offset: int) -> list[AbortedT
     unverified = [entry for entry in found if entry.last_offset in log.aborted.unverified]
     for entry in unverified:
         if not _is_aborted(log, entry):
-            report(log, f"{log.folder}: a transaction index was wrong; made anew")
+            log.report(f"{log.folder}: a transaction index was wrong; made anew")
             log.rebuild_aborted()
             return log.aborted.overlapping(offset, end_offset)
         log.aborted.unverified.discard(entry.last_offset)
@@ -244,7 +228,7 @@ def _is_aborted(log: PartitionLog, entry: AbortedTransaction) -> bool:
     try:
         return _is_in_log(log, entry)
     except CorruptSegmentError as damage:
-        report(log, str(damage))
+        log.report(str(damage))
         return True
 
 
@@ -267,15 +251,3 @@ def _header_at(log: PartitionLog, offset: int) -> BatchHeader | None:
         return None
     source, _ = source_and_entry(log.context.cache, segment, offset)
     return read_header(source(position, HEADER_SIZE))
-
-
-def report(log: PartitionLog, problem: str) -> bool:
-    """Add a problem to the report of a partition. Return False if it was not added, because it is
-    there already or the report is full."""
-    problems = log.last_report.problems
-    if problem in problems or len(problems) > MOST_PROBLEMS:
-        return False
-    if len(problems) == MOST_PROBLEMS:
-        problem = f"{log.tp}: more is damaged; 'strandlog log verify' lists everything"
-    problems.append(problem)
-    return True

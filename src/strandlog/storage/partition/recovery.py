@@ -58,6 +58,7 @@ from strandlog.storage.paths import (
     segment_offsets,
     segment_stem,
 )
+from strandlog.storage.problem_list import ProblemList
 from strandlog.storage.segment.manifest import (
     NOTHING,
     Claim,
@@ -94,7 +95,7 @@ class RecoveryReport:
     partition: str
     scanned_bytes: int = 0
     torn_bytes: int = 0
-    problems: list[str] = field(default_factory=list)
+    problems: ProblemList = field(default_factory=ProblemList)
 
     @property
     def is_clean(self) -> bool:

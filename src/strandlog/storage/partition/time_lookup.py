@@ -18,7 +18,7 @@ from strandlog.errors import CorruptSegmentError, DataError
 from strandlog.model import TimestampOffset
 from strandlog.record.batch import BatchView
 from strandlog.storage.partition.log import PartitionLog
-from strandlog.storage.partition.read import end_offset_of, plan_in_whole, report
+from strandlog.storage.partition.read import end_offset_of, plan_in_whole
 from strandlog.storage.partition.record_checks import is_quick
 from strandlog.storage.segment import time_index
 from strandlog.storage.segment.read_plan import source_and_entry
@@ -40,7 +40,7 @@ def largest_timestamp(log: PartitionLog, segment: Segment) -> TimeEntry:
             entry = time_index.entry_before(maps.time_index, segment.base_offset, count)
             if entry is None or not _is_true(log, segment, entry):
                 if segment.size_bytes:
-                    report(log, f"the time index of {segment.log_path} was wrong; made anew")
+                    log.report(f"the time index of {segment.log_path} was wrong; made anew")
                 log.context.cache.rebuild(segment)
             else:
                 segment.largest = entry
@@ -82,7 +82,7 @@ def find_latest(log: PartitionLog) -> Work[TimestampOffset | None]:
     try:
         found = yield from _search_batch(log, batch, latest.timestamp, 0)
     except DataError as error:
-        report(log, f"{log.tp}: {error}")
+        log.report(f"{log.tp}: {error}")
         return TimestampOffset(*latest)  # the best answer that the header can give
     if found is None or found.offset >= log.log_start_offset:
         return found
@@ -105,7 +105,7 @@ def _largest_visible(log: PartitionLog, segment: Segment) -> TimeEntry:
         source, start.position, end_position, next_offset=0, end_offset=end_offset_of(log, segment)
     ):
         if isinstance(item, Damage):
-            report(log, str(item.error(segment.log_path)))
+            log.report(str(item.error(segment.log_path)))
             break
         if item.header.max_timestamp > largest.timestamp:
             largest = TimeEntry(item.header.max_timestamp, item.header.last_offset)
@@ -169,7 +169,7 @@ def _find_in(
         end_offset=end_offset_of(log, segment),
     ):
         if isinstance(item, Damage):
-            report(log, str(item.error(segment.log_path)))
+            log.report(str(item.error(segment.log_path)))
             continue
         position, header = item
         if header.max_timestamp < timestamp_ms or header.last_offset < log.log_start_offset:
@@ -180,7 +180,7 @@ def _find_in(
         except DataError as error:
             before = header.base_offset - 1
             damage = CorruptSegmentError(segment.log_path, position, str(error), before)
-            report(log, str(damage))
+            log.report(str(damage))
             continue
         if found is not None:
             return found

@@ -127,7 +127,7 @@ class SegmentCache:
         *,
         owns_folder: bool = True,
         on_evict: Callable[[str], None] | None = None,
-        on_cut: Callable[[str], None] | None = None,
+        on_cut: Callable[[str], object] | None = None,
     ) -> None:
         assert capacity > 0
         self._on_cut = on_cut

@@ -93,7 +93,7 @@ class Segment:
         self.end_offset = base_offset + MAX_RELATIVE_OFFSET + 1
         self.size_bytes = size_bytes
         self.largest = largest  # the largest timestamp; None until the index is read
-        self.checked = (0, 0)  # byte range in which all checksums match (`read_intact`)
+        self.checked = (0, 0)  # byte range in which all checksums match (read.py)
 
     @property
     def log_path(self) -> str:

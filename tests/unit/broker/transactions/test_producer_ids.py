@@ -14,8 +14,8 @@ from strandlog.broker.broker import Broker
 from strandlog.broker.context import embedded_context
 from strandlog.broker.transactions.producer_ids import BLOCK, FILE
 from strandlog.storage.files import PREVIOUS_SUFFIX
-from strandlog.storage.folder.log_dir import MOST_OF_A_KIND
 from strandlog.storage.partition.producer_state import IMPLAUSIBLE_ID
+from strandlog.storage.problem_list import MAX_OF_A_KIND
 from strandlog.testing import FakeClock, SimulatedFiles
 
 CONTEXT = embedded_context()
@@ -204,9 +204,9 @@ def test_a_folder_without_its_id_file_opens_on_a_full_disk() -> None:
 def test_ever_higher_made_up_ids_are_reported_once() -> None:
     broker = open_broker(SimulatedFiles())
     broker.create_topic(CONTEXT, "t").result()
-    for turn in range(MOST_OF_A_KIND + 90):
+    for turn in range(MAX_OF_A_KIND + 90):
         write(broker, broker.producer_ids.next() + BLOCK, partition=0)
-        assert len(broker.problems) <= MOST_OF_A_KIND + 1, turn
+        assert len(broker.problems) <= MAX_OF_A_KIND + 1, turn
     broker.producer_ids.check()
-    assert len(broker.problems) == MOST_OF_A_KIND + 1
+    assert len(broker.problems) == MAX_OF_A_KIND + 1
     assert broker.problems[-1].endswith(": 90 more times")

@@ -11,7 +11,7 @@ from strandlog.errors import CorruptSegmentError
 from strandlog.record.batch import BatchView
 from strandlog.storage.partition import read as partition_reads
 from strandlog.storage.partition.log import PartitionLog
-from strandlog.storage.partition.read import CheckBudget, read, read_intact
+from strandlog.storage.partition.read import CheckBudget, read
 from strandlog.storage.segment import scan
 from strandlog.testing import SimulatedFiles
 
@@ -49,7 +49,7 @@ def handed_out(log: PartitionLog, max_bytes: int = WHOLE) -> dict[int, bytes]:
     offset = log.log_start_offset
     while offset < log.high_watermark:
         try:
-            data = bytes(read_intact(log, offset, max_bytes, CheckBudget()))
+            data = bytes(read(log, offset, max_bytes, verify=CheckBudget()))
         except CorruptSegmentError as damage:
             assert damage.resume_offset is None or damage.resume_offset > offset
             offset = damage.resume_offset or log.high_watermark
@@ -114,7 +114,7 @@ def test_records_behind_the_inherited_ones_are_not_checked(checks: list[int]) ->
     _, log = reopen(stopped(segment_bytes=10_000_000), settings=small_settings())
     log.append(batch(b"new"))
     log.flush()
-    assert read_intact(log, COUNT, WHOLE, CheckBudget())
+    assert read(log, COUNT, WHOLE, verify=CheckBudget())
     assert not checks
 
 
@@ -125,7 +125,7 @@ def test_one_request_checks_so_much_and_leaves_the_rest_to_the_next(
     _, log = reopen(stopped(segment_bytes=10_000_000))
     budget = CheckBudget()
     setattr(budget, *limit)
-    data = read_intact(log, 0, WHOLE, budget)
+    data = read(log, 0, WHOLE, verify=budget)
     assert len(batches_of(bytes(data))) == 3
     assert len(data) < len(read(log, 0, WHOLE))
-    assert len(batches_of(bytes(read_intact(log, 3, WHOLE, budget)))) == 1, "none is left"
+    assert len(batches_of(bytes(read(log, 3, WHOLE, verify=budget)))) == 1, "none is left"

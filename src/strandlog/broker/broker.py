@@ -64,7 +64,7 @@ from strandlog.model import (
 )
 from strandlog.protocol import transaction_records
 from strandlog.protocol.group_records import GroupKey, OffsetKey, decode_key
-from strandlog.storage.files import Files
+from strandlog.storage.files import DiskFiles, Files
 from strandlog.storage.folder.log_dir import LogDir
 from strandlog.storage.paths import join
 
@@ -112,7 +112,7 @@ class Broker(RecordRequests, TransactionRequests):
     def __init__(
         self,
         path: str,
-        files: Files,
+        files: Files | None,
         clock: Clock,
         new_uuid: Callable[[], UUID],
         settings: BrokerSettings | None = None,
@@ -120,7 +120,9 @@ class Broker(RecordRequests, TransactionRequests):
         *,
         keeps_reserve: bool = False,
     ) -> None:
-        """Open the data folder. `keeps_reserve` reserves some disk space, so that data can still be
+        """Open the data folder, on the machine's disk unless `files` is given.
+
+        `keeps_reserve` reserves some disk space, so that data can still be
         deleted when the disk is full; servers do that, programs that embed the log do not."""
         # Copy the settings, because clients may change dynamic ones while the broker runs.
         self.settings = replace(settings) if settings is not None else broker_settings()
@@ -129,6 +131,7 @@ class Broker(RecordRequests, TransactionRequests):
         self._runtime = runtime if runtime is not None else InlineRuntime()
         self.timers = Timers(self._runtime.wake)
         self._keeps_reserve = keeps_reserve
+        files = files if files is not None else DiskFiles(self.settings.dir_mode)
         self.log_dir = LogDir(path, files, clock, new_uuid, self.settings)
         try:
             with self.log_dir.reserve.spending():

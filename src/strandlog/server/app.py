@@ -25,7 +25,7 @@ import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from strandlog.broker.broker import Broker
 from strandlog.clock import SystemClock, stopwatch
@@ -38,7 +38,9 @@ from strandlog.server.kafka.api import warm_up
 from strandlog.server.kafka.listener import KafkaListener
 from strandlog.server.listeners import Listener, ListenerConfig, ListenerSet
 from strandlog.server.loop_monitor import LoopMonitor
-from strandlog.storage.files import DiskFiles, Files
+
+if TYPE_CHECKING:
+    from strandlog.storage.files import Files
 
 logger = logging.getLogger(__name__)
 
@@ -81,7 +83,6 @@ class Server:
     def __init__(self, options: ServerOptions, files: Files | None = None) -> None:
         self._options = options
         self._loop = asyncio.get_running_loop()
-        files = files or DiskFiles(options.settings.dir_mode)
         clock = SystemClock()
         self.runtime = ServerRuntime(options.settings, clock, self._wake, self.crash)
         self.broker = Broker(

@@ -18,7 +18,6 @@ import pytest
 from tests.support.broker_process import BrokerProcess
 from tests.support.command_line import CommandLine
 
-from strandlog.broker.topics.catalog import CATALOG_FILE
 from strandlog.cli.doctor.folder import (
     check_file_system,
     check_fsyncs,
@@ -35,6 +34,7 @@ from strandlog.cli.doctor.network import advertised_mistake
 from strandlog.cli.file_limits import Limits, required, wanted
 from strandlog.cli.folder_owner import listed_owner
 from strandlog.config.tables.broker import broker_settings
+from strandlog.storage.paths import TOPIC_CATALOG
 
 NOW_MS = EARLIEST_SANE_MS + 10_000_000
 
@@ -116,7 +116,7 @@ def test_an_unclean_shutdown_is_a_warning(cli: CommandLine, tmp_path: Path) -> N
 
 def test_a_damaged_state_file_fails_and_points_to_verify(cli: CommandLine, tmp_path: Path) -> None:
     cli.inside("topic", "create", "t", "-d", str(cli.data))
-    catalog = cli.data / CATALOG_FILE
+    catalog = cli.data / TOPIC_CATALOG
     catalog.write_bytes(catalog.read_bytes().replace(b"partitions", b"partitionz"))
     check = _report(cli, str(cli.data), code=1)["damage"]
     assert "fails its checksum" in check["seen"]

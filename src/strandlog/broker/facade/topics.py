@@ -6,7 +6,7 @@ the order of the requests (`Runtime.run_in_order`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 from uuid import UUID
 
@@ -16,13 +16,18 @@ from strandlog.broker.runtime import Runtime
 from strandlog.broker.topic_admin import TopicAdmin
 from strandlog.broker.topics.catalog import TopicCatalog
 from strandlog.broker.topics.dynamic_settings import DynamicSettings, Layer
-from strandlog.broker.topics.topic import PartitionState, Topic, check_topic_name, forbid_internal
+from strandlog.broker.topics.topic import (
+    ActiveProducer,
+    PartitionState,
+    Topic,
+    check_topic_name,
+    forbid_internal,
+)
 from strandlog.broker.visibility import Visibility
 from strandlog.errors import StrandlogError
 from strandlog.model import TopicPartition, TopicRef
 from strandlog.storage.cleaning.compaction import CompactionReport
 from strandlog.storage.partition.log import PartitionLog
-from strandlog.storage.partition.producer_state import ProducerEntry
 from strandlog.storage.work import Work
 
 T = TypeVar("T")
@@ -102,9 +107,21 @@ class TopicRequests:
 
     def producers(
         self, context: RequestContext, topic: TopicRef, partition: int
-    ) -> list[tuple[int, ProducerEntry]]:
-        """Return the idempotent producers of a partition, with their producer ids."""
-        return list(self.catalog.resolve(topic, partition).producers)
+    ) -> Iterator[ActiveProducer]:
+        """Return the idempotent producers of a partition. The rows are made one by one, because
+        there may be many."""
+        entries = list(self.catalog.resolve(topic, partition).producers)
+        return (
+            ActiveProducer(
+                producer_id,
+                entry.epoch,
+                entry.last_sequence,
+                entry.last_timestamp,
+                entry.coordinator_epoch,
+                entry.open_transaction,
+            )
+            for producer_id, entry in entries
+        )
 
     def create_topic(
         self,

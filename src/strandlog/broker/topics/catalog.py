@@ -52,12 +52,9 @@ from strandlog.storage.folder.checkpoint import read_document, write_document
 from strandlog.storage.folder.identity import base64_id
 from strandlog.storage.folder.log_dir import LogDir
 from strandlog.storage.partition.log import PartitionLog
-from strandlog.storage.paths import join
+from strandlog.storage.paths import TOPIC_CATALOG, join
 from strandlog.storage.work import Parallel, Work, run_inline
 
-__all__ = ["CATALOG_FILE", "TopicCatalog", "Topic", "topic_from_document"]
-
-CATALOG_FILE = "topics.json"
 CATALOG_VERSION = 1
 
 
@@ -71,7 +68,7 @@ class TopicCatalog:
         self._settings = settings
         self.dynamic = DynamicSettings(settings)
         self._new_uuid = new_uuid
-        self._path = join(log_dir.path, CATALOG_FILE)
+        self._path = join(log_dir.path, TOPIC_CATALOG)
         self._topics: dict[str, Topic] = {}
         self._names_by_id: dict[str, str] = {}
         self._deleting: dict[str, Topic] = {}  # deleted, but their directories still exist

@@ -13,6 +13,7 @@ from strandlog.config.setting import Value
 from strandlog.config.tables.topic import TOPIC_SETTINGS, LogSettings, log_settings
 from strandlog.errors import InvalidPartitionsError, InvalidTopicError, StorageError
 from strandlog.storage.folder.identity import uuid_of
+from strandlog.storage.paths import LOG_SUFFIX, segment_stem
 
 OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTIONS_TOPIC = "__transaction_state"
@@ -68,6 +69,22 @@ class PartitionState(NamedTuple):
     failure: StorageError | None
     active_base_offset: int  # base offset of the active segment, which receives appends
     active_size_bytes: int
+
+    @property
+    def active_file_name(self) -> str:
+        """The name of the active segment's log file."""
+        return segment_stem(self.active_base_offset) + LOG_SUFFIX
+
+
+class ActiveProducer(NamedTuple):
+    """The state of one idempotent producer in one partition."""
+
+    producer_id: int
+    epoch: int
+    last_sequence: int
+    last_timestamp: int
+    coordinator_epoch: int
+    open_transaction: int  # the offset of its first record; -1 if there is none
 
 
 def topic_from_document(

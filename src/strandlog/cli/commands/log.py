@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from strandlog.broker.topics.catalog import CATALOG_FILE, topic_from_document
+from strandlog.broker.topics.topic import topic_from_document
 from strandlog.cli.formats.log_dump import dump_file
 from strandlog.cli.options import Json, command_app
 from strandlog.cli.output import (
@@ -33,7 +33,7 @@ from strandlog.errors import UnknownLayoutError
 from strandlog.model import TopicPartition
 from strandlog.storage.files import DIRECTORY, DiskFiles, Files
 from strandlog.storage.folder.checkpoint import read_document
-from strandlog.storage.paths import LOG_SUFFIX, META_PROPERTIES, join, partition_dir
+from strandlog.storage.paths import LOG_SUFFIX, META_PROPERTIES, TOPIC_CATALOG, join, partition_dir
 from strandlog.storage.readonly import verify as files_verify
 from strandlog.storage.readonly.verify import Finding, PartitionReport
 
@@ -83,10 +83,10 @@ def _state_findings(files: Files, path: str, folders: list[str]) -> list[Finding
     """Check the files that all partitions share; the folder of a single partition has none."""
     if folders == [path]:
         return []
-    identity, catalog = join(path, META_PROPERTIES), join(path, CATALOG_FILE)
+    identity, catalog = join(path, META_PROPERTIES), join(path, TOPIC_CATALOG)
     if not files.exists(identity):
         return [Finding("damage", identity, "missing; strandlog does not open a folder without it")]
-    findings = files_verify.verify_state(files, path, [CATALOG_FILE])
+    findings = files_verify.verify_state(files, path, [TOPIC_CATALOG])
     document = read_document(files, catalog, [])
     if document is None:
         if _log_bytes(files, folders) and not findings:

@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 
-from strandlog.broker.topics.catalog import CATALOG_FILE
 from strandlog.cli.doctor.result import Check, fail, ok, warn
 from strandlog.cli.folder_owner import owner_of
 from strandlog.cli.output import counted, size_text
@@ -196,7 +195,7 @@ def _damage_check(files: DiskFiles, path: str) -> Check:
     """Check for damage that is visible without reading logs: in state files, or files set aside."""
     seen = [
         f"{finding.path}: {finding.text}"
-        for finding in verify_state(files, path, [CATALOG_FILE])
+        for finding in verify_state(files, path, [paths.TOPIC_CATALOG])
         if finding.kind == "damage"
     ]
     is_broken = bool(seen)

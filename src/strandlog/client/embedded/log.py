@@ -47,7 +47,7 @@ from strandlog.errors import (
 from strandlog.model import OffsetAndMetadata, TopicPartition
 from strandlog.storage.cleaning.compaction import CompactionReport
 from strandlog.storage.cleaning.retention import enforce_retention
-from strandlog.storage.files import DiskFiles, Files
+from strandlog.storage.files import Files
 from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.work import run_inline
 
@@ -82,7 +82,6 @@ class Log(Closable):
         overrides = BROKER_SETTINGS.parse({**EMBEDDED_DEFAULTS, **(settings or {})})
         self.path = os.path.abspath(path) if files is None else os.fspath(path)
         found = broker_settings(overrides)
-        files = files or DiskFiles(found.dir_mode)
         self.broker = Broker(self.path, files, self.clock, uuid.uuid4, found)
         self.context = embedded_context()
         self.lock = RLock()

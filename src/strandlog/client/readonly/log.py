@@ -22,8 +22,7 @@ from threading import Condition, RLock
 from typing import TYPE_CHECKING, NamedTuple, NoReturn, TypeVar
 
 from strandlog.broker.groups.requests import GroupDescription
-from strandlog.broker.topics.catalog import CATALOG_FILE, topic_from_document
-from strandlog.broker.topics.topic import INTERNAL_TOPICS
+from strandlog.broker.topics.topic import INTERNAL_TOPICS, topic_from_document
 from strandlog.client.api import OpenLog, PartitionInfo, TopicInfo
 from strandlog.client.arguments import OffsetReset, OnUnreadable
 from strandlog.client.consumer import Consumer
@@ -58,6 +57,7 @@ from strandlog.storage.folder.checkpoint import read_document
 from strandlog.storage.paths import (
     LOG_SUFFIX,
     SWAP_SUFFIX,
+    TOPIC_CATALOG,
     join,
     parse_segment_file,
     segment_stem,
@@ -259,7 +259,7 @@ class ReadOnlyLog(Closable):
         """Return the partitions, offsets, sizes and settings of a topic."""
         self._check_open()
         count = self._source.partition_count(name)
-        document = read_document(self._files, join(self.path, CATALOG_FILE), []) or {"topics": {}}
+        document = read_document(self._files, join(self.path, TOPIC_CATALOG), []) or {"topics": {}}
         described = document["topics"].get(name)
         topic = topic_from_document(name, described) if described else None
         partitions = []

@@ -30,7 +30,6 @@ from strandlog.config.limits import NODE_MAX_PARTITIONS
 from strandlog.config.tables.broker import BROKER_SETTINGS, broker_settings
 from strandlog.protocol.node import LineSplitter
 from strandlog.server.node.peer import NodePeer
-from strandlog.storage.files import DiskFiles
 
 CHUNK_BYTES = 64 * 1024
 MAINTENANCE_SECONDS = 1.0
@@ -60,9 +59,7 @@ def open_broker(path: str, acks: Literal["1", "all"]) -> Broker:
     durability = "fsync" if acks == "all" else "page_cache"
     overrides = {"log.durability": durability, "max.partitions.per.topic": NODE_MAX_PARTITIONS}
     settings = broker_settings(BROKER_SETTINGS.parse(overrides))
-    return Broker(
-        os.path.abspath(path), DiskFiles(settings.dir_mode), SystemClock(), uuid.uuid4, settings
-    )
+    return Broker(os.path.abspath(path), None, SystemClock(), uuid.uuid4, settings)
 
 
 def serve(session: NodePeer, broker: Broker, source: int, sink: int, bell: int) -> None:

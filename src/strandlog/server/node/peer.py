@@ -49,7 +49,6 @@ from strandlog.model import (
 )
 from strandlog.protocol import node
 from strandlog.record.builder import build_single
-from strandlog.storage.paths import LOG_SUFFIX, segment_stem
 
 KAFKA_GROUP = "maelstrom"
 KEY_PREFIX = "key."
@@ -65,7 +64,6 @@ class NodePeer:
 
     def __init__(self, broker: Broker, *, detail: bool = False) -> None:
         self._broker = broker
-        self._context = embedded_context()
         self._context = embedded_context()
         self._detail = detail
         self._node_id: str | None = None
@@ -120,8 +118,8 @@ class NodePeer:
         offset, now_ms = self._append(tp, request.message)
         fields: Fields = {"offset": offset}
         if self._detail:
-            base_offset = self._broker.partition_state(self._context, *tp).active_base_offset
-            fields["segment"] = segment_stem(base_offset) + LOG_SUFFIX
+            state = self._broker.partition_state(self._context, *tp)
+            fields["segment"] = state.active_file_name
             fields["timestamp"] = now_ms // 1000
         return fields
 

@@ -7,7 +7,7 @@ COORDINATOR_NOT_AVAILABLE, which clients retry.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -15,6 +15,7 @@ from strandlog.broker.broker import Broker
 from strandlog.broker.deferred import Deferred, gather
 from strandlog.broker.groups.requests import CommitRequest
 from strandlog.broker.runtime import Work, yield_control
+from strandlog.broker.topics.topic import ActiveProducer
 from strandlog.broker.transactions.transaction import Transaction
 from strandlog.errors import (
     ProducerFencedError,
@@ -38,7 +39,6 @@ from strandlog.server.kafka.api import (
 )
 from strandlog.server.kafka.handlers.group_offsets import pieces
 from strandlog.server.kafka.request import Request, asked_once
-from strandlog.storage.partition.producer_state import ProducerEntry
 
 COORDINATOR_NOT_AVAILABLE = 15
 INVALID_PRODUCER_EPOCH = 47
@@ -289,17 +289,17 @@ def describe_producers(broker: Broker, request: Request) -> Work[None]:
     yield from request.replying({"topics": topics})
 
 
-def _producers(entries: list[tuple[int, ProducerEntry]]) -> Work[list[dict[str, Any]]]:
+def _producers(producers: Iterator[ActiveProducer]) -> Work[list[dict[str, Any]]]:
     rows = []
-    for producer_id, entry in entries:
+    for each in producers:
         rows.append(
             {
-                "producer_id": producer_id,
-                "producer_epoch": entry.epoch,
-                "last_sequence": entry.last_sequence,
-                "last_timestamp": entry.last_timestamp,
-                "coordinator_epoch": entry.coordinator_epoch,
-                "current_txn_start_offset": entry.open_transaction,
+                "producer_id": each.producer_id,
+                "producer_epoch": each.epoch,
+                "last_sequence": each.last_sequence,
+                "last_timestamp": each.last_timestamp,
+                "coordinator_epoch": each.coordinator_epoch,
+                "current_txn_start_offset": each.open_transaction,
             }
         )
         yield yield_control

@@ -199,7 +199,7 @@ def garbage(scene: Scene) -> None:
     call = channel.unary_unary("/strandlog.v1.LogService/Produce")
     refused(call, request.SerializeToString() + unknown, code=wrong)
     long_name = log_pb2.ProduceRequest(topic="t" * 1_000_000, records=record)
-    refused(stub.Produce, long_name, code=grpc.StatusCode.NOT_FOUND)
+    refused(stub.Produce, long_name, code=wrong)
 
     def hang_up() -> None:
         for _ in range(scene.count // 10):

@@ -148,13 +148,13 @@ RESPONSE_MAX_BYTES = _limit(
 GRPC_SMALL_REQUEST_BYTES = _limit(
     64 * KIB,
     "gRPC: a request other than Produce",
-    above="RESOURCE_EXHAUSTED",
+    above="INVALID_ARGUMENT",
     why="such a request carries names and numbers",
 )
 GRPC_MAX_METADATA_BYTES = _limit(
     16 * KIB,
     "gRPC: metadata of a call",
-    above="the call is rejected",
+    above="RESOURCE_EXHAUSTED",
     why="no method uses metadata",
 )
 GRPC_CONSUME_MESSAGE_BYTES = _limit(
@@ -172,7 +172,7 @@ GRPC_HANDSHAKE_TIMEOUT_MS = _limit(
 GRPC_MAX_NAME_BYTES = _limit(
     KIB,
     "gRPC: a health or reflection request",
-    above="RESOURCE_EXHAUSTED",
+    above="INVALID_ARGUMENT",
     why="it carries one name",
 )
 GRPC_REFLECTION_STREAMS = _limit(

@@ -343,7 +343,7 @@ class MessageTooLargeError(LogError):
 
     def __init__(self, size_bytes: int, limit_bytes: int, setting: str) -> None:
         super().__init__(
-            f"a batch of {size_bytes} bytes is over the limit of {limit_bytes}; "
+            f"a batch of {size_bytes} bytes exceeds the limit of {limit_bytes}; "
             f"send smaller batches or raise {setting}"
         )
         self.size_bytes = size_bytes
@@ -356,7 +356,7 @@ class TooManyRecordsError(LogError):
 
     def __init__(self, count: int, limit: int) -> None:
         super().__init__(
-            f"a batch of {count} records is over the limit of {limit}; "
+            f"a batch of {count} records exceeds the limit of {limit}; "
             f"send smaller batches or raise batch.max.records"
         )
         self.count = count
@@ -401,7 +401,7 @@ class UndecodableBatchError(LogError):
     ) -> None:
         super().__init__(
             f"{topic}-{partition}: the batch with offsets {offset} to {last_offset} cannot be "
-            f"decoded: {reason}; read on from offset {last_offset + 1} to leave it out"
+            f"decoded: {reason}; resume at offset {last_offset + 1} to skip it"
         )
         self.topic = topic
         self.partition = partition
@@ -648,7 +648,7 @@ class AlreadyOpenError(FolderError):
     def __init__(self, path: str) -> None:
         super().__init__(
             f"{path} is owned by another process or by another open log in this one; close "
-            f"that one, or use strandlog.read({path!r}) to read beside it, or `strandlog serve` it"
+            f"the owner, or use strandlog.read({path!r}), or connect to it if it is a broker"
         )
         self.path = path
 
@@ -707,7 +707,7 @@ class ClosedError(StrandlogError):
 
 class MissingExtraError(StrandlogError):
     def __init__(self, extra: str, module: str) -> None:
-        super().__init__(f"this needs {module}: pip install 'strandlog[{extra}]'")
+        super().__init__(f"{module} is not installed: pip install 'strandlog[{extra}]'")
         self.extra = extra
 
 

@@ -168,7 +168,11 @@ def test_avro_becomes_typed_columns(
     ("wrong", "schema", "words"),
     [
         ({"subscribe": "nowhere"}, None, "topic 'nowhere' does not exist"),
-        ({"startingOffsets": "{"}, None, "invalid value '{' for startingOffsets: JSON like"),
+        (
+            {"startingOffsets": "{"},
+            None,
+            "invalid value '{' for startingOffsets: expected JSON like",
+        ),
         ({"assign": '{"t": [0]}'}, None, "set exactly one of subscribe"),
         ({}, "a INT", "invalid value 'a:int' for schema"),
         ({"valueFormat": "json", "groupIdPrefix": "x"}, "a INT", "for groupIdPrefix"),

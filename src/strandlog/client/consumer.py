@@ -107,7 +107,7 @@ class Consumer(Closable):
         self._committed: dict[TopicPartition, int] = {}
         self._turn = 0
         # Positions before the last record returned by iteration; None after a poll.
-        self._in_hand: list[tuple[Cursor, int]] | None = None
+        self._before_last: list[tuple[Cursor, int]] | None = None
         self._iterated = 0  # records since the last commit
         self._iterated_since_ms = 0
         self._membership: Membership | None = None
@@ -230,14 +230,14 @@ class Consumer(Closable):
     ) -> Any:
         """Poll for records and decode them with `decode`; return an empty list if none exist."""
         if not isinstance(max_records, int) or max_records < 1:
-            raise InvalidSettingError("max_records", max_records, "expected a number, at least 1")
+            raise InvalidSettingError("max_records", max_records, "expected an integer, at least 1")
         began_at: list[tuple[Cursor, int]] = []
         try:
             with self._guard:
-                self._in_hand = [] if is_iteration else None
+                self._before_last = [] if is_iteration else None
                 records = self._poll(max_records, timeout_ms, began_at, decode)
                 if is_iteration:
-                    self._in_hand = began_at
+                    self._before_last = began_at
                 return records
         except StrandlogError:
             raise
@@ -456,7 +456,7 @@ class Consumer(Closable):
 
     def _commits_later(self) -> bool:
         """Return whether an iteration can postpone its commit, which requires an fsync."""
-        if self._in_hand is None:
+        if self._before_last is None:
             return False
         now_ms = self._log.clock.monotonic_ms()
         if not self._iterated:
@@ -467,7 +467,7 @@ class Consumer(Closable):
 
     def _before_rejoin(self) -> None:
         """Commit before the member rejoins its group, because it may lose its partitions."""
-        if self._auto_commit and self._in_hand is not None:
+        if self._auto_commit and self._before_last is not None:
             self._commit_if_member()
 
     def committed(self, topic: str, partition: int) -> int | None:
@@ -518,9 +518,9 @@ class Consumer(Closable):
             self.close()
             return
         try:
-            if self._auto_commit and self._in_hand is not None and not self._is_closed:
+            if self._auto_commit and self._before_last is not None and not self._is_closed:
                 with contextlib.suppress(StrandlogError), self._guard:
-                    for cursor, position in reversed(self._in_hand):
+                    for cursor, position in reversed(self._before_last):
                         cursor.seek(position)  # exclude the record that the program was processing
                     self._commit_if_member()
         finally:

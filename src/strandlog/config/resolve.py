@@ -32,8 +32,8 @@ from strandlog.config.tables.topic import TOPIC_SETTINGS
 from strandlog.errors import ConfigurationError, InvalidSettingError
 
 SECURITY_TEXT = (
-    "{name} configures security that this broker does not have; put the broker behind a proxy that "
-    "has it, or remove the setting if any client may connect"
+    "{name} configures a security feature that this broker does not have; put the broker behind a "
+    "proxy that has it, or remove the setting if any client may connect"
 )
 
 

@@ -70,7 +70,7 @@ class StrandlogDataSource(DataSource):
             raise InvalidSettingError(
                 "txnAppId",
                 sink.options["txnAppId"],
-                "leave it out: the checkpoint of a stream names its batches",
+                "remove it: a stream identifies its batches by its checkpoint",
             )
         return StreamWriter(sink)
 
@@ -79,7 +79,9 @@ class StrandlogDataSource(DataSource):
 
         options = parse_options(SINK, self.options)
         if overwrite:
-            raise InvalidSettingError("mode", "overwrite", "append: a log cannot be overwritten")
+            raise InvalidSettingError(
+                "mode", "overwrite", "expected append; a log cannot be overwritten"
+            )
         check_rows(schema, options)
         if options["txnAppId"] is not None:
             default = "exactly_once"

@@ -31,7 +31,7 @@ from strandlog.spark.source.offsets import (
 
 PREFIX = "kafka."
 BATCH, STREAM, SINK = "batch", "stream", "sink"
-SPARKS_OWN = frozenset({"checkpointlocation", "queryname", "outputmode"})
+SPARK_OPTIONS = frozenset({"checkpointlocation", "queryname", "outputmode"})
 # Set by the source and the sink, as in Spark's connector.
 RESERVED = frozenset(
     {
@@ -49,8 +49,8 @@ RESERVED = frozenset(
 # Kafka's names for our options. A reader commits progress to its group, but is not a member of it.
 ALIASES = {"kafka.group.id": "groupId"}
 UNSUPPORTED = {
-    "groupIdPrefix": "leave it out: queries do not create groups; set groupId to commit progress "
-    "to a group",
+    "groupIdPrefix": "remove it: queries do not create groups; set groupId to commit progress to "
+    "a group",
 }
 NONE, CONFLUENT, AUTO = "none", "confluent", "auto"  # values of avroPrefix
 
@@ -74,7 +74,7 @@ TRANSACTION_TIMEOUT = "transaction.timeout.ms"
 
 def _text(name: str, text: str) -> str:
     if not text.strip():
-        raise InvalidSettingError(name, text, "expected a text that is not empty")
+        raise InvalidSettingError(name, text, "expected a non-empty string")
     return text
 
 
@@ -84,7 +84,7 @@ def _group(_: str, text: str) -> str:
 
 def _integer(minimum: int, maximum: int = INT64_MAX) -> Parser:
     def parse(name: str, text: str) -> int:
-        wanted = f"a number from {minimum} to {maximum}"
+        wanted = f"expected a number from {minimum} to {maximum}"
         try:
             number = int(text)
         except ValueError:
@@ -135,7 +135,7 @@ def _pattern(name: str, text: str) -> str:
     return text
 
 
-def _place(*words: str) -> Parser:
+def _offsets_or(*words: str) -> Parser:
     """Return a parser for one word for all partitions, or an offset for each partition."""
 
     def parse(name: str, text: str) -> Offsets | int:
@@ -204,7 +204,7 @@ OPTIONS = (
     Option(
         "startingOffsets",
         _READ,
-        _place("earliest", "latest"),
+        _offsets_or("earliest", "latest"),
         None,
         "Where a new query starts: `earliest` (default of a batch), `latest` (default of a stream) "
         'or offsets, `{"topic": {"0": 23, "1": -2}}` with -1 for latest and -2 for earliest.',
@@ -233,7 +233,7 @@ OPTIONS = (
     Option(
         "endingOffsets",
         _BATCH,
-        _place("latest"),
+        _offsets_or("latest"),
         LATEST,
         "Where a batch ends: `latest` or offsets, exclusive, with -1 for latest.",
     ),
@@ -410,30 +410,28 @@ def parse_options(use: str, given: Mapping[str, str]) -> Options:
     given_names: set[str] = set()
     for name, text in given.items():
         lowered = name.lower()
-        if lowered in SPARKS_OWN:
+        if lowered in SPARK_OPTIONS:
             continue
         option = _option(lowered)
         if option is not None:
             shown = lowered if lowered in ALIASES else option.name
             if use not in option.uses:
-                raise InvalidSettingError(shown, text, f"it is not an option of a {use}")
+                raise InvalidSettingError(shown, text, f"a {use} does not have this option")
             value = option.parse(shown, str(text))
             if option.name in given_names and values[option.name] != value:
                 raise InvalidSettingError(
-                    shown, text, f"{option.name} is also given, as {values[option.name]!r}"
+                    shown, text, f"{option.name} is also set, to {values[option.name]!r}"
                 )
             values[option.name] = value
             given_names.add(option.name)
         elif lowered.startswith(PREFIX):
             known = _client_name(lowered, str(text))
             if client.setdefault(known, str(text)) != str(text):
-                raise InvalidSettingError(
-                    name, text, f"{known} is also given, as {client[known]!r}"
-                )
+                raise InvalidSettingError(name, text, f"{known} is also set, to {client[known]!r}")
         else:
             raise _unknown(use, name, text)
     options = Options(use, values, client, frozenset(given_names))
-    _check_together(options)
+    _check_combinations(options)
     return options
 
 
@@ -465,7 +463,7 @@ def _unknown(use: str, name: str, text: str) -> SettingError:
 def _client_name(lowered: str, text: str) -> str:
     name = lowered.removeprefix(PREFIX)
     if name in RESERVED:
-        raise InvalidSettingError(lowered, text, "leave it out: the source and the sink set it")
+        raise InvalidSettingError(lowered, text, "remove it: the source and the sink set it")
     if name == TRANSACTION_TIMEOUT:
         transaction_timeout_ms(text)
     if name == "isolation.level" and text not in ("read_committed", "read_uncommitted"):
@@ -475,7 +473,8 @@ def _client_name(lowered: str, text: str) -> str:
 
 def transaction_timeout_ms(text: str) -> int:
     """Parse `kafka.transaction.timeout.ms`."""
-    name, limit = f"{PREFIX}{TRANSACTION_TIMEOUT}", f"a time in ms (or 5m), 1 to {INT32_MAX}"
+    name = f"{PREFIX}{TRANSACTION_TIMEOUT}"
+    limit = f"expected a time in ms (or 5m), from 1 to {INT32_MAX}"
     try:
         found = parse_duration_ms(text)
     except ValueError:
@@ -485,11 +484,11 @@ def transaction_timeout_ms(text: str) -> int:
     return found
 
 
-def _check_together(options: Options) -> None:
+def _check_combinations(options: Options) -> None:
     logs = [name for name in ("bootstrap.servers", "path") if options[name] is not None]
     if len(logs) != 1:
-        found = "both" if logs else "neither"
-        raise SettingError(f"set bootstrap.servers (a cluster) or path (a folder), not {found}")
+        found = "both are set" if logs else "neither is set"
+        raise SettingError(f"set bootstrap.servers (a cluster) or path (a folder): {found}")
     if options.use == SINK:
         _check_sink(options)
         return
@@ -497,25 +496,25 @@ def _check_together(options: Options) -> None:
         raise InvalidSettingError(
             "groupId",
             options["groupId"],
-            "progress is committed to a broker; with path there is none",
+            "progress is committed to a broker, and path names a folder",
         )
     _check_avro(options)
     names = ("subscribe", "subscribePattern", "assign")
     chosen = [name for name in names if options[name] is not None]
     if len(chosen) != 1:
-        found = " and ".join(chosen) or "none of them"
-        raise SettingError(f"set exactly one of {', '.join(names)}, not {found}")
+        found = f"{' and '.join(chosen)} are set" if chosen else "none is set"
+        raise SettingError(f"set exactly one of {', '.join(names)}: {found}")
     given = options["startingOffsets"]
     if options.use == BATCH and (
         given == LATEST or (isinstance(given, dict) and LATEST in given.values())
     ):
         raise InvalidSettingError(
-            "startingOffsets", "latest", "a batch would read nothing from there"
+            "startingOffsets", "latest", "a batch that starts at the end reads no records"
         )
     least, most = (options.values.get(f"{word}OffsetsPerTrigger") for word in ("min", "max"))
     if least is not None and most is not None and least > most:
         raise InvalidSettingError(
-            "minOffsetsPerTrigger", least, f"at most maxOffsetsPerTrigger, {most}"
+            "minOffsetsPerTrigger", least, f"expected at most maxOffsetsPerTrigger ({most})"
         )
 
 
@@ -523,13 +522,13 @@ def _check_avro(options: Options) -> None:
     given = [name for name in ("avroSchema", "avroSchemas", "avroPrefix") if name in options.given]
     if options["valueFormat"] != "avro":
         if given:
-            raise InvalidSettingError(given[0], options[given[0]], "it needs valueFormat=avro")
+            raise InvalidSettingError(given[0], options[given[0]], "requires valueFormat=avro")
     elif options["avroSchema"] is None and options["avroSchemas"] is None:
         raise InvalidSettingError(
-            "valueFormat", "avro", "it needs avroSchema, the writer's schema as JSON"
+            "valueFormat", "avro", "requires avroSchema, the writer's schema as JSON"
         )
     if options["avroSchemas"] is not None and options["avroPrefix"] == NONE:
-        raise InvalidSettingError("avroPrefix", NONE, "avroSchemas needs values with a prefix")
+        raise InvalidSettingError("avroPrefix", NONE, "avroSchemas requires values with a prefix")
 
 
 def _check_sink(options: Options) -> None:
@@ -542,11 +541,11 @@ def _check_sink(options: Options) -> None:
         )
     if (options["txnAppId"] is None) != (options["txnVersion"] is None):
         raise InvalidSettingError(
-            "txnAppId", options["txnAppId"], "it needs txnVersion, and the other way round"
+            "txnAppId", options["txnAppId"], "txnAppId and txnVersion must be set together"
         )
     if options["txnAppId"] is not None and options["deliveryGuarantee"] == "at_least_once":
         raise InvalidSettingError(
             "deliveryGuarantee",
             "at_least_once",
-            "exactly_once, or leave it out: with txnAppId and txnVersion a batch is written once",
+            "set exactly_once or remove the option: txnAppId and txnVersion imply exactly_once",
         )

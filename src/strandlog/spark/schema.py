@@ -93,7 +93,7 @@ def record_schema(options: Options) -> StructType:
         raise InvalidSettingError(
             "valueFormat",
             "json",
-            'it needs a schema: .schema("id BIGINT, name STRING, _corrupt STRING")',
+            'requires a schema: .schema("id BIGINT, name STRING, _corrupt STRING")',
         )
     if options["valueFormat"] == "avro":
         return _avro_schema(options)
@@ -157,7 +157,8 @@ def _check_record_schema(schema: StructType, options: Options) -> None:
             raise InvalidSettingError(
                 "schema",
                 field.simpleString(),
-                f"with valueFormat={options['valueFormat']} some of {_listed(known)}, each once",
+                f"valueFormat={options['valueFormat']} has the columns {_listed(known)}; a schema "
+                f"may name each of them once",
             )
         seen.add(field.name)
 
@@ -179,7 +180,7 @@ def _check_json_field(field: StructField, path: str) -> None:
         raise InvalidSettingError(
             "schema",
             f"{path} {field.dataType.simpleString()} NOT NULL",
-            "remove NOT NULL: a value may lack the field, which gives null",
+            "remove NOT NULL: the column is null if a value lacks the field",
         )
     _check_json_type(field.dataType, path)
 
@@ -198,7 +199,7 @@ def _check_json_type(kind: DataType, path: str) -> None:
             "schema",
             f"{path} {name}",
             f"valueFormat=json cannot parse column {path} as {name.upper()}; read the values with "
-            f"valueFormat=string and parse them with from_json(value, …), which Spark provides",
+            f"valueFormat=string and parse them with Spark's from_json(value, …)",
         )
 
 
@@ -255,8 +256,10 @@ def check_rows(schema: StructType, options: Options) -> None:
     for name, kinds in rules.items():
         if name in given and given[name] not in kinds:
             allowed = " or ".join(kind.simpleString() for kind in kinds)
-            raise InvalidSettingError(name, given[name].simpleString(), f"{allowed}; cast it")
+            raise InvalidSettingError(
+                name, given[name].simpleString(), f"expected {allowed}; cast it"
+            )
     if "headers" in given and given["headers"].simpleString() != HEADERS.simpleString():
         raise InvalidSettingError(
-            "headers", given["headers"].simpleString(), HEADERS.simpleString()
+            "headers", given["headers"].simpleString(), f"expected {HEADERS.simpleString()}"
         )

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from strandlog.errors import MissingExtraError
 from strandlog.spark.java import java_home
 from strandlog.spark.monitoring.report_address import parse_report
-from strandlog.spark.starting import make_starts_patient
+from strandlog.spark.starting import retry_slow_starts
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -93,7 +93,7 @@ def session(
     if running is None:
         silence_closed_accumulator_connections(spark.sparkContext)
     register(spark)
-    make_starts_patient()
+    retry_slow_starts()
     from strandlog.spark.monitoring.progress import watch  # noqa: PLC0415 - needs pyspark
 
     watch(spark, report=report)

@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 _spark_methods: dict[str, Callable[..., Any]] = {}  # the original methods of DataStreamWriter
 
 
-def start_patiently(begin: Callable[[], Any], check: Callable[[], None] = lambda: None) -> Any:
+def start_with_retries(begin: Callable[[], Any], check: Callable[[], None] = lambda: None) -> Any:
     """Start a query, and retry if its Python process is too slow to connect.
 
     `check` is called while the query starts; it may raise to cancel the start.
@@ -79,14 +79,14 @@ def _forget_empty_offset_log(query: Any) -> None:
         files.delete(folder, False)  # not recursive, so it fails if the folder is not empty
 
 
-def make_starts_patient() -> None:
-    """Patch Spark to use `start_patiently` for streaming queries that read our format."""
+def retry_slow_starts() -> None:
+    """Patch Spark to use `start_with_retries` for streaming queries that read our format."""
     from pyspark.sql.streaming import DataStreamWriter  # noqa: PLC0415 - an extra
 
     for name in ("start", "toTable"):
         if name not in _spark_methods:
             _spark_methods[name] = getattr(DataStreamWriter, name)
-            setattr(DataStreamWriter, name, _patient(_spark_methods[name]))
+            setattr(DataStreamWriter, name, _with_retries(_spark_methods[name]))
 
 
 def start_once(writer: Any) -> Any:
@@ -95,12 +95,12 @@ def start_once(writer: Any) -> Any:
     return begin(writer)
 
 
-def _patient(begin: Callable[..., Any]) -> Callable[..., Any]:
+def _with_retries(begin: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(begin)
     def start(writer: Any, *args: Any, **named: Any) -> Any:
         if not _reads_our_format(writer):
             return begin(writer, *args, **named)
-        return start_patiently(lambda: begin(writer, *args, **named))
+        return start_with_retries(lambda: begin(writer, *args, **named))
 
     return start
 

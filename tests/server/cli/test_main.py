@@ -98,7 +98,7 @@ def test_a_missing_extra_is_reported_in_one_line(module: str) -> None:
     found = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=False
     )
-    assert found.stderr == f"this needs {module}: pip install 'strandlog[cli]'\n"
+    assert found.stderr == f"{module} is not installed: pip install 'strandlog[cli]'\n"
     assert found.returncode == 2
 
 

@@ -74,7 +74,7 @@ def test_minus_x_passes_settings_to_librdkafka(wire: CommandLine, cli: CommandLi
     found = wire.inside(
         "produce", "t", "-X", "message.max.bytes=2000", given=b"x" * 3000 + b"\n", code=1
     )
-    assert "over the limit" in found.err
+    assert "exceeds the limit" in found.err
     assert "no.such" in wire.inside("topic", "list", "-X", "no.such=1", code=1).err
     assert "key=value" in wire.inside("topic", "list", "-X", "nonsense", code=2).err
     assert "add -b" in cli.inside("topic", "list", "-X", "client.id=me", code=2).err
@@ -102,7 +102,9 @@ def test_a_missing_client_extra_is_reported_in_one_line() -> None:
     found = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=False
     )
-    assert found.stderr == ("error: this needs confluent_kafka: pip install 'strandlog[client]'\n")
+    assert found.stderr == (
+        "error: confluent_kafka is not installed: pip install 'strandlog[client]'\n"
+    )
     assert found.returncode == 1
 
 

@@ -95,7 +95,7 @@ def test_grpc_consume_sends_what_comes_before_it_and_says_where_to_read_on(
         assert found == [b"a", b"b"]
         assert caught.value.code() is grpc.StatusCode.DATA_LOSS
         assert "offsets 2 to 4" in caught.value.details()
-        assert "read on from offset 5" in caught.value.details()
+        assert "resume at offset 5" in caught.value.details()
         rest = log.Consume(messages.ConsumeRequest(topic="grpc", offset=5), timeout=30)
         assert [entry.value for answer in rest for entry in answer.entries] == [b"c"]
 

@@ -190,4 +190,4 @@ def test_without_the_extra_there_is_one_line_to_say_so() -> None:
     found = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
-    assert found.stdout == "this needs confluent_kafka: pip install 'strandlog[client]'\n"
+    assert found.stdout == "confluent_kafka is not installed: pip install 'strandlog[client]'\n"

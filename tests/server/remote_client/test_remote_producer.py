@@ -109,7 +109,7 @@ def test_a_record_that_is_too_large_fails_and_the_rest_is_written(remote: Remote
     with remote.producer() as producer:
         producer.send_batch("t", values)
         assert sorted(record.value or b"" for record in read_all(remote)) == values
-        with pytest.raises(strandlog.MessageTooLargeError, match="5000 bytes is over") as found:
+        with pytest.raises(strandlog.MessageTooLargeError, match="5000 bytes exceeds") as found:
             producer.send_batch("t", [b"small", b"y" * 5000])
         assert found.value.records_kept == 1
         with pytest.raises(strandlog.MessageTooLargeError) as found:

@@ -44,7 +44,7 @@ def test_an_address_is_parsed(text: str, expected: str) -> None:
     ],
 )
 def test_an_invalid_address_is_an_error_with_the_allowed_forms(text: str) -> None:
-    with pytest.raises(InvalidSettingError, match="http://HOST:PORT, https://HOST:PORT, or off"):
+    with pytest.raises(InvalidSettingError, match="http://HOST:PORT, https://HOST:PORT or off"):
         parse_report(text)
 
 

@@ -56,7 +56,7 @@ def test_each_partition_gets_its_turn_first(desk: Desk) -> None:
 
 @pytest.mark.parametrize("wrong", [0, -1, 1.5, "5"])
 def test_a_poll_of_no_records_makes_no_sense(desk: Desk, wrong: int) -> None:
-    with pytest.raises(InvalidSettingError, match="for max_records: expected a number"):
+    with pytest.raises(InvalidSettingError, match="for max_records: expected an integer"):
         desk.log.consumer().poll(max_records=wrong)
 
 

@@ -139,9 +139,9 @@ def test_all_problems_are_reported_at_once_with_their_lines() -> None:
         "f.properties:2: retention.ms is a topic setting; set its default with 'log.retention.ms'",
         "f.properties:3: invalid value 'none' for num.partitions: expected a number",
         "f.properties:4: invalid value '2.5' for log.retention.hours: expected an integer",
-        "f.properties:6: ssl.keystore.location configures security",
+        "f.properties:6: ssl.keystore.location configures a security feature",
         "f.properties:7: unknown setting 'quite.something.else'; 'strandlog config show'",
-        "f.properties:5: invalid value 'SSL://:9093' for listeners: only PLAINTEXT",
+        "f.properties:5: invalid value 'SSL://:9093' for listeners: expected PLAINTEXT",
     ]
     assert len(messages) == len(expected)
     for found, begin in zip(messages, expected, strict=True):

@@ -80,7 +80,7 @@ def test_every_option_of_the_table_is_tested() -> None:
 @pytest.mark.parametrize(
     ("use", "name", "text", "words"),
     [
-        (BATCH, "startingOffsets", "latest", "a batch would read nothing"),
+        (BATCH, "startingOffsets", "latest", "a batch that starts at the end"),
         (BATCH, "startingOffsets", "soon", "JSON like"),
         (BATCH, "startingOffsets", '{"t": 5}', "no partitions"),
         (BATCH, "startingOffsets", '{"t": {"x": 5}}', "'x'"),
@@ -93,26 +93,31 @@ def test_every_option_of_the_table_is_tested() -> None:
         (STREAM, "maxOffsetsPerTrigger", "0", "from 1 to"),
         (STREAM, "maxOffsetsPerTrigger", str(1 << 63), "from 1 to"),
         (BATCH, "kafkaConsumer.pollTimeoutMs", str(1 << 31), "from 1 to 2147483647"),
-        (BATCH, "startingOffsets", '{"t": {"0": -1}}', "a batch would read nothing from there"),
+        (
+            BATCH,
+            "startingOffsets",
+            '{"t": {"0": -1}}',
+            "a batch that starts at the end reads no records",
+        ),
         (BATCH, "startingOffsets", '{"t": {"0": 9223372036854775808}}', "from -2 to"),
         (BATCH, "startingOffsetsByTimestamp", '{"t": {"0": -1}}', "times in ms from 0"),
-        (SINK, "topic", " ", "not empty"),
+        (SINK, "topic", " ", "non-empty"),
         (SINK, "kafka.transaction.timeout.ms", "soon", "a time in ms"),
         (SINK, "kafka.transaction.timeout.ms", "1000000000000", "a time in ms"),
         (STREAM, "maxTriggerDelay", "soon", "15m"),
         (BATCH, "valueFormat", "xml", "binary, string, json, avro"),
         (BATCH, "valueFormat", "avro", "avroSchema"),
         (BATCH, "avroSchema", "{", "as JSON"),
-        (BATCH, "avroSchema", '"int"', "it needs valueFormat=avro"),
+        (BATCH, "avroSchema", '"int"', "requires valueFormat=avro"),
         (BATCH, "avroSchemas", '{"x": "int"}', "by their ids"),
         (BATCH, "avroSchemas", "[]", "by their ids"),
         (BATCH, "avroSchemas", '{"²": "int"}', "by their ids"),
         (BATCH, "avroPrefix", "some", "auto, none, confluent"),
         (BATCH, "groupIdPrefix", "x", "set groupId to commit"),
-        (BATCH, "kafka.group.id", "g", "not an option of a batch"),
-        (SINK, "kafka.group.id", "g", "not an option of a sink"),
-        (BATCH, "maxOffsetsPerTrigger", "5", "not an option of a batch"),
-        (STREAM, "endingOffsets", "latest", "not an option of a stream"),
+        (BATCH, "kafka.group.id", "g", "a batch does not have this option"),
+        (SINK, "kafka.group.id", "g", "a sink does not have this option"),
+        (BATCH, "maxOffsetsPerTrigger", "5", "a batch does not have this option"),
+        (STREAM, "endingOffsets", "latest", "a stream does not have this option"),
         (BATCH, "kafka.isolation.level", "dirty", "read_committed"),
     ],
 )
@@ -126,7 +131,7 @@ def test_an_invalid_value_is_an_error_that_names_its_option(
 
 def test_kafka_group_id_means_group_id() -> None:
     assert parse_options(STREAM, given(STREAM) | {"kafka.group.id": "g"})["groupId"] == "g"
-    with pytest.raises(InvalidSettingError, match="groupId is also given, as 'a'"):
+    with pytest.raises(InvalidSettingError, match="groupId is also set, to 'a'"):
         parse_options(STREAM, given(STREAM, groupId="a") | {"kafka.group.id": "b"})
 
 
@@ -179,7 +184,7 @@ def test_a_sink_needs_a_cluster_and_both_transaction_options_or_none() -> None:
     assert (named["txnAppId"], named["txnVersion"]) == ("a", 3)
     with pytest.raises(InvalidSettingError, match="txnVersion"):
         parse_options(SINK, {"bootstrap.servers": "h:1", "txnAppId": "a"})
-    with pytest.raises(InvalidSettingError, match="with txnAppId and txnVersion"):
+    with pytest.raises(InvalidSettingError, match="txnAppId and txnVersion imply"):
         parse_options(
             SINK,
             {

@@ -100,7 +100,7 @@ def _reach(host: str, port: int) -> socket.socket | Check:
     try:
         connection = socket.create_connection((host, port), CONNECT_S)
     except socket.gaierror as error:
-        text = f"the name {host!r} does not resolve: {error.strerror}"
+        text = f"host name {host!r} does not resolve: {error.strerror}"
         return fail("connection", text, "check the name, DNS and /etc/hosts on this machine")
     except ConnectionRefusedError:
         advice = "is the broker running, and does it listen on this address (--host)?"

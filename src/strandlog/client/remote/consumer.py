@@ -221,7 +221,7 @@ class RemoteConsumer(Closable):
     def poll(self, max_records: int = 500, timeout_ms: int = 0) -> list[Record]:
         """Return up to `max_records` records; see the module docstring for `timeout_ms`."""
         if not isinstance(max_records, int) or max_records < 1:
-            raise InvalidSettingError("max_records", max_records, "expected a number, at least 1")
+            raise InvalidSettingError("max_records", max_records, "expected an integer, at least 1")
         self._check_open()
         if self._auto_commit:
             self._commit_later()
@@ -245,7 +245,7 @@ class RemoteConsumer(Closable):
         if not self._has_share:
             return RebalanceInProgressError(
                 f"group {self.group!r} did not admit this consumer within {seconds:g} s; "
-                f"poll again, or look for members that do not answer"
+                f"poll again, or look for members that do not respond"
             )
         silent = ", ".join(
             map(str, sorted(self._progress.positions.keys() - self._progress.at_end)[:3])

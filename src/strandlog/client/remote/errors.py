@@ -73,7 +73,7 @@ def error_of(
 def too_large(size_bytes: int) -> MessageTooLargeError:
     """Create the error for a record that exceeds the limit even in a batch of its own."""
     text = (
-        f"a record of {size_bytes} bytes is over the limit of its topic or of this client; send "
+        f"a record of {size_bytes} bytes exceeds the limit of its topic or of this client; send "
         f"smaller records, or raise max.message.bytes of the topic and message.max.bytes here"
     )
     error = with_text(MessageTooLargeError, text)

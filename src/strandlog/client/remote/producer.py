@@ -70,7 +70,7 @@ class Failure(NamedTuple):
 
 
 class Deliveries(Sequence[RecordMetadata]):
-    """The results of one call, in order, filled in by delivery reports."""
+    """The results of one call, in record order; delivery reports fill them in."""
 
     def __init__(self, count: int) -> None:
         self._messages: list[Any] = [None] * count

@@ -117,7 +117,7 @@ class WireConnection:
         self._replies: deque[Reply] = deque()
         self._next_number = 0
         self._versions: dict[int, int] = {}
-        self._patience = options.seconds("request.timeout.ms")
+        self._timeout_s = options.seconds("request.timeout.ms")
         self._length = memoryview(bytearray(4))
         self._frame_limit_bytes = max(
             MAX_FRAME_BYTES, 2 * options.number("max.partition.fetch.bytes")
@@ -136,9 +136,9 @@ class WireConnection:
 
     def _connected(self, tls: ssl.SSLContext | None) -> socket.socket:
         host, port = self.address
-        patience = self._options.seconds("socket.connection.setup.timeout.ms")
+        timeout_s = self._options.seconds("socket.connection.setup.timeout.ms")
         try:
-            plain = socket.create_connection((host, port), timeout=patience)
+            plain = socket.create_connection((host, port), timeout=timeout_s)
         except OSError as error:
             raise UnreachableError(
                 f"cannot connect to {self.name}: {error}; check that the broker runs, its "
@@ -164,7 +164,7 @@ class WireConnection:
             raise UnreachableError(
                 f"TLS handshake with {self.name} failed: {error}; check security.protocol"
             ) from error
-        connected.settimeout(self._patience)
+        connected.settimeout(self._timeout_s)
         return connected
 
     def _negotiate(self) -> None:
@@ -293,7 +293,7 @@ class WireConnection:
         if not self.is_open:
             raise self.broken("the connection is closed")
         try:
-            self._socket.settimeout(self._patience + extra_ms / 1000)
+            self._socket.settimeout(self._timeout_s + extra_ms / 1000)
             self._fill(self._length)
             size = int.from_bytes(self._length)
             if size > self._frame_limit_bytes:

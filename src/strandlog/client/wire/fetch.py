@@ -82,21 +82,21 @@ class RangeFetcher:
         ahead: Reply | None = None
         try:
             while ask.offset < end:
-                piece = self._next(tp, ask, ahead)
+                chunk = self._next(tp, ask, ahead)
                 ahead = None
-                if piece.next_offset == ask.offset:
-                    if progress.is_over(piece, end, isolation):
+                if chunk.next_offset == ask.offset:
+                    if progress.is_over(chunk, end, isolation):
                         return
                     ask = ask._replace(max_wait_ms=progress.wait_ms)
                     continue
                 progress.made()
-                size = _piece_bytes(piece, ask.offset, end, max_bytes)
-                ask = ask._replace(offset=piece.next_offset, max_bytes=size, max_wait_ms=0)
+                size = _next_max_bytes(chunk, ask.offset, end, max_bytes)
+                ask = ask._replace(offset=chunk.next_offset, max_bytes=size, max_wait_ms=0)
                 if ask.offset < end:
                     ahead = self._try_send(tp, ask)
-                piece = cut_at(piece, end)
-                if piece.data:
-                    yield piece
+                chunk = cut_at(chunk, end)
+                if chunk.data:
+                    yield chunk
         finally:
             if ahead is not None:
                 ahead.forget()
@@ -172,17 +172,17 @@ class _Progress:
         self._empty_responses = 0
         self._deadline_ms = self._clock.monotonic_ms() + self._patience_ms
 
-    def is_over(self, piece: RawFetch, end: int, isolation: IsolationLevel) -> bool:
+    def is_over(self, chunk: RawFetch, end: int, isolation: IsolationLevel) -> bool:
         """Return whether there are no more records below `end`."""
         is_committed = isolation is IsolationLevel.READ_COMMITTED
-        readable = piece.last_stable_offset if is_committed else piece.high_watermark
+        readable = chunk.last_stable_offset if is_committed else chunk.high_watermark
         if readable >= end:
             self._empty_responses += 1
             return self._empty_responses >= MAX_EMPTY_RESPONSES
         if self._clock.monotonic_ms() >= self._deadline_ms:
             what = "a transaction is still open, or records are missing" if is_committed else ""
             raise UnreachableError(
-                f"{piece.tp} is readable up to offset {readable}, not up to {end}; "
+                f"{chunk.tp} is readable up to offset {readable}, not up to {end}; "
                 f"{what or 'records are missing'} (waited {self._patience_ms} ms)"
             )
         return False
@@ -207,21 +207,21 @@ def whole_batches(data: memoryview, offset: int) -> tuple[int, int]:
     return position, next_offset
 
 
-def cut_at(piece: RawFetch, end_offset: int) -> RawFetch:
+def cut_at(chunk: RawFetch, end_offset: int) -> RawFetch:
     """Return the chunk without the batches that start at or after an offset."""
-    if piece.next_offset <= end_offset:
-        return piece
-    position, data = 0, piece.data
+    if chunk.next_offset <= end_offset:
+        return chunk
+    position, data = 0, chunk.data
     while position < len(data):
         base_offset, length, _ = _BATCH_START.unpack_from(data, position)
         if base_offset >= end_offset:
             break
         position += LOG_OVERHEAD + length
-    return piece._replace(data=data[:position])
+    return chunk._replace(data=data[:position])
 
 
-def _piece_bytes(piece: RawFetch, offset: int, end: int, max_bytes: int) -> int:
+def _next_max_bytes(chunk: RawFetch, offset: int, end: int, max_bytes: int) -> int:
     """Return the size of the next request, so that it does not extend far past the range."""
-    record_bytes = len(piece.data) / max(1, piece.next_offset - offset)
-    rest_bytes = int(record_bytes * (end - piece.next_offset) * SPARE)
+    record_bytes = len(chunk.data) / max(1, chunk.next_offset - offset)
+    rest_bytes = int(record_bytes * (end - chunk.next_offset) * SPARE)
     return min(max(rest_bytes, MIN_PIECE_BYTES), max_bytes)

@@ -47,13 +47,13 @@ class _Batch(NamedTuple):
     data: Buffer
 
 
-class _Lane:
+class _PartitionQueue:
     """The batches of one partition."""
 
     def __init__(self, tp: TopicPartition) -> None:
         self.tp = tp
         self.waiting: deque[_Batch] = deque()
-        self.refused: list[_Batch] = []
+        self.to_resend: list[_Batch] = []
         self.taken = 0
         self.in_flight = 0
         self.base_offset = -1
@@ -64,36 +64,36 @@ class _Lane:
 
     @property
     def is_done(self) -> bool:
-        return not (self.waiting or self.refused or self.in_flight)
+        return not (self.waiting or self.to_resend or self.in_flight)
 
     def take(self, data: Buffer) -> None:
         self.waiting.append(_Batch(self.taken, data))
         self.taken += 1
 
     def may_send(self, now_ms: int) -> bool:
-        if self.refused and not self.in_flight:
+        if self.to_resend and not self.in_flight:
             # A batch that cannot be sent fails before earlier ones are answered, hence the sorting.
-            self.waiting.extendleft(sorted(self.refused, key=lambda each: -each.number))
-            self.refused.clear()
+            self.waiting.extendleft(sorted(self.to_resend, key=lambda each: -each.number))
+            self.to_resend.clear()
         if self.in_flight and not self.batch_count:
             # Nothing is sent behind the first batch: a new leader could reject it and accept the
             # second, because it has no earlier sequence number that would reveal the gap.
             return False
-        return bool(self.waiting) and not self.refused and now_ms >= self.not_before_ms
+        return bool(self.waiting) and not self.to_resend and now_ms >= self.not_before_ms
 
     def give_up(self, error: StrandlogError) -> int:
         """Drop the waiting batches and return their total size."""
-        dropped = sum(len(batch.data) for batch in (*self.waiting, *self.refused))
+        dropped = sum(len(batch.data) for batch in (*self.waiting, *self.to_resend))
         self.error = self.error or error
         self.waiting.clear()
-        self.refused.clear()
+        self.to_resend.clear()
         return dropped
 
 
 class _Request(NamedTuple):
     node_id: int
     reply: Reply
-    batches: list[tuple[_Lane, _Batch]]
+    batches: list[tuple[_PartitionQueue, _Batch]]
 
 
 class BatchSender:
@@ -112,7 +112,7 @@ class BatchSender:
         self._acks = acks
         self._timeout_ms = timeout_ms
         self._transactional_id = transactional_id
-        self._lanes: dict[TopicPartition, _Lane] = {}
+        self._queues: dict[TopicPartition, _PartitionQueue] = {}
         self._requests: deque[_Request] = deque()
         self._new_bytes = 0  # queued since the last send
         self._buffered_bytes = 0
@@ -123,12 +123,12 @@ class BatchSender:
 
     def send(self, tp: TopicPartition, batch: Buffer) -> None:
         """Queue a batch; its bytes must not change until `flush`."""
-        lane = self._lanes.get(tp)
-        if lane is None:
-            lane = self._lanes[tp] = _Lane(tp)
-        if lane.error is not None:
+        queue = self._queues.get(tp)
+        if queue is None:
+            queue = self._queues[tp] = _PartitionQueue(tp)
+        if queue.error is not None:
             return  # flush returns the error
-        lane.take(batch)
+        queue.take(batch)
         self._new_bytes += len(batch)
         self._buffered_bytes += len(batch)
         if self._new_bytes >= SEND_FROM_BYTES:
@@ -138,13 +138,13 @@ class BatchSender:
 
     def flush(self) -> dict[TopicPartition, ProduceResult]:
         """Wait for all batches since the last `flush`; the results contain the errors."""
-        while not all(lane.is_done for lane in self._lanes.values()):
+        while not all(queue.is_done for queue in self._queues.values()):
             self._step()
         found = {
-            tp: ProduceResult(lane.base_offset, lane.batch_count, lane.error)
-            for tp, lane in self._lanes.items()
+            tp: ProduceResult(queue.base_offset, queue.batch_count, queue.error)
+            for tp, queue in self._queues.items()
         }
-        self._lanes.clear()
+        self._queues.clear()
         return found
 
     def _step(self) -> None:
@@ -153,7 +153,7 @@ class BatchSender:
         if self._requests:
             self._take(self._requests.popleft())
             return
-        waiting = [lane.not_before_ms for lane in self._lanes.values() if not lane.is_done]
+        waiting = [queue.not_before_ms for queue in self._queues.values() if not queue.is_done]
         if waiting:
             pause(max(0, min(waiting) - self._clock.monotonic_ms()) / 1000)
 
@@ -164,37 +164,37 @@ class BatchSender:
         is_sending = True
         while is_sending:
             is_sending = False
-            for node_id, lanes in self._ready_lanes().items():
+            for node_id, queues in self._ready_queues().items():
                 under_way = sum(1 for each in self._requests if each.node_id == node_id)
                 if under_way < self._most_requests:
-                    self._send_request(node_id, lanes)
+                    self._send_request(node_id, queues)
                     is_sending = True
 
-    def _ready_lanes(self) -> dict[int, list[_Lane]]:
+    def _ready_queues(self) -> dict[int, list[_PartitionQueue]]:
         now_ms = self._clock.monotonic_ms()
-        ready: dict[int, list[_Lane]] = {}
-        for lane in self._lanes.values():
-            if lane.may_send(now_ms):
+        ready: dict[int, list[_PartitionQueue]] = {}
+        for queue in self._queues.values():
+            if queue.may_send(now_ms):
                 try:
-                    ready.setdefault(self._cluster.leader_of(lane.tp), []).append(lane)
+                    ready.setdefault(self._cluster.leader_of(queue.tp), []).append(queue)
                 except UnreachableError as error:
-                    self._try_later(lane, error)
+                    self._try_later(queue, error)
                 except StrandlogError as error:
-                    self._buffered_bytes -= lane.give_up(error)
+                    self._buffered_bytes -= queue.give_up(error)
         return ready
 
-    def _send_request(self, node_id: int, lanes: list[_Lane]) -> None:
+    def _send_request(self, node_id: int, queues: list[_PartitionQueue]) -> None:
         size = 0
-        batches: list[tuple[_Lane, _Batch]] = []
+        batches: list[tuple[_PartitionQueue, _Batch]] = []
         topics: dict[str, list[tuple[int, Buffer]]] = {}
-        for lane in lanes:
-            batch = lane.waiting[0]
+        for queue in queues:
+            batch = queue.waiting[0]
             if batches and size + len(batch.data) > self._most_request_bytes:
                 break
             size += len(batch.data)
-            batches.append((lane, lane.waiting.popleft()))
-            topics.setdefault(lane.tp.topic, []).append((lane.tp.partition, batch.data))
-            lane.in_flight += 1
+            batches.append((queue, queue.waiting.popleft()))
+            topics.setdefault(queue.tp.topic, []).append((queue.tp.partition, batch.data))
+            queue.in_flight += 1
         try:
             connection = self._cluster.connection_to(node_id)
             version = connection.version(PRODUCE.key)
@@ -203,8 +203,8 @@ class BatchSender:
             )
             self._requests.append(_Request(node_id, connection.send(PRODUCE.key, body), batches))
         except UnreachableError as error:
-            for lane, batch in batches:
-                self._answered(lane, batch, error)
+            for queue, batch in batches:
+                self._answered(queue, batch, error)
 
     # -- answers ---------------------------------------------------------------------------------
 
@@ -217,20 +217,22 @@ class BatchSender:
                 answers[TopicPartition(topic, answer.partition)] = answer
         except UnreachableError as error:
             failure = error
-        for lane, batch in request.batches:
-            given = answers.get(lane.tp)
-            self._answered(lane, batch, failure or self._error_of(lane, given), given)
+        for queue, batch in request.batches:
+            given = answers.get(queue.tp)
+            self._answered(queue, batch, failure or self._error_of(queue, given), given)
 
-    def _error_of(self, lane: _Lane, answer: ProduceAnswer | None) -> StrandlogError | None:
+    def _error_of(
+        self, queue: _PartitionQueue, answer: ProduceAnswer | None
+    ) -> StrandlogError | None:
         if answer is None:
             return RetriableBrokerError(
-                f"writing to {lane.tp}: the response lacks the partition", -1
+                f"writing to {queue.tp}: the response lacks the partition", -1
             )
         code = answer.error_code
         if code in {0, DUPLICATE_SEQUENCE}:
             return None
-        text = f"writing to {lane.tp}"
-        if lane.refused:
+        text = f"writing to {queue.tp}"
+        if queue.to_resend:
             # Earlier batches are resent first; only then is an error of this one meaningful.
             return RetriableBrokerError(text, code)
         found = broker_error(code, text, answer.error_message)
@@ -240,31 +242,31 @@ class BatchSender:
 
     def _answered(
         self,
-        lane: _Lane,
+        queue: _PartitionQueue,
         batch: _Batch,
         error: StrandlogError | None,
         answer: ProduceAnswer | None = None,
     ) -> None:
-        lane.in_flight -= 1
+        queue.in_flight -= 1
         if error is None:
             if batch.number == 0 and answer is not None:
-                lane.base_offset = answer.base_offset
-            lane.batch_count += 1
-            lane.deadline_ms = None
-        elif lane.error is None and isinstance(error, UnreachableError):
-            lane.refused.append(batch)
-            self._try_later(lane, error)
+                queue.base_offset = answer.base_offset
+            queue.batch_count += 1
+            queue.deadline_ms = None
+        elif queue.error is None and isinstance(error, UnreachableError):
+            queue.to_resend.append(batch)
+            self._try_later(queue, error)
             return
         else:
-            self._buffered_bytes -= lane.give_up(error)
+            self._buffered_bytes -= queue.give_up(error)
         self._buffered_bytes -= len(batch.data)
 
-    def _try_later(self, lane: _Lane, error: UnreachableError) -> None:
+    def _try_later(self, queue: _PartitionQueue, error: UnreachableError) -> None:
         options, now_ms = self._cluster.options, self._clock.monotonic_ms()
-        self._cluster.forget_topic(lane.tp.topic)
-        lane.not_before_ms = now_ms + options.number("retry.backoff.ms")
-        if lane.deadline_ms is None:
-            lane.deadline_ms = now_ms + options.number("delivery.timeout.ms")
-        elif now_ms >= lane.deadline_ms:
+        self._cluster.forget_topic(queue.tp.topic)
+        queue.not_before_ms = now_ms + options.number("retry.backoff.ms")
+        if queue.deadline_ms is None:
+            queue.deadline_ms = now_ms + options.number("delivery.timeout.ms")
+        elif now_ms >= queue.deadline_ms:
             text = f"{error} (retried for {options.number('delivery.timeout.ms')} ms)"
-            self._buffered_bytes -= lane.give_up(UnreachableError(text, error.code))
+            self._buffered_bytes -= queue.give_up(UnreachableError(text, error.code))

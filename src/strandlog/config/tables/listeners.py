@@ -20,8 +20,8 @@ class ListenerSettings:
         maximum=MAX_INT,
         dynamic=False,
         help=(
-            "HTTP connections over this number are answered 503 and closed, unless they ask for "
-            "/healthz or /readyz. Each takes a file descriptor."
+            "Maximum number of HTTP connections; further ones get 503 and are closed, unless they "
+            "request /healthz or /readyz. Each takes a file descriptor."
         ),
     )
     http_idle_timeout_ms: int = setting(
@@ -31,8 +31,8 @@ class ListenerSettings:
         maximum=MAX_LONG,
         dynamic=False,
         help=(
-            "An HTTP connection without a request for this long is closed; so is one whose "
-            "request line and headers are not complete by then."
+            "HTTP connections idle for this long are closed, and so are those whose request line "
+            "and headers are not complete by then."
         ),
     )
     http_upload_stall_ms: int = setting(
@@ -41,7 +41,10 @@ class ListenerSettings:
         minimum=100,
         maximum=MAX_LONG,
         dynamic=False,
-        help="A request whose body makes no progress for this long is answered 408 and closed.",
+        help=(
+            "If a request body makes no progress for this long, the broker responds with 408 and "
+            "closes the connection."
+        ),
     )
     http_upload_timeout_ms: int = setting(
         kind="ms",
@@ -49,7 +52,7 @@ class ListenerSettings:
         minimum=100,
         maximum=MAX_LONG,
         dynamic=False,
-        help="The body of a request must be complete within this time.",
+        help="Time within which the body of a request must be complete.",
     )
     http_request_max_bytes: int = setting(
         kind="bytes",
@@ -95,7 +98,7 @@ class ListenerSettings:
         minimum=1,
         maximum=MAX_INT,
         dynamic=False,
-        help="The most JSON objects in the body of a request, nested ones included.",
+        help="Maximum number of JSON objects in the body of a request, including nested ones.",
     )
     grpc_max_connections: int = setting(
         kind="int",
@@ -103,7 +106,10 @@ class ListenerSettings:
         minimum=1,
         maximum=MAX_INT,
         dynamic=False,
-        help="gRPC connections over this number are closed. Each takes a file descriptor.",
+        help=(
+            "Maximum number of gRPC connections; further ones are closed. Each takes a file "
+            "descriptor."
+        ),
     )
     grpc_idle_timeout_ms: int = setting(
         kind="ms",
@@ -112,8 +118,8 @@ class ListenerSettings:
         maximum=MAX_LONG,
         dynamic=False,
         help=(
-            "A gRPC connection without a call for this long is closed, so that idle ones keep no "
-            "client out. Clients connect again by themselves."
+            "gRPC connections without a call for this long are closed, to make room for others. "
+            "Clients reconnect automatically."
         ),
     )
     grpc_max_calls: int = setting(
@@ -123,8 +129,8 @@ class ListenerSettings:
         maximum=MAX_INT,
         dynamic=False,
         help=(
-            "gRPC calls at the same time; more get RESOURCE_EXHAUSTED. Streams get three quarters "
-            "of them."
+            "Maximum number of concurrent gRPC calls; further ones get RESOURCE_EXHAUSTED. Streams "
+            "may use three quarters of them."
         ),
     )
     grpc_connection_max_calls: int = setting(
@@ -133,7 +139,7 @@ class ListenerSettings:
         minimum=1,
         maximum=MAX_INT,
         dynamic=False,
-        help="gRPC calls at the same time on one connection; clients keep more back.",
+        help="Maximum number of concurrent gRPC calls per connection; clients queue further ones.",
     )
     grpc_request_max_bytes: int = setting(
         kind="bytes",
@@ -141,7 +147,7 @@ class ListenerSettings:
         minimum=1024,
         maximum=MAX_INT,
         dynamic=False,
-        help="The largest message that a gRPC client may send.",
+        help="Maximum size of a message from a gRPC client.",
     )
     grpc_request_max_records: int = setting(
         kind="int",
@@ -149,7 +155,7 @@ class ListenerSettings:
         minimum=1,
         maximum=MAX_INT,
         dynamic=False,
-        help="The most records and headers in one gRPC Produce.",
+        help="Maximum number of records and headers in one gRPC Produce request.",
     )
     grpc_queued_max_request_bytes: int = setting(
         kind="bytes",
@@ -158,8 +164,8 @@ class ListenerSettings:
         maximum=MAX_LONG,
         dynamic=False,
         help=(
-            "Memory for gRPC requests that are being received or worked on. More calls wait; see "
-            "grpc.stall.timeout.ms."
+            "Memory for gRPC requests that are being received or processed. Above it, calls wait; "
+            "see grpc.stall.timeout.ms."
         ),
     )
     grpc_queued_max_response_bytes: int = setting(
@@ -169,8 +175,8 @@ class ListenerSettings:
         maximum=MAX_LONG,
         dynamic=False,
         help=(
-            "Memory for messages of gRPC Consume streams that their clients have not taken. More "
-            "streams wait; see grpc.stall.timeout.ms."
+            "Memory for messages of gRPC Consume streams that clients have not received yet. Above "
+            "it, streams wait; see grpc.stall.timeout.ms."
         ),
     )
     grpc_stall_timeout_ms: int = setting(

@@ -27,7 +27,7 @@ PLAINTEXT = "PLAINTEXT"
 EVERY_ADDRESS = "0.0.0.0"
 EVERY_HOST = (EVERY_ADDRESS, "::")
 LOOPBACK = "127.0.0.1"
-NOT_EVERY_HOST = "clients cannot connect to 'every address'; name the host as they see it"
+NOT_EVERY_HOST = "clients cannot connect to a wildcard address; use a host that they can reach"
 MAX_PORT = 65535
 _LISTENER = re.compile(r"([A-Za-z0-9_]+)://(\[[0-9A-Fa-f:.%]*\]|[^:/\[\]]*):(\d{1,5})")
 _OTHER_LISTENER = re.compile(r"(?:([a-z]+)://)?(\[[0-9A-Fa-f:.%]+\]|[^:/\[\]]+):(\d{1,5})/?")
@@ -39,7 +39,7 @@ SERVER_SETTINGS = SettingTable(
             kind="text",
             default="PLAINTEXT://127.0.0.1:9092",
             dynamic=False,
-            help="Where Kafka clients connect: PLAINTEXT://HOST:PORT. No host is every address.",
+            help="Address of the Kafka listener: PLAINTEXT://HOST:PORT. No HOST: all addresses.",
         ),
         Setting(
             name="advertised.listeners",
@@ -47,8 +47,8 @@ SERVER_SETTINGS = SettingTable(
             default="",
             dynamic=False,
             help=(
-                "Address that clients get: PLAINTEXT://HOST:PORT. Empty: the address that they "
-                "connected to."
+                "Address to advertise to clients: PLAINTEXT://HOST:PORT. Empty: the address that "
+                "they connected to."
             ),
         ),
         Setting(
@@ -71,7 +71,7 @@ SERVER_SETTINGS = SettingTable(
             default="",
             dynamic=False,
             help=(
-                "Where gRPC clients connect: grpc://HOST:PORT or HOST:PORT. Empty: grpc.port on "
+                "Address of the gRPC listener: grpc://HOST:PORT or HOST:PORT. Empty: grpc.port on "
                 "loopback. The broker does not start if it cannot listen there."
             ),
         ),
@@ -81,7 +81,7 @@ SERVER_SETTINGS = SettingTable(
             default="",
             dynamic=False,
             help=(
-                "Where HTTP clients connect: http://HOST:PORT or HOST:PORT. Empty: http.port on "
+                "Address of the HTTP listener: http://HOST:PORT or HOST:PORT. Empty: http.port on "
                 "loopback. The broker does not start if it cannot listen there."
             ),
         ),
@@ -116,8 +116,8 @@ SERVER_SETTINGS = SettingTable(
             dynamic=False,
             help=(
                 "Host names that HTTP clients may use, separated by commas; IP addresses and "
-                "localhost are always allowed. '*' allows any name, and with it web pages of other "
-                "sites."
+                "localhost are always allowed. '*' allows any name, which exposes the API to DNS "
+                "rebinding by other web sites."
             ),
         ),
         Setting(
@@ -187,7 +187,9 @@ def server_settings(
         wrong.append(WrongServerSetting("advertised.listeners", error))
     data = values["log.dirs"].strip()
     if not data or "," in data:
-        error = InvalidSettingError("log.dirs", data, "one folder; there is no second one")
+        error = InvalidSettingError(
+            "log.dirs", data, "expected one folder; several are not supported"
+        )
         wrong.append(WrongServerSetting("log.dirs", error))
     if listen is None or wrong:
         return None, wrong
@@ -216,11 +218,11 @@ def _one_listener(name: str, values: Mapping[str, str]) -> Address:
         protocol = protocols.get(label, label).upper()
         if protocol != PLAINTEXT:
             raise InvalidSettingError(
-                name, text, f"only {PLAINTEXT}; the broker does not support {protocol}"
+                name, text, f"expected {PLAINTEXT}; the broker does not support {protocol}"
             )
         found.append(Address(match[2].strip("[]") or EVERY_ADDRESS, int(match[3])))
     if len(found) != 1:
-        allowed = "exactly one listener that is for clients: PLAINTEXT://HOST:PORT"
+        allowed = "expected exactly one listener for clients: PLAINTEXT://HOST:PORT"
         raise InvalidSettingError(name, values[name], allowed)
     return found[0]
 
@@ -234,7 +236,9 @@ def _other_listener(name: str, values: Mapping[str, str]) -> Address | None:
         return None if port < 0 else Address(LOOPBACK, port)
     match = _OTHER_LISTENER.fullmatch(text)
     if match is None or match[1] not in (None, scheme) or int(match[3]) > MAX_PORT:
-        raise InvalidSettingError(name, text, f"{scheme}://HOST:PORT or HOST:PORT, without TLS")
+        raise InvalidSettingError(
+            name, text, f"expected {scheme}://HOST:PORT or HOST:PORT, without TLS"
+        )
     return Address(match[2].strip("[]"), int(match[3]))
 
 

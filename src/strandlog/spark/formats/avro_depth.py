@@ -17,7 +17,7 @@ _LONGEST_SHIFT: Final = 63
 _FIXED_BYTES: Final = {"null": 0, "boolean": 1, "float": 4, "double": 8}
 
 
-def holds_itself(schema: Document, named: dict[str, Any]) -> bool:
+def is_recursive(schema: Document, named: dict[str, Any]) -> bool:
     """Return whether a record of this parsed schema can contain itself."""
     done: set[str] = set()
 

@@ -40,7 +40,7 @@ NUMBERS: dict[int, tuple[Any, pa.DataType]] = {
 LARGEST_COLUMN_BYTES = 2**31 - 1
 
 
-class Skip(NamedTuple):
+class Prefix(NamedTuple):
     """A possible prefix of a value: its length, and how many of its first bytes are zero."""
 
     size: int
@@ -56,19 +56,19 @@ class FlatReader:
         self._names = names
 
     def read(
-        self, values: pa.Array, skips: tuple[Skip, ...]
+        self, values: pa.Array, prefixes: tuple[Prefix, ...]
     ) -> tuple[dict[str, pa.Array], npt.NDArray[np.bool_]]:
         """Return the columns, and whether each value was read.
 
-        Each value is tried with every prefix in `skips`, in order, until one succeeds.
+        Each value is tried with every prefix in `prefixes`, in order, until one succeeds.
         """
         given = bytes_column("value", values)
         shape = (len(self._program), len(values))
         numbers, lengths = np.zeros(shape, np.int64), np.full(shape, -1, np.int64)
         is_read = np.zeros(len(values), np.uint8)
-        for skip in skips:
+        for prefix in prefixes:
             kernels.parse_flat(
-                given.content, given.starts, given.sizes, *skip,
+                given.content, given.starts, given.sizes, *prefix,
                 self._program, numbers, lengths, is_read,
             )  # fmt: skip
         lengths[:, is_read == 0] = -1  # discard fields read before the error

@@ -132,7 +132,7 @@ class AvroColumns:
             return pa.map_(pa.string(), self._type(schema["values"], f"{path}{{}}", inside))
         if kind in ("record", "error"):
             return self._struct(schema, path, inside)
-        raise _without_column(path, f"{kind} alone has no column")
+        raise _without_column(path, f"a field of type {kind} has no column type")
 
     def _struct(self, schema: Document, path: str, inside: tuple[str, ...]) -> pa.DataType:
         name = schema["name"]
@@ -155,7 +155,7 @@ class AvroColumns:
         if all(isinstance(branch, str) for branch in rest) and frozenset(rest) in WIDER:
             return WIDER[frozenset(rest)]
         names = ", ".join(map(_kind, rest)) or "null"
-        raise _without_column(path, f"a union of {names} has no column")
+        raise _without_column(path, f"a union of {names} has no column type")
 
 
 def _kind(schema: Document) -> str:
@@ -189,10 +189,10 @@ def parsed(document: Document, named: dict[str, Any] | None = None) -> Any:
         return fastavro.parse_schema(document, {} if named is None else named)
     except UnknownType as error:
         raise InvalidSettingError(
-            OPTION, error.name, "a type of Avro, or one that the schema defines before"
+            OPTION, error.name, "expected an Avro type, or a type defined earlier in the schema"
         ) from None
     except (SchemaParseException, LookupError, TypeError, ValueError, AttributeError) as error:
-        expected = f"an Avro schema ({error})"
+        expected = f"expected an Avro schema ({error})"
         raise InvalidSettingError(OPTION, json.dumps(document), expected) from None
 
 
@@ -253,7 +253,7 @@ def _check_ends(schema: Document, named: dict[str, Any], inside: tuple[str, ...]
     elif "fields" in schema:
         name = schema["name"]
         if name in inside:
-            raise InvalidSettingError(OPTION, name, "no record that always contains itself")
+            raise InvalidSettingError(OPTION, name, "a record must not always contain itself")
         for field in schema["fields"]:
             _check_ends(field["type"], named, (*inside, name))
 
@@ -265,7 +265,9 @@ def _check_items(schema: Document, named: dict[str, Any]) -> None:
     elif isinstance(schema, dict):
         if "items" in schema and _takes_no_bytes(schema["items"], named, ()):
             kind = f"an array of {_kind(schema['items'])}"
-            raise InvalidSettingError(OPTION, kind, "items of an array must take at least a byte")
+            raise InvalidSettingError(
+                OPTION, kind, "the items of an array must take at least one byte"
+            )
         inner = [schema[name] for name in ("type", "items", "values") if name in schema]
         inner += [field["type"] for field in schema.get("fields", ())]
         for each in inner:

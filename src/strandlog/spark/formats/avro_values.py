@@ -30,8 +30,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from strandlog.spark.formats.avro_depth import DepthCheck, holds_itself
-from strandlog.spark.formats.avro_flat import FlatReader, Skip, flat_reader
+from strandlog.spark.formats.avro_depth import DepthCheck, is_recursive
+from strandlog.spark.formats.avro_flat import FlatReader, Prefix, flat_reader
 from strandlog.spark.formats.avro_schema import (
     AvroColumns,
     Document,
@@ -43,7 +43,7 @@ from strandlog.spark.formats.avro_schema import (
 from strandlog.spark.options import CONFLUENT, NONE, Options
 
 PREFIX = struct.Struct(">bI")  # zero, id
-BARE, SURE, LIKELY = Skip(0, 0), Skip(PREFIX.size, 1), Skip(PREFIX.size, 2)
+BARE, SURE, LIKELY = Prefix(0, 0), Prefix(PREFIX.size, 1), Prefix(PREFIX.size, 2)
 
 PIECE_ROWS = 64
 
@@ -137,7 +137,7 @@ class AvroValues:
         return _converted(columns, schema, bad)
 
     def _parse_each(
-        self, values: list[bytes], prefixes: tuple[Skip, ...], bad: list[int]
+        self, values: list[bytes], prefixes: tuple[Prefix, ...], bad: list[int]
     ) -> dict[str, pa.Array]:
         attempts = self._attempts(prefixes)
         rows: list[Any] = []
@@ -152,7 +152,7 @@ class AvroValues:
         arrays = whole.flatten() if self._is_record else [whole]
         return dict(zip(self._names, arrays, strict=False))
 
-    def _prefixes(self, values: pa.Array) -> tuple[Skip, ...]:
+    def _prefixes(self, values: pa.Array) -> tuple[Prefix, ...]:
         """Return the possible prefixes of a value, in the order in which they are tried."""
         if self._prefix == CONFLUENT:
             return (SURE,)
@@ -161,7 +161,7 @@ class AvroValues:
         looks_prefixed = pc.all(pc.starts_with(values, "\0" * LIKELY.zeros)).as_py()
         return (LIKELY, BARE) if looks_prefixed else (BARE, LIKELY)
 
-    def _attempts(self, prefixes: tuple[Skip, ...]) -> list[Read]:
+    def _attempts(self, prefixes: tuple[Prefix, ...]) -> list[Read]:
         if self._writers:
             return [self._read_by_id]
         return [
@@ -273,7 +273,7 @@ def _whole(writer: Document, reader: Document, start: int) -> Read:
     named: dict[str, Any] = {}
     written = parsed(without_times(writer), named)
     wanted = None if reader == writer else parsed(without_times(reader))
-    depth = DepthCheck(written, named) if holds_itself(written, named) else None
+    depth = DepthCheck(written, named) if is_recursive(written, named) else None
     register_decimals()
 
     def read(value: bytes) -> Any:

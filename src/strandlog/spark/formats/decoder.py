@@ -17,7 +17,7 @@ from strandlog.record.arrow.columns import decode_columns
 from strandlog.record.batch import BatchView, iter_batches
 from strandlog.spark.options import Options
 from strandlog.spark.schema import CORRUPT, record_columns
-from strandlog.spark.source.access import RawPiece
+from strandlog.spark.source.access import RawChunk
 from strandlog.spark.source.planning import OffsetRange
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class Decoder:
 
     def decode(
         self,
-        piece: RawPiece,
+        chunk: RawChunk,
         wanted: OffsetRange,
         leave_out: Callable[[UndecodableBatchError], None],
     ) -> Iterator[pa.RecordBatch]:
@@ -87,7 +87,7 @@ class Decoder:
         `leave_out` is called for an intact batch that cannot be decoded; if it does not raise,
         decoding continues after that batch.
         """
-        batches: Iterable[pa.RecordBatch] = self._raw_columns(piece, wanted, leave_out)
+        batches: Iterable[pa.RecordBatch] = self._raw_columns(chunk, wanted, leave_out)
         if "headers" in self._read:
             batches = map(_null_headers, batches)
         if self._format == "binary":
@@ -97,11 +97,11 @@ class Decoder:
 
     def _raw_columns(
         self,
-        piece: RawPiece,
+        chunk: RawChunk,
         wanted: OffsetRange,
         leave_out: Callable[[UndecodableBatchError], None],
     ) -> Iterator[pa.RecordBatch]:
-        data = memoryview(piece.data)
+        data = memoryview(chunk.data)
         while True:
             columns = decode_columns(
                 data,
@@ -109,7 +109,7 @@ class Decoder:
                 wanted.end,
                 topic=wanted.tp.topic,
                 partition=wanted.tp.partition,
-                aborted=piece.aborted,
+                aborted=chunk.aborted,
                 columns=self._read,
             )
             try:

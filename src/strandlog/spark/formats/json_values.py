@@ -115,12 +115,12 @@ class JsonParser:
             found.append(Rows(columns, [], [], len(texts)))
             return
         for start in range(0, len(texts), RETRY_ROWS):
-            piece = texts.slice(start, RETRY_ROWS)
-            columns = self._read(piece) if len(piece) < len(texts) else None
+            chunk = texts.slice(start, RETRY_ROWS)
+            columns = self._read(chunk) if len(chunk) < len(texts) else None
             if columns is None:
-                found.append(self._rows.parse(piece.cast(pa.binary()).to_pylist()))
+                found.append(self._rows.parse(chunk.cast(pa.binary()).to_pylist()))
             else:
-                found.append(Rows(columns, [], [], len(piece)))
+                found.append(Rows(columns, [], [], len(chunk)))
 
     @cached_property
     def _read_schema(self) -> pa.Schema | None:

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from strandlog.errors import InvalidSettingError, StrandlogError, UnreachableError
 
 OFF = "off"
-ALLOWED = "http://HOST:PORT, https://HOST:PORT, or off"
+ALLOWED = "expected http://HOST:PORT, https://HOST:PORT or off"
 DEFAULT_PORTS = {"http": 80, "https": 443}
 # If the broker takes longer, the request is retried later.
 QUICK = {

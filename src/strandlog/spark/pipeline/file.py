@@ -32,13 +32,14 @@ from strandlog.spark.pipeline.model import (
 
 NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
 # Keys that a static source must not have, and why.
-STREAMS_ONLY = {
+STREAM_KEYS = {
     "watermark": "a static source has no event time: remove the watermark",
-    "dead_letter": "a static source is read for each micro-batch, and so would be its bad records",
+    "dead_letter": "a static source is read again for every micro-batch, which would repeat its "
+    "bad records",
     "starting": "a static source is always read from the beginning to the end",
 }
 # Options that the pipeline sets itself, and what to use instead.
-OWN_OPTIONS = {
+RESERVED_OPTIONS = {
     "source": {
         "subscribe": "set the topic with the key topic",
         "valueFormat": "set the key format",
@@ -161,8 +162,8 @@ class PipelineFile:
         is_static = table.get("static", False)
         if not isinstance(is_static, bool):
             self._add("source", number, "static", "expected true or false, without quotes")
-        for key in STREAMS_ONLY.keys() & table.keys() if is_static else ():
-            self._add("source", number, key, STREAMS_ONLY[key])
+        for key in STREAM_KEYS.keys() & table.keys() if is_static else ():
+            self._add("source", number, key, STREAM_KEYS[key])
         options = self._options("source", number, table)
         if "starting" in table and "startingOffsets" in map(option_named, options):
             self._add("source", number, "starting", "set starting or startingOffsets, not both")
@@ -251,7 +252,9 @@ class PipelineFile:
             if not name.lower().startswith(PREFIX):
                 text = f"{name}: only options that start with {PREFIX} apply to all tables"
                 self._add("pipeline", 0, "options", text)
-            self._report_own("pipeline", 0, name, OWN_OPTIONS["source"] | OWN_OPTIONS["sink"])
+            self._report_own(
+                "pipeline", 0, name, RESERVED_OPTIONS["source"] | RESERVED_OPTIONS["sink"]
+            )
         common = dict([pipeline.log_option])
         for number, source in enumerate(sources):
             use = BATCH if source.is_static else STREAM
@@ -282,7 +285,7 @@ class PipelineFile:
         self, kind: str, number: int, use: str, more: dict[str, str], given: Mapping[str, str]
     ) -> None:
         for name in given:
-            self._report_own(kind, number, name, OWN_OPTIONS[kind])
+            self._report_own(kind, number, name, RESERVED_OPTIONS[kind])
         try:
             parse_options(use, {**more, **given})
         except SettingError as error:
@@ -317,7 +320,7 @@ class PipelineFile:
         value = table.get(key, default)
         if isinstance(value, str) and value.strip():
             return value
-        self._add(kind, number, key, "expected a text")
+        self._add(kind, number, key, "expected a string")
         return ""
 
     def _maybe(self, kind: str, number: int, table: Mapping[str, Any], key: str) -> str | None:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 from strandlog.errors import InvalidSettingError
 
-PIPELINE_NAME_RULE = "1 to 200 letters, digits and . _ -, but not . or .."
+PIPELINE_NAME_RULE = "expected 1 to 200 letters, digits and . _ -, but not . or .."
 _PIPELINE_NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
 FORMATS = ("json", "avro", "string", "binary")
 PARSED_FORMATS = ("json", "avro")  # parsed into columns, which may fail

@@ -30,7 +30,7 @@ from strandlog.spark.monitoring.progress import QueryReport, report_of
 from strandlog.spark.options import SINK, client_options, parse_options
 from strandlog.spark.pipeline.model import PARSED_FORMATS, Pipeline, SinkTable, SourceTable
 from strandlog.spark.schema import CORRUPT, CORRUPT_RECORD_FIELD, CORRUPT_TEXT_FIELD
-from strandlog.spark.starting import start_once, start_patiently
+from strandlog.spark.starting import start_once, start_with_retries
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -193,7 +193,7 @@ class PipelineQueries:
         elif pipeline.trigger is not None:
             writer = writer.trigger(processingTime=pipeline.trigger)
         # Start queries one at a time: several Python processes at once take longer to start.
-        self.queries.append(start_patiently(lambda: start_once(writer), self._check))
+        self.queries.append(start_with_retries(lambda: start_once(writer), self._check))
 
     # -- watching ------------------------------------------------------------------------------
 
@@ -220,9 +220,9 @@ class PipelineQueries:
                     self._reported[query.name] = progress["timestamp"]
                     yield report_of(progress)
 
-    def stop(self, patience_ms: int = 0) -> None:
-        """Stop every query, allowing running micro-batches up to `patience_ms` to finish."""
-        deadline_ms = SystemClock().monotonic_ms() + patience_ms
+    def stop(self, grace_ms: int = 0) -> None:
+        """Stop every query, allowing running micro-batches up to `grace_ms` to finish."""
+        deadline_ms = SystemClock().monotonic_ms() + grace_ms
         for query in self.queries:
             with contextlib.suppress(Exception):  # it has already ended
                 _wait_for_batch(query, deadline_ms)

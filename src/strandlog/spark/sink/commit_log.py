@@ -100,10 +100,10 @@ class CommitLog:
         if start >= ends[self._tp]:  # the topic was deleted and created again
             start = starts[self._tp]
         found = Decision()
-        for piece in self._client.read_range(
+        for chunk in self._client.read_range(
             self._tp, start, ends[self._tp], IsolationLevel.READ_UNCOMMITTED
         ):
-            for batch in iter_batches(piece.data):
+            for batch in iter_batches(chunk.data):
                 batch.check()
                 for record in batch.records(*self._tp, from_offset=start):
                     if record.key == query.encode() and record.value is not None:

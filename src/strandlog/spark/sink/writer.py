@@ -100,7 +100,7 @@ def _prefix(query: str) -> str:
     return f"strandlog-spark-{query}-"
 
 
-def abort_strays(client: WireClient, query: str) -> None:
+def abort_open_transactions(client: WireClient, query: str) -> None:
     """Abort transactions that tasks of a query have left open.
 
     Call this only while no valid task of the query is running. If a task or its driver crashes, its
@@ -211,7 +211,7 @@ class BatchSink:
 
     def _clean(self, client: WireClient, query: str) -> None:
         try:
-            abort_strays(client, query)
+            abort_open_transactions(client, query)
         except StrandlogError as error:  # do not fail the batch; they will time out
             logger.warning("cannot abort transactions that were left open: %s", error)
 
@@ -231,7 +231,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
         context = TaskContext.get()
         if context is None:
-            raise DataError("a stream can only be written by a task of Spark")
+            raise DataError("a stream can only be written inside a Spark task")
         query = context.getLocalProperty(QUERY_PROPERTY)
         batch_id = context.getLocalProperty(BATCH_PROPERTY)
         if query is None or batch_id is None:

@@ -33,7 +33,7 @@ from strandlog.spark.source.planning import OffsetRange
 Aborted = Sequence[tuple[int, int]]
 
 
-class RawPiece(NamedTuple):
+class RawChunk(NamedTuple):
     """A chunk of raw batches, and the aborted transactions in it."""
 
     data: Buffer
@@ -52,7 +52,7 @@ class LogAccess(Protocol):
     def offsets_at(
         self, times: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int | None]: ...
-    def read(self, wanted: OffsetRange) -> Iterator[RawPiece]: ...
+    def read(self, wanted: OffsetRange) -> Iterator[RawChunk]: ...
     def record_bytes(
         self, bounds: Mapping[TopicPartition, Bounds]
     ) -> dict[TopicPartition, float]: ...

@@ -20,7 +20,7 @@ from strandlog.config.units import parse_duration_ms
 from strandlog.errors import TopicNotFoundError, UnreachableError
 from strandlog.model import IsolationLevel, TopicPartition
 from strandlog.spark.options import Options
-from strandlog.spark.source.access import RawPiece, chosen
+from strandlog.spark.source.access import RawChunk, chosen
 from strandlog.spark.source.continuity import Bounds
 from strandlog.spark.source.planning import OffsetRange, evenly
 from strandlog.storage.folder.identity import base64_id
@@ -152,10 +152,10 @@ class ClusterAccess:
                 pause(self._options["fetchOffset.retryIntervalMs"] / 1000)
         return look_up()
 
-    def read(self, wanted: OffsetRange) -> Iterator[RawPiece]:
+    def read(self, wanted: OffsetRange) -> Iterator[RawChunk]:
         try:
-            for piece in self._client.read_range(*wanted, self._isolation):
-                yield RawPiece(piece.data, piece.aborted)
+            for chunk in self._client.read_range(*wanted, self._isolation):
+                yield RawChunk(chunk.data, chunk.aborted)
         except UnreachableError as error:
             raise UnreachableError(f"{error}; see {POLL_TIMEOUT}", error.code) from error
 
@@ -166,9 +166,9 @@ class ClusterAccess:
             found[tp] = ASSUMED_RECORD_BYTES
             if bound.earliest < bound.latest:
                 middle = (bound.earliest + bound.latest) // 2
-                piece = self._client.fetch(tp, middle, isolation=self._isolation, max_wait_ms=0)
-                if piece.next_offset > middle:
-                    found[tp] = len(piece.data) / (piece.next_offset - middle)
+                chunk = self._client.fetch(tp, middle, isolation=self._isolation, max_wait_ms=0)
+                if chunk.next_offset > middle:
+                    found[tp] = len(chunk.data) / (chunk.next_offset - middle)
         return found
 
     def cut(self, wanted: OffsetRange, pieces: int) -> list[int]:

@@ -15,7 +15,7 @@ from strandlog.errors import (
 )
 from strandlog.model import TopicPartition
 from strandlog.spark.options import Options
-from strandlog.spark.source.access import RawPiece, chosen
+from strandlog.spark.source.access import RawChunk, chosen
 from strandlog.spark.source.continuity import Bounds
 from strandlog.spark.source.planning import OffsetRange, evenly
 from strandlog.storage.files import DiskFiles
@@ -69,7 +69,7 @@ class FolderAccess:
             found[tp] = None if at is None else at.offset
         return found
 
-    def read(self, wanted: OffsetRange) -> Iterator[RawPiece]:
+    def read(self, wanted: OffsetRange) -> Iterator[RawChunk]:
         aborted: list[AbortedTransaction] = []
         if self._options.is_committed_only:
             aborted = self._aborted(wanted)
@@ -84,7 +84,7 @@ class FolderAccess:
                     for entry in aborted
                     if entry.last_offset >= offset and entry.first_offset < fetched.next_offset
                 ]
-                yield RawPiece(fetched.data, overlapping)
+                yield RawChunk(fetched.data, overlapping)
             if fetched.next_offset > offset:
                 offset = fetched.next_offset
                 deadline_ms = self._deadline_ms()

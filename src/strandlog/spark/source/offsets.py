@@ -78,7 +78,7 @@ def stream_offset(document: Mapping[str, Mapping[str, Any]]) -> StreamOffset:
 
 def parse_offsets(option: str, text: str) -> Offsets:
     """Parse an option with a number for each partition."""
-    shape = 'JSON like {"topic": {"0": 23, "1": -2}}'
+    shape = 'expected JSON like {"topic": {"0": 23, "1": -2}}'
     found: Offsets = {}
     for topic, partitions in _parse_object(option, text, shape).items():
         if not isinstance(partitions, dict):
@@ -95,7 +95,7 @@ def parse_offsets(option: str, text: str) -> Offsets:
 
 def parse_assignment(option: str, text: str) -> list[TopicPartition]:
     """Parse an option with a list of partitions for each topic."""
-    shape = 'JSON like {"topic": [0, 1]}'
+    shape = 'expected JSON like {"topic": [0, 1]}'
     found: list[TopicPartition] = []
     for topic, numbers in _parse_object(option, text, shape).items():
         are_numbers = isinstance(numbers, list) and all(
@@ -128,7 +128,7 @@ def check_complete(
         parts = [f"missing: {', '.join(map(str, missing))}"] if missing else []
         parts += [f"not read: {', '.join(map(str, unknown))}"] if unknown else []
         raise InvalidSettingError(
-            option, as_json(given), f"one offset for each partition; {'; '.join(parts)}"
+            option, as_json(given), f"expected one offset per partition; {'; '.join(parts)}"
         )
 
 

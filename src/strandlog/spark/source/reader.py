@@ -153,8 +153,8 @@ class RangeReader:
         left = wanted
         while left.size > 0:
             try:
-                for piece in access.read(left):
-                    yield from self._decoder.decode(piece, left, self._leave_out)
+                for chunk in access.read(left):
+                    yield from self._decoder.decode(chunk, left, self._leave_out)
                 return
             except OffsetOutOfRangeError as error:
                 # Deleted between planning and reading. Records before error.offset have been read.

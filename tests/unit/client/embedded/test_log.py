@@ -261,7 +261,7 @@ def test_a_folder_has_one_owner_in_a_process(tmp_path: Path) -> None:
     path = tmp_path / "data"
     with strandlog.open(path) as log:
         assert log.path == str(path)
-        with pytest.raises(AlreadyOpenError, match=r"close that one, or use strandlog.read\("):
+        with pytest.raises(AlreadyOpenError, match=r"close the owner, or use strandlog.read\("):
             strandlog.open(path)
         log.create_topic("t")
     with strandlog.open(path) as log:

@@ -375,7 +375,7 @@ def test_a_broken_partition_keeps_a_batch_from_all_partitions(desk: Desk) -> Non
 def test_a_batch_that_is_too_large_reports_the_limit(desk: Desk) -> None:
     desk.log.create_topic("t", config={"max.message.bytes": 500})
     producer = desk.log.producer()
-    message = "is over the limit of 500; send smaller batches or raise max.message.bytes"
+    message = "exceeds the limit of 500; send smaller batches or raise max.message.bytes"
     with pytest.raises(MessageTooLargeError, match=message):
         producer.send("t", bytes(500))
     with pytest.raises(MessageTooLargeError, match=message):
@@ -426,7 +426,7 @@ def test_records_that_no_reader_could_decompress_are_rejected(desk: Desk, codec:
     desk.settings = {"decompressed.max.bytes": 100_000}
     desk.log.create_topic("t")
     producer = desk.log.producer(compression=codec)
-    message = "is over the limit of 100000; send smaller batches or raise decompressed.max.bytes"
+    message = "exceeds the limit of 100000; send smaller batches or raise decompressed.max.bytes"
     with pytest.raises(MessageTooLargeError, match=message):
         producer.send("t", bytes(100_000))
     with pytest.raises(MessageTooLargeError, match=message):

@@ -75,14 +75,14 @@ def test_listeners_of_controllers_are_ignored_and_names_are_mapped() -> None:
 @pytest.mark.parametrize(
     ("name", "text", "words"),
     [
-        ("listeners", "SSL://:9093", "only PLAINTEXT; the broker does not support SSL"),
+        ("listeners", "SSL://:9093", "expected PLAINTEXT; the broker does not support SSL"),
         ("listeners", "SASL_PLAINTEXT://:9093", "does not support SASL_PLAINTEXT"),
         ("listeners", "PLAINTEXT://:1,PLAINTEXT://:2", "exactly one listener"),
         ("listeners", "", "exactly one listener"),
         ("listeners", "localhost:9092", "PLAINTEXT://HOST:PORT"),
         ("listeners", "PLAINTEXT://h:70000", "PLAINTEXT://HOST:PORT"),
-        ("advertised.listeners", "PLAINTEXT://0.0.0.0:9092", "name the host as they see it"),
-        ("advertised.listeners", "PLAINTEXT://:9092", "name the host as they see it"),
+        ("advertised.listeners", "PLAINTEXT://0.0.0.0:9092", "use a host that they can reach"),
+        ("advertised.listeners", "PLAINTEXT://:9092", "use a host that they can reach"),
         ("http.listener", "https://localhost:9095", "http://HOST:PORT or HOST:PORT, without TLS"),
         ("http.listener", "grpc://localhost:9095", "http://HOST:PORT"),
         ("http.listener", ":9095", "http://HOST:PORT"),

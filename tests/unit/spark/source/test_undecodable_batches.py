@@ -20,7 +20,7 @@ pytest.importorskip("pyspark", reason="Spark tests need the spark extra")
 from strandlog.spark.formats.decoder import Decoder
 from strandlog.spark.options import BATCH, parse_options
 from strandlog.spark.schema import record_schema
-from strandlog.spark.source.access import RawPiece
+from strandlog.spark.source.access import RawChunk
 from strandlog.spark.source.planning import OffsetRange
 from strandlog.spark.source.reader import RangeReader
 
@@ -83,5 +83,5 @@ def test_a_damaged_batch_is_not_skipped() -> None:
     decoder = Decoder(options, record_schema(options))
     left_out: list[object] = []
     with pytest.raises(CorruptRecordError, match="checksum"):
-        list(decoder.decode(RawPiece(damaged, ()), OffsetRange(TP, 0, 1), left_out.append))
+        list(decoder.decode(RawChunk(damaged, ()), OffsetRange(TP, 0, 1), left_out.append))
     assert left_out == []

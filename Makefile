@@ -1,10 +1,10 @@
-# The whole developer interface. `make test` and `make demo` set everything up themselves.
+# All developer commands. `make test` and `make demo` run `make setup` first.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup-done
 PYTEST := $(BIN)/python -m pytest
-# Two workers. A worker runs whole files, which tests/conftest.py orders by how slow their tier is.
+# Two workers. Each worker runs whole files; tests/conftest.py starts with the slowest tiers.
 WORKERS := -n 2 --dist loadfile --no-loadscope-reorder
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
@@ -12,19 +12,19 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 help:
 	@echo "make setup   create $(VENV) with strandlog and everything its tests need"
-	@echo "make demo    a year of flights as live events, through a broker and a pipeline on Spark"
-	@echo "make test    set up and run the unit and server tests and a sample of the others, in minutes"
-	@echo "make test-all  all tests: also other clients, browser, Spark, kill loops, crash points"
-	@echo "make check   what CI runs: lint, types, import contracts, test-all"
-	@echo "make crash   at least 13,000 crash points over a simulated disk"
-	@echo "make corrupt 1,000 random damages to every kind of file, and what became of the data"
-	@echo "make fuzz    random and damaged requests against a broker, for some minutes"
+	@echo "make demo    replay a year of flights through a broker and a Spark pipeline"
+	@echo "make test    run the unit and server tests and a sample of the other tiers (minutes)"
+	@echo "make test-all  run all tests, including other clients, browser, Spark, kill loops, crash points"
+	@echo "make check   run what CI runs: lint, types, import contracts, test-all"
+	@echo "make crash   cut the power of a simulated disk at 13,000 or more points"
+	@echo "make corrupt damage files of every kind, 1,000 times, and check what can still be read"
+	@echo "make fuzz    send random and damaged requests to a broker for some minutes"
 	@echo "make soak    kill the broker and its clients, 50 times each, and check every record"
-	@echo "make attack  hostile clients against a broker: stall, memory, SIGTERM, as one table"
-	@echo "make bench   figures of this machine, as a table and as JSON (Spark alone: make bench-spark)"
-	@echo "make bench-console  what an open console costs a producer (needs Chromium)"
-	@echo "make screenshots    pictures of the console for the guide, out of two minutes of traffic"
-	@echo "make grpc    make the gRPC modules anew out of proto/"
+	@echo "make attack  run hostile clients against a broker; print stalls, memory and SIGTERM time"
+	@echo "make bench   measure this machine, as a table and as JSON (only Spark: make bench-spark)"
+	@echo "make bench-console  measure the cost of an open console (needs Chromium)"
+	@echo "make screenshots    update the pictures in the console guide, from two minutes of traffic"
+	@echo "make grpc    regenerate the gRPC modules from proto/"
 	@echo "make peers   fetch clients of other languages for tests/clients (needs npm, Java, Maven)"
 
 setup: $(STAMP)

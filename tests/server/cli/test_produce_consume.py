@@ -136,7 +136,9 @@ def test_a_line_that_is_too_large_fails_and_large_batches_are_split(
     anywhere.inside("produce", "small", given=b"x" * 100 + b"\n" + (b"y" * 90 + b"\n") * 300)
     assert anywhere.inside("topic", "list", "--json").document[0]["records"] == 301
     found = anywhere.inside("produce", "small", given=b"fits\n" + b"x" * 2000 + b"\n", code=1)
-    assert ("exceeds the limit of" if anywhere.is_wire else "exceeds the limit of 1000") in found.err
+    assert (
+        "exceeds the limit of" if anywhere.is_wire else "exceeds the limit of 1000"
+    ) in found.err
     assert "1 record written to small before the error" in found.err
     assert anywhere.inside("consume", "small", "-e", "-o", "-1").lines == ["fits"]
 

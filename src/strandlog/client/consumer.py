@@ -29,7 +29,7 @@ import logging
 from collections import deque
 from collections.abc import Iterable
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from strandlog.broker.groups.assignors import ASSIGNORS
 from strandlog.client.arguments import (
@@ -44,7 +44,6 @@ from strandlog.client.arguments import (
 from strandlog.client.arrow.rows import decode_rows
 from strandlog.client.arrow.table import schema, table_of
 from strandlog.client.cursor import NO_POSITION, Cursor
-from strandlog.client.embedded.membership import Membership
 from strandlog.client.lifecycle import Closable, OpenLock
 from strandlog.client.record_source import (
     ConsumerHost,
@@ -67,6 +66,9 @@ from strandlog.errors import (
 )
 from strandlog.model import OffsetAndMetadata, Record, SkippedOffsets, TopicPartition
 from strandlog.record.arrow.columns import are_available
+
+if TYPE_CHECKING:
+    from strandlog.client.embedded.membership import Membership
 
 RESETS_PER_POLL = 3  # per partition whose log start offset keeps moving; the next poll retries
 SKIPS_PER_POLL = 100  # unreadable batches per partition; the next poll continues after them

@@ -89,7 +89,7 @@ class StrandlogDataSource(DataSource):
         return BatchSink(options, is_exact=guarantee == "exactly_once")
 
     def _range_reader(self, use: str, schema: StructType) -> RangeReader:
-        from strandlog.spark.formats.decoder import Decoder  # noqa: PLC0415 - slow to load
+        from strandlog.spark.source.decoder import Decoder  # noqa: PLC0415 - slow to load
         from strandlog.spark.source.reader import RangeReader  # noqa: PLC0415 - slow to load
 
         options = parse_options(use, self.options)

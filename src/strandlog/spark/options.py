@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from strandlog.config.units import parse_duration_ms
 from strandlog.errors import InvalidSettingError, SettingError, UnknownSettingError
-from strandlog.spark.source.offsets import (
+from strandlog.spark.offsets import (
     EARLIEST,
     LATEST,
     Offsets,

@@ -33,14 +33,14 @@ from strandlog.config.limits import (
 )
 from strandlog.config.tables.broker import broker_settings
 from strandlog.config.tables.topic import TOPIC_SETTINGS
-from strandlog.server.http.api.pipelines import (
+from strandlog.server.http.api.routes import PREFIX, ROUTES
+from strandlog.server.http.pipeline_reports import (
     FORGOTTEN_AFTER_MS,
     SILENT_AFTER_MS,
     PipelineProgress,
     PipelineReports,
     QueryProgress,
 )
-from strandlog.server.http.api.routes import PREFIX, ROUTES
 from strandlog.testing import FakeClock
 from strandlog.testing.server import ServerThread
 

@@ -126,8 +126,8 @@ def test_a_micro_batch_requests_metadata_once(
     pytest.importorskip("pyspark", reason="Spark tests need the spark extra")
     from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-    from strandlog.spark.formats.decoder import Decoder
     from strandlog.spark.schema import record_schema
+    from strandlog.spark.source.decoder import Decoder
     from strandlog.spark.source.reader import RangeReader, StreamReader
 
     fill(client, topic, 10)

@@ -25,9 +25,9 @@ pytest.importorskip("pyspark", reason="Spark tests need the spark extra")
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from strandlog.spark.formats.decoder import Decoder
 from strandlog.spark.options import BATCH, STREAM, parse_options
 from strandlog.spark.schema import record_schema
+from strandlog.spark.source.decoder import Decoder
 from strandlog.spark.source.reader import BatchReader, RangeReader, StreamReader
 
 LENIENT = {"failOnDataLoss": "false"}

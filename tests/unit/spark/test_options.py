@@ -8,8 +8,8 @@ import pytest
 
 from strandlog.errors import InvalidSettingError, SettingError, UnknownSettingError
 from strandlog.model import TopicPartition
+from strandlog.spark.offsets import EARLIEST, LATEST
 from strandlog.spark.options import BATCH, OPTIONS, RESERVED, SINK, STREAM, parse_options
-from strandlog.spark.source.offsets import EARLIEST, LATEST
 
 BASE = {"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t"}
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from strandlog.client.embedded.sent_batch import SentBatch
+from strandlog.client.sent_batch import SentBatch
 from strandlog.errors import InvalidRecordError, MessageTooLargeError, TopicNotFoundError
 from strandlog.model import RecordMetadata
 from strandlog.record.arrow.columns import encode_columns, group_rows, ready_rows, route_rows

@@ -31,8 +31,8 @@ from strandlog.client.arguments import (
 )
 from strandlog.client.arrow.send import RoutedTable, SentTable
 from strandlog.client.arrow.table import items_of
-from strandlog.client.embedded.sent_batch import SentBatch
 from strandlog.client.lifecycle import Closable, OpenLock
+from strandlog.client.sent_batch import SentBatch
 from strandlog.errors import (
     ClosedError,
     MessageTooLargeError,

@@ -15,6 +15,7 @@ import contextlib
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Iterator
+from typing import TYPE_CHECKING
 
 import msgspec
 import uvicorn
@@ -30,7 +31,6 @@ from strandlog.server.http.api.routes import PREFIX, ROUTES
 from strandlog.server.http.connections import Connections
 from strandlog.server.http.console.assets import Console
 from strandlog.server.http.health import Health
-from strandlog.server.http.listener import HttpOptions
 from strandlog.server.http.live import Live, LiveQuery
 from strandlog.server.http.metrics.exposition import Exposition
 from strandlog.server.http.openapi import Stream, document
@@ -38,6 +38,9 @@ from strandlog.server.http.problems import HttpError, problem_response
 from strandlog.server.http.routing import JSON, endpoint
 from strandlog.server.http.security import RequestChecks
 from strandlog.server.http.state import HttpState
+
+if TYPE_CHECKING:
+    from strandlog.server.http.listener import HttpOptions
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 

@@ -7,6 +7,7 @@ should use `/healthz` to decide about restarts, and a load balancer `/readyz` fo
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
 import msgspec
 from starlette.requests import Request
@@ -14,7 +15,9 @@ from starlette.responses import Response
 
 from strandlog.config.limits import HTTP_READY_MAX_REASONS
 from strandlog.errors import StorageError
-from strandlog.server.http.state import HttpState
+
+if TYPE_CHECKING:
+    from strandlog.server.http.state import HttpState
 
 
 class Readiness(msgspec.Struct):

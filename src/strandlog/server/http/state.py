@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from importlib.metadata import version
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from strandlog.broker.broker import Broker
 from strandlog.broker.metrics import Metrics
 from strandlog.broker.runtime import Work
 from strandlog.config.limits import HTTP_CONCURRENT_READS
 from strandlog.server.background import ServerRuntime
-from strandlog.server.http.api.pipelines import PipelineReports
 from strandlog.server.http.body_limit import BodyLimit
-from strandlog.server.http.listener import HttpOptions
 from strandlog.server.http.metrics.rates import Rates
+from strandlog.server.http.pipeline_reports import PipelineReports
 from strandlog.server.record_io import RecordProducer
+
+if TYPE_CHECKING:
+    from strandlog.server.http.listener import HttpOptions
 
 T = TypeVar("T")
 

@@ -30,9 +30,9 @@ from pyspark.sql.streaming import StreamingQueryListener
 from strandlog.errors import StrandlogError
 from strandlog.spark.monitoring.report_address import parse_report
 from strandlog.spark.monitoring.session_reports import SessionReports
+from strandlog.spark.offsets import Offsets, from_document
 from strandlog.spark.options import STREAM, Options, parse_options
 from strandlog.spark.source.access import open_access
-from strandlog.spark.source.offsets import Offsets, from_document
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from strandlog.model import TopicPartition
-from strandlog.spark.source.offsets import Offsets, StreamOffset
+from strandlog.spark.offsets import Offsets, StreamOffset
 from strandlog.spark.source.planning import OffsetRange
 
 

@@ -43,7 +43,16 @@ from strandlog.errors import (
     UndecodableBatchError,
 )
 from strandlog.model import TopicPartition
-from strandlog.spark.formats.decoder import Decoder
+from strandlog.spark.offsets import (
+    TOPIC_IDS,
+    Offsets,
+    StreamOffset,
+    as_document,
+    check_order,
+    ending,
+    starting,
+    stream_offset,
+)
 from strandlog.spark.options import Options
 from strandlog.spark.source.access import LogAccess, open_access
 from strandlog.spark.source.continuity import (
@@ -59,16 +68,7 @@ from strandlog.spark.source.continuity import (
     recreated,
     trimmed,
 )
-from strandlog.spark.source.offsets import (
-    TOPIC_IDS,
-    Offsets,
-    StreamOffset,
-    as_document,
-    check_order,
-    ending,
-    starting,
-    stream_offset,
-)
+from strandlog.spark.source.decoder import Decoder
 from strandlog.spark.source.planning import OffsetRange, limited, split
 from strandlog.spark.worker import freeze_imports, hide_traceback
 

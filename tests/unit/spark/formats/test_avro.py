@@ -31,8 +31,8 @@ from pyspark.sql.types import (  # noqa: E402
     StructType,
 )
 
-from strandlog.spark.formats.decoder import Decoder  # noqa: E402
 from strandlog.spark.schema import check_schema, record_schema  # noqa: E402
+from strandlog.spark.source.decoder import Decoder  # noqa: E402
 
 FIVE = datetime.datetime(2013, 1, 1, 5, tzinfo=datetime.UTC)
 MICROS = datetime.timedelta(microseconds=7)

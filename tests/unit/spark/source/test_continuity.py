@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from strandlog.model import TopicPartition
+from strandlog.spark.offsets import StreamOffset
 from strandlog.spark.source.continuity import (
     Bounds,
     beyond_end,
@@ -15,7 +16,6 @@ from strandlog.spark.source.continuity import (
     recreated,
     trimmed,
 )
-from strandlog.spark.source.offsets import StreamOffset
 from strandlog.spark.source.planning import OffsetRange
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from strandlog.server.http import pipeline_reports
 from strandlog.server.http.api import cluster, groups, pipelines, topics
 from strandlog.server.http.records import produce, read
 from strandlog.server.http.routing import ApiRoute
@@ -45,8 +46,8 @@ ROUTES: tuple[ApiRoute, ...] = (
     ApiRoute("GET", "/pipelines", pipelines.list_pipelines,
              "List the pipelines that reported recently", pipelines.PipelineList),
     ApiRoute("GET", "/pipelines/{name}", pipelines.describe_pipeline,
-             "Describe a pipeline and its recent progress", pipelines.PipelineStatus),
+             "Describe a pipeline and its recent progress", pipeline_reports.PipelineStatus),
     ApiRoute("POST", "/pipelines/{name}/progress", pipelines.report_progress,
-             "Report progress", body=pipelines.PipelineProgress),
+             "Report progress", body=pipeline_reports.PipelineProgress),
 )
 # fmt: on

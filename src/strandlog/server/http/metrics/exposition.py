@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import HistogramMetricFamily
@@ -26,7 +26,9 @@ from strandlog.server.http.health import disk_space
 from strandlog.server.http.metrics.families import FAMILIES, Family, Snapshot
 from strandlog.server.http.metrics.snapshot import group_snapshots, partition_snapshots
 from strandlog.server.http.routing import context_of
-from strandlog.server.http.state import HttpState
+
+if TYPE_CHECKING:
+    from strandlog.server.http.state import HttpState
 
 BUCKETS = [*map(floatToGoString, LIMITS_SECONDS), "+Inf"]
 

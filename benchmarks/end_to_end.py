@@ -111,7 +111,7 @@ def _exactly(connection: socket.socket, length: int) -> bytes:
     while len(data) < length:
         part = connection.recv(length - len(data))
         if not part:
-            raise ConnectionError("the broker hung up")
+            raise ConnectionError("the broker closed the connection")
         data += part
     return data
 

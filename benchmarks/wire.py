@@ -194,7 +194,7 @@ def _exactly(connection: socket.socket, length: int) -> bytes:
     view, got = memoryview(parts), 0
     while got < length:
         count = connection.recv_into(view[got:])
-        assert count, "the broker hung up"
+        assert count, "the broker closed the connection"
         got += count
     return bytes(parts)
 

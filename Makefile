@@ -4,9 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup-done
 PYTEST := $(BIN)/python -m pytest
-# Two workers. Each worker runs whole files; tests/conftest.py starts with the slowest tiers.
-WORKERS := -n 2 --dist loadfile --no-loadscope-reorder
+# More workers than the two cores of a small machine, because many tests wait for other processes.
+# tests/conftest.py decides which tests share a worker, and their order.
+WORKERS := -n 4 --dist loadgroup --no-loadscope-reorder
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Without cached bytecode, every worker rewrites every test module, and every command that a test
+# starts compiles the whole package.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup demo test test-all lint types contracts check crash corrupt fuzz soak attack bench bench-spark bench-console screenshots grpc peers clean
 

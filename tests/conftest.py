@@ -3,9 +3,11 @@
 The first directory below `tests` is a test's tier and becomes its marker; `smoke` is set by hand on
 one or two tests of each slow tier. `make test` runs `unit or server or smoke`.
 
-With `--dist loadfile` one worker runs all tests of a file, so that the server that they share
-starts once. Slow tiers come first; otherwise one worker would still run them after the other has
-finished.
+With `--dist loadgroup` one worker runs all tests of a group, so that they start what they share
+once: the tests that use the shared Spark session are one group; the other tests that start Java
+(tier `spark`, or marked `xdist_group("jvm")`) are another, so that at most two Javas run at a time;
+every other file is a group. Slow tiers come first; otherwise one worker would still run them after
+the others have finished.
 """
 
 from __future__ import annotations
@@ -37,6 +39,15 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: SLOWEST_FIRST.index(_tier(item)))
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(_group(item)))
+
+
+def _group(item: pytest.Item) -> str:
+    if "spark" in getattr(item, "fixturenames", ()):
+        return "spark"
+    return "jvm" if _tier(item) == "spark" else item.path.relative_to(HERE).as_posix()
 
 
 def _tier(item: pytest.Item) -> str:

@@ -16,7 +16,6 @@ from strandlog.client.wire.client import WireClient
 
 NEEDED = ("pyspark", "grpc", "grpc_status", "pandas", "zstandard")
 MISSING = [name for name in NEEDED if find_spec(name) is None]
-pytestmark = pytest.mark.xdist_group("jvm")
 
 
 @pytest.mark.skipif(bool(MISSING), reason=f"Spark Connect needs {', '.join(MISSING)}")

@@ -13,7 +13,6 @@ import pytest
 from tests.support.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
-pytestmark = pytest.mark.xdist_group("jvm")
 COMMAND = [sys.executable, "-m", "examples.demo", "--months", "1"]
 
 pytest.importorskip("pyspark", reason="the demo needs the spark extra")

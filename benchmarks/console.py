@@ -63,7 +63,7 @@ with socket.create_connection((sys.argv[1], int(sys.argv[2]))) as stream:
 """
 
 
-class Doors(NamedTuple):
+class BrokerAddresses(NamedTuple):
     """The addresses and the process id of a broker."""
 
     kafka: str
@@ -76,14 +76,14 @@ class Doors(NamedTuple):
 
 
 @contextlib.contextmanager
-def running_broker(folder: Path) -> Iterator[Doors]:
+def running_broker(folder: Path) -> Iterator[BrokerAddresses]:
     command = [sys.executable, "-m", "strandlog", "serve", str(folder), "--port", "0"]
     command += ["--no-grpc", "--http-port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        told = dict(word.split("=", 1) for word in process.stdout.readline().split()[1:])
+        addresses = dict(word.split("=", 1) for word in process.stdout.readline().split()[1:])
         try:
-            yield Doors(told["kafka"], told["http"], process.pid)
+            yield BrokerAddresses(addresses["kafka"], addresses["http"], process.pid)
         finally:
             os.kill(process.pid, signal.SIGTERM)
             process.wait(timeout=60)
@@ -152,7 +152,7 @@ class Round(NamedTuple):
     broker_seconds: float
 
 
-def measured(watched: Doors, states: dict[str, State], rounds: int) -> list[Row]:
+def measured(watched: BrokerAddresses, states: dict[str, State], rounds: int) -> list[Row]:
     found: dict[tuple[str, str], list[Round]] = {}
     for number in range(rounds):
         names = list(states)
@@ -187,7 +187,7 @@ def _ratio_row(name: str, ratios: list[float]) -> Row:
     return Row(name, statistics.median(ratios), "ratio", GOAL, note=note)
 
 
-def resting_rows(watched: Doors, states: dict[str, State]) -> list[Row]:
+def resting_rows(watched: BrokerAddresses, states: dict[str, State]) -> list[Row]:
     """Measure the CPU time of the broker while there are no producers."""
     rows = []
     for name in ("alone", "stream", "console"):
@@ -197,7 +197,7 @@ def resting_rows(watched: Doors, states: dict[str, State]) -> list[Row]:
             time.sleep(RESTING_SECONDS)
             spent = watched.spent_seconds() - before
         share = spent / RESTING_SECONDS * 1000
-        rows.append(Row(f"broker's time, nobody produces, {name}", share, "ms/s"))
+        rows.append(Row(f"broker's time, no producer, {name}", share, "ms/s"))
     return rows
 
 

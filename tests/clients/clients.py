@@ -75,7 +75,7 @@ def _confluent_produce(address: str, topic: str, messages: Sequence[Message], co
 
 
 def _confluent_consume(address: str, topic: str, count: int) -> list[Message]:
-    consumer = confluent_kafka.Consumer({"bootstrap.servers": address, "group.id": "nobody"})
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": address, "group.id": "no-group"})
     consumer.assign([confluent_kafka.TopicPartition(topic, 0, confluent_kafka.OFFSET_BEGINNING)])
     found: list[Message] = []
     deadline = time.monotonic() + PATIENCE_SECONDS

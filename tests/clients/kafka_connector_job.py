@@ -1,7 +1,7 @@
 """Spark's own Kafka connector against a broker: `kafka_connector_job.py ADDRESS TOPIC FOLDER`.
 
 Runs in an environment of its own that has PySpark, with the connector's jars in $PEER_JARS. Prints
-what it saw as JSON, one object a line, marked so that Spark's own words can be told apart;
+what it saw as JSON, one object a line, with a mark that separates it from the output of Spark;
 test_spark_connector.py checks it.
 """
 
@@ -81,7 +81,7 @@ def batch(spark: SparkSession, address: str, topic: str) -> None:
 
 
 def stream(spark: SparkSession, address: str, topic: str, folder: Path) -> None:
-    """A stream copies a topic; started again, it goes on where it stopped."""
+    """A stream copies a topic; restarted, it resumes where it stopped."""
     copy = f"{topic}-copy"
     for first in (0, 500):
         rows = spark.range(first, first + 500).select(col("id").cast("string").alias("value"))

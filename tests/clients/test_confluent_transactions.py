@@ -259,7 +259,7 @@ def test_admin_requests_show_transactions(shared_broker: BrokerProcess, topic: s
         assert listed.unknown_state_filters == ("Strange",)
         mine = [state for state in listed.transaction_states if state.transactional_id == topic]
         assert [state.transaction_state for state in mine] == ["Ongoing"]
-        ongoing, missing = wire.ask(65, 0, transactional_ids=[topic, "nobody"]).transaction_states
+        ongoing, missing = wire.ask(65, 0, transactional_ids=[topic, "unknown"]).transaction_states
         assert [(part.topic, part.partitions) for part in ongoing.topics] == [(topic, (0,))]
         assert missing.error_code == 105
         wanted = [{"name": topic, "partition_indexes": [0, 7]}]

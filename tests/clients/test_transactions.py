@@ -1,6 +1,6 @@
 """Transactions of kafka-python and aiokafka: ended both ways, offsets within, fenced, killed.
 
-What everybody must see is the same, so the readers are not the writers: confluent-kafka reads,
+All clients must see the same records, so readers and writers differ: confluent-kafka reads,
 committed and uncommitted.
 """
 
@@ -27,7 +27,7 @@ with warnings.catch_warnings():
     from kafka.errors import KafkaError
     from kafka.structs import OffsetAndMetadata
 
-# A producer that is killed in the middle of a transaction that nobody will end.
+# A producer that is killed in the middle of a transaction, which stays open.
 KILLED = """
 import sys, warnings
 warnings.simplefilter("ignore")
@@ -47,7 +47,7 @@ def _values(broker: BrokerProcess, topic: str, isolation: str) -> list[bytes]:
     consumer = Consumer(
         {
             "bootstrap.servers": broker.address,
-            "group.id": "nobody",
+            "group.id": "no-group",
             "isolation.level": isolation,
             "enable.partition.eof": True,
         }

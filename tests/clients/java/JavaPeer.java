@@ -106,7 +106,7 @@ public class JavaPeer {
         }
     }
 
-    /** A group reads, commits with metadata and goes on; pause, resume, seek by time. */
+    /** A group reads, commits with metadata and resumes; pause, resume, seek by time. */
     private void group() throws Exception {
         try (KafkaProducer<String, String> producer = producer()) {
             for (int number = 0; number < 20; number++) {
@@ -275,7 +275,7 @@ public class JavaPeer {
         say("logs", logs, "written", bytes > 0);
     }
 
-    /** A committed transaction with offsets, and an aborted one that nobody sees. */
+    /** A committed transaction with offsets, and an aborted one that stays invisible. */
     private void transactions() throws Exception {
         TopicPartition partition = new TopicPartition(topic, 0);
         try (KafkaProducer<String, String> producer =
@@ -337,7 +337,7 @@ public class JavaPeer {
         }
     }
 
-    /** Where brokers differ: tiny fetches, topics made anew, times and keys that are refused. */
+    /** Where brokers differ: tiny fetches, recreated topics, rejected timestamps and keys. */
     private void corners() throws Exception {
         try (Admin admin = Admin.create(settings());
                 KafkaProducer<String, String> producer = producer()) {

@@ -96,7 +96,7 @@ const steps = {
     });
   },
 
-  // A group goes on where it stopped, seeks, pauses and resumes.
+  // A group resumes where it stopped, seeks, pauses and resumes.
   async group() {
     const groupId = `g-${topic}`;
     await send([...Array(10).keys()].map(String));

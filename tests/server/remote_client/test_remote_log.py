@@ -126,7 +126,7 @@ def test_every_code_that_has_a_class_becomes_that_class() -> None:
 
 def test_a_wrong_address_fails_at_once() -> None:
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # nobody listens
+        taken.bind(("127.0.0.1", 0))  # bound, but not listening
         port = taken.getsockname()[1]
         began = time.monotonic()
         with pytest.raises(strandlog.UnreachableError) as found:

@@ -151,7 +151,7 @@ def test_ctrl_c_in_the_middle_of_an_answer_is_a_keyboard_interrupt(remote: Remot
     remote.create_topic("t")
     producer = remote.producer()
     watchers = gc.callbacks[:]
-    gc.callbacks.clear()  # what is raised while one of them runs is lost, whoever called
+    gc.callbacks.clear()  # an exception raised in a callback is lost
     previous = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         for number in range(40):

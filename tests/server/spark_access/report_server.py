@@ -36,7 +36,7 @@ class Listening(ThreadingHTTPServer):
         super().finish_request(request, client_address)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that hangs up is what some tests are about."""
+        """Ignore errors of clients that disconnect, which some tests do on purpose."""
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -54,7 +54,7 @@ def test_reports_that_are_off_need_no_address() -> None:
 
 
 def test_a_given_address_is_used_without_asking_the_broker() -> None:
-    find = address_finder("http://logs.lan:9095", "nobody.example:1", {})
+    find = address_finder("http://logs.lan:9095", "unknown.example:1", {})
     assert find is not None
     assert str(find()) == "http://logs.lan:9095"
 

@@ -273,7 +273,7 @@ def test_an_undelivered_last_report_is_no_error(
 def test_without_an_http_listener_nothing_is_sent(
     reporters: Callable[..., Reporter], caplog: pytest.LogCaptureFixture
 ) -> None:
-    reporter = reporters(None)  # a broker without that door
+    reporter = reporters(None)  # a broker without an HTTP listener
     reporter.set_state("running")
     reporter.add(REPORT)
     reporter.end("stopped")

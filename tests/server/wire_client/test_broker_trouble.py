@@ -48,26 +48,26 @@ def _filled(client: WireClient, name: str = "t") -> TopicPartition:
 
 @contextlib.contextmanager
 def _listening(answer: bytes | None) -> Iterator[str]:
-    """A server that is no broker: it says `answer` to everybody, or nothing at all."""
+    """A server that is not a broker: it sends `answer` to every client, or nothing."""
     with socket.create_server(("127.0.0.1", 0)) as server:
-        guests: list[socket.socket] = []
+        peers: list[socket.socket] = []
 
         def serve() -> None:
             with contextlib.suppress(OSError):
                 while True:
-                    guest, _ = server.accept()
-                    guests.append(guest)
+                    peer, _ = server.accept()
+                    peers.append(peer)
                     if answer is not None:
-                        guest.recv(1000)
-                        guest.sendall(answer)
+                        peer.recv(1000)
+                        peer.sendall(answer)
 
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
         yield f"127.0.0.1:{server.getsockname()[1]}"
         server.shutdown(socket.SHUT_RDWR)
         thread.join(5)
-        for guest in guests:
-            guest.close()
+        for peer in peers:
+            peer.close()
 
 
 def test_a_range_is_read_on_when_the_broker_was_killed_and_started_again(

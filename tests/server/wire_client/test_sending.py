@@ -34,7 +34,7 @@ from strandlog.errors import (
 from strandlog.model import OffsetAndMetadata, TopicPartition
 from strandlog.testing.server import ServerThread
 
-# What a driver does that was told three values and knows nothing else.
+# A driver that knows only three values: transactional id, producer id and epoch.
 DRIVER = """
 import sys
 from pathlib import Path
@@ -178,8 +178,8 @@ def test_one_transaction_after_the_other_does_not_trip_over_the_one_before(
 
 
 def test_an_unused_transactional_id_is_not_found(client: WireClient) -> None:
-    found = client.describe_transactions(["nobody's"])
-    assert isinstance(found["nobody's"], TransactionalIdNotFoundError)
+    found = client.describe_transactions(["unknown"])
+    assert isinstance(found["unknown"], TransactionalIdNotFoundError)
 
 
 def test_a_partition_that_is_not_there_does_not_join_a_transaction(

@@ -61,13 +61,13 @@ class Proxy:
     def _serve(self) -> None:
         with contextlib.suppress(OSError):
             while True:
-                guest, _ = self._server.accept()
-                threading.Thread(target=self._pass_on, args=[guest], daemon=True).start()
+                peer, _ = self._server.accept()
+                threading.Thread(target=self._pass_on, args=[peer], daemon=True).start()
 
-    def _pass_on(self, guest: socket.socket) -> None:
+    def _pass_on(self, peer: socket.socket) -> None:
         with (
             contextlib.suppress(OSError),
-            self._context.wrap_socket(guest, server_side=True) as tls,
+            self._context.wrap_socket(peer, server_side=True) as tls,
             socket.create_connection(("127.0.0.1", self._port)) as broker,
         ):
             back = threading.Thread(target=_copy, args=[broker, tls], daemon=True)

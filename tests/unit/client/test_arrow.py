@@ -143,8 +143,8 @@ def test_compiled_and_plain_polls_are_the_same(
         for compression in (None, "zstd", "lz4"):
             log.producer(compression=compression).send_arrow("t", varied_table(150))
         compiled = [log.consumer(["t"]).poll_arrow(n) for n in (1, 7, 100, 100_000)]
-        with strandlog.read(tmp_path / "data") as guest:
-            beside = guest.consumer(["t"]).poll_arrow()
+        with strandlog.read(tmp_path / "data") as reader:
+            beside = reader.consumer(["t"]).poll_arrow()
         without_kernels()
         plain = [log.consumer(["t"]).poll_arrow(n) for n in (1, 7, 100, 100_000)]
     assert [table.to_pylist() for table in compiled] == [table.to_pylist() for table in plain]

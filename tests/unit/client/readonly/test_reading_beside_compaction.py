@@ -178,7 +178,7 @@ def check_prefix(log: ReadOnlyLog) -> None:
 
 
 def check_that_it_may_wait(check: Callable[[ReadOnlyLog], None]) -> Callable[[ReadOnlyLog], None]:
-    """The same while the owner stands still in the middle of a swap: some answers must wait."""
+    """The same while the owner is paused in the middle of a swap: some reads must wait."""
     if check in (check_read, check_last_record):
         return check_prefix
 

@@ -79,46 +79,46 @@ class Server:
     def serve(self) -> None:
         with contextlib.suppress(OSError):
             while True:
-                guest, _ = self.socket.accept()
-                with guest, contextlib.suppress(ConnectionError):
-                    self._talk(guest)
+                peer, _ = self.socket.accept()
+                with peer, contextlib.suppress(ConnectionError):
+                    self._talk(peer)
 
-    def _talk(self, guest: socket.socket) -> None:
+    def _talk(self, peer: socket.socket) -> None:
         step = self._scram() if self.mechanism in HASHES else self._plain()
         next(step)
         while True:
-            api_key, version, number, body = self._request(guest)
+            api_key, version, number, body = self._request(peer)
             if api_key == 18:
                 spoken = [(18, 0, 3), (17, 1, 1), (36, 0, 2), (3, 5, 12)]
                 rows = [{"api_key": k, "min_version": a, "max_version": b} for k, a, b in spoken]
-                self._reply(guest, api_key, version, number, {"api_keys": rows})
+                self._reply(peer, api_key, version, number, {"api_keys": rows})
             elif api_key == 17:
                 code = 0 if body.mechanism == self.mechanism else 33
                 answer = {"error_code": code, "mechanisms": [self.mechanism]}
-                self._reply(guest, api_key, version, number, answer)
+                self._reply(peer, api_key, version, number, answer)
             elif api_key == 36:
-                self._reply(guest, api_key, version, number, step.send(body.auth_bytes))
+                self._reply(peer, api_key, version, number, step.send(body.auth_bytes))
             else:
                 answer = {"brokers": [], "controller_id": 0, "topics": []}
-                self._reply(guest, api_key, version, number, answer)
+                self._reply(peer, api_key, version, number, answer)
 
-    def _request(self, guest: socket.socket) -> tuple[int, int, int, Any]:
-        size = guest.recv(4, socket.MSG_WAITALL)
+    def _request(self, peer: socket.socket) -> tuple[int, int, int, Any]:
+        size = peer.recv(4, socket.MSG_WAITALL)
         if not size:
             raise ConnectionError
-        frame = memoryview(guest.recv(int.from_bytes(size), socket.MSG_WAITALL))
+        frame = memoryview(peer.recv(int.from_bytes(size), socket.MSG_WAITALL))
         api_key, version, number, length = struct.unpack_from(">hhih", frame)
         position = 10 + length + API_BY_KEY[api_key].is_flexible(version)
         return api_key, version, number, request_reader(api_key, version)(frame, position)
 
     def _reply(
-        self, guest: socket.socket, api_key: int, version: int, number: int, body: dict[str, Any]
+        self, peer: socket.socket, api_key: int, version: int, number: int, body: dict[str, Any]
     ) -> None:
         frame = number.to_bytes(4)
         if api_key != 18 and API_BY_KEY[api_key].is_flexible(version):
             frame += NO_TAGGED_FIELDS
         frame += response_encoder(api_key, version)(body)
-        guest.sendall(len(frame).to_bytes(4) + frame)
+        peer.sendall(len(frame).to_bytes(4) + frame)
 
     def _plain(self) -> Any:
         token = yield

@@ -42,7 +42,7 @@ def test_each_form_of_a_line_is_parsed(text: str, name: str, value: str) -> None
 
 
 def test_comments_and_blank_lines_are_skipped_and_lines_are_counted() -> None:
-    text = "# one\n\n  ! two\na=1\r\n\tb=2\\\n  3\n# a comment does not go on \\\nc=4"
+    text = "# one\n\n  ! two\na=1\r\n\tb=2\\\n  3\n# a comment does not continue \\\nc=4"
     assert _pairs(text) == [("a", "1", 4), ("b", "23", 5), ("c", "4", 8)]
 
 

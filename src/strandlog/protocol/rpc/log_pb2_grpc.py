@@ -80,14 +80,14 @@ class LogServiceServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Produce(self, request, context):
-        """Append records. All of them are checked before any is written.
+        """Appends records. All of them are checked before any is written.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Consume(self, request, context):
-        """Records from an offset on, in batches. A reader that is slow is waited for.
+        """Returns records from an offset, in batches. The server sends no faster than the client reads.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -32,7 +32,7 @@ Disconnect = Callable[[tuple[str, int] | None], None]
 
 
 def too_large(limit: int) -> HttpError:
-    words = f"the body of this request has at most {limit} bytes; send less"
+    words = f"the body of this request may have at most {limit} bytes; send less"
     return HttpError(413, "Content too large", words)
 
 

@@ -1,4 +1,4 @@
-"""What tests of the console put into the broker: topics, records, groups, reports of pipelines."""
+"""Test data for the console: topics, records, groups, pipeline reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all pages share: the keyboard, the theme, a small screen, addresses that lead nowhere."""
+"""What all pages share: shortcut keys, theme, small screens, unknown addresses."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def routes(api: httpx.Client) -> dict[str, str]:
 
 
 @pytest.mark.smoke
-def test_letters_lead_to_pages_and_the_heading_has_the_focus(tab: Tab) -> None:
+def test_shortcut_keys_open_pages_and_focus_the_heading(tab: Tab) -> None:
     tab.open()
     for key, title in (
         ("t", "Topics"),
@@ -54,7 +54,7 @@ def test_letters_lead_to_pages_and_the_heading_has_the_focus(tab: Tab) -> None:
 @pytest.mark.parametrize(
     ("between_ms", "page"), [(400, "Overview"), (1400, "Overview"), (1600, "Broker")]
 )
-def test_the_second_letter_counts_for_a_while_after_its_own_g(
+def test_a_two_key_shortcut_expires_after_its_own_first_key(
     tab: Tab, between_ms: int, page: str
 ) -> None:
     """The timeout of an earlier "g" cancelled a later one. The clock is the test's own: on a busy
@@ -74,7 +74,7 @@ def test_the_second_letter_counts_for_a_while_after_its_own_g(
     expect(tab.heading()).to_have_text(page)
 
 
-def test_letters_in_a_field_are_only_letters(tab: Tab) -> None:
+def test_shortcut_keys_do_nothing_inside_a_text_field(tab: Tab) -> None:
     tab.open("#/topics")
     search = tab.page.get_by_label("Filter")
     search.press_sequentially("gt?/")
@@ -140,7 +140,7 @@ def test_the_theme_of_the_system_counts_until_one_is_chosen(tab: Tab) -> None:
     expect(tab.page.get_by_role("button", name="Switch to light colours")).to_be_visible()
 
 
-def test_an_address_that_leads_nowhere_says_so(tab: Tab) -> None:
+def test_an_unknown_console_address_shows_an_error(tab: Tab) -> None:
     tab.open("#/moon")
     expect(tab.heading()).to_have_text("No such page")
     tab.page.get_by_role("link", name="Go to the overview").click()
@@ -185,7 +185,7 @@ FIGURES = {
 }
 
 
-def test_figures_stand_as_people_read_them(tab: Tab) -> None:
+def test_figures_are_formatted_for_people(tab: Tab) -> None:
     tab.open()
     calls = ", ".join(f"format.{call}" for call in FIGURES)
     script = (

@@ -1,4 +1,4 @@
-"""The pages of consumer groups: lag, members, moving a group, deleting one."""
+"""The group pages: lag, members, resetting offsets, deleting a group."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_groups_are_listed_by_their_lag(tab: Tab, api: httpx.Client, orders: str
     expect(tab.page.locator(".js-plotly-plot .main-svg").first).to_be_visible()
 
 
-def test_a_group_shows_its_members_and_where_they_are(
+def test_a_group_page_shows_members_and_their_positions(
     tab: Tab, broker: RunningBroker, orders: str
 ) -> None:
     with member(broker, "reading", orders) as consumer:
@@ -95,9 +95,7 @@ def test_offsets_are_reset_after_a_preview(tab: Tab, api: httpx.Client, orders: 
     assert offsets(api, "moved") == {0: 3, 1: 3}
 
 
-def test_a_reset_to_a_topic_that_is_not_there_is_refused(
-    tab: Tab, api: httpx.Client, orders: str
-) -> None:
+def test_a_reset_of_an_unknown_topic_is_rejected(tab: Tab, api: httpx.Client, orders: str) -> None:
     commit(api, "strict", orders, 1)
     tab.expect_trouble("status of 404")
     tab.open("#/groups/strict")
@@ -142,7 +140,9 @@ def test_markup_in_the_name_of_a_group_is_drawn_by_the_chart(
     assert tab.page.locator("main img, main b").count() == 0
 
 
-def test_a_lag_of_one_is_drawn_in_thousandths(tab: Tab, api: httpx.Client, orders: str) -> None:
+def test_the_lag_axis_shows_fractions_for_a_lag_of_one(
+    tab: Tab, api: httpx.Client, orders: str
+) -> None:
     commit(api, "nearly", orders, 10)
     send(api, orders, {"value": "one more"})
     tab.open("#/groups/nearly")

@@ -1,4 +1,4 @@
-"""The overview, the page of the broker, and what both say when the broker is not well."""
+"""The overview and the broker page, also with a broker that has problems."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def full_disk(tmp_path: Path) -> Iterator[ServerThread]:
         yield running
 
 
-def test_a_new_broker_says_how_to_begin_and_what_is_wrong(
+def test_an_empty_broker_shows_first_steps_and_its_problems(
     browser: Browser, full_disk: BrokerProcess
 ) -> None:
     with new_tab(browser, http_address(full_disk)) as tab:
@@ -66,7 +66,7 @@ def test_the_overview_shows_the_problems_of_the_broker(tab: Tab, api: httpx.Clie
     tab.page.unroute_all(behavior="wait")
 
 
-def test_figures_and_charts_follow_what_goes_on(
+def test_figures_and_charts_follow_the_traffic(
     tab: Tab, api: httpx.Client, broker: RunningBroker
 ) -> None:
     make(api, "busy")
@@ -90,7 +90,7 @@ def test_figures_and_charts_follow_what_goes_on(
     expect(tab.heading()).to_have_text("watcher")
 
 
-def test_the_broker_page_tells_times_and_settings(tab: Tab, broker: RunningBroker) -> None:
+def test_the_broker_page_shows_latencies_and_settings(tab: Tab, broker: RunningBroker) -> None:
     tab.open("#/broker")
     expect(tab.figure("Kafka")).to_contain_text(broker.address)
     expect(tab.figure("Kafka")).to_contain_text("Ready")
@@ -105,7 +105,7 @@ def test_the_broker_page_tells_times_and_settings(tab: Tab, broker: RunningBroke
     tab.keep_picture("broker", is_whole=True)
 
 
-def test_a_broker_that_is_away_is_told_and_found_again(browser: Browser, tmp_path: Path) -> None:
+def test_the_console_reports_a_lost_broker_and_reconnects(browser: Browser, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     listeners = ("--no-grpc", "--http-port", str(port))

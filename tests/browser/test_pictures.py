@@ -1,4 +1,4 @@
-"""The pictures of the guide: overview, topic and records, light and dark.
+"""Takes the screenshots of the guide: overview, topic and records, light and dark.
 
 They are kept in out/console. `make screenshots` lets the traffic run for longer, so that there is a
 curve to see, and puts them where the guide has them: PICTURES is the folder, PICTURE_SECONDS how

@@ -1,4 +1,4 @@
-"""The pages of pipelines; one of them runs on a real Spark."""
+"""The pipeline pages; one pipeline runs on a real Spark."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ parquet = "{folder}/lake"
 """
 
 
-def test_no_pipelines_and_how_to_get_one(tab: Tab) -> None:
+def test_an_empty_pipeline_page_shows_how_to_start_one(tab: Tab) -> None:
     tab.expect_trouble("status of 404")
     tab.open("#/pipelines/nowhere")
     expect(tab.page.get_by_role("alert")).to_contain_text("nowhere")
@@ -64,7 +64,7 @@ def test_reports_are_drawn_batch_by_batch(tab: Tab, api: httpx.Client) -> None:
     expect(query).to_contain_text("1,497")
 
 
-def test_a_pipeline_that_failed_says_why(tab: Tab, api: httpx.Client) -> None:
+def test_a_failed_pipeline_shows_its_error(tab: Tab, api: httpx.Client) -> None:
     report(api, "broken", state="failed", error="Spark <i>does not</i> start: no memory")
     tab.open("#/pipelines/broken")
     banner = tab.page.get_by_role("alert").filter(has_text="Spark")
@@ -73,7 +73,7 @@ def test_a_pipeline_that_failed_says_why(tab: Tab, api: httpx.Client) -> None:
     expect(tab.panel("Queries")).to_contain_text("No micro-batch yet")
 
 
-def test_a_pipeline_on_spark_shows_up_by_itself(
+def test_a_spark_pipeline_appears_without_a_reload(
     tab: Tab, api: httpx.Client, broker: RunningBroker, tmp_path: Path
 ) -> None:
     pytest.importorskip("pyspark", reason="a pipeline needs the spark extra")

@@ -1,4 +1,4 @@
-"""The page that writes a record by hand."""
+"""The page that produces a single record."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def records(api: httpx.Client, topic: str) -> list[dict[str, Any]]:
     return found
 
 
-def test_a_record_is_sent_and_leads_to_where_it_went(tab: Tab, api: httpx.Client) -> None:
+def test_a_produced_record_links_to_its_position(tab: Tab, api: httpx.Client) -> None:
     make(api, "sent", 3)
     tab.open("#/topics/sent/produce")
     value = tab.page.get_by_label("Value", exact=True)
@@ -46,7 +46,7 @@ def test_a_record_is_sent_and_leads_to_where_it_went(tab: Tab, api: httpx.Client
     expect(tab.page.get_by_role("button", name="Partition 2, offset 0")).to_be_visible()
 
 
-def test_what_is_no_json_is_told_and_not_sent(tab: Tab, api: httpx.Client) -> None:
+def test_invalid_json_is_reported_and_not_sent(tab: Tab, api: httpx.Client) -> None:
     make(api, "typo")
     tab.open("#/topics/typo/produce")
     value = tab.page.get_by_label("Value", exact=True)
@@ -97,7 +97,7 @@ def test_bytes_null_and_the_quick_key(tab: Tab, api: httpx.Client) -> None:
     assert (tombstone["key"]["data"], tombstone["value"]) == ("gone", None)
 
 
-def test_without_acks_nobody_knows_the_offset(tab: Tab, api: httpx.Client) -> None:
+def test_acks_none_returns_no_offsets(tab: Tab, api: httpx.Client) -> None:
     make(api, "blind")
     tab.open("#/topics/blind/produce")
     tab.choose("Acks", "none: do not wait")
@@ -105,7 +105,7 @@ def test_without_acks_nobody_knows_the_offset(tab: Tab, api: httpx.Client) -> No
     expect(tab.panel("Sent").get_by_role("listitem")).to_have_count(1)
 
 
-def test_what_the_broker_refuses_is_told_beside_the_form(tab: Tab, api: httpx.Client) -> None:
+def test_an_error_of_the_broker_appears_beside_the_form(tab: Tab, api: httpx.Client) -> None:
     make(api, "small", 1, **{"max.message.bytes": "200"})
     tab.expect_trouble("status of 413")
     tab.open("#/topics/small/produce")

@@ -1,4 +1,4 @@
-"""The page of records: looking, searching, opening one, the live tail."""
+"""The records page: reading, searching, opening a record, the live tail."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def numbers(api: httpx.Client) -> str:
     return "numbers"
 
 
-def test_the_newest_come_first(tab: Tab, numbers: str) -> None:
+def test_the_newest_records_come_first(tab: Tab, numbers: str) -> None:
     tab.open(f"#/topics/{numbers}/records")
     expect(rows(tab)).to_have_count(100)
     expect(rows(tab).first).to_contain_text("elsewhere")
@@ -46,7 +46,7 @@ def test_the_newest_come_first(tab: Tab, numbers: str) -> None:
     expect(tab.panel("Records").get_by_role("status")).to_contain_text("100 records shown")
 
 
-def test_the_oldest_are_paged_through(tab: Tab, numbers: str) -> None:
+def test_the_oldest_records_can_be_paged_through(tab: Tab, numbers: str) -> None:
     tab.open(f"#/topics/{numbers}/records")
     tab.choose("Start from", "Oldest")
     expect(tab.page).to_have_url(re.compile("from=oldest"))
@@ -131,7 +131,7 @@ def test_records_are_searched(
         expect(tab.panel("Records")).to_contain_text("Nothing found")
 
 
-def test_a_search_in_the_newest_misses_what_is_old(tab: Tab, api: httpx.Client) -> None:
+def test_a_search_of_the_newest_records_does_not_find_old_ones(tab: Tab, api: httpx.Client) -> None:
     make(api, "old")
     send(api, "old", {"value": "needle"})
     for _ in range(2):
@@ -142,7 +142,7 @@ def test_a_search_in_the_newest_misses_what_is_old(tab: Tab, api: httpx.Client) 
     expect(rows(tab)).to_have_count(1)
 
 
-def test_a_record_is_opened_and_its_digits_stay(tab: Tab, api: httpx.Client) -> None:
+def test_an_opened_record_keeps_all_digits_of_large_numbers(tab: Tab, api: httpx.Client) -> None:
     make(api, "large")
     header = {"name": "source", "value": "the test"}
     send(api, "large", {"key": "k", "value": LARGE, "headers": [header]})
@@ -174,7 +174,7 @@ def test_bytes_are_shown_in_hexadecimal(tab: Tab, api: httpx.Client, broker: Run
     expect(detail.get_by_role("button", name="Text")).to_have_count(0)
 
 
-def test_a_long_value_is_fetched_whole_when_it_is_opened(tab: Tab, api: httpx.Client) -> None:
+def test_opening_a_truncated_value_fetches_all_of_it(tab: Tab, api: httpx.Client) -> None:
     make(api, "long")
     send(api, "long", {"value": "x" * 50_000 + "the end"})
     tab.open("#/topics/long/records")
@@ -182,7 +182,7 @@ def test_a_long_value_is_fetched_whole_when_it_is_opened(tab: Tab, api: httpx.Cl
     expect(detail.get_by_label("Value", exact=True)).to_contain_text("the end")
 
 
-def test_null_and_empty_are_told_apart(tab: Tab, api: httpx.Client) -> None:
+def test_null_and_empty_values_differ(tab: Tab, api: httpx.Client) -> None:
     make(api, "none")
     send(api, "none", {"key": "null"}, {"key": "empty", "value": ""})
     tab.open("#/topics/none/records")
@@ -240,7 +240,7 @@ def test_the_live_tail_shows_what_a_producer_sends(
     expect(tab.page).to_have_url(re.compile("live=1"))
 
 
-def test_the_live_tail_shows_only_what_is_searched_for(
+def test_the_live_tail_shows_only_matching_records(
     tab: Tab, api: httpx.Client, broker: RunningBroker
 ) -> None:
     make(api, "sifted")
@@ -261,7 +261,7 @@ def test_a_live_tail_of_a_deleted_topic_says_so(tab: Tab, api: httpx.Client) -> 
     expect(tab.page.get_by_role("button", name="Live tail")).to_be_visible()
 
 
-def test_old_records_stand_below_live_ones(
+def test_older_records_are_listed_below_live_ones(
     tab: Tab, api: httpx.Client, broker: RunningBroker
 ) -> None:
     make(api, "mixed")

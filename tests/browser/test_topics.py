@@ -1,4 +1,4 @@
-"""The pages of topics: the list, one topic, its settings."""
+"""The topic pages: the list, one topic, its settings."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_topic_is_created_in_a_dialog(tab: Tab, api: httpx.Client) -> None:
     assert settings["max.message.bytes"] == ("1234", "topic")
 
 
-def test_what_the_broker_refuses_is_told_in_the_dialog(tab: Tab, api: httpx.Client) -> None:
+def test_an_error_of_the_broker_appears_in_the_dialog(tab: Tab, api: httpx.Client) -> None:
     make(api, "taken")
     tab.expect_trouble("status of 4(09|22|00)")
     tab.open("#/topics?new=1")
@@ -111,7 +111,7 @@ def test_the_focus_is_lost_when_a_row_moves(tab: Tab, api: httpx.Client) -> None
     expect(star).to_be_focused()
 
 
-def test_a_click_on_a_column_sorts_by_it(tab: Tab, api: httpx.Client) -> None:
+def test_clicking_a_column_heading_sorts_by_it(tab: Tab, api: httpx.Client) -> None:
     make(api, "sort.two", 2)
     make(api, "sort.ten", 10)
     tab.open("#/topics?filter=sort.")
@@ -126,7 +126,7 @@ def test_a_click_on_a_column_sorts_by_it(tab: Tab, api: httpx.Client) -> None:
     expect(rows.first).to_contain_text("sort.two")
 
 
-def test_a_setting_is_changed_and_taken_back(tab: Tab, api: httpx.Client) -> None:
+def test_a_setting_is_changed_and_reset(tab: Tab, api: httpx.Client) -> None:
     make(api, "set")
     tab.expect_trouble("status of 4")
     tab.open("#/topics/set")
@@ -167,7 +167,7 @@ def test_partitions_are_added(tab: Tab, api: httpx.Client) -> None:
     expect(tab.figure("Partitions")).to_contain_text("5")
 
 
-def test_a_topic_is_deleted_after_its_name_was_typed(tab: Tab, api: httpx.Client) -> None:
+def test_deleting_a_topic_requires_typing_its_name(tab: Tab, api: httpx.Client) -> None:
     make(api, "doomed")
     tab.open("#/topics/doomed")
     tab.click("Delete")
@@ -183,7 +183,7 @@ def test_a_topic_is_deleted_after_its_name_was_typed(tab: Tab, api: httpx.Client
     assert api.get("/api/v1/topics/doomed").status_code == 404
 
 
-def test_a_topic_that_is_not_there_is_told(tab: Tab) -> None:
+def test_an_unknown_topic_is_reported(tab: Tab) -> None:
     tab.expect_trouble("status of 404")
     tab.open("#/topics/nowhere")
     expect(tab.page.get_by_role("alert")).to_contain_text("nowhere")

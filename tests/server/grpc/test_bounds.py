@@ -1,4 +1,4 @@
-"""What gRPC clients send that is wrong, too much, or never finished."""
+"""gRPC requests that are invalid, too large or never finished."""
 
 from __future__ import annotations
 
@@ -73,19 +73,19 @@ def refusal(channel: grpc.Channel, method: str, data: bytes) -> tuple[grpc.Statu
     return caught.value.code(), caught.value.details()
 
 
-def test_these_are_all_methods() -> None:
+def test_the_service_has_exactly_the_documented_methods() -> None:
     service = log_pb2.DESCRIPTOR.services_by_name["LogService"]
     assert {*METHODS, "ListTopics"} == {method.name for method in service.methods}
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_bytes_that_are_no_message_are_refused_in_words(channel: grpc.Channel, method: str) -> None:
+def test_undecodable_request_bytes_get_an_error_message(channel: grpc.Channel, method: str) -> None:
     code, words = refusal(channel, method, b"\xff" * 50)
     assert code is grpc.StatusCode.INVALID_ARGUMENT
     assert f"not a valid {method}Request" in words
 
 
-def test_unknown_acks_are_refused_and_nothing_is_written(channel: grpc.Channel, log: Any) -> None:
+def test_unknown_acks_are_rejected_and_nothing_is_written(channel: grpc.Channel, log: Any) -> None:
     request = log_pb2.ProduceRequest(topic="t", records=[log_pb2.Record(value=b"v")])
     code, words = refusal(channel, "Produce", request.SerializeToString() + b"\x20\x07")
     assert code is grpc.StatusCode.INVALID_ARGUMENT
@@ -102,7 +102,7 @@ def test_an_error_about_a_long_name_is_short(channel: grpc.Channel) -> None:
 
 
 @pytest.mark.parametrize("record", [EMPTY_RECORD, LONGER_THAN_NEED_BE])
-def test_too_many_records_are_refused_before_they_are_decoded(
+def test_too_many_records_are_rejected_before_they_are_decoded(
     channel: grpc.Channel, record: bytes
 ) -> None:
     request = log_pb2.ProduceRequest(topic="t").SerializeToString()
@@ -111,25 +111,25 @@ def test_too_many_records_are_refused_before_they_are_decoded(
     assert "grpc.request.max.records" in words
 
 
-def test_large_requests_of_other_methods_are_refused(channel: grpc.Channel) -> None:
+def test_large_requests_of_methods_other_than_produce_are_rejected(channel: grpc.Channel) -> None:
     request = log_pb2.CreateTopicRequest(name="x", config={str(n): "" for n in range(20_000)})
     code, words = refusal(channel, "CreateTopic", request.SerializeToString())
     assert code is grpc.StatusCode.INVALID_ARGUMENT
     assert "at most" in words
 
 
-def test_a_request_larger_than_the_limit_is_refused(channel: grpc.Channel) -> None:
+def test_a_request_over_the_size_limit_is_rejected(channel: grpc.Channel) -> None:
     code, _ = refusal(channel, "Produce", bytes(5 << 20))
     assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
-def test_clients_that_hang_up_leave_no_traceback(log: Any) -> None:
+def test_clients_that_disconnect_leave_no_traceback(log: Any) -> None:
     for _ in range(20):
         log.Consume(log_pb2.ConsumeRequest(topic="t", follow=True)).cancel()
     log.ListTopics(log_pb2.ListTopicsRequest())  # the fixture of the broker reads its log
 
 
-def test_records_and_headers_count_and_payload_does_not() -> None:
+def test_the_record_limit_counts_records_and_headers_but_not_payload() -> None:
     header = log_pb2.Header(key="k")
     value = b"\x1a\x00" * 2000  # looks like records
     record = log_pb2.Record(value=value, headers=[header, header])
@@ -140,7 +140,7 @@ def test_records_and_headers_count_and_payload_does_not() -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 2, 3])
-def test_a_message_that_ends_early_is_an_error_and_no_endless_loop(cut: int) -> None:
+def test_a_truncated_message_is_an_error_and_not_an_endless_loop(cut: int) -> None:
     record = log_pb2.Record(value=b"v", headers=[log_pb2.Header(key="k")])
     data = log_pb2.ProduceRequest(topic="t", records=[record] * 10).SerializeToString()
     with pytest.raises(DataError):

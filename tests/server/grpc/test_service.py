@@ -1,4 +1,4 @@
-"""The gRPC door over a real channel to a real broker."""
+"""The gRPC service over a real channel to a real broker."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def entries(log: Any, topic: str, partition: int = 0, offset: int = 0, **more: A
 
 
 @pytest.mark.parametrize("acks", [messages.ACKS_NONE, messages.ACKS_LEADER, messages.ACKS_ALL])
-def test_records_come_back_as_they_went_in(log: Any, acks: messages.Acks) -> None:
+def test_consumed_records_equal_produced_records(log: Any, acks: messages.Acks) -> None:
     topic = make(log, f"as-they-are-{acks}")
     sent = [
         record(b"v", b"k", color=b"red"),
@@ -100,7 +100,9 @@ def test_records_come_back_as_they_went_in(log: Any, acks: messages.Acks) -> Non
     assert abs(found[0].timestamp - time.time() * 1000) < 60_000
 
 
-def test_a_key_goes_where_kafka_clients_send_it(log: Any, broker: BrokerProcess) -> None:
+def test_a_key_maps_to_the_same_partition_as_in_kafka_clients(
+    log: Any, broker: BrokerProcess
+) -> None:
     topic = make(log, "routed", 5)
     keys = [b"key-%d" % number for number in range(50)]
     records = [record(key, key) for key in keys]
@@ -146,7 +148,7 @@ def test_kafka_clients_and_grpc_read_each_other(log: Any, broker: BrokerProcess)
     assert seen == values
 
 
-def test_following_gets_what_comes_later(log: Any) -> None:
+def test_a_following_stream_returns_later_records(log: Any) -> None:
     topic = make(log, "followed")
     stream = log.Consume(messages.ConsumeRequest(topic=topic, follow=True))
     found: list[bytes] = []
@@ -170,7 +172,7 @@ def test_following_gets_what_comes_later(log: Any) -> None:
     assert found == [b"0", b"1", b"2"]
 
 
-def test_aborted_transactions_are_left_out(log: Any, broker: BrokerProcess) -> None:
+def test_aborted_transactions_are_omitted(log: Any, broker: BrokerProcess) -> None:
     topic = make(log, "committed")
     producer = Producer({"bootstrap.servers": broker.address, "transactional.id": "grpc-test"})
     producer.init_transactions(PATIENCE_S)
@@ -187,7 +189,7 @@ def test_aborted_transactions_are_left_out(log: Any, broker: BrokerProcess) -> N
     assert [entry.value for entry in committed] == [b"kept"]
 
 
-def test_batches_are_about_as_large_as_asked_for(log: Any) -> None:
+def test_consume_messages_have_about_the_requested_size(log: Any) -> None:
     topic = make(log, "sizes")
     for _ in range(20):
         rows = [record(b"x" * 1000) for _ in range(10)]
@@ -202,7 +204,7 @@ def test_batches_are_about_as_large_as_asked_for(log: Any) -> None:
     assert again[0].offset == batches[2].next_offset
 
 
-def test_topics_are_made_described_and_deleted(log: Any) -> None:
+def test_topics_are_created_described_and_deleted(log: Any) -> None:
     make(log, "described", 3, **{"retention.ms": "86400000"})
     rows = [record(b"x", b"k%d" % number) for number in range(30)]
     log.Produce(messages.ProduceRequest(topic="described", records=rows, acks=messages.ACKS_ALL))
@@ -273,7 +275,7 @@ def _produce(topic: str, *values: bytes, **more: Any) -> tuple[str, Any]:
         (("FetchOffset", messages.FetchOffsetRequest(group="g", topic="no")), "NOT_FOUND", "no"),
     ],
 )
-def test_every_mistake_has_its_code(log: Any, call: tuple[str, Any], code: str, words: str) -> None:
+def test_every_error_has_its_code(log: Any, call: tuple[str, Any], code: str, words: str) -> None:
     try:
         make(log, "errors")
     except grpc.RpcError as error:
@@ -287,7 +289,7 @@ def test_every_mistake_has_its_code(log: Any, call: tuple[str, Any], code: str, 
     assert words in refused.value.details()
 
 
-def test_a_group_with_members_commits_by_itself(log: Any, broker: BrokerProcess) -> None:
+def test_only_members_commit_offsets_of_an_active_group(log: Any, broker: BrokerProcess) -> None:
     topic = make(log, "membered")
     consumer = Consumer({"bootstrap.servers": broker.address, "group.id": "membered"})
     consumer.subscribe([topic])
@@ -300,7 +302,7 @@ def test_a_group_with_members_commits_by_itself(log: Any, broker: BrokerProcess)
     assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
 
 
-def test_a_topic_is_not_deleted_where_that_is_disabled(tmp_path: Path) -> None:
+def test_a_topic_is_not_deleted_if_deletion_is_disabled(tmp_path: Path) -> None:
     settings = {"delete.topic.enable": "false"}
     strict = BrokerProcess(tmp_path / "data", settings, listeners=("--grpc-port", "0", "--no-http"))
     strict.start()
@@ -359,7 +361,7 @@ def resident_mb(broker: BrokerProcess) -> float:
     return int(status.partition("VmRSS:")[2].split()[0]) / 1024
 
 
-def test_a_reader_that_does_not_read_costs_little_and_loses_nothing(
+def test_a_stream_that_is_not_read_holds_little_memory_and_loses_no_record(
     log: Any, broker: BrokerProcess
 ) -> None:
     topic = make(log, "slow")
@@ -383,7 +385,7 @@ def test_a_reader_that_does_not_read_costs_little_and_loses_nothing(
         stream.cancel()
 
 
-def test_what_was_compressed_comes_in_messages_that_a_client_takes(
+def test_compressed_batches_are_split_into_messages_that_clients_accept(
     log: Any, broker: BrokerProcess
 ) -> None:
     topic = make(log, "compressed")
@@ -404,7 +406,7 @@ def test_what_was_compressed_comes_in_messages_that_a_client_takes(
     assert [entry.offset for entry in small.entries] == [0], "one is always sent"
 
 
-def test_a_port_that_is_taken_is_told(broker: BrokerProcess, tmp_path: Path) -> None:
+def test_a_port_in_use_is_reported(broker: BrokerProcess, tmp_path: Path) -> None:
     port = address_of(broker).rpartition(":")[2]
     command = [sys.executable, "-m", "strandlog", "serve", str(tmp_path / "d"), "--port", "0"]
     ended = subprocess.run(

@@ -1,4 +1,4 @@
-"""Health checks, reflection and streams of gRPC, and what clients can make of them."""
+"""gRPC health checks, reflection and streams, used correctly and excessively."""
 
 from __future__ import annotations
 
@@ -88,12 +88,12 @@ def test_health_is_serving_and_unknown_services_are_named(channel: grpc.Channel)
         "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
     ],
 )
-def test_garbage_and_long_names_are_refused(channel: grpc.Channel, path: str, data: bytes) -> None:
+def test_garbage_and_long_names_are_rejected(channel: grpc.Channel, path: str, data: bytes) -> None:
     call = channel.unary_stream(path)
     assert code_of(call, data) is grpc.StatusCode.INVALID_ARGUMENT
 
 
-def test_reflection_answers_one_request_after_the_other(channel: grpc.Channel) -> None:
+def test_reflection_handles_requests_one_after_the_other(channel: grpc.Channel) -> None:
     reflection: Any = reflection_pb2_grpc.ServerReflectionStub(channel)
     request = reflection_pb2.ServerReflectionRequest
     asked = [
@@ -108,7 +108,7 @@ def test_reflection_answers_one_request_after_the_other(channel: grpc.Channel) -
     assert unknown.error_response.error_code == grpc.StatusCode.NOT_FOUND.value[0]
 
 
-def test_streams_leave_room_for_calls_that_end(channel: grpc.Channel) -> None:
+def test_open_streams_leave_room_for_unary_calls(channel: grpc.Channel) -> None:
     log: Any = LogServiceStub(channel)  # type: ignore[no-untyped-call]
     log.CreateTopic(log_pb2.CreateTopicRequest(name="t"))
     health: Any = health_pb2_grpc.HealthStub(channel)
@@ -122,7 +122,7 @@ def test_streams_leave_room_for_calls_that_end(channel: grpc.Channel) -> None:
         each.cancel()
 
 
-def test_idle_connections_do_not_keep_a_client_out(broker: BrokerProcess) -> None:
+def test_idle_connections_do_not_block_a_new_client(broker: BrokerProcess) -> None:
     host, _, port = address_of(broker).rpartition(":")
     idle = [socket.create_connection((host, int(port))) for _ in range(CONNECTIONS)]
     for each in idle:
@@ -134,7 +134,7 @@ def test_idle_connections_do_not_keep_a_client_out(broker: BrokerProcess) -> Non
         each.close()
 
 
-def test_watchers_hear_that_the_server_stops(tmp_path: Path) -> None:
+def test_health_watches_report_that_the_server_stops(tmp_path: Path) -> None:
     broker = running_broker(tmp_path, {})
     with grpc.insecure_channel(address_of(broker)) as channel:
         health: Any = health_pb2_grpc.HealthStub(channel)

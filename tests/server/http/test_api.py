@@ -1,4 +1,4 @@
-"""The JSON API over real HTTP to a real broker: topics, groups, the broker, pipelines, mistakes."""
+"""The JSON API over HTTP to a real broker: topics, groups, the broker, pipelines, errors."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def send(api: httpx.Client, topic: str, *values: str, **more: Any) -> Any:
 # -- topics --------------------------------------------------------------------------------------
 
 
-def test_a_topic_is_made_described_changed_and_deleted(api: httpx.Client) -> None:
+def test_a_topic_is_created_described_altered_and_deleted(api: httpx.Client) -> None:
     made = ok(
         api.post("topics", json={"name": "t", "partitions": 2, "config": {"retention.ms": 60000}}),
         201,
@@ -107,7 +107,7 @@ def test_a_topic_is_made_described_changed_and_deleted(api: httpx.Client) -> Non
     problem(api.get("topics/t"), 404)
 
 
-def test_a_list_has_sizes_and_leaves_internal_topics_out(api: httpx.Client) -> None:
+def test_the_topic_list_has_sizes_and_omits_internal_topics(api: httpx.Client) -> None:
     make(api, "listed", partitions=2)
     send(api, "listed", "a", "b", "c", partition=1)
     ok(
@@ -126,7 +126,7 @@ def test_a_list_has_sizes_and_leaves_internal_topics_out(api: httpx.Client) -> N
     assert ok(api.get("topics/listed"))["groups"] == ["for-the-list"]
 
 
-def test_rates_come_with_the_second_look(api: httpx.Client) -> None:
+def test_rates_are_available_from_the_second_snapshot(api: httpx.Client) -> None:
     make(api, "rated")
     row: dict[str, Any] = {}
 
@@ -204,7 +204,7 @@ def test_rates_come_with_the_second_look(api: httpx.Client) -> None:
         ("PUT", "topics", {}, 405, "PUT"),
     ],
 )  # fmt: skip
-def test_every_mistake_has_its_status(
+def test_every_error_has_its_status(
     api: httpx.Client, method: str, path: str, body: Any, status: int, words: str
 ) -> None:
     there = api.post("topics", json={"name": "there"})
@@ -215,7 +215,7 @@ def test_every_mistake_has_its_status(
     assert words in problem(api.request(method, path, json=body), status)
 
 
-def test_deletion_that_is_disabled(tmp_path: Path) -> None:
+def test_deleting_topics_can_be_disabled(tmp_path: Path) -> None:
     settings = {"delete.topic.enable": "false"}
     with http_broker(tmp_path / "d", settings) as running, client_of(running) as client:
         ok(client.post("/api/v1/topics", json={"name": "kept"}), 201)
@@ -228,14 +228,14 @@ def test_deletion_that_is_disabled(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "kind", ["", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data"]
 )
-def test_a_form_of_another_page_changes_nothing(api: httpx.Client, kind: str) -> None:
+def test_a_form_on_another_site_cannot_change_anything(api: httpx.Client, kind: str) -> None:
     body = b'{"name": "forged"}'
     answer = api.post("topics", content=body, headers={"content-type": kind} if kind else {})
     assert "application/json" in problem(answer, 415)
     problem(api.get("topics/forged"), 404)
 
 
-def test_bodies_that_are_no_json(api: httpx.Client) -> None:
+def test_bodies_that_are_not_json_are_rejected(api: httpx.Client) -> None:
     headers = {"content-type": "application/json; charset=utf-8"}
     for body in (b"", b"{", b'{"name": "\xff"}', b'{"name": "\\ud800"}'):
         assert "the body" in problem(api.post("topics", content=body, headers=headers), 400)
@@ -244,7 +244,7 @@ def test_bodies_that_are_no_json(api: httpx.Client) -> None:
     problem(api.post("topics", content=b"[" * 100_000, headers=headers), 422)
 
 
-def test_a_body_that_is_too_large_is_refused_with_and_without_its_length(api: httpx.Client) -> None:
+def test_a_body_over_the_limit_is_rejected_with_and_without_a_length(api: httpx.Client) -> None:
     headers = {"content-type": "application/json"}
     large = b" " * (LIMITS.http_request_max_bytes + 1)
     problem(api.post("topics", content=large, headers=headers), 413)
@@ -257,7 +257,7 @@ def test_a_body_that_is_too_large_is_refused_with_and_without_its_length(api: ht
     ok(api.get("cluster"))
 
 
-def test_bodies_that_are_never_finished_do_not_fill_the_memory(
+def test_unfinished_uploads_do_not_fill_the_memory(
     api: httpx.Client, broker: RunningBroker
 ) -> None:
     size = LIMITS.http_request_max_bytes
@@ -279,7 +279,7 @@ def test_bodies_that_are_never_finished_do_not_fill_the_memory(
 # -- groups --------------------------------------------------------------------------------------
 
 
-def test_a_group_with_a_member_shows_who_reads_what(
+def test_a_group_with_a_member_lists_its_assigned_partitions(
     api: httpx.Client, broker: RunningBroker
 ) -> None:
     topic = make(api, "read", partitions=2)
@@ -319,7 +319,7 @@ def test_a_group_with_a_member_shows_who_reads_what(
     problem(api.get("groups/readers%2Fof%20it"), 404)
 
 
-def test_a_reset_is_shown_before_it_is_done(api: httpx.Client) -> None:
+def test_a_reset_shows_a_preview_first(api: httpx.Client) -> None:
     topic = make(api, "moved", partitions=2)
     records = [{"value": str(n), "timestamp_ms": 1_000_000 + n} for n in range(10)]
     ok(api.post(f"topics/{topic}/records", json={"records": records, "partition": 0}))
@@ -353,7 +353,9 @@ def test_a_reset_is_shown_before_it_is_done(api: httpx.Client) -> None:
 # -- the broker ----------------------------------------------------------------------------------
 
 
-def test_the_cluster_at_a_glance(api: httpx.Client, broker: RunningBroker) -> None:
+def test_the_cluster_summary_has_address_folder_readiness_and_disk_space(
+    api: httpx.Client, broker: RunningBroker
+) -> None:
     shown = ok(api.get("cluster"))
     assert shown["kafka_address"] == broker.address
     assert shown["data"] == str(broker.data)
@@ -362,7 +364,7 @@ def test_the_cluster_at_a_glance(api: httpx.Client, broker: RunningBroker) -> No
     assert abs(shown["now_ms"] - time.time() * 1000) < 60_000
 
 
-def test_the_broker_tells_what_it_counts(api: httpx.Client, log: RemoteLog) -> None:
+def test_the_broker_status_has_all_counters(api: httpx.Client, log: RemoteLog) -> None:
     assert log.topics() is not None
     shown = ok(api.get("broker"))
     assert shown["counters"]["connections_accepted"] >= 1
@@ -394,7 +396,7 @@ def test_settings_name_the_option_that_set_them(tmp_path: Path) -> None:
 # -- pipelines -----------------------------------------------------------------------------------
 
 
-def test_a_pipeline_reports_in(api: httpx.Client) -> None:
+def test_a_reported_pipeline_is_listed(api: httpx.Client) -> None:
     for batch in range(3):
         query = {"name": "delays", "batch_id": batch, "rows_per_second": 10.5 * batch, "lag": 7}
         body = {"queries": [query], "ui_url": "http://127.0.0.1:4040"}
@@ -434,7 +436,7 @@ def test_reports_are_bounded_and_forgotten() -> None:
     assert [each.name for each in pipelines.all()] == ["new"]
 
 
-def test_a_pipeline_that_was_killed_does_not_run_for_ever() -> None:
+def test_a_killed_pipeline_is_shown_as_silent() -> None:
     clock = FakeClock()
     pipelines = PipelineReports(clock)
     pipelines.report("killed", PipelineProgress())
@@ -477,7 +479,7 @@ def _references(part: Any) -> Iterator[str]:
             yield from _references(each)
 
 
-def test_answers_are_json_that_says_so(api: httpx.Client) -> None:
+def test_responses_have_the_content_type_json(api: httpx.Client) -> None:
     answer = api.get("topics")
     assert answer.headers["content-type"] == "application/json"
     assert json.loads(answer.content) == answer.json()

@@ -65,7 +65,7 @@ def health(opened: Opened) -> bytes:
     return connection.recv(1000)
 
 
-def test_idle_connections_make_room_for_a_client_that_asks(
+def test_an_idle_connection_is_closed_for_an_active_client(
     broker: RunningBroker, opened: Opened
 ) -> None:
     for _ in range(3 * MAX_CONNECTIONS):
@@ -74,7 +74,7 @@ def test_idle_connections_make_room_for_a_client_that_asks(
         ok(client.get("/api/v1/topics"))
 
 
-def test_health_answers_while_every_connection_is_busy(opened: Opened) -> None:
+def test_health_checks_succeed_while_every_connection_is_busy(opened: Opened) -> None:
     live = b"GET /api/v1/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
     for _ in range(MAX_CONNECTIONS):
         assert opened.connect(live).recv(15).startswith(b"HTTP/1.1 200")
@@ -83,7 +83,7 @@ def test_health_answers_while_every_connection_is_busy(opened: Opened) -> None:
     assert health(opened).startswith(b"HTTP/1.1 200")
 
 
-def test_headers_that_trickle_in_are_not_waited_for(opened: Opened) -> None:
+def test_headers_that_arrive_too_slowly_close_the_connection(opened: Opened) -> None:
     connection = opened.connect(b"GET /healthz HTTP/1.1\r\n")
     ended = time.monotonic() + 20
     with contextlib.suppress(ConnectionError):
@@ -93,7 +93,9 @@ def test_headers_that_trickle_in_are_not_waited_for(opened: Opened) -> None:
     assert time.monotonic() < ended, "the server closes the connection"
 
 
-def test_a_head_of_very_many_headers_is_refused_and_others_are_served(opened: Opened) -> None:
+def test_a_request_with_too_many_headers_is_rejected_and_other_clients_are_served(
+    opened: Opened,
+) -> None:
     headers = b"".join(b"X-%d: y\r\n" % number for number in range(10_000))
     head = b"GET / HTTP/1.1\r\nHost: localhost\r\n" + headers + b"\r\n"
     assert _status_or_reset(opened.connect(), head) in (b"HTTP/1.1 400", b"")
@@ -109,19 +111,19 @@ def _status_or_reset(connection: socket.socket, data: bytes) -> bytes:
         return b""
 
 
-def test_an_upload_that_stalls_is_ended(opened: Opened) -> None:
+def test_a_stalled_upload_is_aborted(opened: Opened) -> None:
     connection = opened.connect(upload(1000, b'{"name":'))
     assert connection.recv(1000).startswith(b"HTTP/1.1 408")
 
 
-def test_stalled_uploads_do_not_keep_others_out(broker: RunningBroker, opened: Opened) -> None:
+def test_stalled_uploads_do_not_block_other_clients(broker: RunningBroker, opened: Opened) -> None:
     for _ in range(MAX_CONNECTIONS - 1):
         opened.connect(upload(BIG_BODY))
     with client_of(broker) as client:
         ok(client.post("/api/v1/topics", json={"name": "made", "partitions": 1}), 201)
 
 
-def test_a_body_of_very_many_objects_is_refused(broker: RunningBroker) -> None:
+def test_a_body_with_too_many_json_objects_is_rejected(broker: RunningBroker) -> None:
     body = b'{"records":[' + b"{}," * 5000 + b"{}]}"
     headers = {"content-type": "application/json"}
     with client_of(broker) as client:
@@ -129,7 +131,7 @@ def test_a_body_of_very_many_objects_is_refused(broker: RunningBroker) -> None:
         assert "http.max.json.objects" in problem(answer, 413)
 
 
-def test_a_deep_body_is_refused_without_an_error_of_ours(broker: RunningBroker) -> None:
+def test_a_deeply_nested_body_is_rejected_without_a_server_error(broker: RunningBroker) -> None:
     body = b'{"records":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
     headers = {"content-type": "application/json"}
     with client_of(broker) as client:
@@ -143,7 +145,7 @@ def test_an_error_about_a_long_name_is_short(broker: RunningBroker) -> None:
     assert len(words) < 1000
 
 
-def test_a_large_answer_arrives_whole(broker: RunningBroker) -> None:
+def test_a_large_response_arrives_complete(broker: RunningBroker) -> None:
     with client_of(broker) as client:
         found = client.get("/api/v1/openapi.json")
         assert len(found.content) == int(found.headers["content-length"])

@@ -1,4 +1,4 @@
-"""The files of the console, as a browser gets them; what it makes of them is in tests/browser."""
+"""The files of the console as the server sends them; tests/browser tests the pages."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
         yield opened
 
 
-def test_the_page_is_html_and_may_do_little(client: httpx.Client) -> None:
+def test_the_page_is_html_with_a_strict_content_security_policy(client: httpx.Client) -> None:
     answer = client.get("/")
     assert answer.status_code == 200
     assert answer.headers["content-type"] == "text/html; charset=utf-8"
@@ -40,14 +40,14 @@ def test_the_page_is_html_and_may_do_little(client: httpx.Client) -> None:
     assert "<script src=" in answer.text
 
 
-def test_the_page_runs_nothing_that_stands_in_it(client: httpx.Client) -> None:
+def test_the_page_has_no_inline_scripts(client: httpx.Client) -> None:
     page = client.get("/").text
     assert not re.search(r"<script(?![^>]*\bsrc=)", page), "the policy forbids scripts in the page"
     assert not re.search(r"\son\w+=|\sstyle=", page)
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_every_file_is_served_as_it_is(client: httpx.Client, name: str) -> None:
+def test_every_file_is_served_unchanged(client: httpx.Client, name: str) -> None:
     answer = client.get(f"/console/{name}")
     assert answer.status_code == 200
     assert answer.content == (STATIC / name).read_bytes()
@@ -60,7 +60,7 @@ def test_every_file_is_served_as_it_is(client: httpx.Client, name: str) -> None:
     assert plain.content == answer.content
 
 
-def test_every_file_that_a_file_names_is_there() -> None:
+def test_every_referenced_file_exists() -> None:
     missing = []
     for name in FILES:
         text = (STATIC / name).read_text()
@@ -84,7 +84,7 @@ def test_every_file_is_used() -> None:
     assert not unused
 
 
-def test_files_are_small_and_say_what_they_are() -> None:
+def test_files_are_small_and_have_a_content_type() -> None:
     for name in FILES:
         text = (STATIC / name).read_text()
         assert len(text.splitlines()) <= MAX_FILE_LINES, name
@@ -95,7 +95,7 @@ def test_files_are_small_and_say_what_they_are() -> None:
         assert "//cdn" not in text and not re.search(r"https?://(?!www\.w3\.org)[a-z]", text), name
 
 
-def test_plotly_comes_out_of_its_package(client: httpx.Client) -> None:
+def test_plotly_is_served_from_its_package(client: httpx.Client) -> None:
     spec = find_spec("plotly")
     assert spec is not None and spec.origin is not None
     source = Path(spec.origin).parent / "package_data" / "plotly.min.js"
@@ -106,10 +106,10 @@ def test_plotly_comes_out_of_its_package(client: httpx.Client) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "nothing.js", "../door.py", "%2e%2e/door.py", "views"])
-def test_what_is_no_file_is_not_found(client: httpx.Client, name: str) -> None:
+def test_an_unknown_file_is_not_found(client: httpx.Client, name: str) -> None:
     answer = client.get(f"/console/{name}")
     problem(answer, 404)
 
 
-def test_the_page_can_only_be_read(client: httpx.Client) -> None:
+def test_the_console_page_rejects_post(client: httpx.Client) -> None:
     problem(client.post("/", json={}), 405)

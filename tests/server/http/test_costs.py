@@ -1,4 +1,4 @@
-"""HTTP requests that are cheap to send: what parsing, showing and sending may cost the broker."""
+"""Limits on the work and memory that a small HTTP request can cause."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def record(offset: int, value: bytes) -> Record:
 # -- values in JSON --------------------------------------------------------------------------------
 
 
-def test_a_search_by_path_names_the_values_that_it_did_not_look_into(api: httpx.Client) -> None:
+def test_a_search_by_path_reports_values_that_it_did_not_search(api: httpx.Client) -> None:
     ok(api.post("topics", json={"name": "wide"}), 201)
     records = [{"value": MANY_ITEMS.decode()}, {"value": '{"a": 1}'}]
     ok(api.post("topics/wide/records", json={"records": records}))
@@ -94,11 +94,11 @@ def test_json_is_shown_as_json_up_to_a_size_and_then_as_text() -> None:
 
 
 @pytest.mark.parametrize("data", [b'["\xff"]', b"[1,]", b"[" * 100_000, b"[1] 2", b""])
-def test_what_is_no_json_is_not_shown_as_such(data: bytes) -> None:
+def test_a_value_that_is_not_json_is_not_shown_as_json(data: bytes) -> None:
     assert not is_json(data)
 
 
-def test_a_page_that_is_full_cuts_the_records_after() -> None:
+def test_a_full_page_truncates_later_values() -> None:
     records = [record(offset, b"\0" * 1000) for offset in range(5)]
     found = json_records(records, "text", 1000, total_bytes=10_000)
     sizes = [len(bytes(each.value.data)) for each in found if each.value is not None]
@@ -107,7 +107,7 @@ def test_a_page_that_is_full_cuts_the_records_after() -> None:
     assert [each.value.is_truncated for each in found if each.value is not None][-1]
 
 
-def test_a_look_ends_with_the_record_at_which_its_bytes_run_out() -> None:
+def test_a_scan_stops_at_the_record_that_exceeds_its_byte_limit() -> None:
     data = build_batch(0, [b"v" * 1000] * 100)
     answer = FetchPartitionData("t", 0, None, 100, 0, memoryview(data))
     bounds = ScanLimits(100, 1000, 2500, stopwatch() + 60, 1 << 20)
@@ -118,7 +118,7 @@ def test_a_look_ends_with_the_record_at_which_its_bytes_run_out() -> None:
 # -- bodies and answers ----------------------------------------------------------------------------
 
 
-def test_a_large_body_without_records_is_refused(api: httpx.Client) -> None:
+def test_a_large_body_without_records_is_rejected(api: httpx.Client) -> None:
     config = {str(number): 1 for number in range(HTTP_SMALL_BODY_BYTES // 5)}
     body = json.dumps({"name": "x", "config": config}).encode()
     json_type = {"content-type": "application/json"}
@@ -128,7 +128,7 @@ def test_a_large_body_without_records_is_refused(api: httpx.Client) -> None:
     ok(api.get("topics"))
 
 
-def test_an_answer_has_its_room_before_it_is_made() -> None:
+def test_a_response_reserves_its_memory_before_it_is_built() -> None:
     async def run() -> None:
         bodies = BodyLimit(
             broker_settings({"http.queued.max.response.bytes": 4 * LARGE_ANSWER_BYTES})
@@ -145,7 +145,7 @@ def test_an_answer_has_its_room_before_it_is_made() -> None:
     asyncio.run(run())
 
 
-def test_an_answer_gives_its_room_back_when_it_is_sent() -> None:
+def test_a_sent_response_releases_its_memory() -> None:
     async def run() -> None:
         bodies = BodyLimit(broker_settings({}))
         answer = bodies.answer(await bodies.room(), b"x" * 200_000, 200, "text/plain")
@@ -165,7 +165,7 @@ def test_an_answer_gives_its_room_back_when_it_is_sent() -> None:
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "identity"])
-def test_files_of_the_console_arrive_whole(broker: RunningBroker, encoding: str) -> None:
+def test_console_files_arrive_complete(broker: RunningBroker, encoding: str) -> None:
     with client_of(broker) as client:
         answer = client.get("/console/plotly.min.js", headers={"accept-encoding": encoding})
     assert answer.status_code == 200
@@ -173,7 +173,7 @@ def test_files_of_the_console_arrive_whole(broker: RunningBroker, encoding: str)
     assert len(answer.text) > 1_000_000
 
 
-def test_a_client_that_does_not_read_a_file_costs_the_broker_a_piece_of_it(
+def test_a_client_that_does_not_read_a_file_holds_one_chunk_in_memory(
     tmp_path: Path,
 ) -> None:
     with http_process(tmp_path / "data") as broker:

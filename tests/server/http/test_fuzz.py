@@ -1,4 +1,4 @@
-"""Any input to the JSON API: what the OpenAPI document allows, and what it does not.
+"""Fuzz tests of the JSON API, with input that the OpenAPI document allows and that it forbids.
 
 schemathesis makes requests out of the document and holds the answers against it: no 500, only
 statuses, types and documents that it tells of.
@@ -52,7 +52,7 @@ def _prepared(running: RunningBroker, folder: Path) -> Path:
     return file
 
 
-def test_no_input_makes_the_broker_stumble(tmp_path: Path) -> None:
+def test_no_input_causes_a_server_error(tmp_path: Path) -> None:
     settings = {"max.partitions.per.topic": "4", "log.segment.bytes": "1MiB"}
     with http_broker(tmp_path / "data", settings) as running:
         command = [

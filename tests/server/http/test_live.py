@@ -1,4 +1,4 @@
-"""Server-sent events from a real broker: rates, lag, tails, slow readers, the end."""
+"""Server-sent events from a real broker: rates, lag, tails, slow readers, shutdown."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def send(client: httpx.Client, topic: str, *values: str, **more: Any) -> None:
     ok(client.post(f"/api/v1/topics/{topic}/records", json=body))
 
 
-def test_rates_tell_what_goes_through(client: httpx.Client, broker: RunningBroker) -> None:
+def test_rates_show_the_throughput(client: httpx.Client, broker: RunningBroker) -> None:
     topic = make(client, "rated")
     with client_of(broker) as other, events(client, interval_ms=200, lag=False) as found:
         deadline = time.monotonic() + PATIENCE_S
@@ -103,7 +103,7 @@ def test_rates_tell_what_goes_through(client: httpx.Client, broker: RunningBroke
         assert told["produced_records"] >= 20
 
 
-def test_lag_tells_how_far_groups_are_behind(client: httpx.Client, broker: RunningBroker) -> None:
+def test_lag_events_have_the_lag_of_each_group(client: httpx.Client, broker: RunningBroker) -> None:
     topic = make(client, "lagging")
     reset = {"to": "latest", "topic": topic, "is_dry_run": False}
     ok(client.post("/api/v1/groups/behind/reset", json=reset))
@@ -123,7 +123,7 @@ def test_lag_tells_how_far_groups_are_behind(client: httpx.Client, broker: Runni
                 break
 
 
-def test_a_tail_shows_records_as_they_come(client: httpx.Client, broker: RunningBroker) -> None:
+def test_a_tail_returns_records_as_they_arrive(client: httpx.Client, broker: RunningBroker) -> None:
     topic = make(client, "tailed", 2)
     send(client, topic, "before")
     query = {"topic": topic, "interval_ms": 100, "rates": False, "lag": False}
@@ -147,7 +147,9 @@ def test_a_tail_shows_records_as_they_come(client: httpx.Client, broker: Running
         assert next(found, None) is None, "the stream ends with it"
 
 
-def test_a_tail_of_much_skips_and_counts(client: httpx.Client, broker: RunningBroker) -> None:
+def test_a_tail_of_a_busy_topic_skips_records_and_counts_them(
+    client: httpx.Client, broker: RunningBroker
+) -> None:
     topic = make(client, "fast")
     query = {"topic": topic, "interval_ms": 1000, "rates": False, "lag": False, "limit": 10}
     with client_of(broker) as other, events(client, **query) as found:
@@ -164,9 +166,7 @@ def test_a_tail_of_much_skips_and_counts(client: httpx.Client, broker: RunningBr
         assert skipped >= 400
 
 
-def test_a_tail_through_a_filter_finds_what_is_rare(
-    client: httpx.Client, broker: RunningBroker
-) -> None:
+def test_a_filtered_tail_finds_rare_records(client: httpx.Client, broker: RunningBroker) -> None:
     topic = make(client, "sifted")
     query = {"topic": topic, "interval_ms": 100, "rates": False, "lag": False, "limit": 5}
     with (
@@ -180,9 +180,7 @@ def test_a_tail_through_a_filter_finds_what_is_rare(
         assert record["value"]["kind"] == "text" and record["value"]["data"] == '{"n": 7}'
 
 
-def test_a_tail_through_a_filter_stays_at_the_end(
-    client: httpx.Client, broker: RunningBroker
-) -> None:
+def test_a_filtered_tail_keeps_up_with_the_end(client: httpx.Client, broker: RunningBroker) -> None:
     topic = make(client, "sifted-much")
     query = {"topic": topic, "interval_ms": 1000, "rates": False, "lag": False, "value": "needle"}
     with client_of(broker) as other, events(client, **query) as found:
@@ -210,13 +208,13 @@ def test_a_tail_through_a_filter_stays_at_the_end(
         ({"unknown": 1}, 400, "unknown"),
     ],
 )
-def test_mistakes_are_told_before_the_stream(
+def test_invalid_parameters_are_rejected_before_the_stream_starts(
     client: httpx.Client, query: dict[str, Any], status: int, words: str
 ) -> None:
     assert words in problem(client.get(LIVE, params=query), status)
 
 
-def test_only_so_many_streams(broker: RunningBroker) -> None:
+def test_live_streams_over_the_limit_get_a_503(broker: RunningBroker) -> None:
     host, _, port = http_address(broker).removeprefix("http://").rpartition(":")
     open_ones = [socket.create_connection((host, int(port))) for _ in range(LIVE_STREAMS)]
     for each in open_ones:
@@ -242,7 +240,7 @@ def resident_mb(broker: BrokerProcess) -> float:
     return int(status.partition("VmRSS:")[2].split()[0]) / 1024
 
 
-def test_clients_that_do_not_read_cost_little_and_are_hung_up_on(tmp_path: Path) -> None:
+def test_clients_that_do_not_read_hold_little_memory_and_are_disconnected(tmp_path: Path) -> None:
     with http_process(tmp_path / "data") as broker, client_of(broker) as client:
         check_clients_that_do_not_read(broker, client)
 

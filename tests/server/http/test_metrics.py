@@ -1,4 +1,4 @@
-"""/metrics as strict parsers read it, what dashboards and alerts ask for, health, the guards."""
+"""/metrics in strict parsers, the metrics of dashboards and alerts, health, request checks."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def samples(client: httpx.Client) -> dict[str, list[tuple[dict[str, str], float]
     return found
 
 
-def test_every_row_of_both_tables_is_told(client: httpx.Client) -> None:
+def test_every_declared_metric_is_exported(client: httpx.Client) -> None:
     found = samples(client)
     for row in table():
         suffix = "_count" if row.kind == "histogram" else ""
@@ -107,7 +107,7 @@ def test_figures_are_those_of_the_broker(client: httpx.Client) -> None:
     assert produced[0] >= 1
 
 
-def test_a_strict_parser_of_openmetrics_takes_it(client: httpx.Client) -> None:
+def test_a_strict_openmetrics_parser_accepts_the_metrics(client: httpx.Client) -> None:
     answer = client.get("/metrics", headers={"accept": OPEN_METRICS})
     assert answer.headers["content-type"].startswith("application/openmetrics-text")
     families = list(openmetrics.text_string_to_metric_families(answer.text))  # type: ignore[no-untyped-call]
@@ -133,7 +133,9 @@ def _alerts() -> list[str]:
 
 
 @pytest.mark.parametrize("expressions", [_dashboard(), _alerts()], ids=["dashboard", "alerts"])
-def test_what_is_asked_for_is_there(client: httpx.Client, expressions: list[str]) -> None:
+def test_dashboards_and_alerts_use_only_exported_metrics(
+    client: httpx.Client, expressions: list[str]
+) -> None:
     asked = _words_of(expressions)
     assert len(asked) > 8
     assert not asked - samples(client).keys()
@@ -142,7 +144,7 @@ def test_what_is_asked_for_is_there(client: httpx.Client, expressions: list[str]
             assert each.count(opening) == each.count(closing), each
 
 
-def test_a_scrape_of_thousand_partitions_does_not_hold_up_the_loop(tmp_path: Path) -> None:
+def test_a_scrape_of_a_thousand_partitions_does_not_block_the_event_loop(tmp_path: Path) -> None:
     with http_broker(tmp_path / "data") as running, client_of(running) as client:
         admin = AdminClient({"bootstrap.servers": running.address})
         for future in admin.create_topics([NewTopic("wide", 1000, 1)]).values():
@@ -165,7 +167,7 @@ def _late(found: dict[str, list[tuple[dict[str, str], float]]], seconds: float) 
 # -- health --------------------------------------------------------------------------------------
 
 
-def test_a_broker_that_works_is_alive_and_ready(client: httpx.Client) -> None:
+def test_a_healthy_broker_is_alive_and_ready(client: httpx.Client) -> None:
     assert ok(client.get("/healthz")) == {"status": "ok"}
     assert ok(client.get("/readyz")) == {"is_ready": True, "reasons": []}
 
@@ -200,17 +202,19 @@ def test_a_broker_with_a_full_disk_is_alive_and_not_ready(tmp_path: Path) -> Non
         ("", (), False),
     ],
 )
-def test_hosts(header: str, hosts: tuple[str, ...], is_known: bool) -> None:
+def test_only_known_host_names_are_accepted(
+    header: str, hosts: tuple[str, ...], is_known: bool
+) -> None:
     assert is_known_host(header, hosts) is is_known
 
 
-def test_a_page_whose_name_was_made_to_point_here_is_refused(client: httpx.Client) -> None:
+def test_a_request_by_dns_rebinding_is_rejected(client: httpx.Client) -> None:
     for path in ("/healthz", "/metrics", "/nothing"):
         told = problem(client.get(path, headers={"host": "evil.example"}), 421)
         assert "evil.example" in told and "http.hosts" in told
 
 
-def test_a_path_that_leads_nowhere(client: httpx.Client) -> None:
+def test_unknown_paths_and_methods_are_errors(client: httpx.Client) -> None:
     assert "/nothing" in problem(client.get("/nothing"), 404)
     problem(client.get("/metrics/"), 404)
     answer = client.delete("/metrics")
@@ -218,7 +222,7 @@ def test_a_path_that_leads_nowhere(client: httpx.Client) -> None:
     assert "GET" in answer.headers["allow"]
 
 
-def test_answers_are_neither_kept_nor_framed(client: httpx.Client) -> None:
+def test_responses_are_neither_cached_nor_framed(client: httpx.Client) -> None:
     headers = client.get("/healthz").headers
     assert headers["cache-control"] == "no-store"
     assert headers["x-content-type-options"] == "nosniff"
@@ -230,7 +234,7 @@ def test_answers_are_neither_kept_nor_framed(client: httpx.Client) -> None:
 # -- starting and stopping -----------------------------------------------------------------------
 
 
-def test_a_port_that_is_taken_is_told(broker: RunningBroker, tmp_path: Path) -> None:
+def test_a_port_in_use_is_reported(broker: RunningBroker, tmp_path: Path) -> None:
     port = http_address(broker).rpartition(":")[2]
     command = [sys.executable, "-m", "strandlog", "serve", str(tmp_path / "d"), "--port", "0"]
     ended = subprocess.run(
@@ -242,12 +246,12 @@ def test_a_port_that_is_taken_is_told(broker: RunningBroker, tmp_path: Path) -> 
     assert "Traceback" not in ended.stderr
 
 
-def test_who_comes_before_the_framework_is_loaded_is_answered(tmp_path: Path) -> None:
+def test_a_request_before_the_framework_is_loaded_gets_a_response(tmp_path: Path) -> None:
     with http_broker(tmp_path / "data") as running, client_of(running) as client:
         ok(client.get("/healthz"))
 
 
-def test_a_client_that_sends_half_a_request_does_not_hold_up_the_end(tmp_path: Path) -> None:
+def test_a_half_sent_request_does_not_delay_shutdown(tmp_path: Path) -> None:
     with http_broker(tmp_path / "data") as running:
         with client_of(running) as asking:
             assert asking.get("/healthz").status_code == 200  # the web framework is loaded
@@ -260,7 +264,7 @@ def test_a_client_that_sends_half_a_request_does_not_hold_up_the_end(tmp_path: P
     half.close()
 
 
-def test_scrapes_at_the_same_time_are_all_answered(client: httpx.Client) -> None:
+def test_concurrent_scrapes_all_get_responses(client: httpx.Client) -> None:
     codes: list[int] = []
     threads = [
         threading.Thread(target=lambda: codes.append(client.get("/metrics").status_code))

@@ -1,4 +1,4 @@
-"""Records through the JSON API: in, out, page by page, through filters, within bounds."""
+"""Producing, reading, paging and filtering records through the JSON API, with its limits."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def values(found: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("acks", ["none", "leader", "all"])
-def test_records_come_back_as_they_went_in(api: httpx.Client, acks: str) -> None:
+def test_consumed_records_equal_produced_records(api: httpx.Client, acks: str) -> None:
     topic = make(api, f"forms-{acks}")
     raw = bytes(range(256))
     sent: list[dict[str, Any]] = [
@@ -89,7 +89,7 @@ def test_records_come_back_as_they_went_in(api: httpx.Client, acks: str) -> None
     assert by_offset[4]["value"]["data"] == ""
 
 
-def test_keys_decide_where_records_go(api: httpx.Client, broker: RunningBroker) -> None:
+def test_keys_determine_the_partition(api: httpx.Client, broker: RunningBroker) -> None:
     topic = make(api, "routed", 5)
     keys = [f"key-{number}" for number in range(30)]
     places = send(api, topic, [{"key": key, "value": key} for key in keys])
@@ -106,7 +106,7 @@ def test_keys_decide_where_records_go(api: httpx.Client, broker: RunningBroker) 
     assert {key: place["partition"] for key, place in zip(keys, places, strict=True)} == chosen
 
 
-def test_pages_go_on_where_the_last_one_ended(api: httpx.Client) -> None:
+def test_a_cursor_continues_where_the_last_page_ended(api: httpx.Client) -> None:
     topic = make(api, "paged", 3)
     for partition in range(3):
         records = [{"value": f"{partition}-{n}"} for n in range(40)]
@@ -184,7 +184,9 @@ def test_filters(api: httpx.Client) -> None:
     assert offsets(value="nothing like it") == []
 
 
-def test_work_is_bounded_and_goes_on(api: httpx.Client, broker: RunningBroker) -> None:
+def test_the_work_per_page_is_bounded_and_the_cursor_continues(
+    api: httpx.Client, broker: RunningBroker
+) -> None:
     topic = make(api, "large")
     producer = Producer({"bootstrap.servers": broker.address, "compression.type": "zstd"})
     for number in range(20_000):
@@ -205,9 +207,7 @@ def test_work_is_bounded_and_goes_on(api: httpx.Client, broker: RunningBroker) -
     assert hurried["scanned_records"] < 20_000 and not hurried["is_at_end"]
 
 
-def test_committed_readers_do_not_see_what_was_aborted(
-    api: httpx.Client, broker: RunningBroker
-) -> None:
+def test_read_committed_omits_aborted_records(api: httpx.Client, broker: RunningBroker) -> None:
     topic = make(api, "committed")
     producer = Producer({"bootstrap.servers": broker.address, "transactional.id": "http-test"})
     producer.init_transactions(PATIENCE_S)
@@ -229,7 +229,7 @@ def test_committed_readers_do_not_see_what_was_aborted(
     assert values(page(api, topic, committed=True, cursor=committed["cursor"])) == ["open"]
 
 
-def test_long_values_are_cut_and_say_so(api: httpx.Client) -> None:
+def test_long_values_are_truncated_and_flagged(api: httpx.Client) -> None:
     topic = make(api, "long")
     send(api, topic, [{"value": "€" * 1000}, {"value_json": {"a": "x" * 500}}])
     found = page(api, topic, max_value_bytes=100)["records"]
@@ -243,7 +243,7 @@ def test_long_values_are_cut_and_say_so(api: httpx.Client) -> None:
     assert page(api, topic, max_value_bytes=3000)["records"][0]["value"]["is_truncated"] is False
 
 
-def test_a_cursor_from_before_retention_goes_on_with_what_is_there(
+def test_a_cursor_below_the_log_start_continues_at_the_log_start(
     api: httpx.Client, broker: RunningBroker
 ) -> None:
     topic = make(api, "again")
@@ -257,7 +257,7 @@ def test_a_cursor_from_before_retention_goes_on_with_what_is_there(
 
 
 @pytest.mark.parametrize("place", ["value", "length"])
-def test_damage_is_told_and_passed_over(tmp_path: Path, place: str) -> None:
+def test_damage_is_reported_and_skipped(tmp_path: Path, place: str) -> None:
     data = tmp_path / "data"
     with http_broker(data) as running:
         with client_of(running) as client:
@@ -316,11 +316,11 @@ def test_how_bytes_are_shown(data: bytes, form: PayloadFormat, kind: str, told: 
         ("['a.b'][\"c d\"]", ["a.b", "c d"]),
     ],
 )
-def test_paths(path: str, steps: list[str | int]) -> None:
+def test_paths_are_parsed_into_steps(path: str, steps: list[str | int]) -> None:
     assert parse_path(path) == steps
 
 
-def test_places_in_documents() -> None:
+def test_paths_select_values_in_documents() -> None:
     document = {"a": [{"b": None}], "0": "zero"}
     assert at_path(document, ["a", 0, "b"]) == (True, None)
     assert at_path(document, [0]) == (True, "zero")
@@ -328,7 +328,7 @@ def test_places_in_documents() -> None:
     assert at_path(document, ["a", "b"]) == (False, None)
 
 
-def test_a_record_without_value_passes_no_filter_on_it() -> None:
+def test_a_record_without_a_value_matches_no_value_filter() -> None:
     empty = Record("t", 0, 0, 0, None, None)
     for wanted in (RecordFilter(value="x"), RecordFilter(key="x"), RecordFilter(path="$")):
         test = wanted.test()

@@ -1,4 +1,4 @@
-"""Questions at the edge, and the answers that Apache Kafka gives to them.
+"""Requests at the edge of the protocol, with the responses of Apache Kafka.
 
 The same tests ask Apache Kafka itself in tests/clients/test_answers_of_kafka.py. So they use a
 `wire` only, wait for what a cluster does a moment later, and take names that no other test has.
@@ -83,7 +83,7 @@ def coordinator_is_there(wire: Wire, key: str) -> None:
 # -- producers -----------------------------------------------------------------------------------
 
 
-def test_a_zombie_does_not_get_the_identity_of_its_successor(wire: Wire) -> None:
+def test_a_fenced_producer_does_not_get_the_epoch_of_its_successor(wire: Wire) -> None:
     transactional_id = name("zombie")
     coordinator_is_there(wire, transactional_id)
     code, producer_id, epoch = initialised(wire, transactional_id)
@@ -137,7 +137,7 @@ def test_a_message_in_an_old_format_is_not_retried(wire: Wire, magic: int) -> No
 
 
 @pytest.mark.parametrize("place", [0, 1])
-def test_a_record_that_is_too_old_does_not_hide_in_a_batch(wire: Wire, place: int) -> None:
+def test_a_record_that_is_too_old_is_rejected_inside_a_batch(wire: Wire, place: int) -> None:
     topic = name("ages")
     create_topic(wire, topic, message_timestamp_before_max_ms="3600000")
     times = [NOW_MS, NOW_MS]
@@ -151,7 +151,7 @@ def test_a_record_that_is_too_old_does_not_hide_in_a_batch(wire: Wire, place: in
 
 
 @pytest.mark.parametrize("illegal", ["a b", "..", "x" * 250])
-def test_an_invalid_topic_name_is_answered_at_once(wire: Wire, illegal: str) -> None:
+def test_an_invalid_topic_name_gets_an_immediate_error(wire: Wire, illegal: str) -> None:
     for version in (4, 8, 12):
         wanted = [{"name": illegal}]
         answer = wire.ask(3, version, topics=wanted, allow_auto_topic_creation=False)

@@ -1,4 +1,4 @@
-"""One client must not stop the others: counts, repetitions, bytes that are held, and the end."""
+"""One client must not block others: limits on counts, repetitions and memory; shutdown."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def test_over_the_limit_only_the_frame_nearest_to_its_end_is_read() -> None:
     _in_loop(act)
 
 
-def test_over_the_limit_a_peer_that_does_not_move_is_closed_and_one_that_does_is_not() -> None:
+def test_over_the_memory_limit_stalled_clients_are_closed_and_active_ones_are_not() -> None:
     async def act() -> None:
         budget = ByteBudget("replies", 100, 1000, 50, SystemClock())
         stuck, slow = Peer(budget), Peer(budget)
@@ -205,7 +205,7 @@ def test_over_the_limit_a_peer_that_does_not_move_is_closed_and_one_that_does_is
     _in_loop(act)
 
 
-def test_the_hard_limit_holds_whatever_peers_do() -> None:
+def test_the_hard_memory_limit_always_holds() -> None:
     async def act() -> None:
         budget = ByteBudget("requests", 100, 200, 50, SystemClock())
         peers = [Peer(budget, missing=1) for _ in range(50)]
@@ -217,7 +217,7 @@ def test_the_hard_limit_holds_whatever_peers_do() -> None:
     _in_loop(act)
 
 
-def test_other_work_has_its_turn_between_slices() -> None:
+def test_other_requests_run_between_slices() -> None:
     async def act() -> None:
         turns = Turns()
         done: list[str] = []
@@ -237,7 +237,7 @@ def test_other_work_has_its_turn_between_slices() -> None:
     _in_loop(act)
 
 
-def test_hundreds_of_quick_connections_do_not_take_a_pass_of_the_loop_together(
+def test_hundreds_of_quick_connections_do_not_occupy_one_pass_of_the_event_loop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = [0.0]
@@ -293,7 +293,7 @@ def test_stopping_cancels_the_work_of_requests_and_lets_it_clean_up() -> None:
     _in_loop(act)
 
 
-def test_a_fetch_returns_no_more_than_there_is_room_for(tmp_path: Path) -> None:
+def test_a_fetch_returns_no_more_than_the_memory_budget_allows(tmp_path: Path) -> None:
     async def act() -> None:
         given = {"queued.max.response.bytes": 5000}
         options = ServerOptions(

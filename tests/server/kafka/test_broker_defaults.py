@@ -1,4 +1,4 @@
-"""Settings of the broker as the defaults of topics, seen through a real admin client."""
+"""Broker settings as defaults of topics, through a real admin client."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_topic_shows_where_each_value_comes_from(broker: RunningBroker) -> Non
     assert len(admin.list_topics("t", timeout=10).topics["t"].partitions) == 3
 
 
-def test_the_broker_shows_what_it_was_given(broker: RunningBroker) -> None:
+def test_describe_configs_shows_the_settings_given_at_startup(broker: RunningBroker) -> None:
     admin = AdminClient({"bootstrap.servers": broker.address})
     rows = _described(admin, ConfigResource.Type.BROKER, "0")
     shown = {name: (row.value, row.source) for name, row in rows.items()}

@@ -1,4 +1,4 @@
-"""DescribeConfigs, AlterConfigs and IncrementalAlterConfigs, as a broker answers them."""
+"""DescribeConfigs, AlterConfigs and IncrementalAlterConfigs over the wire."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_the_broker_lists_where_it_listens_and_keeps_its_data(
     assert all(row.read_only for row in found.values())
 
 
-def test_a_group_has_settings_and_no_group_without_a_name(wire: Wire) -> None:
+def test_groups_have_settings_and_need_a_name(wire: Wire) -> None:
     found = _describe(wire, GROUP, "any")
     assert found["consumer.session.timeout.ms"].value == "45000"
     assert all(row.read_only and row.config_source == DEFAULT for row in found.values())
@@ -297,7 +297,7 @@ def test_a_dynamic_broker_setting_takes_effect_and_outlives_a_restart(tmp_path: 
         broker.stop()
 
 
-def test_a_change_during_the_growth_of_a_topic_is_not_lost(
+def test_a_setting_changed_while_partitions_are_added_is_kept(
     wire: Wire, shared_broker: RunningBroker
 ) -> None:
     create_topic(wire, "growing")

@@ -1,4 +1,4 @@
-"""Requests whose records are decoded in a thread keep their place among the others."""
+"""Requests whose records are decoded in a thread keep their order."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.log_builders import batch
 from strandlog.record.codecs import Codec
 
 
-def test_a_request_behind_one_that_is_checked_in_a_thread_is_appended_behind_it(
+def test_requests_stay_in_order_behind_one_that_is_checked_in_a_thread(
     wire: Wire,
 ) -> None:
     create_topic(wire, "ordered", 1, **{"cleanup.policy": "compact"})

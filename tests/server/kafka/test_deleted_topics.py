@@ -1,4 +1,4 @@
-"""What is left of a deleted topic on the connections of its consumers."""
+"""A deleted topic leaves nothing behind on the connections of its consumers."""
 
 from __future__ import annotations
 

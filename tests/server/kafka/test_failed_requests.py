@@ -1,4 +1,4 @@
-"""A request that cannot be answered closes the connection, and no request behind it is executed."""
+"""A request that cannot be answered closes the connection; later requests are not executed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random requests of every API and version, whole and damaged, against a real broker.
+"""Random requests of every API and version, intact and corrupted, against a real broker.
 
 Whatever comes over a socket, the broker answers or hangs up: it never dies, and never meets a
 mistake of its own (it would log "internal error"). Answers to whole requests can be read by kio to
@@ -156,7 +156,7 @@ def _fire_whole(target: Target, api: KafkaApi) -> None:
     check()
 
 
-def test_every_request_by_the_book_is_answered(target: Target) -> None:
+def test_every_request_that_follows_the_openapi_document_gets_a_response(target: Target) -> None:
     for api in declared_apis():
         _fire_whole(target, api)
 
@@ -212,7 +212,7 @@ Requests = st.lists(
 )
 
 
-def test_requests_in_one_go_are_answered_one_by_one_in_their_order(target: Target) -> None:
+def test_pipelined_requests_get_responses_in_order(target: Target) -> None:
     @_examples(0.125)
     @given(Requests)
     def check(requests: list[tuple[int, int, Any]]) -> None:

@@ -1,4 +1,4 @@
-"""`connections.max.idle.ms`: which connections the broker closes, on a clock that a test moves."""
+"""`connections.max.idle.ms`: which connections the broker closes, with a fake clock."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ async def _check(server: Server, clients: list[Client], clock: FakeClock) -> Non
     assert batch[-10:] in found, "a connection with a request under way is not idle"
 
 
-def test_idle_connections_are_closed_and_waiting_ones_are_not(tmp_path: Path) -> None:
+def test_idle_connections_are_closed_but_long_polls_are_not(tmp_path: Path) -> None:
     warm_up()
     settings = BROKER_SETTINGS.parse({"connections.max.idle.ms": IDLE_MS})
 

@@ -1,4 +1,4 @@
-"""Large requests: read and answered in slices, with bounds on what a peer may put into them."""
+"""Large requests are decoded and answered in slices, and their size is limited."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_request_with_an_array_is_handled_in_slices(api: KafkaApi) -> None:
         assert returns.startswith("Work[None]"), f"{api.name} keeps the event loop from others"
 
 
-def test_a_produce_request_of_many_partitions_is_answered_in_their_order(wire: Wire) -> None:
+def test_a_produce_response_has_the_partitions_in_request_order(wire: Wire) -> None:
     create_topic(wire, "many", 300)
     batch = bytes(build_batch(1_700_000_000_000, [b"v"]))
     rows = [{"index": number, "records": batch} for number in reversed(range(310))]
@@ -156,7 +156,7 @@ def test_a_string_is_at_most_as_long_as_in_kafka() -> None:
     ],
     ids=["Produce", "CreateTopics", "CreatePartitions", "ElectLeaders", "IncrementalAlterConfigs"],
 )  # fmt: skip
-def test_an_error_about_a_long_name_is_answered_and_leaves_no_traceback(
+def test_an_error_about_a_long_name_is_returned_without_a_traceback(
     wire: Wire, api_key: int, version: int, values: dict[str, Any]
 ) -> None:
     body = request_encoder(api_key, version)(values)
@@ -165,7 +165,7 @@ def test_an_error_about_a_long_name_is_answered_and_leaves_no_traceback(
     assert len(wire.receive()) < 2 * len(LONG_NAME)
 
 
-def test_a_member_names_a_bounded_number_of_assignors(wire: Wire) -> None:
+def test_a_member_with_too_many_assignors_is_rejected(wire: Wire) -> None:
     def code(count: int) -> int:
         protocols = [{"name": f"p{number}", "metadata": b""} for number in range(count)]
         answer = wire.ask(11, 3, group_id="g", session_timeout=30_000, rebalance_timeout=1000,
@@ -215,7 +215,7 @@ def test_one_fetch_waits_per_connection(tmp_path: Path) -> None:
     _in_server(tmp_path, act)
 
 
-def test_a_fetch_is_answered_in_the_end_however_long_it_would_wait(
+def test_a_fetch_with_an_endless_wait_still_gets_a_response(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fetch, "FETCH_MAX_WAIT_MS", 50)

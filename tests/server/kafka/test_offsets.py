@@ -1,4 +1,4 @@
-"""OffsetCommit, OffsetFetch and OffsetDelete, as a broker answers them."""
+"""OffsetCommit, OffsetFetch and OffsetDelete over the wire."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_deleting_offsets_of_an_unknown_group_is_an_error(wire: Wire) -> None:
     assert _delete(wire, "no-such-group", ("nobodys", 0)) == (GROUP_NOT_FOUND, {})
 
 
-def test_ids_are_not_mixed_up(wire: Wire) -> None:
+def test_commits_by_topic_id_reach_their_topics(wire: Wire) -> None:
     ids: list[UUID] = [create_topic(wire, f"mixed-{number}") for number in range(5)]
     for number, topic_id in enumerate(ids):
         assert _commit(wire, "mixed", {"topic_id": topic_id}, number) == 0

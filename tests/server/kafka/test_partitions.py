@@ -27,7 +27,7 @@ def _fill(wire: Wire, topic: str, count: int = 5) -> int:
 
 
 @pytest.mark.parametrize("version", [2, 3, 4])
-def test_the_one_epoch_ends_where_the_log_ends(wire: Wire, version: int) -> None:
+def test_the_only_epoch_ends_at_the_end_of_the_log(wire: Wire, version: int) -> None:
     topic = f"epochs-{version}"
     create_topic(wire, topic)
     _fill(wire, topic)
@@ -166,7 +166,7 @@ def test_metadata_answers_each_topic_for_itself(wire: Wire) -> None:
     assert topics[6].topic_id is not None
 
 
-def test_a_topic_that_is_asked_for_many_times_is_answered_once(wire: Wire) -> None:
+def test_a_topic_requested_many_times_is_returned_once(wire: Wire) -> None:
     create_topic(wire, "echo", 4)
     wanted = [{"topic_id": None, "name": "echo"}] * 5_000
     assert len(wire.ask(3, 12, topics=wanted).topics) == 1
@@ -175,7 +175,7 @@ def test_a_topic_that_is_asked_for_many_times_is_answered_once(wire: Wire) -> No
 
 
 @pytest.mark.parametrize("version", [10, 11])
-def test_versions_between_names_and_ids_want_names(wire: Wire, version: int) -> None:
+def test_versions_before_topic_ids_require_names(wire: Wire, version: int) -> None:
     wanted = [{"topic_id": uuid4(), "name": None}, {"topic_id": None, "name": "fine"}]
     topics = wire.ask(3, version, topics=wanted, allow_auto_topic_creation=True).topics
     assert [int(topic.error_code) for topic in topics] == [INVALID_REQUEST, 0]
@@ -270,5 +270,5 @@ def test_records_are_deleted_up_to_an_existing_offset(wire: Wire, version: int) 
     assert delete(-1) == (0, 10)
 
 
-def test_ids_of_topics_are_those_of_their_creation(wire: Wire) -> None:
+def test_topic_ids_are_those_returned_at_creation(wire: Wire) -> None:
     assert create_topic(wire, "identified") == topic_id_of(wire, "identified")

@@ -160,7 +160,7 @@ def test_replies_come_in_the_order_of_the_requests_even_behind_a_long_poll(
     assert 0.6 < time.monotonic() - started < 5
 
 
-def test_a_long_poll_is_answered_as_soon_as_there_is_something(broker: RunningBroker) -> None:
+def test_a_long_poll_returns_as_soon_as_a_record_arrives(broker: RunningBroker) -> None:
     batch = bytes(build_batch(int(time.time() * 1000), [b"x"]))
     with _connect(broker) as reader, _connect(broker) as writer:
         _create_by_metadata(reader, b"t")
@@ -204,7 +204,7 @@ def test_a_damaged_batch_is_rejected_as_a_whole(broker: RunningBroker) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the memory of the broker from /proc")
-def test_a_consumer_that_stops_reading_costs_a_bounded_amount_of_memory(
+def test_a_consumer_that_stops_reading_holds_bounded_memory(
     broker_process: BrokerProcess,
 ) -> None:
     broker = broker_process
@@ -244,7 +244,7 @@ def test_a_consumer_that_stops_reading_costs_a_bounded_amount_of_memory(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the memory of the broker from /proc")
-def test_a_consumer_that_stops_reading_delays_no_one_and_loses_nothing(
+def test_a_consumer_that_stops_reading_delays_no_other_client_and_loses_no_record(
     broker_process: BrokerProcess,
 ) -> None:
     broker = broker_process

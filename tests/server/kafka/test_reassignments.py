@@ -1,4 +1,4 @@
-"""Requests of tools for many nodes to a single one: elections, moves, resources, coordinators."""
+"""Requests of cluster tools to a single broker: elections, reassignments, resources."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def test_there_are_no_users_and_none_can_be_added(wire: Wire) -> None:
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_a_replica_moves_only_to_the_folder_where_it_is(wire: Wire, version: int) -> None:
+def test_a_replica_can_move_only_to_its_current_folder(wire: Wire, version: int) -> None:
     name = f"placed-{version}"
     create_topic(wire, name)
     folder = wire.ask(35, 4, topics=None).results[0].log_dir

@@ -1,4 +1,4 @@
-"""CreateTopics, CreatePartitions and DeleteTopics, as a broker answers them."""
+"""CreateTopics, CreatePartitions and DeleteTopics over the wire."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_created_topic_is_returned_with_its_id_and_every_setting(wire: Wire) -
     assert configs["cleanup.policy"].config_source == 5
 
 
-def test_minus_one_takes_the_defaults_of_the_broker(wire: Wire) -> None:
+def test_minus_one_selects_the_defaults_of_the_broker(wire: Wire) -> None:
     [made] = _create(wire, _wanted("defaults"))
     assert (made.error_code, made.replication_factor) == (0, 1)
     [found] = wire.ask(3, 12, topics=[{"topic_id": None, "name": "defaults"}]).topics

@@ -105,7 +105,7 @@ def test_a_fetch_inside_a_batch_gets_the_whole_batch(wire: Wire) -> None:
         assert [b.header.base_offset for b in _batches(bytes(found.records or b""))] == bases
 
 
-def test_the_first_batch_comes_whole_however_small_the_limits(wire: Wire) -> None:
+def test_a_fetch_returns_the_first_batch_whole_despite_small_limits(wire: Wire) -> None:
     create_topic(wire, "whole")
     large = bytes(build_batch(_now_ms(), [b"x" * 100_000]))
     for _ in range(2):
@@ -116,7 +116,7 @@ def test_the_first_batch_comes_whole_however_small_the_limits(wire: Wire) -> Non
         assert len(found.records) == len(large)
 
 
-def test_a_time_finds_the_record_itself_and_not_its_batch(wire: Wire) -> None:
+def test_a_time_lookup_finds_the_record_and_not_just_its_batch(wire: Wire) -> None:
     create_topic(wire, "exact")
     base = _now_ms() - 10_000
     stamps = [base, base + 10, base + 10, base + 30]
@@ -150,7 +150,7 @@ def test_a_damaged_batch_is_a_retriable_error_whatever_its_header_says(wire: Wir
     assert produce(wire, "damaged", bytes(batch)).error_code == CORRUPT_MESSAGE
 
 
-def test_a_record_without_a_key_is_named_to_the_producer_of_a_compacted_topic(wire: Wire) -> None:
+def test_the_error_for_a_compacted_topic_names_the_record_without_a_key(wire: Wire) -> None:
     create_topic(wire, "keyed", cleanup_policy="compact")
     batch = build_batch(_now_ms(), [b"a", b"b", b"c", b"d"], [b"k", None, b"k", None])
     refused = produce(wire, "keyed", bytes(batch))
@@ -268,7 +268,7 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
     assert running.stop() == 0, "a broker stops cleanly"
 
 
-def test_ids_of_cluster_topics_and_producers_outlive_a_kill(broker: BrokerProcess) -> None:
+def test_cluster_topic_and_producer_ids_survive_a_kill(broker: BrokerProcess) -> None:
     with Wire(broker.port) as wire:
         topic_id = create_topic(wire, "t")
         cluster_id = wire.ask(3, 12, topics=[]).cluster_id
@@ -283,7 +283,7 @@ def test_ids_of_cluster_topics_and_producers_outlive_a_kill(broker: BrokerProces
 
 
 @pytest.mark.parametrize("stop", [None, signal.SIGTERM, signal.SIGKILL])
-def test_a_batch_that_is_sent_again_is_answered_with_its_old_offset(
+def test_a_repeated_batch_returns_its_first_offset(
     broker: BrokerProcess, stop: signal.Signals | None
 ) -> None:
     with Wire(broker.port) as wire:

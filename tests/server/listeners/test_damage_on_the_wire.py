@@ -1,4 +1,4 @@
-"""Damage on disk, as Kafka clients meet it: no wrong record, an error, and a report."""
+"""Damage on disk: Kafka clients get an error and no wrong record, and the broker reports it."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_flipped_bit_reaches_no_client_that_does_not_check_checksums(
     assert not errors
 
 
-def test_damage_that_a_client_meets_is_a_problem_of_the_broker_and_logged_once(
+def test_damage_that_a_client_finds_is_reported_and_logged_once(
     damaged: BrokerProcess,
 ) -> None:
     for _ in range(2):
@@ -96,7 +96,7 @@ def test_damage_that_a_client_meets_is_a_problem_of_the_broker_and_logged_once(
     assert "orders-0" in lines[0]
 
 
-def test_the_error_of_a_grpc_stream_names_the_offset_at_which_to_go_on(tmp_path: Path) -> None:
+def test_the_error_of_a_grpc_stream_names_the_offset_to_resume_at(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with strandlog.open(data) as log:
         log.create_topic("orders", config={"segment.bytes": "16KiB", "retention.ms": "-1"})
@@ -116,7 +116,7 @@ def test_the_error_of_a_grpc_stream_names_the_offset_at_which_to_go_on(tmp_path:
     assert broker.stop() == 0
 
 
-def test_skipping_is_refused_where_it_would_have_no_effect() -> None:
+def test_skipping_is_rejected_where_it_would_have_no_effect() -> None:
     arguments = ["consume", "orders", "-b", "127.0.0.1:1", "--skip-unreadable"]
     done = subprocess.run(
         [sys.executable, "-m", "strandlog", *arguments], check=False, capture_output=True, text=True

@@ -1,4 +1,4 @@
-"""A batch that cannot be decoded, sent to a real broker: refused, or passed over with a report."""
+"""A batch that cannot be decoded is rejected, or skipped by readers with a report."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def poisoned(wire: Wire, topic: str) -> None:
 
 
 @pytest.mark.parametrize("config", [{}, {"record.validation": "records"}])
-def test_a_count_that_cannot_be_is_refused_by_every_topic(
+def test_an_invalid_partition_count_is_rejected_for_every_topic(
     wire: Wire, config: dict[str, str]
 ) -> None:
     topic = f"counts-{len(config)}"
@@ -69,7 +69,7 @@ def test_a_count_that_cannot_be_is_refused_by_every_topic(
     assert answer.base_offset == 0, "nothing was written"
 
 
-def test_a_topic_that_validates_records_refuses_undecodable_ones(wire: Wire) -> None:
+def test_a_topic_that_validates_records_rejects_undecodable_ones(wire: Wire) -> None:
     create_topic(wire, "validated", 1, **{"record.validation": "records"})
     for why, data in BAD_RECORDS.items():
         assert error_of(wire, "validated", data) == INVALID_RECORD, why
@@ -82,7 +82,7 @@ def address_of(broker: RunningBroker) -> str:
     return found.removeprefix("grpc=")
 
 
-def test_grpc_consume_sends_what_comes_before_it_and_says_where_to_read_on(
+def test_grpc_consume_sends_the_records_before_it_and_names_the_next_offset(
     broker: RunningBroker, wire: Wire
 ) -> None:
     poisoned(wire, "grpc")
@@ -100,7 +100,7 @@ def test_grpc_consume_sends_what_comes_before_it_and_says_where_to_read_on(
         assert [entry.value for answer in rest for entry in answer.entries] == [b"c"]
 
 
-def test_http_passes_over_it_and_reports_it(broker: RunningBroker, wire: Wire) -> None:
+def test_http_skips_the_batch_and_reports_it(broker: RunningBroker, wire: Wire) -> None:
     poisoned(wire, "http")
     with client_of(broker) as client:
         page = ok(client.get("/api/v1/topics/http/records"))
@@ -119,7 +119,7 @@ def test_log_verify_reports_it_and_fails(broker: RunningBroker, wire: Wire) -> N
     assert "offsets 2 to 4 cannot be decoded" in " ".join(result.stdout.split())
 
 
-def test_a_second_batch_for_the_same_partition_is_refused_as_kafka_does(wire: Wire) -> None:
+def test_a_second_batch_for_the_same_partition_is_rejected_as_in_kafka(wire: Wire) -> None:
     create_topic(wire, "one-batch")
     one = batch(b"a", timestamp=now_ms())
     assert error_of(wire, "one-batch", one + one) == INVALID_RECORD

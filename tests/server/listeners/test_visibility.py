@@ -1,4 +1,4 @@
-"""What was acknowledged with acks=1 is seen by the next request that looks, on every listener."""
+"""Records acknowledged with acks=1 are visible to the next request, on every listener."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_records_of_acks_1_can_be_deleted_right_away(wire: Wire) -> None:
     assert delete(2) == (0, 2)
 
 
-def test_the_end_of_a_leader_epoch_is_what_readers_see(wire: Wire) -> None:
+def test_a_leader_epoch_ends_at_the_high_watermark(wire: Wire) -> None:
     create_topic(wire, "epochs")
     _send(wire, "epochs")
     part = {"partition": 0, "current_leader_epoch": -1, "leader_epoch": 0}
@@ -117,7 +117,7 @@ def test_the_end_of_a_leader_epoch_is_what_readers_see(wire: Wire) -> None:
     assert (found.end_offset, _fetch(wire, "epochs", 1)[1]) == (1, 1)
 
 
-def test_http_shows_what_was_acknowledged_before(tmp_path: Path) -> None:
+def test_http_returns_records_acknowledged_before_the_request(tmp_path: Path) -> None:
     with (
         http_broker(tmp_path / "data") as broker,
         client_of(broker) as api,
@@ -141,7 +141,7 @@ def test_http_shows_what_was_acknowledged_before(tmp_path: Path) -> None:
         assert ok(api.get("/api/v1/groups"))["groups"][0]["lag"] == 2
 
 
-def test_grpc_shows_what_was_acknowledged_before(tmp_path: Path) -> None:
+def test_grpc_returns_records_acknowledged_before_the_call(tmp_path: Path) -> None:
     broker = BrokerProcess(tmp_path / "data", listeners=("--grpc-port", "0", "--no-http"))
     broker.start()
     [address] = [word[5:] for word in broker.ready.split() if word.startswith("grpc=")]

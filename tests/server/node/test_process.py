@@ -1,4 +1,4 @@
-"""A real `strandlog node` process: the samples byte for byte, nasty lines, kills and restarts."""
+"""A real `strandlog node` process: the samples byte for byte, invalid lines, kills, restarts."""
 
 from __future__ import annotations
 
@@ -122,13 +122,13 @@ def test_the_samples_are_answered_byte_for_byte(name: str) -> None:
     assert (found.returncode, found.stderr) == (0, "")
 
 
-def test_the_last_line_needs_no_line_end_and_blank_lines_are_nothing() -> None:
+def test_the_last_line_needs_no_newline_and_blank_lines_get_no_reply() -> None:
     lines, expected = SAMPLES["read at offset returns correct message"]
     found = _run("\n \n\n".join(lines))
     assert found.stdout.splitlines() == expected
 
 
-def test_each_reply_is_out_before_the_next_line_comes_and_the_folder_is_removed(
+def test_each_reply_is_flushed_immediately_and_the_temporary_folder_is_removed(
     tmp_path: Path, start: Callable[..., Node]
 ) -> None:
     node = start("--detail", env={"TMPDIR": str(tmp_path)})
@@ -183,7 +183,9 @@ NASTY = [
 ]
 
 
-def test_nasty_lines_get_one_error_each_and_the_node_lives_on(start: Callable[..., Node]) -> None:
+def test_each_invalid_line_gets_one_error_and_the_node_continues(
+    start: Callable[..., Node],
+) -> None:
     node = start()
     assert node.say(INIT.encode()).decode() == INIT_OK + "\n"
     for number, line in enumerate(NASTY, start=1):
@@ -196,7 +198,7 @@ def test_nasty_lines_get_one_error_each_and_the_node_lives_on(start: Callable[..
     assert node.end() == (0, b"")
 
 
-def test_a_folder_keeps_everything_over_restarts(
+def test_a_data_folder_keeps_everything_across_restarts(
     tmp_path: Path, start: Callable[..., Node]
 ) -> None:
     place: dict[str, Any] = {"topic": "t", "partition": 1}
@@ -212,7 +214,7 @@ def test_a_folder_keeps_everything_over_restarts(
     assert found["msgs"] == {"a key": [[0, 0], [1, 1], [2, 2]]}
 
 
-def test_what_was_acknowledged_survives_kill_9(tmp_path: Path, start: Callable[..., Node]) -> None:
+def test_acknowledged_records_survive_kill_9(tmp_path: Path, start: Callable[..., Node]) -> None:
     data = str(tmp_path / "data")
     acknowledged = 0
     for round_ in range(3):
@@ -244,7 +246,7 @@ def test_what_was_acknowledged_survives_kill_9(tmp_path: Path, start: Callable[.
         node.kill()
 
 
-def test_sigterm_ends_it_cleanly_and_a_closed_stdout_quietly(
+def test_the_node_exits_cleanly_on_sigterm_and_silently_on_a_closed_stdout(
     tmp_path: Path, start: Callable[..., Node]
 ) -> None:
     node = start("--data", str(tmp_path / "data"))

@@ -20,8 +20,8 @@ def _declared(tree: ast.Module) -> list[str]:
                 names.append(name.replace("_", "."))
             case ast.Call(func=ast.Name(id="Setting"), keywords=keywords):
                 found = {each.arg: each.value for each in keywords}
-                if isinstance(name := found.get("name"), ast.Constant):
-                    names.append(str(name.value))
+                if isinstance(given := found.get("name"), ast.Constant):
+                    names.append(str(given.value))
     return names
 
 

@@ -51,26 +51,35 @@ def run(arguments: list[str], **environment: str) -> list[str]:
     return done.stdout.split()
 
 
-def test_a_kernel_is_compiled_once_and_then_found(tmp_path: Path) -> None:
-    source = tmp_path / "kernel.py"
+@pytest.fixture(scope="module")
+def kernel(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    """A program with one kernel, and the cache that its first run leaves."""
+    folder = tmp_path_factory.mktemp("kernel")
+    source = folder / "kernel.py"
     source.write_text(KERNEL)
-    cache = str(tmp_path / "cache")
-    assert run([str(source)], NUMBA_CACHE_DIR=cache) == ["42", "0"]
-    assert run([str(source)], NUMBA_CACHE_DIR=cache) == ["42", "1"]
+    cache = folder / "cache"
+    assert run([str(source)], NUMBA_CACHE_DIR=str(cache)) == ["42", "0"]
+    return str(source), cache
+
+
+def test_a_kernel_is_compiled_once_and_then_found(kernel: tuple[str, Path]) -> None:
+    source, cache = kernel
+    assert run([source], NUMBA_CACHE_DIR=str(cache)) == ["42", "1"]
 
 
 @pytest.mark.parametrize("suffix", [".nbi", ".nbc"])
 @pytest.mark.parametrize("content", [b"", b"rubbish", b"\x80\x05K\x01."])
-def test_a_damaged_cache_is_passed_over(tmp_path: Path, suffix: str, content: bytes) -> None:
-    source = tmp_path / "kernel.py"
-    source.write_text(KERNEL)
+def test_a_damaged_cache_is_ignored(
+    kernel: tuple[str, Path], tmp_path: Path, suffix: str, content: bytes
+) -> None:
+    source, intact = kernel
     cache = tmp_path / "cache"
-    run([str(source)], NUMBA_CACHE_DIR=str(cache))
-    kept = [path for path in cache.rglob("*") if path.suffix == suffix]
-    assert kept
-    for path in kept:
+    shutil.copytree(intact, cache)
+    files = [path for path in cache.rglob("*") if path.suffix == suffix]
+    assert files
+    for path in files:
         path.write_bytes(content)
-    assert run([str(source)], NUMBA_CACHE_DIR=str(cache))[0] == "42"
+    assert run([source], NUMBA_CACHE_DIR=str(cache)) == ["42", "0"]
 
 
 def test_a_function_without_a_file_is_compiled_in_memory() -> None:

@@ -101,13 +101,11 @@ class TopicAdmin:
 
     def alter(self, name: str, changes: Mapping[str, object | None]) -> Work[Topic]:
         """Change settings of a topic."""
-        yield yield_control
-        return self._catalog.alter(name, changes)
+        return (yield from self._catalog.alter(name, changes))
 
     def alter_broker(self, layer: Layer, changes: Mapping[str, object | None]) -> Work[None]:
         """Change dynamic settings of the broker."""
-        yield yield_control
-        self._catalog.alter_broker(layer, changes)
+        yield from self._catalog.alter_broker(layer, changes)
 
     def compact(self, name: str) -> Work[CompactionReport]:
         """Compact a topic now, regardless of its cleanup policy."""

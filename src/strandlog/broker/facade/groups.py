@@ -6,14 +6,15 @@ a request writes is durable when its result is complete.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
 from strandlog.broker.compacted_table import CompactedTable
 from strandlog.broker.context import RequestContext
-from strandlog.broker.deferred import Deferred, deferred
+from strandlog.broker.deferred import Deferred, Procedure, deferred, run
 from strandlog.broker.durability import Durability
+from strandlog.broker.facade.topics import TopicRequests
 from strandlog.broker.groups.coordinator import GroupCoordinator
 from strandlog.broker.groups.requests import (
     CommitRequest,
@@ -31,7 +32,7 @@ from strandlog.model import OffsetAndMetadata, TopicPartition
 T = TypeVar("T")
 
 
-class GroupRequests:
+class GroupRequests(TopicRequests):
     """The group requests of a `Broker`."""
 
     catalog: TopicCatalog
@@ -41,7 +42,21 @@ class GroupRequests:
 
     def join_group(self, context: RequestContext, request: JoinRequest) -> Deferred[JoinResult]:
         """Join a group; the result completes when the rebalance does."""
-        return deferred(lambda: self.group_coordinator.join(context, request))
+        return self._with_table(
+            self.offsets_table, lambda: self.group_coordinator.join(context, request)
+        )
+
+    def _with_table(self, table: CompactedTable, ask: Callable[[], Deferred[T]]) -> Deferred[T]:
+        """Call `ask`, after creating the topic of the table if it does not exist."""
+        if table.exists:
+            return deferred(ask)
+
+        def create_and_ask() -> Procedure[T]:
+            yield self._in_order("CreateTopic", table.ensure())
+            result: T = yield ask()
+            return result
+
+        return run(create_and_ask())
 
     def sync_group(self, context: RequestContext, request: SyncRequest) -> Deferred[SyncResult]:
         """Request a member's assignment; the result completes when the leader has sent it."""
@@ -70,6 +85,13 @@ class GroupRequests:
         """Commit offsets of a group; the result completes when they are durable. It contains the
         errors of partitions that were not committed. With `all_or_nothing`, the first error fails
         the call, and nothing is committed."""
+        return self._with_table(
+            self.offsets_table, lambda: self._commit(request, all_or_nothing=all_or_nothing)
+        )
+
+    def _commit(
+        self, request: CommitRequest, *, all_or_nothing: bool
+    ) -> Deferred[dict[TopicPartition, StrandlogError]]:
         request, errors = self._with_partitions(request)
         try:
             if not all_or_nothing:

@@ -12,7 +12,6 @@ from strandlog.broker.compacted_table import CompactedTable
 from strandlog.broker.context import RequestContext
 from strandlog.broker.deferred import Deferred, deferred
 from strandlog.broker.facade.groups import GroupRequests
-from strandlog.broker.facade.topics import TopicRequests
 from strandlog.broker.groups.requests import CommitRequest
 from strandlog.broker.topics.topic import forbid_internal
 from strandlog.broker.transactions.coordinator import TransactionCoordinator
@@ -22,7 +21,7 @@ from strandlog.errors import InvalidRequestError, StrandlogError
 from strandlog.model import ProducerIdentity, TopicPartition
 
 
-class TransactionRequests(GroupRequests, TopicRequests):
+class TransactionRequests(GroupRequests):
     """The producer and transaction requests of a `Broker`."""
 
     producer_ids: ProducerIds
@@ -52,8 +51,9 @@ class TransactionRequests(GroupRequests, TopicRequests):
         if transactional_id is None:
             return deferred(lambda: Deferred.done(ProducerIdentity(self.producer_ids.next(), 0)))
         name = transactional_id
-        return deferred(
-            lambda: self.transaction_coordinator.init_producer(name, timeout_ms, producer)
+        return self._with_table(
+            self.transactions_table,
+            lambda: self.transaction_coordinator.init_producer(name, timeout_ms, producer),
         )
 
     def check_transaction_partition(self, context: RequestContext, tp: TopicPartition) -> None:
@@ -79,10 +79,11 @@ class TransactionRequests(GroupRequests, TopicRequests):
         self, context: RequestContext, transactional_id: str, producer: ProducerIdentity, group: str
     ) -> Deferred[None]:
         """Add the partition that stores a group's offsets to the producer's transaction."""
-        return deferred(
+        return self._with_table(
+            self.offsets_table,
             lambda: self.transaction_coordinator.add_partitions(
-                transactional_id, producer, [self.offsets_table.log_for(group).tp]
-            )
+                transactional_id, producer, [self.offsets_table.existing_log_for(group).tp]
+            ),
         )
 
     def commit_transaction_offsets(

@@ -8,6 +8,9 @@ account for: then the file is damaged, missing or older than they are (`catalog_
     delete   write the file with the topic marked as deleting: from then on, the topic is gone. Then
              rename the directories and remove the mark
 
+Every change is `Work` that writes in blocking steps. The caller runs changes one at a time
+(`Runtime.run_in_order`): a change that reaches its write while another one is writing fails.
+
 So a crash can only leave behind directories of a topic that does not exist yet (set aside as
 strays) or no longer exists (removed, because of the mark). A missing directory is created again,
 empty, and reported; its offsets do not restart at 0.
@@ -26,10 +29,11 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from typing import Any
 from uuid import UUID
 
 from strandlog.broker.topics.catalog_recovery import Reconciled, Reconciliation
-from strandlog.broker.topics.dynamic_settings import DynamicSettings, Layer
+from strandlog.broker.topics.dynamic_settings import DynamicSettings, Layer, Layers, layers_document
 from strandlog.broker.topics.topic import (
     Topic,
     check_partition_count,
@@ -48,6 +52,7 @@ from strandlog.errors import (
     UnknownTopicIdError,
 )
 from strandlog.model import TopicPartition, TopicRef
+from strandlog.storage.files import Files
 from strandlog.storage.folder.checkpoint import read_document, write_document
 from strandlog.storage.folder.identity import base64_id
 from strandlog.storage.folder.log_dir import LogDir
@@ -56,6 +61,22 @@ from strandlog.storage.paths import TOPIC_CATALOG, join
 from strandlog.storage.work import Parallel, Work, run_inline
 
 CATALOG_VERSION = 1
+
+
+class _WriteStep:
+    """A step that replaces the catalog file."""
+
+    __slots__ = ("_document", "_files", "_path", "is_done")
+
+    def __init__(self, files: Files, path: str, document: dict[str, Any]) -> None:
+        self._files = files
+        self._path = path
+        self._document = document
+        self.is_done = False
+
+    def __call__(self) -> None:
+        write_document(self._files, self._path, self._document)
+        self.is_done = True
 
 
 class TopicCatalog:
@@ -75,6 +96,7 @@ class TopicCatalog:
         self._logs: dict[str, list[PartitionLog]] = {}
         self._to_reopen: set[PartitionLog] = set()
         self._in_progress: set[str] = set()  # being created, or getting more partitions
+        self._is_saving = False
         self._load()
 
     # -- looking up ----------------------------------------------------------------------------
@@ -201,13 +223,13 @@ class TopicCatalog:
             yield self._log_dir.fsync_directory
             for log in made:
                 self._log_dir.register(log)
-            self._save({**self._topics, topic.name: topic})
-        except BaseException:
-            self._remove_folders(topic, first)
-            raise
+            yield from self._save({**self._topics, topic.name: topic})
         finally:
             self._in_progress.discard(topic.name)
-        self._collect_logs(topic)
+            if self._topics.get(topic.name) is topic:
+                self._collect_logs(topic)
+            else:
+                self._remove_folders(topic, first)
 
     def _make_folder(self, topic: Topic, tp: TopicPartition, made: list[PartitionLog]) -> None:
         made.append(self._log_dir.create_files(tp, topic.topic_id, topic.settings))
@@ -251,7 +273,7 @@ class TopicCatalog:
         yield from self._make(grown, topic.partitions)
         return grown
 
-    def alter(self, name: str, changes: Mapping[str, object | None]) -> Topic:
+    def alter(self, name: str, changes: Mapping[str, object | None]) -> Work[Topic]:
         """Change settings; None resets one to its default."""
         topic = self.topic(name)
         config = dict(topic.config)
@@ -262,29 +284,21 @@ class TopicCatalog:
                 config[setting] = TOPIC_SETTINGS[setting].parse(raw)
         altered = replace(topic, config=config, settings=self.effective_settings(config))
         with self._log_dir.reserve.spending():  # a lower retention frees space
-            self._save({**self._topics, name: altered})
+            yield from self._save({**self._topics, name: altered})
         for log in self._logs[name]:
             log.settings = altered.settings
         return altered
 
-    def alter_broker(self, layer: Layer, changes: Mapping[str, object | None]) -> None:
-        """Change dynamic settings of the broker; None removes a value from the layer. The change
-        applies immediately to topics that do not override the setting."""
-        before = self.dynamic.layers
-        self.dynamic.apply(self.dynamic.with_changes(layer, changes))
-        topics = {
+    def alter_broker(self, layer: Layer, changes: Mapping[str, object | None]) -> Work[None]:
+        """Change dynamic settings of the broker; None removes a value from the layer. Once saved,
+        the change applies to all topics that do not override the setting."""
+        layers = self.dynamic.with_changes(layer, changes)
+        yield from self._save(self._topics, layers=layers)
+        self._topics = {
             name: replace(topic, settings=self.effective_settings(topic.config))
             for name, topic in self._topics.items()
         }
-        try:
-            self._write(topics, self._deleting)
-        except StorageError:
-            self.dynamic.apply(before)
-            with contextlib.suppress(StorageError):  # as in `_save`
-                self._write(self._topics, self._deleting)
-            raise
-        self._topics = topics
-        for name, topic in topics.items():
+        for name, topic in self._topics.items():
             for log in self._logs[name]:
                 log.settings = topic.settings
 
@@ -296,8 +310,7 @@ class TopicCatalog:
         """Delete a topic; it is gone after the first step, its files are removed later."""
         deleting = replace(self.topic(name), is_deleting=True)
         others = {other: topic for other, topic in self._topics.items() if other != name}
-        self._save(others, {**self._deleting, name: deleting})
-        del self._logs[name]
+        yield from self._save(others, {**self._deleting, name: deleting})
         try:
             yield from self._finish_delete(deleting)
         except StorageError as error:
@@ -315,7 +328,7 @@ class TopicCatalog:
                 self._log_dir.unregister(tp)  # including partitions that were not open
                 self._log_dir.remove_later(path, topic.settings.file_delete_delay_ms)
         others = {name: other for name, other in self._deleting.items() if name != topic.name}
-        self._save(self._topics, others)
+        yield from self._save(self._topics, others)
 
     def _rename_folders(self, topic: Topic, renamed: list[tuple[TopicPartition, str]]) -> None:
         for tp in self._log_dir.partitions_on_disk():
@@ -327,27 +340,49 @@ class TopicCatalog:
             renamed.append((tp, self._log_dir.rename_away(tp)))
         self._log_dir.fsync_directory()
 
-    def _save(self, topics: dict[str, Topic], deleting: dict[str, Topic] | None = None) -> None:
+    def _save(
+        self,
+        topics: dict[str, Topic],
+        deleting: dict[str, Topic] | None = None,
+        layers: Layers | None = None,
+    ) -> Work[None]:
         """Save the new state to disk, then apply it in memory."""
+        if self._is_saving:
+            raise StorageError(f"{self._path} is being written by another topic change; try again")
         deleting = self._deleting if deleting is None else deleting
+        layers = self.dynamic.layers if layers is None else layers
+        write = self._write_step(topics, deleting, layers)
+        self._is_saving = True
         try:
-            self._write(topics, deleting)
+            yield write
         except StorageError:
             # The file may have been replaced despite the error: write the old state again.
             with contextlib.suppress(StorageError):
-                self._write(self._topics, self._deleting)
+                yield self._write_step(self._topics, self._deleting, self.dynamic.layers)
             raise
+        finally:
+            self._is_saving = False
+            if write.is_done:  # even if the server stops the work here: the change has happened
+                self._apply(topics, deleting, layers)
+
+    def _apply(self, topics: dict[str, Topic], deleting: dict[str, Topic], layers: Layers) -> None:
+        for name in self._logs.keys() - topics.keys():
+            del self._logs[name]
         self._topics, self._deleting = topics, deleting
         self._names_by_id = {topic.topic_id: name for name, topic in topics.items()}
+        if layers is not self.dynamic.layers:
+            self.dynamic.apply(layers)
 
-    def _write(self, topics: dict[str, Topic], deleting: dict[str, Topic]) -> None:
+    def _write_step(
+        self, topics: dict[str, Topic], deleting: dict[str, Topic], layers: Layers
+    ) -> _WriteStep:
         documents = {
             name: each.as_document() for name, each in sorted({**deleting, **topics}.items())
         }
         document = {"version": CATALOG_VERSION, "topics": documents}
-        if dynamic := self.dynamic.as_document():
+        if dynamic := layers_document(layers):
             document["broker"] = dynamic
-        write_document(self._log_dir.files, self._path, document)
+        return _WriteStep(self._log_dir.files, self._path, document)
 
     # -- starting ------------------------------------------------------------------------------
 
@@ -372,7 +407,7 @@ class TopicCatalog:
         self._log_dir.problems += problems
         if document is None or problems:
             # Write the file of a new folder immediately, so that a missing file means it was lost.
-            self._save(compared.topics)
+            run_inline(self._save(compared.topics))
         self._names_by_id = {topic.topic_id: name for name, topic in self._topics.items()}
         self._open_partitions(compared)
 

@@ -49,14 +49,6 @@ class DynamicSettings:
         self.apply(layers)
         return problems
 
-    def as_document(self) -> dict[str, dict[str, str]]:
-        """Return the layers that have values, in the format of the file."""
-        return {
-            layer: {name: BROKER_SETTINGS[name].format(value) for name, value in values.items()}
-            for layer, values in self._layers.items()
-            if values
-        }
-
     @property
     def layers(self) -> Layers:
         """The values that clients set, by layer."""
@@ -95,3 +87,12 @@ class DynamicSettings:
         for layer in reversed(LAYERS):
             merged |= layers[layer]
         self._settings.update(merged)
+
+
+def layers_document(layers: Layers) -> dict[str, dict[str, str]]:
+    """Return the layers that have values, in the format of the file."""
+    return {
+        layer: {name: BROKER_SETTINGS[name].format(value) for name, value in values.items()}
+        for layer, values in layers.items()
+        if values
+    }

@@ -107,7 +107,7 @@ def test_unknown_topics_and_partitions(shelf: Shelf) -> None:
         lambda: shelf.catalog.topic("u"),
         lambda: shelf.catalog.logs("u"),
         lambda: shelf.catalog.log("u", 0),
-        lambda: shelf.catalog.alter("u", {}),
+        lambda: run_inline(shelf.catalog.alter("u", {})),
         lambda: run_inline(shelf.catalog.add_partitions("u", 5)),
         lambda: run_inline(shelf.catalog.delete("u")),
     ):
@@ -134,15 +134,15 @@ def test_a_topic_grows_and_never_shrinks(shelf: Shelf) -> None:
 
 def test_settings_are_changed_and_taken_back(shelf: Shelf) -> None:
     run_inline(shelf.catalog.create("t", config={"retention.ms": 5}))
-    shelf.catalog.alter("t", {"retention.ms": None, "segment.bytes": "1MiB"})
+    run_inline(shelf.catalog.alter("t", {"retention.ms": None, "segment.bytes": "1MiB"}))
     assert shelf.catalog.topic("t").config == {"segment.bytes": 1 << 20}
     assert shelf.catalog.log("t", 0).settings.segment_bytes == 1 << 20
     with pytest.raises(UnknownSettingError, match=r"did you mean 'retention.ms'"):
-        shelf.catalog.alter("t", {"retention.m": 5})
+        run_inline(shelf.catalog.alter("t", {"retention.m": 5}))
     with pytest.raises(UnknownSettingError):
-        shelf.catalog.alter("t", {"nonsense": None})
+        run_inline(shelf.catalog.alter("t", {"nonsense": None}))
     with pytest.raises(InvalidSettingError, match="at least 1024"):
-        shelf.catalog.alter("t", {"retention.ms": 1, "segment.bytes": 1})
+        run_inline(shelf.catalog.alter("t", {"retention.ms": 1, "segment.bytes": 1}))
     assert shelf.killed().catalog.topic("t").config == {"segment.bytes": 1 << 20}
 
 
@@ -167,7 +167,7 @@ def changes(shelf: Shelf) -> dict[str, Callable[[], object]]:
     return {
         "create": lambda: run_inline(shelf.catalog.create("new", 2)),
         "grow": lambda: run_inline(shelf.catalog.add_partitions("t", 3)),
-        "alter": lambda: shelf.catalog.alter("t", {"retention.ms": 1}),
+        "alter": lambda: run_inline(shelf.catalog.alter("t", {"retention.ms": 1})),
         "delete": lambda: run_inline(shelf.catalog.delete("t")),
     }
 
@@ -288,7 +288,7 @@ def test_a_folder_with_a_wrong_id_gets_the_right_one(shelf: Shelf) -> None:
 
 def test_a_damaged_catalog_has_a_copy_that_says_the_same(shelf: Shelf) -> None:
     run_inline(shelf.catalog.create("t"))
-    shelf.catalog.alter("t", {"retention.ms": 5})
+    run_inline(shelf.catalog.alter("t", {"retention.ms": 5}))
     shelf.log_dir.close()
     shelf.disk.flip_bit(TOPICS_FILE, 80)
     again = Shelf(shelf.disk)
@@ -306,7 +306,7 @@ def test_a_topic_takes_its_own_value_then_the_brokers_then_the_built_in_one() ->
     built_in = log_settings()
     assert (found.retention_ms, found.segment_bytes) == (2000, 4096)
     assert found.segment_ms == built_in.segment_ms
-    shelf.catalog.alter("t", {"retention.ms": None})
+    run_inline(shelf.catalog.alter("t", {"retention.ms": None}))
     assert shelf.catalog.log("t", 0).settings.retention_ms == 1000
 
 
@@ -375,11 +375,38 @@ def test_a_deleted_topic_is_gone_before_its_folders_are(shelf: Shelf) -> None:
     run_inline(shelf.catalog.create("t", 2))
     shelf.append("t")
     steps = shelf.catalog.delete("t")
+    write = next(steps)
+    assert "t" in shelf.catalog, "until that is on disk"
+    write()
     rename = next(steps)
     assert "t" not in shelf.catalog
     assert not shelf.log_dir.logs
     assert shelf.killed().ends() == {}, "a crash before the folders went"
     rename()
-    with pytest.raises(StopIteration):
-        next(steps)
+    for step in steps:
+        step()
     assert shelf.reopened().ends() == {}
+
+
+def test_work_that_is_stopped_after_the_catalog_was_written_leaves_the_topic(shelf: Shelf) -> None:
+    """A server whose drain time is over closes the work of requests between two steps."""
+    steps = shelf.catalog.create("t", 2)
+    before = shelf.disk.contents()[TOPICS_FILE]
+    while shelf.disk.contents()[TOPICS_FILE] == before:
+        next(steps)()
+    steps.close()
+    assert shelf.ends() == {"t": [0, 0]}
+    assert shelf.reopened().ends() == {"t": [0, 0]}
+
+
+def test_a_topic_change_fails_while_another_one_writes_the_catalog(shelf: Shelf) -> None:
+    run_inline(shelf.catalog.create("t", 1))
+    alter = shelf.catalog.alter("t", {"retention.ms": 1})
+    write = next(alter)
+    with pytest.raises(StorageError, match="try again"):
+        run_inline(shelf.catalog.create("other", 1))
+    assert list(shelf.log_dir.logs) == [TopicPartition("t", 0)]
+    write()
+    assert next(alter, None) is None
+    run_inline(shelf.catalog.create("other", 1))
+    assert shelf.reopened().ends() == {"other": [0], "t": [0]}

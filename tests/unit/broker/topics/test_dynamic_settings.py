@@ -8,9 +8,10 @@ import pytest
 
 from strandlog.broker.broker import Broker
 from strandlog.broker.context import embedded_context
-from strandlog.broker.topics.dynamic_settings import DynamicSettings
+from strandlog.broker.topics.dynamic_settings import DynamicSettings, layers_document
 from strandlog.config.tables.broker import broker_settings
 from strandlog.errors import InvalidSettingError, StorageError, UnknownSettingError
+from strandlog.storage.work import run_inline
 from strandlog.testing import FakeClock, SimulatedFiles
 
 CONTEXT = embedded_context()
@@ -30,7 +31,7 @@ def test_the_strongest_layer_wins() -> None:
         dynamic.apply(dynamic.with_changes(layer, changes))  # type: ignore[arg-type]
         seen.append(settings.num_partitions)
     assert seen == [2, 3, 4, 3, 2]
-    assert dynamic.as_document() == {}
+    assert layers_document(dynamic.layers) == {}
 
 
 def test_a_value_survives_the_file() -> None:
@@ -38,7 +39,7 @@ def test_a_value_survives_the_file() -> None:
     dynamic.apply(dynamic.with_changes("cluster", {"log.cleanup.policy": "compact,delete"}))
     settings = broker_settings()
     again = DynamicSettings(settings)
-    assert again.load(dynamic.as_document()) == []
+    assert again.load(layers_document(dynamic.layers)) == []
     assert settings.topic_defaults["cleanup.policy"] == ("compact", "delete")
 
 
@@ -67,7 +68,7 @@ def test_a_change_that_the_disk_refuses_has_not_happened() -> None:
     before = broker.catalog.topic("t").settings
     files.fail_on("append", "topics.json")
     with pytest.raises(StorageError):
-        broker.catalog.alter_broker("node", {"log.retention.ms": "5"})
+        run_inline(broker.catalog.alter_broker("node", {"log.retention.ms": "5"}))
     assert broker.settings.topic_defaults == {}
     assert broker.catalog.topic("t").settings == before
     assert broker.catalog.log("t", 0).settings == before

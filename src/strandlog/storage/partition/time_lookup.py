@@ -22,9 +22,10 @@ from strandlog.storage.partition.read import end_offset_of, plan_in_whole
 from strandlog.storage.partition.record_checks import is_quick
 from strandlog.storage.segment import time_index
 from strandlog.storage.segment.read_plan import source_and_entry
-from strandlog.storage.segment.scan import Damage, buffered, scan
+from strandlog.storage.segment.scan import Batch, Damage, buffered, scan
 from strandlog.storage.segment.segment import ActiveSegment, Segment
 from strandlog.storage.segment.time_index import NO_TIME_ENTRY, TimeEntry
+from strandlog.storage.segment.time_search import SearchStart, search_start
 from strandlog.storage.work import Work
 
 
@@ -159,12 +160,12 @@ def _find_in(
     """Return the first record of one segment at or after a time, or None. Damaged batches and
     batches that cannot be decoded are reported and skipped."""
     source = buffered(source_and_entry(log.context.cache, segment, segment.base_offset)[0])
-    start_position, start_offset = _time_start(log, segment, timestamp_ms)
+    start = _time_start(log, segment, timestamp_ms)
     for item in scan(
         source,
-        start_position,
+        start.position,
         log.high_watermark_position.end_in(segment),
-        next_offset=start_offset,
+        next_offset=start.next_offset,
         crc_from_offset=log.log_start_offset,  # a damaged timestamp would hide the batch
         end_offset=end_offset_of(log, segment),
     ):
@@ -189,56 +190,16 @@ def _find_in(
     return None
 
 
-def _time_start(log: PartitionLog, segment: Segment, timestamp_ms: int) -> tuple[int, int]:
-    """Return the (position, offset) at which to start the search; no earlier batch can match."""
-    # An entry names the first batch to reach its time, so no match can precede the last entry at or
-    # below the requested time.
+def _time_start(log: PartitionLog, segment: Segment, timestamp_ms: int) -> SearchStart:
+    """Return where to start the search; no earlier batch can match."""
     if isinstance(segment, ActiveSegment):
-        before, entry = segment.indexes.times.last_two(timestamp_ms)
+        entries = segment.indexes.times.last_two(timestamp_ms)
     else:
-        entries = log.context.cache.get(segment).time_index
-        count = time_index.count_up_to(entries, timestamp_ms)
-        before = time_index.entry_before(entries, segment.base_offset, count - 1)
-        entry = time_index.entry_before(entries, segment.base_offset, count)
-    place = None if entry is None else _first_to_reach(log, segment, before, entry)
-    return place or (0, segment.base_offset)
+        saved = log.context.cache.get(segment).time_index
+        entries = time_index.last_two(saved, segment.base_offset, timestamp_ms)
+    source, _ = source_and_entry(log.context.cache, segment, segment.base_offset)
 
+    def locate(offset: int) -> Batch | None:
+        return plan_in_whole(log, segment, offset).locate()
 
-def _first_to_reach(
-    log: PartitionLog, segment: Segment, before: TimeEntry | None, entry: TimeEntry
-) -> tuple[int, int] | None:
-    """Return the (position, offset) of the batch that an entry names, or None if the log
-    contradicts the entry.
-
-    It is not enough that the batch has this timestamp, because several batches may have it. The log
-    is therefore scanned from the previous entry to make sure that no earlier batch reaches it.
-    """
-    start = (0, segment.base_offset)
-    if before is not None:
-        if not segment.base_offset <= before.offset < entry.offset:
-            return None
-        plan = plan_in_whole(log, segment, before.offset)
-        try:
-            found = plan.locate()
-        except CorruptSegmentError:
-            return None
-        if found is None:
-            return None
-        start = (found.position, 0)
-    source = buffered(source_and_entry(log.context.cache, segment, segment.base_offset)[0])
-    for item in scan(
-        source,
-        start[0],
-        segment.size_bytes,
-        next_offset=start[1],
-        end_offset=end_offset_of(log, segment),
-    ):
-        if isinstance(item, Damage):
-            return None
-        position, header = item
-        if header.last_offset >= entry.offset:
-            names_it = (header.max_timestamp, header.last_offset) == entry
-            return (position, header.base_offset) if names_it else None
-        if header.max_timestamp >= entry.timestamp:
-            return None
-    return None
+    return search_start(source, segment, end_offset_of(log, segment), entries, locate)

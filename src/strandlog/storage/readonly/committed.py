@@ -41,8 +41,6 @@ def committed_view(files: Files, view: PartitionView) -> CommittedView:
     aborted = _indexed(files, view, known_offset, mark)
     for segment in view.segments:
         for position, header in view.headers(segment, known_offset):
-            if header.base_offset >= end_offset:
-                break
             if header.base_offset < known_offset:
                 continue
             data = b""

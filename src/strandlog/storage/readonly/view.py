@@ -21,6 +21,7 @@ from typing import NamedTuple, TypeVar
 
 from strandlog.errors import (
     CorruptSegmentError,
+    CorruptStateError,
     DataError,
     OffsetOutOfRangeError,
     TopicNotFoundError,
@@ -48,11 +49,11 @@ from strandlog.storage.segment.scan import (
     Damage,
     buffered,
     scan,
-    scan_strict,
 )
 from strandlog.storage.segment.segment import Segment, stem_of
 from strandlog.storage.segment.time_index import ENTRY as TIME_ENTRY
-from strandlog.storage.segment.time_index import entry_before
+from strandlog.storage.segment.time_index import entry_before, last_two
+from strandlog.storage.segment.time_search import SearchStart, search_start
 
 
 class SegmentRange(NamedTuple):
@@ -157,10 +158,15 @@ class PartitionView:
 
     def _find_end(self) -> int:
         """Return the first offset that may not be read yet."""
-        point = read_recovery_point(self._files, join(self.folder, paths.RECOVERY_POINT))
-        if point is None or not self._segments:
-            return 0 if point is None else point.offset
-        if point.bounds_readers:
+        path = join(self.folder, paths.RECOVERY_POINT)
+        point = read_recovery_point(self._files, path)
+        if point is None:
+            if any(segment.size_bytes for segment in self._segments):
+                raise CorruptStateError(
+                    path, "no slot is intact; the next start of the owner writes it again"
+                )
+            return 0  # the partition is being created
+        if point.bounds_readers or not self._segments:
             return point.offset
         return max(self._end_of_last_segment(), point.offset)
 
@@ -219,34 +225,15 @@ class PartitionView:
                 continue
             if segment.base_offset >= self._end_offset:
                 break
-            wanted = max(offset, segment.base_offset)
-            source, entry = self._source_and_entry(segment, wanted, is_last=is_last)
-            data = self._execute(segment, source, entry, wanted, max_bytes, is_last=is_last)
+            data = self._read_in(segment, max(offset, segment.base_offset), max_bytes)
             if data:
                 self._check_gap(offset, read_header(data).base_offset)
                 return data
         return EMPTY
 
-    def _execute(
-        self,
-        segment: Segment,
-        source: ByteSource,
-        entry: IndexEntry | None,
-        offset: int,
-        max_bytes: int,
-        *,
-        is_last: bool,
-    ) -> Buffer:
-        plan = ReadPlan(
-            source,
-            segment.log_path,
-            segment.base_offset,
-            entry,
-            segment.size_bytes,
-            offset,
-            max_bytes,
-            end_offset=NEVER if is_last else segment.end_offset,
-        )
+    def _read_in(self, segment: Segment, offset: int, max_bytes: int) -> Buffer:
+        is_last = self._is_last(segment)
+        plan = self._plan(segment, offset, max_bytes)
         try:
             data = plan.execute()
         except CorruptSegmentError as damage:
@@ -256,6 +243,22 @@ class PartitionView:
         if is_last and plan.index_is_wrong:
             self._last_index = ("", b"")
         return data
+
+    def _is_last(self, segment: Segment) -> bool:
+        return segment is self._segments[-1]
+
+    def _plan(self, segment: Segment, offset: int, max_bytes: int = 0) -> ReadPlan:
+        source, entry = self._source_and_entry(segment, offset)
+        return ReadPlan(
+            source,
+            segment.log_path,
+            segment.base_offset,
+            entry,
+            segment.size_bytes,
+            offset,
+            max_bytes,
+            end_offset=NEVER if self._is_last(segment) else segment.end_offset,
+        )
 
     def _check_gap(self, offset: int, next_offset: int) -> None:
         """Raise `CorruptSegmentError` if a gap covers a segment that, according to the manifest,
@@ -274,21 +277,21 @@ class PartitionView:
                 raise damage
 
     def _source_and_entry(
-        self, segment: Segment, offset: int, *, is_last: bool
+        self, segment: Segment, offset: int
     ) -> tuple[ByteSource, IndexEntry | None]:
-        if not is_last:
+        if not self._is_last(segment):
             maps = self._maps(segment)
             return maps.source, maps.lookup(segment, offset)
         # The next start of the owner may truncate the last segment, so it is read, never mapped.
-        entries = self._entries(segment, is_last=True)
+        entries = self._entries(segment)
         entry = search_offset(entries, segment.base_offset, offset)
         if entry is not None and not 0 < entry.position < segment.size_bytes:
             entry = None
         return self._reader(segment), entry
 
-    def _entries(self, segment: Segment, *, is_last: bool) -> Buffer:
+    def _entries(self, segment: Segment) -> Buffer:
         """Return the entries of a segment's offset index."""
-        if not is_last:
+        if not self._is_last(segment):
             return self._maps(segment).index
         stem, entries = self._last_index
         if stem != segment.stem:
@@ -325,7 +328,7 @@ class PartitionView:
                 continue
             # The last segment may not be readable to its end, so do not rely on its size.
             end = None if behind is not None and behind <= end_offset else end_offset
-            entries = self._entries(segment, is_last=is_last)
+            entries = self._entries(segment)
             if is_last:
                 entries = bytes(entries) + self._unsaved_entries(segment, entries, end_offset)
             size_bytes, base_offset = segment.size_bytes, segment.base_offset
@@ -366,29 +369,29 @@ class PartitionView:
         return read
 
     def headers(self, segment: Segment, from_offset: int) -> Iterator[Batch]:
-        """Yield the batches of a segment up to where the owner is writing, starting at or shortly
-        before an offset."""
-        is_last = segment is self._segments[-1]
+        """Yield the intact batches of a segment below the end offset, starting at or shortly before
+        an offset. Damage is skipped, as in a recovery; a read of the damaged batch raises it."""
+        is_last = self._is_last(segment)
         if not is_last and segment.end_offset <= from_offset:
             return
         position = 0
         if from_offset > segment.base_offset:
-            source, entry = self._source_and_entry(segment, from_offset, is_last=is_last)
+            source, entry = self._source_and_entry(segment, from_offset)
             if entry is not None and indexed_header(source, entry, segment.size_bytes):
                 position = entry.position
-        if is_last:
-            yield from self._whole_batches(segment, position, segment.base_offset)
-        else:
-            yield from self._batches(segment, position)
+        for item in self._visible(segment, SearchStart(position, segment.base_offset)):
+            if isinstance(item, Batch):
+                yield item
 
-    def _batches(self, segment: Segment, position: int) -> Iterator[Batch]:
-        return scan_strict(
-            buffered(self._reader(segment)),
-            position,
-            segment.size_bytes,
-            path=segment.log_path,
-            next_offset=segment.base_offset,
-        )
+    def _visible(self, segment: Segment, start: SearchStart) -> Iterator[Batch | Damage]:
+        """Yield the batches and the damage of a segment below the end offset. Above it, the owner
+        may be writing, or may have been killed while writing."""
+        source = buffered(self._reader(segment))
+        for item in scan(source, start.position, segment.size_bytes, next_offset=start.next_offset):
+            offset = item.header.base_offset if isinstance(item, Batch) else item.start_offset
+            if offset >= self._end_offset:
+                return
+            yield item
 
     def _whole_batches(self, segment: Segment, position: int, next_offset: int) -> Iterator[Batch]:
         """Yield the complete batches of the last segment, up to where the owner is writing or
@@ -400,18 +403,19 @@ class PartitionView:
             yield item
 
     def find_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
-        """Find the first record at or after a timestamp by scanning the batch headers of all
-        segments that may contain it."""
+        """Find the first record at or after a timestamp. Raise `CorruptSegmentError` if the log is
+        damaged where the record may be."""
         self.refresh()
         return self._retrying(lambda: self._find_timestamp(timestamp_ms))
 
     def _find_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
         for segment in self._segments:
-            if segment is not self._segments[-1] and self._is_older(segment, timestamp_ms):
+            if not self._is_last(segment) and self._is_older(segment, timestamp_ms):
                 continue
-            for position, header in self._batches(segment, 0):
-                if header.base_offset >= self._end_offset:
-                    return None
+            for item in self._visible(segment, self._time_start(segment, timestamp_ms)):
+                if isinstance(item, Damage):
+                    raise item.error(segment.log_path)
+                position, header = item
                 if header.max_timestamp < timestamp_ms:
                     continue
                 data = self._files.read_at(segment.log_path, position, header.size_bytes)
@@ -419,6 +423,28 @@ class PartitionView:
                 if found is not None:
                     return found
         return None
+
+    def _time_start(self, segment: Segment, timestamp_ms: int) -> SearchStart:
+        """Return where to start the search in a segment; no earlier batch can match."""
+        source, _ = self._source_and_entry(segment, segment.base_offset)
+        end_offset = NEVER if self._is_last(segment) else segment.end_offset
+        entries = last_two(self._time_entries(segment), segment.base_offset, timestamp_ms)
+        return search_start(
+            source,
+            segment,
+            end_offset,
+            entries,
+            lambda offset: self._plan(segment, offset).locate(),
+        )
+
+    def _time_entries(self, segment: Segment) -> Buffer:
+        """Return the entries of a segment's time index."""
+        if not self._is_last(segment):
+            return self._maps(segment).time_index
+        try:
+            return self._files.read(segment.stem + paths.TIME_INDEX_SUFFIX)
+        except FileNotFoundError:
+            return b""  # the owner has not written an entry yet
 
     def _is_older(self, segment: Segment, timestamp_ms: int) -> bool:
         """Return whether all records of a sealed segment are older than a timestamp, according to
@@ -428,18 +454,8 @@ class PartitionView:
             count = len(maps.time_index) // TIME_ENTRY.size
             entry = entry_before(maps.time_index, segment.base_offset, count)
             if segment.largest is None and entry is not None:
-                plan = ReadPlan(
-                    maps.source,
-                    segment.log_path,
-                    segment.base_offset,
-                    maps.lookup(segment, entry.offset),
-                    segment.size_bytes,
-                    entry.offset,
-                    0,
-                    end_offset=segment.end_offset,
-                )
                 with contextlib.suppress(CorruptSegmentError):
-                    found = plan.locate()
+                    found = self._plan(segment, entry.offset).locate()
                     if found and (found.header.max_timestamp, found.header.last_offset) == entry:
                         segment.largest = entry
         return segment.largest is not None and segment.largest.timestamp < timestamp_ms

@@ -39,6 +39,14 @@ def count_up_to(entries: Buffer, target_timestamp: int) -> int:
     return count_at_or_below(entries, ENTRY, _TIMESTAMP, target_timestamp)
 
 
+def last_two(
+    entries: Buffer, base_offset: int, target_timestamp: int
+) -> tuple[TimeEntry | None, TimeEntry | None]:
+    """Return the last two entries whose timestamps are at or below the target."""
+    count = count_up_to(entries, target_timestamp)
+    return entry_before(entries, base_offset, count - 1), entry_before(entries, base_offset, count)
+
+
 def entry_before(entries: Buffer, base_offset: int, count: int) -> TimeEntry | None:
     """Return the last of the first `count` entries, or None if `count` is not positive."""
     if count <= 0:

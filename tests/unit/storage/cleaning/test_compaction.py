@@ -434,3 +434,17 @@ def test_a_compaction_verifies_each_batch_once_per_pass(monkeypatch: pytest.Monk
     monkeypatch.setattr(batch_module, "crc32c", counted)
     plan.execute()
     assert len(checked) <= 2 * 10
+
+
+def test_compaction_unpacks_no_more_than_decompressed_max_bytes() -> None:
+    _, log = new_log(SimulatedFiles(), settings=COMPACT, decompressed_max_bytes=10_000)
+    log.append(batch(bytes(20_000), keys=[b"k"], codec=Codec.ZSTD))
+    log.append(batch(b"newer", keys=[b"k"]))
+    log.roll()
+    log.flush()
+    plan = plan_compaction(log, 0, log.log_end_offset)
+    assert plan is not None
+    plan.execute()
+    report = run_inline(plan.complete())
+    assert report.records_removed == 0
+    assert "10000" in report.undecodable[0]

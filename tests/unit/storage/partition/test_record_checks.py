@@ -88,6 +88,14 @@ def test_a_batch_that_unpacks_to_too_much_is_refused() -> None:
     check(data, small_settings(record_validation="records"), 2 * MIB)
 
 
+def test_the_timestamp_check_unpacks_no_more_than_decompressed_max_bytes() -> None:
+    data = batch(bytes(MIB), codec=Codec.ZSTD)
+    settings = small_settings(message_timestamp_before_max_ms=1000)
+    with pytest.raises(DecompressedTooLargeError):
+        check(data, settings, MIB)
+    check(data, settings, 2 * MIB)
+
+
 def test_the_error_names_the_records_without_a_key_by_their_place_in_the_batch() -> None:
     keys: list[bytes | None] = [b"k"] * 9000
     keys[5000] = keys[5001] = None

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.support.log_builders import FOLDER, START_MS, batch, new_log, reopen, small_settings
 
-from strandlog.storage.partition.time_lookup import find_timestamp
+from strandlog.record.codecs import Codec
+from strandlog.storage.partition.time_lookup import find_latest, find_timestamp
 from strandlog.storage.work import run_inline
 from strandlog.testing import SimulatedFiles
 
@@ -51,3 +52,13 @@ def test_a_segment_whose_end_is_zeros_is_not_passed_over_silently() -> None:
     assert found is not None
     assert found.offset == bases[1]
     assert any(path in problem for problem in log.last_report.problems)
+
+
+def test_a_time_lookup_unpacks_no_more_than_decompressed_max_bytes() -> None:
+    _, log = new_log(SimulatedFiles(), settings=small_settings(), decompressed_max_bytes=10_000)
+    log.append(batch(bytes(20_000), timestamp=START_MS, codec=Codec.ZSTD))
+    log.append(batch(b"small", timestamp=START_MS))
+    log.flush()
+    assert run_inline(find_timestamp(log, START_MS)) == (START_MS, 1)
+    assert run_inline(find_latest(log)) == (START_MS, 0), "the header alone says so"
+    assert any("10000" in problem for problem in log.last_report.problems)

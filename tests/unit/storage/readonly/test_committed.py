@@ -1,11 +1,21 @@
-"""What a guest takes for committed is what the owner does."""
+"""A read-only log agrees with the owner on what is committed."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.log_builders import DATA, START_MS, TP, batch, new_log, reopen, small_settings
+from tests.support.log_builders import (
+    DATA,
+    FOLDER,
+    START_MS,
+    TP,
+    batch,
+    new_log,
+    reopen,
+    small_settings,
+)
 
+from strandlog.record.batch_header import MAGIC_POSITION
 from strandlog.record.control import ControlType, control_batch
 from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.readonly.committed import CommittedView, committed_view
@@ -21,7 +31,7 @@ ACTIONS = st.lists(
 )
 
 
-def seen_by_guest(files: SimulatedFiles) -> CommittedView:
+def seen_by_reader(files: SimulatedFiles) -> CommittedView:
     return committed_view(files, FolderView(files, DATA).view(TP))
 
 
@@ -30,7 +40,7 @@ def told(log: PartitionLog) -> list[tuple[int, int, int]]:
 
 
 @given(ACTIONS)
-def test_a_guest_finds_out_what_the_owner_knows(actions: list[tuple[str, int]]) -> None:
+def test_a_reader_agrees_with_the_owner(actions: list[tuple[str, int]]) -> None:
     files = SimulatedFiles()
     log_dir, log = new_log(files, settings=small_settings(segment_bytes=400))
     sequences = dict.fromkeys((1, 2, 3), 0)
@@ -52,9 +62,9 @@ def test_a_guest_finds_out_what_the_owner_knows(actions: list[tuple[str, int]]) 
             log_dir.close()
             log_dir, log = reopen(files, settings=small_settings(segment_bytes=400))
     log.flush()
-    guest = seen_by_guest(files)
-    assert guest.last_stable_offset == log.last_stable_offset
-    assert sorted(entry[:3] for entry in guest.aborted) == told(log)
+    seen = seen_by_reader(files)
+    assert seen.last_stable_offset == log.last_stable_offset
+    assert sorted(entry[:3] for entry in seen.aborted) == told(log)
 
 
 def test_what_is_not_on_disk_is_not_shown() -> None:
@@ -63,4 +73,19 @@ def test_what_is_not_on_disk_is_not_shown() -> None:
     log.append(batch(b"a"))
     log.flush()
     log.append(batch(b"b", producer=(7, 0, 0), transactional=True))
-    assert seen_by_guest(files).last_stable_offset == 1
+    assert seen_by_reader(files).last_stable_offset == 1
+
+
+def test_damage_does_not_make_an_open_transaction_look_committed() -> None:
+    files = SimulatedFiles()
+    _, log = new_log(files, settings=small_settings(segment_bytes=1_000_000))
+    log.append(batch(b"before"))
+    position = log.segments.active.size_bytes
+    log.append(batch(b"damaged"))
+    log.append(batch(b"open", producer=(7, 0, 0), transactional=True))
+    log.flush()
+    for name in [name for name in files.list_dir(FOLDER) if name.endswith(".snapshot")]:
+        files.remove(f"{FOLDER}/{name}")
+    assert log.last_stable_offset == 2
+    files.write_at(log.segments.active.log_path, position + MAGIC_POSITION, b"\xff")
+    assert seen_by_reader(files).last_stable_offset == 2

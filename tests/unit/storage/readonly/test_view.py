@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
-from tests.support.log_builders import DATA, START_MS, TP, batch, fill, new_log, small_settings
+import pytest
+from tests.support.log_builders import (
+    DATA,
+    FOLDER,
+    START_MS,
+    TP,
+    batch,
+    fill,
+    new_log,
+    small_settings,
+)
 
+from strandlog.errors import CorruptStateError
 from strandlog.model import Buffer
+from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.readonly.view import FolderView
+from strandlog.storage.segment.scan import BUFFER_BYTES
+from strandlog.storage.segment.time_index import ENTRY
 from strandlog.testing import FakeClock, SimulatedFiles
 
 
@@ -79,3 +93,78 @@ def test_a_time_lookup_does_not_scan_segments_that_are_too_old() -> None:
     assert [view.find_timestamp(START_MS + n) for n in range(60)] == [
         (START_MS + n, n) for n in range(60)
     ]
+
+
+def cut_in_the_middle_of_an_append(files: SimulatedFiles, log: PartitionLog) -> None:
+    """Leave what a writer leaves that is killed while it appends."""
+    data = bytes(batch(b"never finished", timestamp=START_MS + 1000))
+    files.append_to(log.segments.active.log_path, data[: len(data) // 2])
+
+
+def test_a_time_lookup_beside_a_killed_writer_finds_nothing_instead_of_failing() -> None:
+    files = SimulatedFiles()
+    _, log = new_log(files, settings=small_settings(segment_bytes=1_000_000))
+    for number in range(10):
+        log.append(batch(b"v%d" % number, timestamp=START_MS + number))
+    log.flush()
+    cut_in_the_middle_of_an_append(files, log)
+    view = FolderView(files, DATA).view(TP)
+    assert view.find_timestamp(START_MS + 9) == (START_MS + 9, 9)
+    assert view.find_timestamp(START_MS + 10) is None
+
+
+def test_a_time_lookup_reads_only_the_part_of_a_segment_that_can_match() -> None:
+    files = ReadCounter()
+    log_dir, log = new_log(files, settings=small_settings(segment_bytes=200_000))
+    for number in range(400):
+        log.append(batch(bytes(1000), timestamp=START_MS + number))
+    log_dir.close()
+    assert len(log.segments) == 3
+    view = FolderView(files, DATA).view(TP)
+    for wanted in (150, 390):  # in a sealed segment and in the last one
+        files.read_bytes.clear()
+        assert view.find_timestamp(START_MS + wanted) == (START_MS + wanted, wanted)
+        read_bytes = sum(n for path, n in files.read_bytes.items() if path.endswith(".log"))
+        assert read_bytes <= 3 * BUFFER_BYTES, "not the whole segment"
+
+
+def test_a_time_lookup_trusts_no_time_index_that_the_log_contradicts() -> None:
+    files = SimulatedFiles()
+    log_dir, log = new_log(files, settings=small_settings(segment_bytes=1_000_000))
+    for number in range(60):
+        log.append(batch(b"v%d" % number, timestamp=START_MS + number))
+    log_dir.close()
+    path = log.segments.active.stem + ".timeindex"
+    entries = bytearray(files.read(path))
+    for position in range(0, len(entries), ENTRY.size):
+        timestamp, offset = ENTRY.unpack_from(entries, position)
+        ENTRY.pack_into(entries, position, timestamp - 5, offset)
+    files.replace(path, entries)
+    view = FolderView(files, DATA).view(TP)
+    assert [view.find_timestamp(START_MS + n) for n in range(60)] == [
+        (START_MS + n, n) for n in range(60)
+    ]
+
+
+@pytest.mark.parametrize("how", ["missing", "zeros"])
+def test_a_lost_recovery_point_does_not_look_like_an_empty_partition(how: str) -> None:
+    files = SimulatedFiles()
+    log_dir, log = new_log(files)
+    fill(log, 5)
+    log_dir.close()
+    path = f"{FOLDER}/recovery-point"
+    size = files.size(path)
+    files.remove(path)
+    if how == "zeros":
+        files.append_to(path, bytes(size))
+    with pytest.raises(CorruptStateError, match="recovery-point"):
+        FolderView(files, DATA).view(TP)
+
+
+def test_a_partition_that_is_being_created_is_empty() -> None:
+    files = SimulatedFiles()
+    log_dir, _ = new_log(files)
+    log_dir.close()
+    files.remove(f"{FOLDER}/recovery-point")
+    view = FolderView(files, DATA).view(TP)
+    assert (view.start_offset, view.end_offset) == (0, 0)

@@ -1,0 +1,71 @@
+"""Finds where a search for a timestamp must start in a segment, by its time index.
+
+A time index entry names the first batch to reach its timestamp, so no batch before the last entry
+at or below the wanted timestamp can match. The log is scanned from the previous entry to make sure
+that the entry is right, because several batches may have the same timestamp.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from strandlog.errors import CorruptSegmentError
+from strandlog.storage.segment.scan import Batch, ByteSource, Damage, buffered, scan
+from strandlog.storage.segment.segment import Segment
+from strandlog.storage.segment.time_index import TimeEntry
+
+
+class SearchStart(NamedTuple):
+    """The position where a search starts, and the lowest offset that the first batch may have."""
+
+    position: int
+    next_offset: int
+
+
+def search_start(
+    source: ByteSource,
+    segment: Segment,
+    end_offset: int,
+    entries: tuple[TimeEntry | None, TimeEntry | None],
+    locate: Callable[[int], Batch | None],
+) -> SearchStart:
+    """Return where to start, given the last two entries at or below the wanted timestamp. It is
+    the start of the segment if there is no entry, or if the log contradicts one.
+
+    `locate` returns the first batch of the segment that ends at or after an offset.
+    """
+    first = SearchStart(0, segment.base_offset)
+    before, entry = entries
+    if entry is None:
+        return first
+    start = first
+    if before is not None:
+        if not segment.base_offset <= before.offset < entry.offset:
+            return first
+        try:
+            found = locate(before.offset)
+        except CorruptSegmentError:
+            return first
+        if found is None or not _names(before, found):
+            return first
+        start = SearchStart(found.position, 0)
+    for item in scan(
+        buffered(source),
+        start.position,
+        segment.size_bytes,
+        next_offset=start.next_offset,
+        end_offset=end_offset,
+    ):
+        if isinstance(item, Damage):
+            return first
+        position, header = item
+        if header.last_offset >= entry.offset:
+            return SearchStart(position, header.base_offset) if _names(entry, item) else first
+        if header.max_timestamp >= entry.timestamp:
+            return first
+    return first
+
+
+def _names(entry: TimeEntry, batch: Batch) -> bool:
+    return (batch.header.max_timestamp, batch.header.last_offset) == entry

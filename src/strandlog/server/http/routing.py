@@ -136,7 +136,7 @@ def _decoded(part: str) -> str:
     try:
         return unquote(part, errors="strict")
     except UnicodeDecodeError:
-        raise bad_request(f"{part!r} is not UTF-8 behind its percent signs") from None
+        raise bad_request(f"{part!r} in the path is not percent-encoded UTF-8") from None
 
 
 def read_query(request: Request, kind: type[Query]) -> Query:
@@ -151,7 +151,7 @@ def read_query(request: Request, kind: type[Query]) -> Query:
         raise bad_request(f"the parameters: {_words(error)}") from None
     for name in given:
         if getattr(found, name) is None:  # msgspec converts the string "null" to None
-            raise bad_request(f"the parameters: leave {name!r} out if it is nothing")
+            raise bad_request(f"the parameters: {name!r} must not be null; omit it instead")
     return found
 
 

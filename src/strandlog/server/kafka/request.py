@@ -127,7 +127,7 @@ class Request:
         if sum(map(len, buffers)) > RESPONSE_MAX_BYTES:
             # The client would read its length as a negative number.
             logger.error(
-                "the response to a %s request from %s is over 2 GB; closing the connection",
+                "the response to a %s request from %s exceeds 2 GB; closing the connection",
                 self.pending.api,
                 self.connection.peer_host,
             )

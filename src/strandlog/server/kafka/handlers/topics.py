@@ -146,7 +146,7 @@ def _create(broker: Broker, request: Request, wanted: Any, validate_only: bool) 
     config = {}
     for row in wanted.configs:
         if row.value is None:
-            raise InvalidSettingError(row.name, None, "leave it out to get the default")
+            raise InvalidSettingError(row.name, None, "omit it to get the default")
         config[row.name] = row.value
     if validate_only:
         result = Deferred.done(broker.check_new_topic(context, wanted.name, count, config))

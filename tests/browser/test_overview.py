@@ -30,7 +30,7 @@ def test_an_empty_broker_shows_first_steps_and_its_problems(
 ) -> None:
     with new_tab(browser, http_address(full_disk)) as tab:
         tab.open()
-        expect(tab.page.get_by_text("Nothing in here yet")).to_be_visible()
+        expect(tab.page.get_by_text("No topics and groups yet")).to_be_visible()
         expect(tab.page.get_by_text(f"-b {full_disk.address}")).to_be_visible()
         expect(tab.page.get_by_role("alert").first).to_contain_text("Not ready:")
         expect(tab.page.get_by_role("alert").first).to_contain_text("bytes free")

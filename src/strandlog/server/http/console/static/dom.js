@@ -64,6 +64,6 @@ export async function copy(text) {
     await navigator.clipboard.writeText(text);
     toast("Copied");
   } catch {
-    toast("The browser does not let this page copy");
+    toast("The browser does not allow this page to copy");
   }
 }

@@ -22,7 +22,7 @@ export class Page {
     this.sub.replaceChildren(...present(sub));
     const back = crumbs.map(([words, address]) => [h("a", { href: address }, words), " / "]);
     const trail = crumbs.length
-      ? h("nav", { class: "crumbs", "aria-label": "Where this page is" }, back)
+      ? h("nav", { class: "crumbs", "aria-label": "Breadcrumb" }, back)
       : null;
     const head = h(
       "div",

@@ -176,7 +176,7 @@ function deleteGroup(name) {
       h(
         "p",
         {},
-        "Its committed offsets are deleted. If it is used again, it starts as auto.offset.reset of its consumers says.",
+        "This deletes its committed offsets. If the group is used again, it starts where auto.offset.reset says.",
       ),
     ],
     submit: async () => {

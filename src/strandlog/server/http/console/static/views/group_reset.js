@@ -127,7 +127,7 @@ function changeTable() {
   return new Table({
     label: "Preview of the reset",
     key: (row) => `${row.topic}/${row.partition}`,
-    empty: () => nothing("Nothing to move"),
+    empty: () => nothing("No offsets to reset"),
     columns: [
       { title: "Topic", kind: "name", value: (row) => row.topic },
       { title: "Partition", kind: "number", value: (row) => row.partition },

@@ -229,8 +229,8 @@ function groupTable() {
 
 function welcome(cluster) {
   return nothing(
-    "Nothing in here yet",
-    "Create a topic here, or write to one with any Kafka client: it is created on the way.",
+    "No topics and groups yet",
+    "Create a topic here, or produce to a new one with any Kafka client.",
     h("a", { class: "button main", href: "#/topics?new=1" }, "Create topic"),
     command(`echo hello | strandlog produce greetings -b ${cluster.kafka_address}`),
   );

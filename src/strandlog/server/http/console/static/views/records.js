@@ -129,7 +129,7 @@ export function records(page) {
     } else {area.replaceChildren(
         nothing(
           "No records",
-          "Write some with any Kafka client, or here.",
+          "Produce records here or with any Kafka client.",
           h("a", { class: "button", href: `${here}/produce` }, "Produce"),
         ),
       );}

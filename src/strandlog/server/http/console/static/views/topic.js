@@ -46,7 +46,7 @@ export function topic(page) {
     kept: "Retention",
   });
   const chart = new Chart(page, {
-    label: `Records into ${name}`,
+    label: `Records produced to ${name}`,
     unit: "/s",
     windowMs: WINDOW_MS,
     isSmall: true,
@@ -291,7 +291,7 @@ function grow(name, last, changed) {
       field(
         "New number of partitions",
         input,
-        `It has ${now} now; partitions cannot be taken away again. Keys may go to other partitions than before.`,
+        `It has ${now} now. Partitions cannot be removed again, and keys may map to other partitions.`,
       ),
     ],
     submit: async () => {
@@ -312,11 +312,11 @@ function deleteTopic(name, last) {
     action: "Delete topic",
     isDanger: true,
     content: [
-      h("p", {}, `All its records are deleted and cannot be brought back.${size}`),
+      h("p", {}, `This permanently deletes all its records.${size}`),
       field(`Type ${name} to confirm`, input),
     ],
     submit: async () => {
-      if (input.value !== name) throw new Error(`That is not the name: type ${name}.`);
+      if (input.value !== name) throw new Error(`The name does not match: type ${name}.`);
       await remove(path("topics", name));
       toast(`${name} deleted`);
       location.hash = "#/topics";

@@ -52,7 +52,7 @@ export function topics(page) {
       : () =>
         nothing(
           "No topics yet",
-          "Create one here, or write to one with any Kafka client.",
+          "Create one here, or produce to a new one with any Kafka client.",
           h("button", { class: "main", type: "button", onclick: createTopic }, "Create topic"),
         );
     listed.note.textContent = someOf(rows.length, found.length, "topic");

@@ -15,8 +15,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Literal, NamedTuple, get_args
 
-from strandlog.errors import InvalidGroupError, InvalidSettingError, InvalidTimestampError
-from strandlog.model import Headers
+from strandlog.errors import (
+    InvalidGroupError,
+    InvalidSettingError,
+    InvalidTimestampError,
+    OffsetOutOfRangeError,
+)
+from strandlog.model import Headers, TopicPartition
 
 Acks = Literal["all", 0, 1, -1]
 OffsetReset = Literal["earliest", "latest", "none"]
@@ -46,6 +51,28 @@ def check_reset(auto_offset_reset: str) -> None:
         raise InvalidSettingError(
             "auto_offset_reset", auto_offset_reset, "expected one of " + ", ".join(allowed)
         )
+
+
+def reset_error(
+    group: str | None, tp: TopicPartition, offset: int, start: int, end: int
+) -> OffsetOutOfRangeError:
+    """Return the error for a consumer without a position whose offset reset policy is "none".
+
+    `offset` is negative if the group has no committed offset, else outside the valid range.
+    """
+    error = OffsetOutOfRangeError(*tp, offset, start, end)
+    missing = f"group {group!r} has no committed offset for {tp}"
+    text = error.args[0] if offset >= 0 else missing
+    error.args = (
+        f"{text}, and auto_offset_reset is 'none': seek to an offset in [{start}, {end}] first",
+    )
+    return error
+
+
+def check_max_records(max_records: int) -> None:
+    """Raise unless the argument of `poll` is a positive integer."""
+    if not isinstance(max_records, int) or max_records < 1:
+        raise InvalidSettingError("max_records", max_records, "expected an integer, at least 1")
 
 
 def check_on_unreadable(on_unreadable: str) -> None:

@@ -36,10 +36,12 @@ from strandlog.client.arguments import (
     OffsetReset,
     OnUnreadable,
     check_auto_commit,
+    check_max_records,
     check_on_unreadable,
     check_reset,
     checked_assignors,
     checked_timestamp,
+    reset_error,
 )
 from strandlog.client.arrow.rows import decode_rows
 from strandlog.client.arrow.table import schema, table_of
@@ -57,7 +59,6 @@ from strandlog.errors import (
     CorruptSegmentError,
     GroupError,
     InvalidGroupError,
-    InvalidSettingError,
     NotOwnerError,
     OffsetOutOfRangeError,
     StrandlogError,
@@ -204,17 +205,8 @@ class Consumer(Closable):
     def _reset_position(self, tp: TopicPartition, offset: int) -> int:
         start, end = self._source.offset_range(tp)
         if self._reset == "none":
-            raise self._lost(tp, offset, start, end)
+            raise reset_error(self.group, tp, offset, start, end)
         return start if self._reset == "earliest" else end
-
-    def _lost(self, tp: TopicPartition, offset: int, start: int, end: int) -> OffsetOutOfRangeError:
-        error = OffsetOutOfRangeError(*tp, offset, start, end)
-        missing = f"group {self.group!r} has no committed offset for {tp}"
-        text = error.args[0] if offset >= 0 else missing
-        error.args = (
-            f"{text}, and auto_offset_reset is 'none': seek to an offset in [{start}, {end}] first",
-        )
-        return error
 
     def _fetch_committed(self, tp: TopicPartition) -> int | None:
         if self.group is None:
@@ -231,8 +223,7 @@ class Consumer(Closable):
         self, max_records: int, timeout_ms: int, decode: Decode, *, is_iteration: bool = False
     ) -> Any:
         """Poll for records and decode them with `decode`; return an empty list if none exist."""
-        if not isinstance(max_records, int) or max_records < 1:
-            raise InvalidSettingError("max_records", max_records, "expected an integer, at least 1")
+        check_max_records(max_records)
         began_at: list[tuple[Cursor, int]] = []
         try:
             with self._guard:

@@ -26,9 +26,11 @@ from typing import TYPE_CHECKING, Any, Self
 from strandlog.client.arguments import (
     OffsetReset,
     check_auto_commit,
+    check_max_records,
     check_reset,
     checked_assignors,
     checked_timestamp,
+    reset_error,
 )
 from strandlog.client.arrow.table import schema, table_of
 from strandlog.client.lifecycle import Closable
@@ -47,7 +49,6 @@ from strandlog.client.remote.positions import NO_POSITION, Progress
 from strandlog.errors import (
     ClosedError,
     InvalidGroupError,
-    InvalidSettingError,
     NotOwnerError,
     OffsetOutOfRangeError,
     RebalanceInProgressError,
@@ -220,8 +221,7 @@ class RemoteConsumer(Closable):
 
     def poll(self, max_records: int = 500, timeout_ms: int = 0) -> list[Record]:
         """Return up to `max_records` records; see the module docstring for `timeout_ms`."""
-        if not isinstance(max_records, int) or max_records < 1:
-            raise InvalidSettingError("max_records", max_records, "expected an integer, at least 1")
+        check_max_records(max_records)
         self._check_open()
         if self._auto_commit:
             self._commit_later()
@@ -282,7 +282,7 @@ class RemoteConsumer(Closable):
         elif code == GROUP_AUTHORIZATION_FAILED and self.group is None:
             return  # librdkafka requests the offsets of the placeholder group
         elif code == AUTO_OFFSET_RESET and tp in self._progress.positions:
-            self._failure = self._lost(tp)
+            self._failure = self._reset_error(tp)
             # Every poll raises until the program seeks.
             self._progress.move({tp: self._progress.positions[tp]})
         elif code in (BAD_COMPRESSION, BAD_MESSAGE):
@@ -296,17 +296,9 @@ class RemoteConsumer(Closable):
             # Unreachable errors are ignored: librdkafka retries, and callers have a time-out.
             self._failure = error_of(error, topic=tp.topic, group=self.group)
 
-    def _lost(self, tp: TopicPartition) -> OffsetOutOfRangeError:
+    def _reset_error(self, tp: TopicPartition) -> OffsetOutOfRangeError:
         start, end = self._log.offset_ranges([tp])[tp]
-        at = self._progress.positions[tp]
-        error = OffsetOutOfRangeError(*tp, at, start, end)
-        text = (
-            error.args[0] if at >= 0 else f"group {self.group!r} has no committed offset for {tp}"
-        )
-        error.args = (
-            f"{text}, and auto_offset_reset is 'none': seek to an offset in [{start}, {end}] first",
-        )
-        return error
+        return reset_error(self.group, tp, self._progress.positions[tp], start, end)
 
     def __iter__(self) -> Self:
         return self
@@ -339,7 +331,7 @@ class RemoteConsumer(Closable):
         if at == NO_POSITION:
             at = self._first_positions([tp])[tp]
             if at == NO_POSITION:
-                raise self._lost(tp)
+                raise self._reset_error(tp)
         return at
 
     def seek(self, topic: str, partition: int, offset: int) -> None:

@@ -1,11 +1,10 @@
-"""A server for tests that records the reports it receives, and can be slow or reject them."""
+"""A server for tests that records the reports it receives, and can reject them or not respond."""
 
 from __future__ import annotations
 
 import json
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -13,7 +12,7 @@ from typing import Any
 
 
 class Listening(ThreadingHTTPServer):
-    """Records reports; may be slow, or reject them."""
+    """Records reports. It rejects them with another `status`, and waits while `gate` is clear."""
 
     daemon_threads = True
 
@@ -21,10 +20,10 @@ class Listening(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", port), _Handler)
         self.reports: list[dict[str, Any]] = []
         self.paths: list[str] = []
-        self.times: list[float] = []
         self.status = 204
         self.rejected = 0
-        self.delay_seconds = 0.0
+        self.gate = threading.Event()
+        self.gate.set()
         self.connections: list[socket.socket] = []
 
     @property
@@ -45,10 +44,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
-        time.sleep(self.server.delay_seconds)
+        self.server.gate.wait()
         status = self.server.status
         if status == 204:
-            self.server.times.append(time.monotonic())
             self.server.paths.append(self.path)
             self.server.reports.append(json.loads(body))
         else:
@@ -69,6 +67,7 @@ def listening(port: int = 0) -> Iterator[Listening]:
     try:
         yield server
     finally:
+        server.gate.set()
         server.shutdown()
         thread.join()
         server.server_close()

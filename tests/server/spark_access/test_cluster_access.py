@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -22,8 +20,9 @@ from strandlog.model import TopicPartition
 from strandlog.spark.options import STREAM, Options, parse_options
 from strandlog.spark.source.cluster_access import ClusterAccess, task_client_options
 from strandlog.spark.source.planning import OffsetRange
+from strandlog.testing.clock import FakeClock
 
-METADATA, LIST_OFFSETS = 3, 2
+FETCH, LIST_OFFSETS, METADATA = 1, 2, 3
 QUICK = {
     "kafka.default.api.timeout.ms": "300",
     "kafka.request.timeout.ms": "300",
@@ -63,61 +62,69 @@ def test_a_refused_connection_is_an_error_at_once(
         task.partitions()
 
 
-@pytest.mark.parametrize(("retries", "interval_ms"), [("0", "0"), ("3", "400")])
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The pauses between offset lookups, in seconds; none of them takes time."""
+    found: list[float] = []
+    monkeypatch.setattr("strandlog.spark.source.cluster_access.pause", found.append)
+    return found
+
+
+@pytest.mark.parametrize(("retries", "interval_ms"), [(0, 0), (3, 400)])
 def test_an_offset_lookup_is_retried_as_often_as_configured(
-    mortal: BrokerProcess, retries: str, interval_ms: str
+    mortal: BrokerProcess, pauses: list[float], retries: int, interval_ms: int
 ) -> None:
-    asked = {"fetchOffset.numRetries": retries, "fetchOffset.retryIntervalMs": interval_ms}
+    asked = {
+        "fetchOffset.numRetries": str(retries),
+        "fetchOffset.retryIntervalMs": str(interval_ms),
+    }
     with closing(ClusterAccess(options(mortal.address, **QUICK, **asked))) as access:
         partitions = access.partitions()
         access.bounds()
         mortal.stop()
-        times = dict.fromkeys(partitions, 0)
-        began = time.monotonic()
         with pytest.raises(UnreachableError):
-            access.offsets_at(times)
-        took = time.monotonic() - began
-        assert took >= int(retries) * int(interval_ms) / 1000
-        if retries == "0":
-            assert took < 1.5
+            access.offsets_at(dict.fromkeys(partitions, 0))
+    assert pauses == [interval_ms / 1000] * retries
 
 
-def test_a_retried_lookup_finds_a_broker_that_was_restarted(mortal: BrokerProcess) -> None:
+def test_a_retried_lookup_finds_a_broker_that_was_restarted(
+    mortal: BrokerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+
+    def restart_in_the_third_pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            mortal.start()
+
+    monkeypatch.setattr("strandlog.spark.source.cluster_access.pause", restart_in_the_third_pause)
     patient = {"fetchOffset.numRetries": "100", "fetchOffset.retryIntervalMs": "100"}
     with closing(ClusterAccess(options(mortal.address, **QUICK, **patient))) as access:
         partitions = access.partitions()
         mortal.stop()
-        later = threading.Timer(1.5, mortal.start)  # longer than the client alone would try
-        later.start()
-        try:
-            assert access.offsets_at(dict.fromkeys(partitions, 0)) == dict.fromkeys(partitions, 0)
-        finally:
-            later.join()
+        assert access.offsets_at(dict.fromkeys(partitions, 0)) == dict.fromkeys(partitions, 0)
+    assert len(pauses) >= 3
 
 
-def test_partitions_are_cached_for_their_ttl(topic: str, broker: RunningBroker) -> None:
+@pytest.mark.parametrize(("ttl_ms", "is_cached_ms"), [(-1, None), (1500, 1500)])
+def test_partitions_are_cached_for_their_ttl(
+    topic: str, broker: RunningBroker, ttl_ms: int, is_cached_ms: int | None
+) -> None:
     from confluent_kafka.admin import AdminClient, NewPartitions
 
-    name = "partition.metadata.cache.ttl.ms"
-    counts: dict[str, Callable[[], int]] = {}
-    opened = []
-    for ttl_ms in ("-1", "1500", "600000"):
-        access = ClusterAccess(options(broker.address, subscribe=topic, **{name: ttl_ms}))
-        opened.append(access)
-        counts[ttl_ms] = lambda access=access: len(access.bounds())  # type: ignore[misc]
-    assert [count() for count in counts.values()] == [2, 2, 2]
-    began = time.monotonic()
-    admin = AdminClient({"bootstrap.servers": broker.address})
-    admin.create_partitions([NewPartitions(topic, 3)])[topic].result(20)
-    assert counts["-1"]() == 3
-    seen = counts["1500"]()
-    if time.monotonic() - began < 1.2:  # else the machine was too slow for a look in time
-        assert seen == 2
-    time.sleep(1.6)
-    assert counts["1500"]() == 3
-    assert counts["600000"]() == 2
-    for access in opened:
-        access.close()
+    clock = FakeClock()
+    asked = options(
+        broker.address, subscribe=topic, **{"partition.metadata.cache.ttl.ms": str(ttl_ms)}
+    )
+    with closing(ClusterAccess(asked, clock=clock)) as access:
+        assert len(access.bounds()) == 2
+        admin = AdminClient({"bootstrap.servers": broker.address})
+        admin.create_partitions([NewPartitions(topic, 3)])[topic].result(20)
+        if is_cached_ms is not None:
+            clock.advance(is_cached_ms)
+            assert len(access.bounds()) == 2
+            clock.advance(1)
+        assert len(access.bounds()) == 3
 
 
 def test_a_micro_batch_requests_metadata_once(
@@ -149,15 +156,37 @@ def test_a_micro_batch_requests_metadata_once(
     stream.stop()
 
 
-def test_a_task_waits_for_records_until_the_poll_timeout(mortal: BrokerProcess) -> None:
+def test_a_task_waits_for_records_until_the_poll_timeout(
+    mortal: BrokerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked = options(mortal.address, **{"kafkaConsumer.pollTimeoutMs": "700"})
     wanted = OffsetRange(TopicPartition("t", 0), 0, 51)  # one more than there are
+    clock = FakeClock()
+    clock_at_fetches: list[int] = []
+    send = WireConnection.send
+
+    def timed(self: WireConnection, api: Any, *rest: Any) -> Any:
+        if api == FETCH:
+            clock_at_fetches.append(clock.monotonic_ms())
+            clock.advance(100)
+        return send(self, api, *rest)
+
+    monkeypatch.setattr(WireConnection, "send", timed)
+    with (
+        closing(ClusterAccess(asked, in_task=True, clock=clock)) as access,
+        pytest.raises(UnreachableError, match=r"kafkaConsumer\.pollTimeoutMs") as failed,
+    ):
+        list(access.read(wanted))
+    assert "is readable up to offset 50" in str(failed.value)
+    # The last response arrives 700 ms after that to the first fetch, which has records.
+    assert clock_at_fetches == list(range(0, 701, 100))
+
+
+def test_a_task_gives_up_on_a_stopped_broker_after_the_poll_timeout(mortal: BrokerProcess) -> None:
+    asked = options(mortal.address, **{"kafkaConsumer.pollTimeoutMs": "700"})
+    wanted = OffsetRange(TopicPartition("t", 0), 0, 51)
     with closing(ClusterAccess(asked, in_task=True)) as access:
-        began = time.monotonic()
-        with pytest.raises(UnreachableError, match=r"kafkaConsumer\.pollTimeoutMs") as failed:
-            assert len(list(access.read(wanted))) == 1
-        assert 0.6 < time.monotonic() - began < 10
-        assert "is readable up to offset 50" in str(failed.value)
+        assert access.partitions()
         mortal.stop()
         with pytest.raises(UnreachableError, match=r"700 ms.*kafkaConsumer\.pollTimeoutMs"):
             list(access.read(wanted))

@@ -6,7 +6,6 @@ import math
 import signal
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -30,9 +29,11 @@ REPORT = QueryReport("orders", 3, 1200, 4000.4, 300, 17, 5, 2, "2013-01-01T00:00
 
 
 @pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("INTERVAL_SECONDS", "RESPONSE_SECONDS", "END_SECONDS", "LONGEST_PAUSE_SECONDS"):
-        monkeypatch.setattr(module, name, getattr(module, name) / 10)
+def _short_pauses_and_long_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "INTERVAL_SECONDS", 0.05)
+    monkeypatch.setattr(module, "LONGEST_PAUSE_SECONDS", 0.2)
+    monkeypatch.setattr(module, "RESPONSE_SECONDS", 60)
+    monkeypatch.setattr(module, "END_SECONDS", 60)
 
 
 @pytest.fixture
@@ -77,39 +78,55 @@ def test_a_broker_accepts_and_shows_what_is_reported(
     assert [query["rows_per_second"] for name, query in queries.items() if "odd" in name] == [0, 0]
 
 
-def test_reports_are_sent_together_and_only_once(
-    reporters: Callable[..., Reporter],
+def test_reports_of_an_interval_are_sent_together(
+    reporters: Callable[..., Reporter], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(module, "INTERVAL_SECONDS", 3600)
+    monkeypatch.setattr(module, "LONGEST_PAUSE_SECONDS", 3600)
     with listening() as server:
         reporter = reporters(server.address)
         reporter.set_state("running")
-        eventually(lambda: server.reports, "a report arrives")
+        eventually(lambda: server.reports, "the first report arrives")
         for number in range(200):
             reporter.add(REPORT._replace(batch_id=number))
             reporter.add(REPORT._replace(name="other", batch_id=number))
-        eventually(lambda: len(server.reports) == 2, "a report arrives")
-        reporter.add(REPORT._replace(batch_id=200))
-        eventually(lambda: len(server.reports) == 3, "a report arrives")
-        reporter.end("stopped")
-    assert [len(each["queries"]) for each in server.reports] == [0, 2, 1, 0]
-    assert [each["state"] for each in server.reports] == ["running"] * 3 + ["stopped"]
+        reporter.end("stopped")  # without waiting for the rest of the hour
+    assert [len(each["queries"]) for each in server.reports] == [0, 2]
+    assert [each["state"] for each in server.reports] == ["running", "stopped"]
     assert [each["batch_id"] for each in server.reports[1]["queries"]] == [199, 199]
-    assert server.times[2] - server.times[1] > 0.9 * module.INTERVAL_SECONDS
+
+
+def test_a_report_is_sent_only_once(reporters: Callable[..., Reporter]) -> None:
+    with listening() as server:
+        reporter = reporters(server.address)
+        reporter.add(REPORT)
+        eventually(lambda: len(server.reports) == 1, "a report arrives")
+        reporter.add(REPORT._replace(name="other"))
+        eventually(lambda: len(server.reports) == 2, "a report arrives")
+        reporter.end("stopped")
+    names = [[query["name"] for query in each["queries"]] for each in server.reports]
+    assert names == [["orders"], ["other"], []]
     assert set(server.paths) == {"/api/v1/pipelines/flights/progress"}
 
 
 def test_an_idle_batch_does_not_hide_the_rate_of_the_one_before(
-    reporters: Callable[..., Reporter],
+    reporters: Callable[..., Reporter], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(module, "INTERVAL_SECONDS", 3600)
+    monkeypatch.setattr(module, "LONGEST_PAUSE_SECONDS", 3600)
     with listening() as server:
         reporter = reporters(server.address)
         reporter.set_state("running")
-        eventually(lambda: server.reports, "a report arrives")
+        eventually(lambda: server.reports, "the first report arrives")
         reporter.add(REPORT)
         reporter.add(REPORT._replace(batch_id=4, rows=0, rows_per_second=0.0, batch_ms=9, lag=0))
-        eventually(lambda: len(server.reports) == 2, "a report arrives")
+        reporter.end("stopped")
         [query] = server.reports[1]["queries"]
         assert query == {**REPORT._asdict(), "batch_id": 4, "lag": 0}
+
+
+def has_thread(name: str) -> bool:
+    return any(each.name == f"strandlog-report-{name}" for each in threading.enumerate())
 
 
 def test_an_idle_pipeline_sends_heartbeats(
@@ -118,17 +135,17 @@ def test_an_idle_pipeline_sends_heartbeats(
     monkeypatch.setattr(module, "HEARTBEAT_SECONDS", 0.1)
     is_alive = True
     with listening() as server:
-        reporter = reporters(server.address, is_alive=lambda: is_alive)
+        reporter = reporters(server.address, "idle", is_alive=lambda: is_alive)
         reporter.set_state("running")
         reporter.add(REPORT)
         eventually(lambda: len(server.reports) >= 4, "a report arrives")
         assert sum(len(each["queries"]) for each in server.reports) == 1
         is_alive = False
         eventually(lambda: server.reports[-1]["state"] == "stopped", "a report arrives")
-        count = len(server.reports)
+        eventually(lambda: not has_thread("idle"), "the thread ends")
         reporter.add(REPORT)
-        time.sleep(0.3)
-        assert len(server.reports) == count
+        reporter.set_state("running")
+        assert not has_thread("idle")
 
 
 # -- trouble -------------------------------------------------------------------------------------
@@ -138,35 +155,57 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records]
 
 
-def test_an_unreachable_server_causes_one_warning_and_no_delay(
-    reporters: Callable[..., Reporter], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_unreachable_server_causes_one_warning(caplog: pytest.LogCaptureFixture) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    reporter = reporters(f"http://127.0.0.1:{port}")
-    began = time.monotonic()
-    for number in range(1000):
-        reporter.add(REPORT._replace(batch_id=number))
-    assert time.monotonic() - began < 5
-    eventually(lambda: warnings(caplog), "a report arrives")
-    time.sleep(0.5)  # some more attempts
+    attempts = 0
+
+    def find() -> ReportAddress:
+        nonlocal attempts
+        attempts += 1
+        return ReportAddress(False, "127.0.0.1", port)
+
+    reporter = Reporter("flights", find)
+    reporter.add(REPORT)
+    eventually(lambda: attempts >= 4, "the reporter tries again")
     reporter.end("stopped")
     [warning] = warnings(caplog)
     assert f"cannot report the progress of flights to http://127.0.0.1:{port}" in warning
 
 
-def test_a_slow_server_delays_only_the_reporter(
-    reporters: Callable[..., Reporter], caplog: pytest.LogCaptureFixture
+def test_adding_reports_does_not_wait_for_the_network() -> None:
+    is_looked_up, gate = threading.Event(), threading.Event()
+    was_opened: list[bool] = []
+
+    def find() -> None:
+        is_looked_up.set()
+        was_opened.append(gate.wait(60))
+
+    reporter = Reporter("flights", find)
+    reporter.set_state("running")
+    assert is_looked_up.wait(60)
+    for number in range(1000):
+        reporter.add(REPORT._replace(batch_id=number))
+    gate.set()
+    reporter.end("stopped")
+    assert was_opened == [True], "all reports were added while the look-up waited"
+
+
+def test_a_server_that_does_not_respond_delays_only_the_reporter(
+    reporters: Callable[..., Reporter],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(module, "RESPONSE_SECONDS", 0.1)
+    monkeypatch.setattr(module, "END_SECONDS", 0.1)
     with listening() as server:
-        server.delay_seconds = 60
+        server.gate.clear()
         reporter = reporters(server.address)
-        began = time.monotonic()
         reporter.set_state("running")
         reporter.add(REPORT)
-        eventually(lambda: warnings(caplog), "a report arrives")
+        eventually(lambda: warnings(caplog), "a time-out")
         reporter.end("stopped")
-        assert time.monotonic() - began < 5
+        assert server.reports == [], "end() returned without a response"
     assert "timed out" in warnings(caplog)[0]
 
 
@@ -245,13 +284,23 @@ def test_a_killed_broker_shows_the_pipeline_again_after_its_restart(tmp_path: Pa
 
 
 def test_a_closed_connection_is_reopened_without_a_warning(
-    reporters: Callable[..., Reporter], caplog: pytest.LogCaptureFixture
+    reporters: Callable[..., Reporter],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    waits = 0
+    wait_for_news = Reporter._wait_for_news
+
+    def counted(self: Reporter) -> bool:
+        nonlocal waits
+        waits += 1
+        return wait_for_news(self)
+
+    monkeypatch.setattr(Reporter, "_wait_for_news", counted)
     with listening() as server:
         reporter = reporters(server.address)
         reporter.add(REPORT)
-        eventually(lambda: server.reports, "a report arrives")
-        time.sleep(2 * module.INTERVAL_SECONDS)
+        eventually(lambda: server.reports and waits == 2, "the reporter has the response")
         for connection in server.connections:
             hang_up_on(connection)
         reporter.add(REPORT._replace(batch_id=4))

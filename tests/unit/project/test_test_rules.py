@@ -25,9 +25,6 @@ MAY_SLEEP = {
     "server/http/test_bounds.py": "a client that sends a header every tenth of a second",
     "server/lifecycle/test_stalls.py": "a disk and a handler that are slow",
     "server/lifecycle/test_stopping.py": "a broker that waits for a client that does not read",
-    "server/spark_access/report_server.py": "a server that is slow to answer",
-    "server/spark_access/test_cluster_access.py": "a cache that expires by the system clock",
-    "server/spark_access/test_reporter.py": "nothing is sent for a while",
     "spark/test_session_on_spark.py": "a Python worker that is slow to start",
     "unit/server/test_peer_budget.py": "patience is measured by the event loop's clock",
 }

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeVar
 
 from strandlog.client.wire.client import WireClient
-from strandlog.clock import SystemClock, pause
+from strandlog.clock import Clock, SystemClock, pause
 from strandlog.config.units import parse_duration_ms
 from strandlog.errors import TopicNotFoundError, UnreachableError
 from strandlog.model import IsolationLevel, TopicPartition
@@ -55,14 +55,16 @@ def task_client_options(options: Options) -> dict[str, str]:
 class ClusterAccess:
     """`LogAccess` over a cluster."""
 
-    def __init__(self, options: Options, *, in_task: bool = False) -> None:
+    def __init__(
+        self, options: Options, *, in_task: bool = False, clock: Clock | None = None
+    ) -> None:
         self._options = options
-        self._clock = SystemClock()
+        self._clock = clock or SystemClock()
         self._known: tuple[int, list[TopicPartition]] | None = None  # (time read in ms, list)
         self._topic_ids: dict[str, str | None] = {}  # from the last metadata response
         client = task_client_options(options) if in_task else options.client
         client = {"isolation.level": "read_committed", **client}
-        self._client = WireClient(options["bootstrap.servers"], client)
+        self._client = WireClient(options["bootstrap.servers"], client, self._clock)
         if not in_task:
             self._check_reachable()
         self._isolation = (

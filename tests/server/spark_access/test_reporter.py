@@ -83,6 +83,14 @@ def test_reports_of_an_interval_are_sent_together(
 ) -> None:
     monkeypatch.setattr(module, "INTERVAL_SECONDS", 3600)
     monkeypatch.setattr(module, "LONGEST_PAUSE_SECONDS", 3600)
+    pauses: list[tuple[float, bool]] = []
+    pause = Reporter._pause
+
+    def recorded_pause(self: Reporter, seconds: float) -> None:
+        pause(self, seconds)
+        pauses.append((seconds, self._is_over))
+
+    monkeypatch.setattr(Reporter, "_pause", recorded_pause)
     with listening() as server:
         reporter = reporters(server.address)
         reporter.set_state("running")
@@ -90,7 +98,8 @@ def test_reports_of_an_interval_are_sent_together(
         for number in range(200):
             reporter.add(REPORT._replace(batch_id=number))
             reporter.add(REPORT._replace(name="other", batch_id=number))
-        reporter.end("stopped")  # without waiting for the rest of the hour
+        reporter.end("stopped")
+    assert pauses == [(3600, True)], "only the end cuts the pause after the first report short"
     assert [len(each["queries"]) for each in server.reports] == [0, 2]
     assert [each["state"] for each in server.reports] == ["running", "stopped"]
     assert [each["batch_id"] for each in server.reports[1]["queries"]] == [199, 199]

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import time
+from collections.abc import Iterator
 
 import pytest
+from tests.support.virtual_time import VirtualTimeLoop, virtual_time
 
+from strandlog.server import peer_budget
 from strandlog.server.peer_budget import PeerBudget, PeerTooSlowError
 
-PATIENCE_S = 0.01
+PATIENCE_S = 10.0
+
+
+@pytest.fixture
+def loop(monkeypatch: pytest.MonkeyPatch) -> Iterator[VirtualTimeLoop]:
+    with virtual_time() as opened:
+        monkeypatch.setattr(peer_budget, "stopwatch", opened.time)
+        yield opened
 
 
 async def hold_until(budget: PeerBudget, size: int, peer: asyncio.Event) -> None:
@@ -22,7 +31,7 @@ async def hold_until(budget: PeerBudget, size: int, peer: asyncio.Event) -> None
         hold.release()
 
 
-def test_calls_that_fit_hold_their_share_at_the_same_time() -> None:
+def test_calls_that_fit_hold_their_share_at_the_same_time(loop: VirtualTimeLoop) -> None:
     async def run() -> None:
         budget = PeerBudget(100, PATIENCE_S)
         holds = [await budget.acquire(50), await budget.acquire(50)]
@@ -32,10 +41,10 @@ def test_calls_that_fit_hold_their_share_at_the_same_time() -> None:
             hold.release()
         assert budget.held_bytes == 0
 
-    asyncio.run(run())
+    loop.run_until_complete(run())
 
 
-def test_the_longest_silent_peer_makes_room_for_a_call_that_waits() -> None:
+def test_the_longest_silent_peer_makes_room_for_a_call_that_waits(loop: VirtualTimeLoop) -> None:
     async def run() -> None:
         budget = PeerBudget(100, PATIENCE_S)
         never = asyncio.Event()
@@ -54,36 +63,36 @@ def test_the_longest_silent_peer_makes_room_for_a_call_that_waits() -> None:
         await asyncio.gather(later, return_exceptions=True)
         assert budget.held_bytes == 0
 
-    asyncio.run(run())
+    loop.run_until_complete(run())
 
 
-def test_a_silent_peer_stays_while_no_call_needs_its_share() -> None:
+def test_a_silent_peer_stays_while_no_call_needs_its_share(loop: VirtualTimeLoop) -> None:
     async def run() -> None:
         budget = PeerBudget(100, PATIENCE_S)
         peer = asyncio.Event()
         silent = asyncio.create_task(hold_until(budget, 100, peer))
-        await asyncio.sleep(5 * PATIENCE_S)
+        await loop.elapse(5 * PATIENCE_S)
         peer.set()
         await silent
 
-    asyncio.run(run())
+    loop.run_until_complete(run())
 
 
-def test_a_call_that_works_is_not_cancelled_however_long_it_takes() -> None:
+def test_a_call_that_works_is_not_cancelled_however_long_it_takes(loop: VirtualTimeLoop) -> None:
     async def run() -> None:
         budget = PeerBudget(100, PATIENCE_S)
         working = await budget.acquire(100)
         waiting = asyncio.create_task(budget.acquire(1))
-        await asyncio.sleep(5 * PATIENCE_S)
+        await loop.elapse(5 * PATIENCE_S)
         assert not waiting.done()
         working.release()
         (await waiting).release()
         assert budget.evicted == 0
 
-    asyncio.run(run())
+    loop.run_until_complete(run())
 
 
-def test_a_call_larger_than_the_budget_runs_alone() -> None:
+def test_a_call_larger_than_the_budget_runs_alone(loop: VirtualTimeLoop) -> None:
     async def run() -> None:
         budget = PeerBudget(100, PATIENCE_S)
         large = await budget.acquire(1000)
@@ -93,10 +102,10 @@ def test_a_call_larger_than_the_budget_runs_alone() -> None:
         large.release()
         (await waiting).release()
 
-    asyncio.run(run())
+    loop.run_until_complete(run())
 
 
-def test_calls_that_give_up_waiting_leave_no_trace() -> None:
+def test_calls_that_give_up_waiting_leave_no_trace(loop: VirtualTimeLoop) -> None:
     async def run() -> None:
         budget = PeerBudget(100, PATIENCE_S)
         hold = await budget.acquire(100)
@@ -110,23 +119,24 @@ def test_calls_that_give_up_waiting_leave_no_trace() -> None:
             (await task).release()
         assert budget.held_bytes == 0
 
-    asyncio.run(run())
+    loop.run_until_complete(run())
 
 
-def test_a_call_whose_bytes_wait_for_a_busy_event_loop_is_not_taken_for_silent() -> None:
+def test_a_call_whose_bytes_wait_for_a_busy_event_loop_is_not_taken_for_silent(
+    loop: VirtualTimeLoop,
+) -> None:
     async def run() -> None:
         budget = PeerBudget(100, PATIENCE_S)
         peer = asyncio.Event()
         honest = asyncio.create_task(hold_until(budget, 100, peer))
         await asyncio.sleep(0)
         waiting = asyncio.create_task(budget.acquire(100))
-        loop = asyncio.get_running_loop()
         for _ in range(5):  # its bytes are there, but the loop has much else to do
             await asyncio.sleep(0)
-            loop.call_soon(time.sleep, 2 * PATIENCE_S)
+            loop.call_soon(loop.block, 2 * PATIENCE_S)
         loop.call_later(PATIENCE_S, loop.call_soon, peer.set)
         await honest
         await waiting
         assert budget.evicted == 0
 
-    asyncio.run(run())
+    loop.run_until_complete(run())

@@ -200,22 +200,29 @@ def test_adding_reports_does_not_wait_for_the_network() -> None:
     assert was_opened == [True], "all reports were added while the look-up waited"
 
 
-def test_a_server_that_does_not_respond_delays_only_the_reporter(
+def test_a_server_that_does_not_respond_causes_a_warning(
     reporters: Callable[..., Reporter],
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "RESPONSE_SECONDS", 0.1)
+    with listening() as server:
+        server.gate.clear()
+        reporters(server.address).add(REPORT)
+        eventually(lambda: warnings(caplog), "a time-out")
+    assert "timed out" in warnings(caplog)[0]
+
+
+def test_the_end_of_a_pipeline_does_not_wait_for_a_server_that_does_not_respond(
+    reporters: Callable[..., Reporter], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "END_SECONDS", 0.1)
     with listening() as server:
         server.gate.clear()
-        reporter = reporters(server.address)
-        reporter.set_state("running")
+        reporter = reporters(server.address, "unanswered")
         reporter.add(REPORT)
-        eventually(lambda: warnings(caplog), "a time-out")
         reporter.end("stopped")
-        assert server.reports == [], "end() returned without a response"
-    assert "timed out" in warnings(caplog)[0]
+        assert has_thread("unanswered"), "the thread still waits for the response"
 
 
 @pytest.mark.parametrize("status", [500, 404, 302])

@@ -5,19 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import socket
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from tests.support.broker_process import BrokerProcess
 from tests.support.http_client import (
     client_of,
-    http_address,
     http_broker,
-    http_process,
     ok,
     problem,
 )
@@ -171,34 +166,3 @@ def test_console_files_arrive_complete(broker: RunningBroker, encoding: str) -> 
     assert answer.status_code == 200
     assert answer.text.rstrip().endswith(";")
     assert len(answer.text) > 1_000_000
-
-
-def test_a_client_that_does_not_read_a_file_holds_one_chunk_in_memory(
-    tmp_path: Path,
-) -> None:
-    with http_process(tmp_path / "data") as broker:
-        check_memory_of_unread_files(broker)
-
-
-def check_memory_of_unread_files(broker: BrokerProcess) -> None:
-    assert broker.process is not None
-    status = Path(f"/proc/{broker.process.pid}/status")
-    host, _, port = http_address(broker).removeprefix("http://").rpartition(":")
-    asked = b"GET /console/plotly.min.js HTTP/1.1\r\nHost: localhost\r\n\r\n"
-    with client_of(broker) as client:
-        client.get("/console/plotly.min.js")  # it is in memory now
-        before = _anonymous_kilobytes(status)
-        connections = [socket.create_connection((host, int(port))) for _ in range(100)]
-        for each in connections:
-            each.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            each.sendall(asked)
-        for each in connections:
-            assert each.recv(12) == b"HTTP/1.1 200"
-        ok(client.get("/api/v1/topics"))
-        assert _anonymous_kilobytes(status) - before < 100_000
-        for each in connections:
-            each.close()
-
-
-def _anonymous_kilobytes(status: Path) -> int:
-    return int(status.read_text().partition("RssAnon:")[2].split()[0])

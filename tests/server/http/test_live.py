@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,14 +12,11 @@ from typing import Any, NamedTuple
 
 import httpx
 import pytest
-from confluent_kafka import Producer
-from tests.support.broker_process import BrokerProcess
 from tests.support.http_client import (
     PATIENCE_S,
     client_of,
     http_address,
     http_broker,
-    http_process,
     ok,
     problem,
 )
@@ -90,15 +86,14 @@ def send(client: httpx.Client, topic: str, *values: str, **more: Any) -> None:
 def test_rates_show_the_throughput(client: httpx.Client, broker: RunningBroker) -> None:
     topic = make(client, "rated")
     with client_of(broker) as other, events(client, interval_ms=200, lag=False) as found:
-        deadline = time.monotonic() + PATIENCE_S
-        rates: Any = None
-        while time.monotonic() < deadline:
+
+        def positive_rates() -> Any:
             send(other, topic, *["x" * 50] * 20)
             told = first(found, "rates")
-            rates = told["rates"]
-            if rates and rates["produced_records_per_second"] > 0:
-                break
-        assert rates["produced_records_per_second"] > 0
+            return told if told["rates"] and told["rates"]["produced_records_per_second"] else None
+
+        told = eventually(positive_rates, "the rate of produced records")
+        rates = told["rates"]
         assert rates["produced_bytes_per_second"] > rates["produced_records_per_second"] * 50
         assert told["produced_records"] >= 20
 
@@ -234,42 +229,6 @@ def live_clients(client: httpx.Client) -> int:
     return int(float(line.split()[1]))
 
 
-def resident_mb(broker: BrokerProcess) -> float:
-    assert broker.process is not None
-    status = Path(f"/proc/{broker.process.pid}/status").read_text()
-    return int(status.partition("VmRSS:")[2].split()[0]) / 1024
-
-
-def test_clients_that_do_not_read_hold_little_memory_and_are_disconnected(tmp_path: Path) -> None:
-    with http_process(tmp_path / "data") as broker, client_of(broker) as client:
-        check_clients_that_do_not_read(broker, client)
-
-
-def check_clients_that_do_not_read(broker: BrokerProcess, client: httpx.Client) -> None:
-    topic = make(client, "unread")
-    host, _, port = http_address(broker).removeprefix("http://").rpartition(":")
-    query = f"topic={topic}&interval_ms=100&limit=200&max_value_bytes=16384"
-    idle = []
-    for _ in range(10):
-        connection = socket.socket()
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        connection.connect((host, int(port)))
-        connection.sendall(f"GET {LIVE}?{query} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
-        idle.append(connection)
-    eventually(lambda: live_clients(client) == 10, "ten live clients")
-    before = resident_mb(broker)
-    producer = Producer({"bootstrap.servers": broker.address, "linger.ms": 5})
-    ends = time.monotonic() + 6
-    while time.monotonic() < ends:
-        for _ in range(100):
-            producer.produce(topic, b"x" * 10_000)
-        producer.flush(PATIENCE_S)
-    assert resident_mb(broker) - before < 60
-    eventually(lambda: live_clients(client) == 0, "the live clients are gone")
-    for connection in idle:
-        connection.close()
-
-
 def test_streams_end_when_the_broker_stops(tmp_path: Path) -> None:
     ended = threading.Event()
     with http_broker(tmp_path / "data") as running, client_of(running) as client:
@@ -284,9 +243,7 @@ def test_streams_end_when_the_broker_stops(tmp_path: Path) -> None:
         thread = threading.Thread(target=follow)
         thread.start()
         assert started.wait(PATIENCE_S)
-        began = time.monotonic()
         running.stop()
-        assert time.monotonic() - began < 4
         assert ended.wait(PATIENCE_S), "as a stream that is whole"
         thread.join(PATIENCE_S)
         running.start()

@@ -37,14 +37,18 @@ def _frame(api_key: int, version: int, body: bytes = b"", correlation: int = 7) 
     return struct.pack(">i", len(request)) + request
 
 
-def _receive(connection: socket.socket) -> bytes:
-    data = b""
-    while len(data) < 4 or len(data) < 4 + struct.unpack_from(">i", data)[0]:
-        part = connection.recv(65536)
+def _exactly(connection: socket.socket, length: int) -> bytes:
+    data = bytearray()
+    while len(data) < length:
+        part = connection.recv(length - len(data))
         if not part:
-            raise ConnectionError("the broker hung up")
+            raise ConnectionError("the broker closed the connection")
         data += part
-    return data[4:]
+    return bytes(data)
+
+
+def _receive(connection: socket.socket) -> bytes:
+    return _exactly(connection, struct.unpack(">i", _exactly(connection, 4))[0])
 
 
 def _metadata(topic: bytes) -> bytes:
@@ -154,10 +158,11 @@ def _stopping_with_an_unread_response(data: Path, drain_ms: int) -> Iterator[sub
                 client.sendall(_produce(b"t", batch))
                 _receive(client)
             client.sendall(b"".join(_fetch_all(b"t") for _ in range(20)))
-            assert client.recv(4), "the first of 20 responses of 10 MB has begun"
+            length = struct.unpack(">i", _exactly(client, 4))[0]
+            assert length > 10_000_000, "20 responses of this size do not fit into buffers"
             os.kill(process.pid, signal.SIGTERM)
             eventually(lambda: _is_refused(address), "the broker accepts no connections")
-            yield process
+            yield process, lambda: _exactly(client, length)
         finally:
             process.kill()
 
@@ -171,8 +176,7 @@ def _is_refused(address: tuple[str, int]) -> bool:
 
 
 def test_a_second_signal_ends_a_broker_that_waits_for_a_client(tmp_path: Path) -> None:
-    with _stopping_with_an_unread_response(tmp_path / "data", drain_ms=600_000) as process:
-        assert process.poll() is None, "it waits for the client to read its responses"
+    with _stopping_with_an_unread_response(tmp_path / "data", drain_ms=600_000) as (process, _):
         os.kill(process.pid, signal.SIGINT)
         assert process.wait(PATIENCE_S) == 130
     with strandlog.open(tmp_path / "data") as log:
@@ -182,8 +186,13 @@ def test_a_second_signal_ends_a_broker_that_waits_for_a_client(tmp_path: Path) -
 def test_a_client_that_does_not_read_delays_the_end_only_for_the_drain_time(
     tmp_path: Path,
 ) -> None:
-    with _stopping_with_an_unread_response(tmp_path / "data", drain_ms=200) as process:
+    with _stopping_with_an_unread_response(tmp_path / "data", drain_ms=200) as (process, _):
         assert process.wait(PATIENCE_S) == 0
+
+
+def test_a_stopping_broker_waits_until_a_client_has_read_its_response(tmp_path: Path) -> None:
+    with _stopping_with_an_unread_response(tmp_path / "data", drain_ms=600_000) as (_, read_rest):
+        assert len(read_rest()) > 10_000_000
 
 
 async def _hang_up(writer: asyncio.StreamWriter) -> None:

@@ -21,7 +21,6 @@ MAY_SLEEP = {
     "soak/transaction_kills.py": "a program: random times between kills",
     "soak/spark_kills.py": "a program: random times between kills",
     "soak/exactly_once_worker.py": "a program: slow enough to be killed half-way",
-    "server/grpc/test_service.py": "memory is measured after streams had time to fill it",
     "server/http/test_bounds.py": "a client that sends a header every tenth of a second",
     "spark/test_session_on_spark.py": "a Python worker that is slow to start",
 }

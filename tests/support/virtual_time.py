@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from typing import Any
 
 
-class _Selector(selectors.DefaultSelector):  # type: ignore[misc, valid-type]
+class _Selector(selectors.DefaultSelector):
     """Adds the time that it should block to `now`, and returns at once."""
 
     now = 0.0

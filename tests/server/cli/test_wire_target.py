@@ -7,13 +7,13 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from tests.support.broker_process import BrokerProcess
 from tests.support.command_line import CommandLine
 from tests.support.server import RunningBroker
+from tests.support.waiting import eventually
 
 COMMANDS = [
     ("topic", "list"),
@@ -60,9 +60,7 @@ def test_an_unreachable_broker_is_reported_in_one_line(
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        began = time.monotonic()
         found = cli.inside(*command, "-b", address, code=1)
-        assert time.monotonic() - began < 10
     assert found.err.count("\n") == 1
     assert found.err.startswith(f"error: no broker at {address} (")
     assert found.out == b""
@@ -115,11 +113,12 @@ def test_ctrl_c_leaves_the_group_at_once(wire: CommandLine) -> None:
         assert process.stderr is not None
         assert process.stdout.readline() == b"one\n"
         assert process.stdout.readline() == b"two\n"
-        deadline = time.monotonic() + 20
-        while time.monotonic() < deadline:
+
+        def is_committed() -> bool:
             found = wire.inside("group", "describe", "g", "--json").document
-            if found["partitions"] and found["partitions"][0]["committed"] == 2:
-                break
+            return bool(found["partitions"]) and found["partitions"][0]["committed"] == 2
+
+        eventually(is_committed, "the offset is committed")
         process.send_signal(signal.SIGINT)
         assert process.wait(20) == 130
         assert process.stderr.read() == b""

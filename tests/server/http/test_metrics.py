@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -259,8 +258,7 @@ def test_a_half_sent_request_does_not_delay_shutdown(tmp_path: Path) -> None:
         half = http.client.HTTPConnection(host, int(port), timeout=PATIENCE_S)
         half.connect()
         half.sock.sendall(b"POST /api/v1/topics HTTP/1.1\r\nHost: localhost\r\nContent-Le")
-        began = time.monotonic()
-    assert time.monotonic() - began < 10
+        running.stop()  # it fails if this takes too long
     half.close()
 
 

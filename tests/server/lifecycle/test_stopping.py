@@ -12,7 +12,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -138,8 +138,10 @@ asyncio.run(run_until_stopped(options, lambda line: print(line, flush=True)))
 
 
 @contextlib.contextmanager
-def _stopping_with_an_unread_response(data: Path, drain_ms: int) -> Iterator[subprocess.Popen[str]]:
-    """A broker that has received SIGTERM, and whose only client does not read its response."""
+def _stopping_with_an_unread_response(
+    data: Path, drain_ms: int
+) -> Iterator[tuple[subprocess.Popen[str], Callable[[], bytes]]]:
+    """A broker after SIGTERM, and a function that reads the rest of a response from it."""
     command = [sys.executable, "-c", SERVE, str(data), str(drain_ms)]
     batch = bytes(build_batch(int(time.time() * 1000), [b"x" * 1000] * 500))
     with (

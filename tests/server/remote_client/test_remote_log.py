@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -124,14 +123,13 @@ def test_every_code_that_has_a_class_becomes_that_class() -> None:
     assert type(error_of(make(-185, "late"))) is errors.UnreachableError
 
 
-def test_a_wrong_address_fails_at_once() -> None:
+@pytest.mark.timeout(60)
+def test_a_wrong_address_fails_before_the_timeout() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound, but not listening
         port = taken.getsockname()[1]
-        began = time.monotonic()
         with pytest.raises(strandlog.UnreachableError) as found:
-            strandlog.connect(f"127.0.0.1:{port}")
-        assert time.monotonic() - began < 5
+            strandlog.connect(f"127.0.0.1:{port}", timeout_ms=600_000)
     assert f"no broker at 127.0.0.1:{port}" in str(found.value)
     assert "Connection refused" in str(found.value)
     assert found.value.retriable

@@ -6,7 +6,6 @@ import contextlib
 import signal
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,6 +23,8 @@ class InterruptedByTestError(BaseException):
 
 
 HASTY = {"default.api.timeout.ms": "1000", "request.timeout.ms": "300"}
+# Shorter than the default time-outs, which apply if the options of a test have no effect.
+GIVE_UP_SECONDS = 25
 
 
 @pytest.fixture
@@ -167,26 +168,26 @@ def test_a_range_of_a_client_that_was_closed_ends_with_an_error(mortal: BrokerPr
         list(reading)
 
 
+@pytest.mark.timeout(GIVE_UP_SECONDS)
 def test_what_cannot_be_delivered_is_given_up_in_time_and_named(mortal: BrokerProcess) -> None:
     options = {"delivery.timeout.ms": "800", "reconnect.backoff.max.ms": "100"}
     with WireClient(mortal.address, options) as client:
         tp = _filled(client)
         mortal.stop(signal.SIGKILL)
-        started = time.monotonic()
         result = client.produce({tp: [batch_of([b"x"])]})[tp]
         assert isinstance(result.error, UnreachableError)
         assert mortal.address in str(result.error)
-        assert time.monotonic() - started < 10
 
 
+@pytest.mark.timeout(GIVE_UP_SECONDS)
 def test_an_unreachable_address_is_named_with_advice() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-    with WireClient(f"127.0.0.1:{port}", HASTY) as client:
-        started = time.monotonic()
-        with pytest.raises(UnreachableError, match=f"127.0.0.1:{port}.*bootstrap.servers"):
-            client.topics()
-        assert time.monotonic() - started < 5
+    with (
+        WireClient(f"127.0.0.1:{port}", HASTY) as client,
+        pytest.raises(UnreachableError, match=f"127.0.0.1:{port}.*bootstrap.servers"),
+    ):
+        client.topics()
 
 
 def test_a_host_that_does_not_resolve_is_reported() -> None:
@@ -204,12 +205,14 @@ def test_of_several_addresses_one_that_answers_is_enough(mortal: BrokerProcess) 
         assert client.topics() == {}
 
 
+@pytest.mark.timeout(GIVE_UP_SECONDS)
 def test_a_broker_that_does_not_answer_is_given_up_in_time() -> None:
-    with _listening(None) as address, WireClient(address, HASTY) as client:
-        started = time.monotonic()
-        with pytest.raises(UnreachableError, match="no response in time"):
-            client.topics()
-        assert time.monotonic() - started < 5
+    with (
+        _listening(None) as address,
+        WireClient(address, HASTY) as client,
+        pytest.raises(UnreachableError, match="no response in time"),
+    ):
+        client.topics()
 
 
 @pytest.mark.parametrize(

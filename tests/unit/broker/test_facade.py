@@ -75,7 +75,9 @@ def test_maintenance_does_not_look_at_all_partitions_without_a_pause() -> None:
     tasks = _Tasks()
     broker = _open(tasks, partitions=3 * PARTITIONS_AT_A_TIME)
     assert isinstance(broker.clock, FakeClock)
-    broker.clock.advance(5_000)
+    broker.clock.advance(broker.settings.log_retention_check_interval_ms)
     broker.tick()
     assert "flush" not in tasks.works
     assert list(tasks.works["repair"]).count(yield_control) == 3
+    assert list(tasks.works["compaction"]).count(yield_control) == 3
+    assert list(tasks.works["retention"]).count(yield_control) == 6, "segments, then producers"

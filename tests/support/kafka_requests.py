@@ -22,6 +22,11 @@ from kio.serial import entity_reader, entity_writer
 
 from strandlog.protocol.kafka.api import API_BY_KEY, API_VERSIONS
 from strandlog.protocol.kafka.headers import NO_TAGGED_FIELDS
+from strandlog.protocol.kafka.produce_fetch_server import (
+    ProduceRequest,
+    parse_produce_steps,
+    parse_single_produce,
+)
 from strandlog.protocol.kafka.schemas import FIXED, element_of, is_entity, unwrap
 from strandlog.record.builder import build_batch
 
@@ -238,3 +243,20 @@ def produce(wire: Wire, topic: str, batch: bytes, partition: int = 0, acks: int 
     data = [{"name": topic, "partition_data": [{"index": partition, "records": batch}]}]
     answer = wire.ask(0, 11, transactional_id=None, acks=acks, timeout=10_000, topic_data=data)
     return answer.responses[0].partition_responses[0]
+
+
+def parse_produce(version: int, frame: memoryview, position: int) -> ProduceRequest:
+    """Decode a Produce request as the handler does; its records are views of the frame."""
+    single = parse_single_produce(version, frame, position)
+    return single or parse_any_produce(version, frame, position)
+
+
+def parse_any_produce(version: int, frame: memoryview, position: int) -> ProduceRequest:
+    """Decode a Produce request without the shortcut for the common form."""
+    steps = parse_produce_steps(version, frame, position)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: ProduceRequest = end.value
+            return found

@@ -285,10 +285,6 @@ class Maintenance:
 
     # -- files -----------------------------------------------------------------------------------
 
-    def remove_files(self) -> None:
-        """Remove files whose deletion delay has expired."""
-        run_inline(self._remove_files())
-
     def _remove_files(self) -> Work[None]:
         yield from self._log_dir.remover.remove(self._clock.now_ms())
         if self._keeps_reserve:

@@ -105,13 +105,6 @@ def decode_sticky_user_data(data: bytes) -> tuple[tuple[TopicPartition, ...], in
     return partitions, reader.int32() if reader.remaining else NO_GENERATION
 
 
-def encode_sticky_user_data(partitions: Iterable[TopicPartition], generation: int) -> bytes:
-    writer = Writer()
-    _write_partitions(writer, partitions)
-    writer.int32(generation)
-    return writer.to_bytes()
-
-
 def _read_version(reader: Reader) -> int:
     version = reader.int16()
     if version < 0:

@@ -10,7 +10,15 @@ from typing import Any
 
 import pytest
 from tests.support.broker_process import BrokerProcess
-from tests.support.kafka_requests import Wire, build, create_topic, encode, produce, request_header
+from tests.support.kafka_requests import (
+    Wire,
+    build,
+    create_topic,
+    encode,
+    parse_produce,
+    produce,
+    request_header,
+)
 from tests.support.server import RunningBroker
 from tests.support.waiting import eventually_in_loop
 
@@ -23,7 +31,6 @@ from strandlog.errors import DataError
 from strandlog.protocol.kafka.decoder import decode_request
 from strandlog.protocol.kafka.encoder import request_encoder
 from strandlog.protocol.kafka.headers import unsigned_varint
-from strandlog.protocol.kafka.produce_fetch_server import parse_produce
 from strandlog.protocol.kafka.schemas import element_of, is_entity, request_schema, unwrap
 from strandlog.record.builder import build_batch
 from strandlog.server.app import Server, ServerOptions

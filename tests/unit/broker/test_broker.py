@@ -180,9 +180,8 @@ def test_appends_are_refused_while_there_is_room_for_the_rest() -> None:
         broker.appender.append(log, batch())
     commit(broker, "t", 1)
     broker.delete_topic(CONTEXT, "t").result()
-    broker.maintenance.remove_files()
     broker.clock.advance(60_001)  # type: ignore[attr-defined]
-    broker.maintenance.remove_files()
+    broker.tick()  # removes the files
     broker.create_topic(CONTEXT, "t").result()
     broker.appender.append(broker.catalog.log("t", 0), batch())
     broker.close()

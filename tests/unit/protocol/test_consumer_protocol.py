@@ -7,6 +7,7 @@ import warnings
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.consumer_protocol import encode_sticky_user_data
 
 from strandlog.errors import DataError
 from strandlog.model import TopicPartition
@@ -17,7 +18,6 @@ from strandlog.protocol.consumer_protocol import (
     decode_sticky_user_data,
     decode_subscription,
     encode_assignment,
-    encode_sticky_user_data,
     encode_subscription,
 )
 

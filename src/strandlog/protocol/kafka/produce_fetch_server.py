@@ -159,14 +159,6 @@ _END_OF_SINGLE_COMPACT = NO_TAGGED_FIELDS * 3
 _new_tuple = tuple.__new__  # calling the named tuple class takes three times as long
 
 
-def parse_produce(
-    version: int, frame: memoryview, position: int, max_elements: int = MAX_ELEMENTS
-) -> ProduceRequest:
-    """Decode a Produce request; its records are views of the frame."""
-    single = parse_single_produce(version, frame, position)
-    return single or parse_any_produce(version, frame, position, max_elements)
-
-
 def parse_single_produce(version: int, frame: memoryview, position: int) -> ProduceRequest | None:
     """Decode a request of the common form for one partition; None if it has any other form."""
     with contextlib.suppress(struct.error):  # too short for this form, but may have another
@@ -213,19 +205,6 @@ def _single(
 ) -> ProduceRequest:
     part = _new_tuple(PartitionRecords, (str(topic, "utf-8", "replace"), number, records))
     return _new_tuple(ProduceRequest, (None, acks, timeout_ms, [part]))
-
-
-def parse_any_produce(
-    version: int, frame: memoryview, position: int, max_elements: int = MAX_ELEMENTS
-) -> ProduceRequest:
-    """Decode a Produce request of any form."""
-    steps = parse_produce_steps(version, frame, position, max_elements)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            found: ProduceRequest = end.value
-            return found
 
 
 def parse_produce_steps(

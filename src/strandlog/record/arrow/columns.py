@@ -157,11 +157,6 @@ def route_rows(
     )
 
 
-def partition_rows(keys: Any, partition_count: int, start: int = 0) -> Any:
-    """Return the partition of each row, by key or round-robin (see `route_rows`)."""
-    return route_rows(keys, partition_count, start).partitions
-
-
 def group_rows(partitions: Any, partition_count: int) -> Grouped:
     """Group row numbers by partition, preserving their order. See `Grouped.rows_of`."""
     return _module("encode").group(partitions, partition_count)  # type: ignore[no-any-return]

@@ -10,6 +10,7 @@ from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.consumer_protocol import encode_sticky_user_data
 
 from strandlog.broker.groups.assignors import (
     ASSIGNORS,
@@ -20,7 +21,7 @@ from strandlog.broker.groups.assignors import (
 )
 from strandlog.errors import InconsistentProtocolError
 from strandlog.model import TopicPartition
-from strandlog.protocol.consumer_protocol import Subscription, encode_sticky_user_data
+from strandlog.protocol.consumer_protocol import Subscription
 
 Members = dict[str, MemberSubscription]
 TOPICS = ["a", "b", "c"]

@@ -12,7 +12,7 @@ from hypothesis import given
 from kio.index import load_request_schema
 from kio.serial import entity_reader
 from tests.support.examples import examples
-from tests.support.kafka_requests import encode, response_bodies
+from tests.support.kafka_requests import encode, parse_produce, response_bodies
 
 from strandlog.client.wire.apis import CLIENT_VERSIONS
 from strandlog.errors import DataError
@@ -37,7 +37,6 @@ from strandlog.protocol.kafka.produce_fetch_server import (
     FetchedPartition,
     ProduceAnswer,
     fetch_response,
-    parse_produce,
     produce_response,
 )
 from strandlog.server.kafka.handlers import SUPPORTED_VERSIONS

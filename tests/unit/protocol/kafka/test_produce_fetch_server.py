@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
 from tests.support.examples import examples
+from tests.support.kafka_requests import parse_any_produce, parse_produce
 
 from strandlog.errors import DataError
 from strandlog.model import TopicRef
@@ -21,8 +22,6 @@ from strandlog.protocol.kafka.produce_fetch_server import (
     FetchedPartition,
     ProduceAnswer,
     fetch_response,
-    parse_any_produce,
-    parse_produce,
     produce_response,
 )
 from strandlog.server.kafka.handlers import SUPPORTED_VERSIONS

@@ -14,7 +14,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
-from tests.support.log_builders import START_MS, all_records, batch, open_dir, small_settings
+from tests.support.log_builders import (
+    START_MS,
+    all_records,
+    batch,
+    create_partition,
+    open_dir,
+    small_settings,
+)
 
 from strandlog.config.tables.topic import LogSettings
 from strandlog.errors import StorageError
@@ -116,7 +123,7 @@ class Life:
         self._next_topic += 1
         topic_id = f"id-{self._next_topic}"
         self.histories[topic_id] = History(tp)
-        self.log_dir.create_partition(tp, topic_id, SETTINGS[tp])
+        create_partition(self.log_dir, tp, topic_id, SETTINGS[tp])
         self.log_dir.fsync_directory()
         self.topic_ids[tp] = topic_id
 

@@ -54,12 +54,20 @@ def open_dir(files: Files, clock: Clock | None = None, **options: object) -> Log
     )
 
 
+def create_partition(
+    log_dir: LogDir, tp: TopicPartition, topic_id: str, settings: LogSettings
+) -> None:
+    """Create an empty partition, as a topic change does. Durable after `fsync_directory`."""
+    log_dir.clear_checkpoints([tp])
+    log_dir.register(log_dir.create_files(tp, topic_id, settings))
+
+
 def new_log(
     files: Files, clock: Clock | None = None, settings: LogSettings | None = None, **options: object
 ) -> tuple[LogDir, PartitionLog]:
     """A folder with one empty partition in it, durable."""
     log_dir = open_dir(files, clock, **options)
-    log_dir.create_partition(TP, "topic-id", settings or small_settings())
+    create_partition(log_dir, TP, "topic-id", settings or small_settings())
     log_dir.fsync_directory()
     return log_dir, log_dir.logs[TP]
 

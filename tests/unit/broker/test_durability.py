@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.log_builders import batch, open_dir, small_settings
+from tests.support.log_builders import batch, create_partition, open_dir, small_settings
 
 from strandlog.broker.durability import (
     MAX_JOBS,
@@ -46,7 +46,7 @@ class Bench:
         self.log_dir = open_dir(self.disk, self.clock)
         for number in range(3):
             tp = TopicPartition("t", number)
-            self.log_dir.create_partition(tp, "id", small_settings())
+            create_partition(self.log_dir, tp, "id", small_settings())
         self.log_dir.fsync_directory()
         self.fetches = _Fetches()
         self.shown = self.fetches.shown
@@ -176,7 +176,7 @@ def _append_to_many(bench: Bench, count: int, *, is_bulk: bool, first: int = 100
     numbers = list(range(first, first + count))
     for number in numbers:
         tp = TopicPartition("t", number)
-        bench.log_dir.create_partition(tp, "id", small_settings())
+        create_partition(bench.log_dir, tp, "id", small_settings())
         log = bench.append(number)
         bench.durability.when_durable(log, log.log_end_offset, bench.done.append, is_bulk=is_bulk)
     return numbers
@@ -209,7 +209,7 @@ def test_partitions_of_large_requests_are_flushed_beside_many_small_ones(
 
 def test_one_group_commit_has_a_limited_number_of_flushes(bench: Bench) -> None:
     for number in range(100, 300):
-        bench.log_dir.create_partition(TopicPartition("t", number), "id", small_settings())
+        create_partition(bench.log_dir, TopicPartition("t", number), "id", small_settings())
         bench.append(number)
     bench.clock.advance(FLUSH_MS)
     assert bench.take() == list(range(100, 100 + MAX_JOBS))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from tests.support.log_builders import batch, open_dir, small_settings
+from tests.support.log_builders import batch, create_partition, open_dir, small_settings
 
 from strandlog.broker import fetch as fetches
 from strandlog.broker.deferred import Deferred
@@ -30,7 +30,7 @@ class Bench:
         self.clock = FakeClock()
         self.log_dir = open_dir(SimulatedFiles(), self.clock)
         for number in range(2):
-            self.log_dir.create_partition(TopicPartition("t", number), "id", small_settings())
+            create_partition(self.log_dir, TopicPartition("t", number), "id", small_settings())
         self.log_dir.fsync_directory()
         self.timers = Timers()
         runtime = InlineRuntime(executes_flushes=True)
@@ -214,7 +214,7 @@ class ManyPartitions:
         self.bench = Bench()
         for number in range(2, count):
             tp = TopicPartition("t", number)
-            self.bench.log_dir.create_partition(tp, "id", small_settings())
+            create_partition(self.bench.log_dir, tp, "id", small_settings())
         self.count = count
         self.later: list[Callable[[], None]] = []
         self.fetches = DelayedFetches(self.bench.timers, Later(self.later))

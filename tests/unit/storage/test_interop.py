@@ -16,7 +16,14 @@ import pytest
 from aiokafka import codec as aiokafka_codec
 from aiokafka.record import default_records as aiokafka_batches
 from aiokafka.record import memory_records as aiokafka_memory
-from tests.support.log_builders import START_MS, TP, all_records, small_settings, uuids
+from tests.support.log_builders import (
+    START_MS,
+    TP,
+    all_records,
+    create_partition,
+    small_settings,
+    uuids,
+)
 
 from strandlog.model import Headers
 from strandlog.record.batch_header import stamp
@@ -80,7 +87,7 @@ def rows(start: int, count: int) -> list[Row]:
 def open_log(tmp_path: Path, *, create: bool = False) -> tuple[LogDir, PartitionLog]:
     log_dir = LogDir(str(tmp_path / "data"), DiskFiles(), FakeClock(START_MS), uuids())
     if create:
-        log_dir.create_partition(TP, "topic-id", SETTINGS)
+        create_partition(log_dir, TP, "topic-id", SETTINGS)
         return log_dir, log_dir.logs[TP]
     return log_dir, log_dir.open_partition(TP, SETTINGS)
 

@@ -200,11 +200,6 @@ class LogDir:
         point = read_recovery_point(self.files, join(folder, paths.RECOVERY_POINT))
         return point is not None and point.offset > 0
 
-    def create_partition(self, tp: TopicPartition, topic_id: str, settings: LogSettings) -> None:
-        """Create an empty partition. Durable after a call to `fsync_directory`."""
-        self.clear_checkpoints([tp])
-        self.register(self.create_files(tp, topic_id, settings))
-
     def clear_checkpoints(self, partitions: Iterable[TopicPartition]) -> None:
         """Remove these partitions from all checkpoints, which may have entries of earlier
         partitions of the same name."""

@@ -10,7 +10,15 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.support.log_builders import START_MS, TP, batch, fill, small_settings, uuids
+from tests.support.log_builders import (
+    START_MS,
+    TP,
+    batch,
+    create_partition,
+    fill,
+    small_settings,
+    uuids,
+)
 
 from strandlog.errors import AlreadyOpenError, CorruptSegmentError, StorageError, StrandlogError
 from strandlog.model import TopicPartition
@@ -24,7 +32,7 @@ from strandlog.testing import FakeClock
 
 def opened(folder: Path, segment_bytes: int = 12_000) -> tuple[LogDir, PartitionLog]:
     log_dir = LogDir(str(folder), DiskFiles(), FakeClock(START_MS), uuids())
-    log_dir.create_partition(TP, "topic-id", small_settings(segment_bytes=segment_bytes))
+    create_partition(log_dir, TP, "topic-id", small_settings(segment_bytes=segment_bytes))
     return log_dir, log_dir.logs[TP]
 
 
@@ -101,7 +109,7 @@ def test_nothing_is_acknowledged_once_the_folder_or_its_bytes_are_gone(
         log.rewrite_tail()
     if accident == "removed":
         with pytest.raises(StorageError, match="was removed"):
-            log_dir.create_partition(TopicPartition("later", 0), "id", small_settings())
+            create_partition(log_dir, TopicPartition("later", 0), "id", small_settings())
         with pytest.raises(StorageError, match="No such file"):
             log_dir.files.free_bytes(log_dir.path)
         assert not (tmp_path / "data").exists(), "half a folder would be refused at the next start"
@@ -115,7 +123,7 @@ def test_new_folders_and_files_are_private_unless_set_otherwise(tmp_path: Path, 
     try:
         data = tmp_path / "made" / "data"
         log_dir = LogDir(str(data), DiskFiles(mode), FakeClock(START_MS), uuids())
-        log_dir.create_partition(TP, "topic-id", small_settings())
+        create_partition(log_dir, TP, "topic-id", small_settings())
         fill(log_dir.logs[TP], 60)
         log_dir.close()
     finally:

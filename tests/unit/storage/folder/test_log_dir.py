@@ -12,6 +12,7 @@ from tests.support.log_builders import (
     FOLDER,
     TP,
     batch,
+    create_partition,
     fill,
     new_log,
     offsets,
@@ -131,7 +132,7 @@ def test_a_start_that_failed_lets_the_next_one_in(operation: str) -> None:
 def test_a_folder_survives_a_power_cut_right_after_its_first_flush_however_deep_it_lies() -> None:
     files = SimulatedFiles()
     log_dir = LogDir("srv/logs/data", files, FakeClock(), uuids())
-    log_dir.create_partition(TP, "id", small_settings())
+    create_partition(log_dir, TP, "id", small_settings())
     log_dir.fsync_directory()
     log = log_dir.logs[TP]
     fill(log, 3)
@@ -215,7 +216,7 @@ def test_deleted_records_stay_deleted_after_a_power_cut() -> None:
 def test_a_partition_that_was_not_opened_keeps_its_log_start() -> None:
     files = SimulatedFiles()
     log_dir, log = new_log(files)
-    log_dir.create_partition(OTHER, "other", small_settings())
+    create_partition(log_dir, OTHER, "other", small_settings())
     fill(log, 10)
     log.flush()
     log.raise_log_start(4)
@@ -241,7 +242,7 @@ def test_a_topic_made_anew_does_not_inherit_the_log_start_of_the_old_one(how: st
     run_inline(log_dir.write_checkpoints())
     log_dir.delete_partition(TP, 0)
     log_dir.fsync_directory()
-    log_dir.create_partition(TP, "another-id", small_settings())
+    create_partition(log_dir, TP, "another-id", small_settings())
     log_dir.fsync_directory()
     log = log_dir.logs[TP]
     fill(log, 9)
@@ -268,7 +269,7 @@ def test_a_topic_made_anew_does_not_inherit_how_far_the_old_one_was_compacted() 
     log_dir.cleaner_offsets[TP] = compact_now(log).next_dirty_offset
     run_inline(log_dir.write_checkpoints())
     log_dir.delete_partition(TP, 0)
-    log_dir.create_partition(TP, "another-id", settings)
+    create_partition(log_dir, TP, "another-id", settings)
     log_dir.fsync_directory()
     assert TP not in log_dir.cleaner_offsets
     assert TP not in open_dir(files.after_crash(ALL_LOST)).cleaner_offsets
@@ -308,7 +309,7 @@ def test_a_log_start_above_the_end_of_the_log_moves_the_end() -> None:
 def test_partition_folders_are_told_with_their_topic_ids() -> None:
     files = SimulatedFiles()
     log_dir, _ = new_log(files)
-    log_dir.create_partition(OTHER, "id-2", small_settings())
+    create_partition(log_dir, OTHER, "id-2", small_settings())
     files.make_dir("data/not a partition")
     files.make_dir("data/no-metadata-7")
     assert list(log_dir.partition_folders()) == [
@@ -360,7 +361,7 @@ def test_a_topic_with_the_longest_name_can_be_deleted() -> None:
     log_dir = open_dir(files)
     tp = TopicPartition("x" * 249, 9999)
     for _ in range(2):
-        log_dir.create_partition(tp, "id", small_settings())
+        create_partition(log_dir, tp, "id", small_settings())
         fill(log_dir.logs[tp], 1)
         log_dir.logs[tp].flush()
         log_dir.delete_partition(tp, 0)
@@ -375,7 +376,7 @@ def test_a_topic_with_the_longest_name_can_be_deleted() -> None:
 def test_a_partition_that_cannot_be_flushed_does_not_keep_the_others_from_it() -> None:
     files = SimulatedFiles()
     log_dir, log = new_log(files)
-    log_dir.create_partition(OTHER, "other", small_settings())
+    create_partition(log_dir, OTHER, "other", small_settings())
     log_dir.fsync_directory()
     fill(log, 3)
     fill(log_dir.logs[OTHER], 3)
@@ -430,7 +431,7 @@ def test_the_four_checkpoints_are_kafkas_text_with_a_checksum() -> None:
 
 def test_options_have_a_default() -> None:
     log_dir = LogDir(DATA, SimulatedFiles(), FakeClock(), uuids())
-    log_dir.create_partition(TP, "id", dataclasses.replace(small_settings()))
+    create_partition(log_dir, TP, "id", dataclasses.replace(small_settings()))
     assert log_dir.logs[TP].context.settings.waits_for_fsync
 
 
@@ -438,7 +439,7 @@ def _dirty_dir(files: SimulatedFiles, count: int) -> LogDir:
     log_dir = open_dir(files)
     for number in range(count):
         tp = TopicPartition("t", number)
-        log_dir.create_partition(tp, "id", small_settings())
+        create_partition(log_dir, tp, "id", small_settings())
         log_dir.logs[tp].append(batch(b"v"))
     return log_dir
 

@@ -11,6 +11,7 @@ from tests.support.log_builders import (
     TP,
     all_records,
     batch,
+    create_partition,
     fill,
     new_log,
     offsets,
@@ -126,7 +127,7 @@ def test_truncated_records_do_not_come_back_with_a_compaction_that_was_under_way
 def test_a_reader_keeps_what_it_holds_while_the_log_is_truncated(tmp_path: Path) -> None:
     """Cutting a mapped file would kill the process of whoever looks at the bytes."""
     log_dir = LogDir(str(tmp_path / "data"), DiskFiles(), FakeClock(START_MS), uuids())
-    log_dir.create_partition(TP, "id", small_settings())
+    create_partition(log_dir, TP, "id", small_settings())
     log = log_dir.logs[TP]
     fill(log, 30)
     log.flush()

@@ -6,7 +6,16 @@ import struct
 from pathlib import Path
 
 import pytest
-from tests.support.log_builders import START_MS, TP, fill, new_log, offsets, small_settings, uuids
+from tests.support.log_builders import (
+    START_MS,
+    TP,
+    create_partition,
+    fill,
+    new_log,
+    offsets,
+    small_settings,
+    uuids,
+)
 
 from strandlog.errors import CorruptSegmentError
 from strandlog.record.batch_header import read_header
@@ -77,7 +86,7 @@ def test_a_cache_has_room_for_one() -> None:
 def test_a_slice_outlives_its_map(tmp_path: Path) -> None:
     clock = FakeClock(START_MS)
     log_dir = LogDir(str(tmp_path / "data"), DiskFiles(), clock, uuids())
-    log_dir.create_partition(TP, "id", small_settings())
+    create_partition(log_dir, TP, "id", small_settings())
     log = log_dir.logs[TP]
     fill(log, 20)
     log.flush()

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 IN_PROGRAM = re.compile(r"^ *time\.sleep\(", re.MULTILINE)
+CLOCK = re.compile(r"\btime\.(monotonic|perf_counter)\(")
 TESTS = Path(__file__).parents[2]
 TIERS = {"unit", "server", "clients", "browser", "spark", "soak"}
 PROGRAMS = {"attack", "corrupt", "crash"}  # `python -m tests.attack`, `make crash`
@@ -21,8 +22,15 @@ MAY_SLEEP = {
     "soak/transaction_kills.py": "a program: random times between kills",
     "soak/spark_kills.py": "a program: random times between kills",
     "soak/exactly_once_worker.py": "a program: slow enough to be killed half-way",
-    "server/http/test_bounds.py": "a client that sends a header every tenth of a second",
     "spark/test_session_on_spark.py": "a Python worker that is slow to start",
+}
+
+MAY_COMPARE_TIMES = {
+    "support/waiting.py": "the time-out of a wait",
+    "clients/test_confluent_transactions.py": "the time-out of a wait",
+    "server/listeners/test_damage_on_the_wire.py": "the time-out of a wait",
+    "soak/spark_kills.py": "the time-out of a wait",
+    "soak/test_many_connections.py": "the time-out of a wait",
 }
 
 
@@ -57,6 +65,17 @@ def test_no_test_sleeps_where_it_could_wait_for_an_event(modules: dict[str, ast.
     sleeping = {name for name, tree in modules.items() if _sleeps(tree)}
     assert sleeping - MAY_SLEEP.keys() == set(), "use tests.support.waiting.eventually"
     assert MAY_SLEEP.keys() - sleeping == set(), "these no longer sleep: remove them from the list"
+
+
+def test_no_assertion_compares_a_clock_with_a_bound(modules: dict[str, ast.Module]) -> None:
+    found = {
+        name
+        for name, tree in modules.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assert) and CLOCK.search(ast.unparse(node.test))
+    }
+    assert found - MAY_COMPARE_TIMES.keys() == set(), "a busy machine breaks a bound in seconds"
+    assert MAY_COMPARE_TIMES.keys() - found == set(), "remove these from the list"
 
 
 def test_no_test_is_retried_or_counts_its_own_examples(modules: dict[str, ast.Module]) -> None:

@@ -422,7 +422,7 @@ class TopicCatalog:
                     self._log_dir.restore_partition(tp, topic.topic_id, topic.settings)
                     continue
                 if metadata.topic_id != topic.topic_id:
-                    problem = f"partition.metadata of {tp} was wrong; written anew"
+                    problem = f"partition.metadata of {tp} was wrong and was rewritten"
                     self._log_dir.problems.append(problem)
                     self._log_dir.write_partition_metadata(tp, topic.topic_id)
                 self._log_dir.open_partition(tp, topic.settings, was_created=True)

@@ -133,7 +133,7 @@ def take_identity(
         found = _read(files, path)
         if found != text:
             if found:
-                problems.append(f"{path} fails its checksum and was written anew")
+                problems.append(f"{path} failed its checksum and was rewritten")
             files.replace(path, text)
     return parse_properties(text)[CLUSTER_KEY]
 

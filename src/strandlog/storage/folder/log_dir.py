@@ -234,7 +234,7 @@ class LogDir:
         known_end += self._unseen_offsets
         self.register(self._opened(tp, settings, known_end))
         lost = f"; offsets below {known_end} are gone" if known_end else ""
-        self.problems.append(f"the folder of {tp} is gone; made anew, empty{lost}")
+        self.problems.append(f"the folder of {tp} was missing; an empty one was created{lost}")
 
     def _known_end(self, tp: TopicPartition) -> int:
         """Return the offset up to which the partition was durable when the checkpoint was

@@ -82,7 +82,7 @@ def _split(view: memoryview) -> Iterator[tuple[BatchHeader, memoryview]]:
         size = header.size_bytes
         if size < HEADER_SIZE or size > len(view):
             raise CorruptRecordError(
-                f"a batch says that it has {size} bytes, {len(view)} were handed in"
+                f"a batch of {size} bytes does not fit into the {len(view)} bytes that are left"
             )
         yield header, view[:size]
         view = view[size:]

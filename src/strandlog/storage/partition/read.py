@@ -199,7 +199,7 @@ def read_done(log: PartitionLog, plan: ReadPlan) -> None:
     if not plan.index_is_wrong:
         return
     segment, _ = log.segments.at(plan.offset)
-    log.report(f"an index of {segment.log_path} was wrong; made anew")
+    log.report(f"an index of {segment.log_path} was wrong and was rebuilt")
     if isinstance(segment, ActiveSegment):
         segment.indexes.offsets.keep(0)
     else:
@@ -213,7 +213,7 @@ def aborted_in(log: PartitionLog, offset: int, end_offset: int) -> list[AbortedT
     unverified = [entry for entry in found if entry.last_offset in log.aborted.unverified]
     for entry in unverified:
         if not _is_aborted(log, entry):
-            log.report(f"{log.folder}: a transaction index was wrong; made anew")
+            log.report(f"{log.folder}: a transaction index was wrong and was rebuilt")
             log.rebuild_aborted()
             return log.aborted.overlapping(offset, end_offset)
         log.aborted.unverified.discard(entry.last_offset)

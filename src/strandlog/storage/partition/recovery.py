@@ -177,7 +177,7 @@ class Recovery:
                 self._say_gone(log_start_offset, "no segment is left: ")
             elif self._unseen_offsets:
                 what = f"neither a segment nor {RECOVERY_POINT} is left in {self._folder}"
-                self._report.problems.append(f"{what}; it goes on with offset {base}")
+                self._report.problems.append(f"{what}; the log continues at offset {base}")
             return self._recovered(SegmentList([], self._new_active(base)), base)
         self._log_start_offset = log_start_offset
         self._begin_active(segments)
@@ -256,7 +256,9 @@ class Recovery:
                     self._producers, self._producers_from = state, offset
                     self._index_mark = index_mark(data)
                     return
-                self._report.problems.append(f"{path} fails its checksum; the log tells the same")
+                self._report.problems.append(
+                    f"{path} fails its checksum; its contents were derived from the log"
+                )
             self._files.remove(path)
             self._snapshots.discard(offset)
 
@@ -274,7 +276,7 @@ class Recovery:
             )
             if not is_right or not self._index_is_whole(segment.base_offset):
                 what = "was wrong" if name in names else "was missing"
-                self._report.problems.append(f"{path} {what}; made anew from the log")
+                self._report.problems.append(f"{path} {what} and was rebuilt from the log")
                 self._aborted_in_doubt = True
                 return
             kept = self._aborted.ending_in(segment.base_offset, end_offset)

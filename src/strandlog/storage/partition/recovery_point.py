@@ -105,7 +105,7 @@ def mended_recovery_point(files: Files, path: str) -> tuple[RecoveryPoint | None
     for number, (piece, slot) in enumerate(zip(pieces, slots, strict=True)):
         if slot is None and any(piece):  # a slot of zeros was never written
             files.write_at(path, number * SECTOR_BYTES, _packed(newest or START))
-            problems.append(f"slot {number} of {path} failed its checksum and was written anew")
+            problems.append(f"slot {number} of {path} failed its checksum and was rewritten")
     return newest, problems
 
 

@@ -41,7 +41,7 @@ def largest_timestamp(log: PartitionLog, segment: Segment) -> TimeEntry:
             entry = time_index.entry_before(maps.time_index, segment.base_offset, count)
             if entry is None or not _is_true(log, segment, entry):
                 if segment.size_bytes:
-                    log.report(f"the time index of {segment.log_path} was wrong; made anew")
+                    log.report(f"the time index of {segment.log_path} was wrong and was rebuilt")
                 log.context.cache.rebuild(segment)
             else:
                 segment.largest = entry

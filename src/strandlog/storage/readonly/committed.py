@@ -92,7 +92,7 @@ def _indexed(
             entries, segment.base_offset, end_offset, claims.get(segment.base_offset), mark
         ):
             raise DataError(
-                f"{segment.stem}{ABORT_INDEX_SUFFIX} is damaged; its owner mends it at its next "
+                f"{segment.stem}{ABORT_INDEX_SUFFIX} is damaged; the owner rebuilds it at its next "
                 f"start"
             )
         found += entries

@@ -190,7 +190,7 @@ class _EntryCheck:
                 kind,
                 self._path,
                 f"{len(wrong)} of {len(self._entries)} entries contradict the log, the first says "
-                f"offset {offset} {self._what} {value}; it can be made anew from the log",
+                f"offset {offset} {self._what} {value}; the index can be rebuilt from the log",
                 offset=offset,
             )
 
@@ -283,7 +283,7 @@ class _Look:
             header = batch.header
             text = (
                 f"the records with offsets {header.base_offset} to {header.last_offset} cannot be "
-                f"decoded, they were sent so: {error}"
+                f"decoded; the producer sent them like this: {error}"
             )
             found = Finding("damage", path, text, batch.position, header.base_offset)
             self._report.findings.append(found)
@@ -323,7 +323,7 @@ class _Look:
     def _check_side_files(self, names: dict[str, int]) -> None:
         if self._point is None and names.get(paths.RECOVERY_POINT):
             path = join(self._folder, paths.RECOVERY_POINT)
-            self._say("damage", path, "both of its slots fail their checksum")
+            self._say("damage", path, "all of its slots fail their checksum")
         for offset in segment_offsets(names, paths.SNAPSHOT_SUFFIX):
             # A snapshot above the snapshot point may be incomplete, and recovery does not use it.
             stem = stem_of(self._folder, offset)
@@ -346,7 +346,9 @@ class _Look:
                 continue
             data = self._files.read(path) if self._files.exists(path) else b""
             if crc32c(data) != claim.aborted_crc:
-                text = "it is not the transaction index that was written; the next start mends it"
+                text = (
+                    "it is not the transaction index that was written; the next start rebuilds it"
+                )
                 self._say("damage", path, text)
 
 

@@ -262,7 +262,7 @@ def test_a_folder_that_is_gone_is_made_anew_and_reported(shelf: Shelf) -> None:
     again = Shelf(shelf.disk)
     assert again.ends() == {"t": [1, 0]}, "an offset was given out again"
     assert again.log_dir.problems == [
-        "the folder of t-0 is gone; made anew, empty; offsets below 1 are gone"
+        "the folder of t-0 was missing; an empty one was created; offsets below 1 are gone"
     ]
 
 
@@ -281,7 +281,7 @@ def test_a_folder_with_a_wrong_id_gets_the_right_one(shelf: Shelf) -> None:
     shelf.append("t")
     shelf.log_dir.write_partition_metadata(TopicPartition("t", 0), "someone-else")
     again = shelf.reopened()
-    assert again.log_dir.problems == ["partition.metadata of t-0 was wrong; written anew"]
+    assert again.log_dir.problems == ["partition.metadata of t-0 was wrong and was rewritten"]
     assert again.ends() == {"t": [1]}
     assert topic.topic_id.encode() in shelf.disk.contents()["data/t-0/partition.metadata"]
 

@@ -185,7 +185,7 @@ def test_one_flipped_bit_does_not_lock_everybody_out() -> None:
             damaged.flip_bit(name, bit)
             again = open_dir(damaged)
             assert again.cluster_id == log_dir.cluster_id
-            assert again.problems == [f"{name} fails its checksum and was written anew"]
+            assert again.problems == [f"{name} failed its checksum and was rewritten"]
             again.close()
             assert damaged.read(name) == files.read(name)
 

@@ -91,7 +91,7 @@ def test_a_reader_of_the_folder_gets_an_error_instead_of_aborted_records(how: st
     for path in indexes(files):
         damaged = files.after_kill()
         lose(damaged, path, how)
-        with pytest.raises(DataError, match="damaged; its owner mends it"):
+        with pytest.raises(DataError, match="damaged; the owner rebuilds it"):
             committed_view(damaged, FolderView(damaged, DATA).view(TP))
         reopen(damaged, settings=small_settings(segment_bytes=900))
         assert committed_view(damaged, FolderView(damaged, DATA).view(TP)).aborted

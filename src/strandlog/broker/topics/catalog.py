@@ -269,7 +269,7 @@ class TopicCatalog:
         self._check_room_for(count - topic.partitions)
         grown = replace(topic, partitions=count)
         if name in self._in_progress:
-            raise InvalidPartitionsError(f"topic {name!r} gets more partitions already; try again")
+            raise InvalidPartitionsError(f"partitions are being added to topic {name!r}; try again")
         yield from self._make(grown, topic.partitions)
         return grown
 
@@ -307,7 +307,7 @@ class TopicCatalog:
         return log_settings({**self._settings.topic_defaults, **config})
 
     def delete(self, name: str) -> Work[None]:
-        """Delete a topic; it is gone after the first step, its files are removed later."""
+        """Delete a topic; it no longer exists after the first step; its files are removed later."""
         deleting = replace(self.topic(name), is_deleting=True)
         others = {other: topic for other, topic in self._topics.items() if other != name}
         yield from self._save(others, {**self._deleting, name: deleting})

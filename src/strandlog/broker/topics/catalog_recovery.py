@@ -65,7 +65,7 @@ class Reconciliation:
         new_uuid: Callable[[], UUID],
     ) -> None:
         self._log_dir = log_dir
-        self._most_partitions = settings.max_partitions_per_topic
+        self._max_partitions = settings.max_partitions_per_topic
         self._internal_partitions = {
             OFFSETS_TOPIC: settings.offsets_topic_num_partitions,
             TRANSACTIONS_TOPIC: settings.transaction_state_log_num_partitions,
@@ -96,7 +96,7 @@ class Reconciliation:
             if topic is None:
                 topic = self._missing_topic(name, partitions, is_lost=is_lost)
             else:
-                topic = self._with_folders_id(self._grown(topic, partitions), known_ids)
+                topic = self._with_id_of_folders(self._grown(topic, partitions), known_ids)
             if topic is not None:
                 found[name] = topic
         return Reconciled(found, self._metadata, self._strays, self._problems)
@@ -106,7 +106,7 @@ class Reconciliation:
         renamed from another one, or has an invalid partition number."""
         if self._metadata[tp].is_sealed:
             return False
-        if tp.partition >= self._most_partitions:
+        if tp.partition >= self._max_partitions:
             return True
         original = self._log_dir.original_of(tp, in_catalog | self._metadata.keys())
         if original is None:
@@ -130,7 +130,7 @@ class Reconciliation:
         config = TOPIC_SETTINGS.parse(raw)
         consequence = "it keeps all records" if name not in INTERNAL_TOPICS else "it is compacted"
         self._problems.append(
-            f"the catalog has lost topic {name!r}; its folders give it back with {count} "
+            f"the catalog has lost topic {name!r}; it was restored from its folders with {count} "
             f"partitions. Its settings are lost: {consequence} until they are set again"
         )
         topic_id = topic_id or base64_id(self._new_uuid())
@@ -144,12 +144,12 @@ class Reconciliation:
         self._strays += [tp for tp in beyond if tp.partition >= count]
         if count > topic.partitions:
             self._problems.append(
-                f"the catalog gives topic {topic.name!r} {topic.partitions} partitions, its "
-                f"folders hold records of {count}; it has {count}"
+                f"topic {topic.name!r} has {topic.partitions} partitions in the catalog, but its "
+                f"folders hold records of {count}; it keeps all {count}"
             )
         return replace(topic, partitions=count)
 
-    def _with_folders_id(self, topic: Topic, known_ids: set[str]) -> Topic:
+    def _with_id_of_folders(self, topic: Topic, known_ids: set[str]) -> Topic:
         """Return the topic with the id that all of its directories agree on, if that differs."""
         own = [TopicPartition(topic.name, number) for number in range(topic.partitions)]
         found = {self._metadata[tp] for tp in own if tp in self._metadata}
@@ -159,7 +159,7 @@ class Reconciliation:
         if metadata.topic_id in known_ids or not metadata.is_sealed or not _is_id(metadata):
             return topic
         self._problems.append(
-            f"the catalog knows an older topic {topic.name!r}; the id in its folders counts"
+            f"the catalog has an older topic {topic.name!r}; the id in the folders is used"
         )
         return replace(topic, topic_id=metadata.topic_id)
 

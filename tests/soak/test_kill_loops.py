@@ -23,6 +23,7 @@ def test_read_process_write_is_exactly_once_when_anybody_is_killed(tmp_path: Pat
     assert min(report.worker_kills, report.broker_kills) > 0
 
 
+@pytest.mark.xdist_group("jvm")
 @pytest.mark.timeout(900)
 def test_a_spark_job_is_exactly_once_when_anybody_is_killed(tmp_path: Path) -> None:
     report = spark_kills.Soak(tmp_path, seed=13).run(rounds=3)

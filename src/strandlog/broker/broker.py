@@ -149,7 +149,9 @@ class Broker(RecordRequests, TransactionRequests):
         settings, clock, runtime = self.settings, self.clock, self._runtime
         self.catalog = TopicCatalog(self.log_dir, settings, new_uuid)
         self.delayed_fetches = DelayedFetches(self.timers, runtime)
-        self.durability = Durability(clock, settings, self.delayed_fetches, runtime)
+        self.durability = Durability(
+            clock, settings, self.delayed_fetches, runtime, self.catalog.reopen_before_use
+        )
         max_wait_ms = settings.visibility_max_wait_ms
         self.visibility = Visibility(self.durability, self.timers, clock, max_wait_ms)
         self.offsets_table = self._table(

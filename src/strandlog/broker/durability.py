@@ -16,6 +16,10 @@ requests. A failed fsync fails all requests that wait for the partition. `next_d
 time at which `take_flushes` next has a job to return. If the runtime does not execute flushes, a
 partition is flushed inside `when_durable`.
 
+In the embedded library an interrupt (Ctrl-C) may occur between any two lines. A job is therefore in
+the caller's list before its partition is busy, a partition is dirty until then, and `flush_done`
+and `flush_dropped` may be repeated. A partition whose own state may be inconsistent is reopened.
+
 A busy partition has an fsync or a truncation in flight (`hold`, `release`). It never has two
 fsyncs in flight: after one fails, the kernel marks the pages clean, and the other would report
 success for lost bytes.
@@ -61,12 +65,15 @@ class Durability:
         settings: BrokerSettings,
         delayed_fetches: DelayedFetches,
         runtime: Runtime,
+        reopen: Callable[[PartitionLog], None],
     ) -> None:
+        """Create the scheduler; `reopen` is called for a partition whose change was interrupted."""
         self.waits_for_fsync = settings.waits_for_fsync
         self.busy: set[PartitionLog] = set()
         self._clock = clock
         self._fetches = delayed_fetches
         self._runtime = runtime
+        self._reopen = reopen
         # The time at which each dirty partition is due, even if no request waits for it.
         self._dirty: dict[PartitionLog, int] = {}
         self._due: list[tuple[int, int, PartitionLog]] = []  # heap; entries may be stale
@@ -123,12 +130,19 @@ class Durability:
                 raise StorageError(str(log.failure))
 
     def _note_dirty(self, log: PartitionLog, due_ms: int) -> None:
-        self._dirty[log] = due_ms
         if due_ms < NEVER_MS:
             self._entries += 1
             heapq.heappush(self._due, (due_ms, self._entries, log))
             if len(self._due) > 2 * len(self._dirty) + MAX_JOBS:
                 self._drop_stale_entries()
+        # After the heap: an interrupt may leave a stale entry, but no dirty partition without one.
+        self._dirty[log] = due_ms
+
+    def _rebuild_heap(self) -> None:
+        """Restore heap entries that an interrupted search for due partitions has removed."""
+        self._due = []
+        for log, due_ms in list(self._dirty.items()):
+            self._note_dirty(log, due_ms)
 
     def _drop_stale_entries(self) -> None:
         self._due = [entry for entry in self._due if self._dirty.get(entry[2]) == entry[0]]
@@ -186,8 +200,8 @@ class Durability:
         if is_bulk:
             self._make_bulk(log)
         elif log not in self._urgent:
-            self._bulk.pop(log, None)
             self._urgent[log] = None
+            self._bulk.pop(log, None)
             self._runtime.wake()
 
     def unflushed(self) -> set[PartitionLog]:
@@ -203,24 +217,26 @@ class Durability:
 
     def take_flushes(self, max_partitions: int | None = None) -> list[FlushJob]:
         """Return at most `MAX_JOBS` jobs for partitions that are due and not busy."""
-        jobs = []
+        jobs: list[FlushJob] = []
         for log in self._due_logs()[:max_partitions]:
-            job = self._begin(log)
-            if job is not None:
-                jobs.append(job)
+            self.begin_flush(log, jobs)
         return jobs
 
-    def _begin(self, log: PartitionLog) -> FlushJob | None:
-        self._clean(log)
-        if log.failure is not None:
-            self._complete(log, log.failure)
-            return None
-        plan = log.flush_plan()
+    def begin_flush(self, log: PartitionLog, taken: list[FlushJob]) -> None:
+        """Add a job for a partition that is not busy to `taken`, unless it needs no flush. The
+        caller executes the job and calls `flush_done` or `flush_dropped`."""
+        try:
+            plan = log.flush_plan()
+        except BaseException:
+            self._reopen(log)
+            raise
         if plan is None:
-            self._complete(log, None)
-            return None
+            self._clean(log)
+            self._complete(log, log.failure)
+            return
+        taken.append(FlushJob(log, plan))
         self.busy.add(log)
-        return FlushJob(log, plan)
+        self._clean(log)
 
     def _due_logs(self) -> list[PartitionLog]:
         now_ms = self._clock.monotonic_ms()
@@ -258,12 +274,17 @@ class Durability:
     def flush_done(self, job: FlushJob, error: StorageError | None) -> None:
         """Process the outcome of a job: `error` is None if the flush succeeded."""
         log = job.log
+        try:
+            if error is None:
+                log.flush_completed(job.plan)
+            else:
+                log.flush_failed(job.plan, error)
+        except BaseException:
+            self._reopen(log)
+            raise
         self.busy.discard(log)
         if error is None:
-            log.flush_completed(job.plan)
             self._fetches.high_watermark_moved(log)
-        else:
-            log.flush_failed(job.plan, error)
         self._complete(log, error)
         self._flush_rest(log)
 
@@ -280,24 +301,39 @@ class Durability:
 
     def flush_due(self) -> list[StorageError]:
         """Execute the due flushes, if the runtime executes none; return the errors."""
-        outcomes = [self._execute(job) for job in self.take_flushes()]
+        try:
+            due = self._due_logs()
+        except BaseException:
+            self._rebuild_heap()
+            raise
+        outcomes = [self._flush_here(log) for log in due]
         return [error for error in outcomes if error is not None]
 
-    def _flush_here(self, log: PartitionLog) -> None:
-        job = self._begin(log)
-        if job is not None:
-            self._execute(job)
+    def try_flush(self, log: PartitionLog) -> None:
+        """Flush a partition in this thread, so that a reader sees all of its records.
 
-    def _execute(self, job: FlushJob) -> StorageError | None:
+        After a failed fsync only maintenance may flush it again, because it rewrites the tail
+        first. An error is not raised: the records are not visible then, and the writer sees it.
+        """
+        if log.failure is None and log not in self.busy:
+            self._flush_here(log)
+
+    def _flush_here(self, log: PartitionLog) -> StorageError | None:
+        """Flush a partition that is not busy in this thread; return the error of the disk."""
+        taken: list[FlushJob] = []
         failure: StorageError | None = None
         try:
-            job.plan.execute()
-        except StorageError as error:
-            failure = error
+            self.begin_flush(log, taken)
+            for job in taken:
+                failure = _execute(job)
+                self.flush_done(job, failure)
         except BaseException:
-            self.flush_dropped(job)
+            for job in taken:
+                if failure is None:
+                    self.flush_dropped(job)
+                else:  # a failed fsync must not be forgotten: a later one would succeed
+                    self.flush_done(job, failure)
             raise
-        self.flush_done(job, failure)
         return failure
 
     # -- busy partitions -------------------------------------------------------------------------
@@ -344,3 +380,12 @@ class Durability:
             self._clean(log)
             self._complete(log, StorageError(f"{log.tp} was deleted before it was flushed"))
         self._drop_stale_entries()  # they would keep the logs in memory
+
+
+def _execute(job: FlushJob) -> StorageError | None:
+    """Execute a flush; return the error of the disk."""
+    try:
+        job.plan.execute()
+    except StorageError as error:
+        return error
+    return None

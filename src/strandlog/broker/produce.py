@@ -53,6 +53,8 @@ from strandlog.storage.partition.log import AppendResult, PartitionLog
 from strandlog.storage.partition.record_checks import QUICK_RECORDS, check_records, is_quick
 from strandlog.storage.work import Work, yield_control
 
+__all__ = ["AppendResult", "Checked", "ProduceResult", "RecordAppender"]
+
 FREE_SPACE_CHECK_BYTES = 8 * 1024 * 1024
 REPORT_INTERVAL_MS = 60_000  # minimum time between two reports of failed writes
 QUICK_BATCHES = 8  # per request

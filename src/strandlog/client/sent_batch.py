@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import overload
 
+from strandlog.broker.produce import AppendResult
 from strandlog.model import RecordMetadata
-from strandlog.storage.partition.log import AppendResult
 
 
 class SentBatch(Sequence[RecordMetadata]):

@@ -51,8 +51,11 @@ class Bench:
         self.fetches = _Fetches()
         self.shown = self.fetches.shown
         self.done: list[StorageError | None] = []
+        self.reopened: list[PartitionLog] = []
         runtime = InlineRuntime(executes_flushes=True)
-        self.durability = Durability(self.clock, broker_settings(), self.fetches, runtime)
+        self.durability = Durability(
+            self.clock, broker_settings(), self.fetches, runtime, reopen=self.reopened.append
+        )
 
     def log(self, number: int = 0) -> PartitionLog:
         return self.log_dir.logs[TopicPartition("t", number)]
@@ -251,7 +254,9 @@ def test_partitions_with_a_short_flush_ms_do_not_wait_for_others(bench: Bench) -
 
 
 def test_waiting_without_flush_threads_flushes_immediately(bench: Bench) -> None:
-    durability = Durability(bench.clock, broker_settings(), bench.fetches, InlineRuntime())
+    durability = Durability(
+        bench.clock, broker_settings(), bench.fetches, InlineRuntime(), bench.reopened.append
+    )
     log = bench.log()
     log.append(batch(b"v"))
     durability.appended(log)

@@ -33,9 +33,12 @@ class Bench:
             create_partition(self.log_dir, TopicPartition("t", number), "id", small_settings())
         self.log_dir.fsync_directory()
         self.timers = Timers()
+        self.reopened: list[PartitionLog] = []
         runtime = InlineRuntime(executes_flushes=True)
         self.fetches = DelayedFetches(self.timers, runtime)
-        self.durability = Durability(self.clock, broker_settings(), self.fetches, runtime)
+        self.durability = Durability(
+            self.clock, broker_settings(), self.fetches, runtime, reopen=self.reopened.append
+        )
         self.visibility = Visibility(self.durability, self.timers, self.clock, MAX_WAIT_MS)
         self.answered: list[int] = []
         self.syncs = 0

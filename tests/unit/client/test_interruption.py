@@ -163,6 +163,32 @@ def test_interrupted_maintenance_is_repeated(desk: Desk, deed: str) -> None:
         assert not interrupted_clean(line)
 
 
+@pytest.mark.parametrize("deed", ["run_maintenance", "flush", "poll"])
+def test_an_interrupted_flush_blocks_no_later_flush(deed: str) -> None:
+    """Otherwise the next thread would wait for the end of a flush that no thread executes."""
+
+    def interrupt(line: int) -> bool:
+        desk = Desk()
+        log = desk.log
+        log.create_topic("t", 3)
+        consumer = log.consumer(["t"])
+        log.producer(acks=1).send_batch("t", numbered(3))
+        desk.clock.advance(2_000 if deed == "run_maintenance" else 0)
+        with interrupted_at(line) as interrupter:
+            getattr(consumer if deed == "poll" else log, deed)()
+        assert not log.broker.is_flushing(log.context), f"line {line}"
+        desk.clock.advance(2_000)
+        log.run_maintenance()
+        desk.lose_power()
+        assert sorted(value or b"" for value in desk.values("t")) == numbered(3), f"line {line}"
+        return interrupter.has_struck
+
+    line = 0
+    while interrupt(line):
+        line += 5 if is_quick() else 1
+    assert line > 100
+
+
 def test_an_interrupted_commit_may_be_repeated(desk: Desk) -> None:
     desk.log.create_topic("t")
     desk.send("t", *numbered(3))

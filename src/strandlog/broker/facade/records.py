@@ -1,4 +1,5 @@
-"""Requests about records: produce, fetch, offsets by time and by epoch.
+"""Requests about records: produce, fetch, offsets by time and by epoch; flushes for readers and
+for threads that wait.
 
 `Broker` inherits these methods. Permission and quota checks belong at the top of each method.
 """
@@ -6,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 from strandlog.broker.context import RequestContext
 from strandlog.broker.deferred import Deferred
@@ -17,18 +19,30 @@ from strandlog.broker.fetch import (
     FetchResult,
     Target,
 )
+from strandlog.broker.flush_wait import FlushWait
 from strandlog.broker.metrics import Metrics
 from strandlog.broker.offset_lookup import check_leader_epoch, end_of_epoch, offset_at
 from strandlog.broker.produce import NOTHING_CHECKED, Checked, ProduceResult, RecordAppender
 from strandlog.broker.topics.catalog import TopicCatalog
+from strandlog.broker.topics.topic import INTERNAL_TOPICS
 from strandlog.broker.visibility import Visibility
 from strandlog.clock import Clock
-from strandlog.errors import StrandlogError
-from strandlog.model import IsolationLevel, PartitionRecords, TimestampOffset, TopicRef
-from strandlog.storage.partition.log import PartitionLog
+from strandlog.errors import StorageError, StrandlogError
+from strandlog.model import Buffer, IsolationLevel, PartitionRecords, TimestampOffset, TopicRef
+from strandlog.storage.partition.log import AppendResult, PartitionLog
+from strandlog.storage.partition.read import read, read_plan
 from strandlog.storage.work import Work
 
 MAX_COUNTED_POSITIONS = 10_000  # per client
+
+
+class ReadBatches(NamedTuple):
+    """Raw batches of one partition, and the partition's state when they were read."""
+
+    data: Buffer
+    high_watermark: int
+    end_offset: int
+    folder: str
 
 
 class RecordRequests:
@@ -82,6 +96,26 @@ class RecordRequests:
         """Append to all partitions, or raise and append nothing."""
         return self.appender.produce_all(partitions, acks, checked)
 
+    def append(
+        self, context: RequestContext, topic: str, partition: int, batch: Buffer
+    ) -> AppendResult:
+        """Append one batch, which is in the page cache when this returns; raise if it is rejected.
+
+        Callers that need it on disk use `flush_wait`. The partition must exist, which the caller
+        knows from `writable_topic`.
+        """
+        return self.appender.append(self.catalog.logs(topic)[partition], batch)
+
+    def append_all(
+        self, context: RequestContext, topic: str, batches: Iterable[tuple[int, Buffer]]
+    ) -> list[AppendResult]:
+        """Append one batch to each of several partitions of a topic, or raise and append nothing.
+
+        The batches are in the page cache when this returns.
+        """
+        logs = self.catalog.logs(topic)
+        return self.appender.append_all([(logs[number], batch) for number, batch in batches])
+
     def fetch(
         self, context: RequestContext, request: FetchRequest
     ) -> FetchResult | Deferred[FetchResult]:
@@ -133,6 +167,31 @@ class RecordRequests:
         """Cancel a waiting fetch, because its client has disconnected."""
         self.delayed_fetches.cancel(result)
 
+    def read(
+        self, context: RequestContext, topic: str, partition: int, offset: int, max_bytes: int
+    ) -> ReadBatches:
+        """Read batches from an offset on, without waiting for more.
+
+        Unlike `fetch`, this flushes the partition in the calling thread if it has no other records
+        to return, unless its flush is in flight or has failed. Only the first batch is verified:
+        the caller verifies the batches that it decodes.
+        """
+        log = self.catalog.log(topic, partition)
+        high_watermark = log.high_watermark
+        if high_watermark <= offset and high_watermark < log.log_end_offset:
+            self.durability.try_flush(log)
+        data = read(log, offset, max_bytes)
+        return ReadBatches(data, log.high_watermark, log.log_end_offset, log.folder)
+
+    def file_position(
+        self, context: RequestContext, topic: str, partition: int, offset: int
+    ) -> tuple[str, int] | None:
+        """Return the path and the position of the batch at which `read` starts; None if there is
+        none."""
+        plan = read_plan(self.catalog.log(topic, partition), offset, max_bytes=0)
+        found = plan.locate() if plan is not None else None
+        return None if plan is None or found is None else (plan.path, found[0])
+
     def list_offset(
         self,
         context: RequestContext,
@@ -175,6 +234,41 @@ class RecordRequests:
         )
         self.visibility.when_visible(logs, lambda: _complete(result))
         return result
+
+    # -- for threads that share the broker ---------------------------------------------------------
+
+    def flush_wait(
+        self, context: RequestContext, topic: str, partition: int, end_offset: int | None = None
+    ) -> FlushWait:
+        """Return the wait until everything below an offset is on disk (None: everything)."""
+        log = self.catalog.log(topic, partition)
+        end_offset = log.log_end_offset if end_offset is None else end_offset
+        return FlushWait(self.catalog, self.durability, log, end_offset)
+
+    def flush_waits(self, context: RequestContext) -> list[FlushWait]:
+        """Return the waits until everything appended so far is on disk.
+
+        Internal topics are flushed by this call. Their flushes never run without the lock of the
+        threads, so that a coordinator never finds its partition busy.
+        """
+        waits = []
+        for name in self.catalog.names():
+            for log in self.catalog.logs(name):
+                if name in INTERNAL_TOPICS:
+                    self.durability.try_flush(log)
+                    if log.failure is not None:
+                        raise StorageError(str(log.failure))
+                else:
+                    end_offset = log.log_end_offset
+                    waits.append(FlushWait(self.catalog, self.durability, log, end_offset))
+        return waits
+
+    def is_flushing(self, context: RequestContext, topic: str | None = None) -> bool:
+        """Return whether a flush of any partition, or of any partition of a topic, is in flight."""
+        busy = self.durability.busy
+        names = self.catalog.names() if topic is None else [topic]
+        # Through the catalog: a partition that must be reopened after an interrupt is not busy.
+        return any(not busy.isdisjoint(self.catalog.logs(name)) for name in names)
 
 
 def _complete(result: Deferred[None]) -> None:

@@ -17,6 +17,7 @@ from strandlog.broker.topic_admin import TopicAdmin
 from strandlog.broker.topics.catalog import TopicCatalog
 from strandlog.broker.topics.dynamic_settings import DynamicSettings, Layer
 from strandlog.broker.topics.topic import (
+    INTERNAL_TOPICS,
     ActiveProducer,
     PartitionState,
     Topic,
@@ -73,6 +74,17 @@ class TopicRequests:
         if isinstance(topic, UUID):
             return self.catalog.topic_with_id(topic)
         return self.catalog.existing_or_valid(topic)
+
+    def writable_topic(self, context: RequestContext, name: str) -> Topic:
+        """Return a topic that clients may write to; raise if it is internal or does not exist."""
+        if name in INTERNAL_TOPICS:  # saves a call per record
+            forbid_internal(name)
+        return self.catalog.topic(name)
+
+    def partition_count(self, context: RequestContext, name: str) -> int:
+        """Return the number of partitions of a topic; raise TopicNotFoundError if it does not
+        exist."""
+        return self.catalog.topic(name).partitions
 
     def check_new_topic(
         self,

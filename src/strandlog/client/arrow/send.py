@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from strandlog.broker.produce import AppendResult
 from strandlog.client.sent_batch import SentBatch
 from strandlog.errors import InvalidRecordError, MessageTooLargeError, TopicNotFoundError
 from strandlog.model import RecordMetadata
 from strandlog.record.arrow.columns import encode_columns, group_rows, ready_rows, route_rows
 from strandlog.record.codecs import Codec
-from strandlog.storage.partition.log import AppendResult
 
 
 class RoutedTable:

@@ -20,11 +20,7 @@ from weakref import WeakSet
 from strandlog.broker.broker import Broker
 from strandlog.broker.context import embedded_context
 from strandlog.broker.groups.requests import CommitRequest, GroupDescription
-from strandlog.broker.topics.topic import (
-    INTERNAL_TOPICS,
-    check_topic_name,
-    forbid_internal,
-)
+from strandlog.broker.topics.topic import check_topic_name, forbid_internal
 from strandlog.client.api import PartitionInfo, TopicInfo
 from strandlog.client.arguments import Acks, OffsetReset, OnUnreadable
 from strandlog.client.consumer import Consumer
@@ -40,28 +36,20 @@ from strandlog.config.tables.broker import BROKER_SETTINGS, broker_settings
 from strandlog.config.tables.topic import TOPIC_SETTINGS
 from strandlog.errors import (
     ClosedError,
+    OffsetOutOfRangeError,
     StorageError,
+    StrandlogError,
     TopicInUseError,
     TopicNotFoundError,
 )
 from strandlog.model import OffsetAndMetadata, TopicPartition
 from strandlog.storage.cleaning.compaction import CompactionReport
-from strandlog.storage.cleaning.retention import enforce_retention
 from strandlog.storage.files import Files
-from strandlog.storage.partition.log import PartitionLog
-from strandlog.storage.work import run_inline
 
 __all__ = ["Log", "PartitionInfo", "TopicInfo"]
 
 # All members are in this process and join immediately, so there is no need to wait for others.
 EMBEDDED_DEFAULTS = {"group.initial.rebalance.delay.ms": 0}
-
-
-def _check_works(log: PartitionLog) -> None:
-    """Raise if an fsync has failed: only maintenance may flush the partition again, after it has
-    rewritten the tail."""
-    if log.failure is not None:
-        raise StorageError(str(log.failure))
 
 
 class Log(Closable):
@@ -88,13 +76,8 @@ class Log(Closable):
         self.condition = Condition(self.lock)
         self.waiters = 0
         self.turns: dict[str, int] = {}  # number of records sent round robin, by topic
-        self.group_commit = GroupCommit(
-            self.condition,
-            self.broker.durability.busy,
-            self._check_is_there,
-            self.broker.catalog.guard,
-        )
-        self.source = EmbeddedSource(self.broker, self.group_commit)
+        self.group_commit = GroupCommit(self.condition)
+        self.source = EmbeddedSource(self.broker, self.context)
         self.is_closed = False
         self._guard = OpenLock(self.condition, lambda: self.is_closed, "log")
         self._memberships: list[Membership] = []
@@ -172,7 +155,7 @@ class Log(Closable):
         """Delete a topic and its records; raise `TopicInUseError` if a group subscribes to it."""
         with self._guard:
             forbid_internal(check_topic_name(name))
-            self._idle_logs(name)
+            self._wait_until_idle(name)
             groups = self.broker.subscribed_groups(self.context, name)
             if groups:
                 raise TopicInUseError(name, "consumers of group " + ", ".join(groups))
@@ -184,7 +167,7 @@ class Log(Closable):
     def compact(self, name: str) -> CompactionReport:
         """Compact a topic now, regardless of cleanup.policy, keeping the last value of each key."""
         with self._guard:
-            self._idle_logs(name)
+            self._wait_until_idle(name)
             return self.broker.compact_topic(self.context, name).result()
 
     def enforce_retention(self, name: str) -> int:
@@ -199,14 +182,18 @@ class Log(Closable):
     def delete_records(self, name: str, partition: int, before_offset: int) -> None:
         """Delete the records of a partition below an offset, durably."""
         with self._guard:
-            self._idle_logs(name)
-            log = self.broker.catalog.log(name, partition)
-            _check_works(log)
-            with self.broker.catalog.guard(log):
-                log.flush()
-                log.raise_log_start(before_offset)
-                enforce_retention(log)
-            run_inline(self.broker.log_dir.write_log_starts())
+            self._wait_until_idle(name)
+            tp = TopicPartition(name, partition)
+            state = self.broker.partition_state(self.context, *tp)
+            if state.failure is not None:
+                raise StorageError(str(state.failure))
+            if before_offset < 0:  # the broker would delete all records
+                span = state.start_offset, state.high_watermark
+                raise OffsetOutOfRangeError(*tp, before_offset, *span)
+            found = self.broker.delete_records(self.context, {tp: before_offset}).result()[tp]
+            if isinstance(found, StrandlogError):
+                raise found
+            self.broker.apply_retention(self.context, name).result()  # removes the files now
 
     # -- producing and consuming ---------------------------------------------------------------
 
@@ -295,21 +282,16 @@ class Log(Closable):
     def flush(self) -> None:
         """Wait until everything written so far is on disk."""
         with self._guard:
-            for name in self.broker.catalog.names():
-                for log in self.broker.catalog.logs(name):
-                    if name in INTERNAL_TOPICS:
-                        # Offset commits fsync these topics themselves, without releasing the lock.
-                        _check_works(log)
-                        log.flush()
-                    else:
-                        self.group_commit.wait_durable(log, log.log_end_offset)
+            for wait in self.broker.flush_waits(self.context):
+                self.group_commit.complete(wait)
 
     def close(self) -> None:
         """Flush everything and release the folder. This method is idempotent."""
         with contextlib.suppress(ClosedError), self._guard:
             self.is_closed = True
             try:
-                self.group_commit.wait_idle(self.broker.log_dir.logs.values())
+                while self.broker.is_flushing(self.context):
+                    self.condition.wait()
                 for membership in list(self._memberships):
                     membership.leave()
             finally:
@@ -318,22 +300,10 @@ class Log(Closable):
 
     # -- for producers and consumers -----------------------------------------------------------
 
-    def _check_is_there(self, log: PartitionLog) -> None:
-        """Raise if the partition was deleted, or reopened after an interrupt."""
-        if self.broker.log_dir.logs.get(log.tp) is log:
-            return
-        if log.tp.topic not in self.broker.catalog:
-            raise TopicNotFoundError(log.tp.topic)
-        raise StorageError(
-            f"{log.tp} was created again or reopened meanwhile; the record may or may not be stored"
-        )
-
-    def _idle_logs(self, name: str) -> list[PartitionLog]:
-        """Wait until no other thread is flushing the topic's partitions, and return them."""
-        while True:
-            logs = self.broker.catalog.logs(name)
-            if not self.group_commit.wait_idle(logs):
-                return logs
+    def _wait_until_idle(self, name: str) -> None:
+        """Wait until no other thread is flushing a partition of the topic."""
+        while self.broker.is_flushing(self.context, name):
+            self.condition.wait()
             if self.is_closed:
                 raise ClosedError("log")
 
@@ -348,8 +318,7 @@ class Log(Closable):
         """Flush these partitions, releasing the lock while waiting; disk errors are ignored."""
         for tp in partitions:
             with contextlib.suppress(StorageError, TopicNotFoundError):
-                log = self.broker.catalog.log(tp.topic, tp.partition)
-                self.group_commit.wait_durable(log, log.log_end_offset)
+                self.group_commit.complete(self.broker.flush_wait(self.context, *tp))
 
     def wait(self, timeout_ms: int) -> None:
         """Release the lock until records are appended or `timeout_ms` has passed."""
@@ -359,15 +328,11 @@ class Log(Closable):
         finally:
             self.waiters -= 1
 
-    def logs_for_append(self, topic: str) -> list[PartitionLog]:
-        forbid_internal(topic)
-        return self.broker.catalog.logs(topic)
-
     def partition_count_or_zero(self, topic: str) -> int:
         """Return the number of partitions of a topic; 0 if it does not exist."""
         if not self.broker.has_topic(self.context, topic):
             return 0
-        return self.broker.topic(self.context, topic).partitions
+        return self.broker.partition_count(self.context, topic)
 
     def memberships(self, group: str) -> list[Membership]:
         return [member for member in self._memberships if member.group == group]

@@ -18,6 +18,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from strandlog.broker.produce import AppendResult
+from strandlog.broker.topics.topic import Topic
 from strandlog.client.arguments import (
     Acks,
     BatchItem,
@@ -44,7 +46,6 @@ from strandlog.record.batch_header import HEADER_SIZE
 from strandlog.record.builder import build_batch, build_single
 from strandlog.record.codecs import Codec, codec_named
 from strandlog.record.partitioner import KeyHash, key_hash
-from strandlog.storage.partition.log import AppendResult, PartitionLog
 
 if TYPE_CHECKING:
     from strandlog.client.embedded.log import Log
@@ -115,9 +116,9 @@ class Producer(Closable):
         with log.lock:  # same checks as `OpenLock`, inlined because this is a hot path
             if self._is_closed or log.is_closed:
                 raise ClosedError("producer")
-            logs = log.logs_for_append(topic)
-            number = self._route(topic, len(logs), key, partition)
-            target = logs[number]
+            broker, context = log.broker, log.context
+            target = broker.writable_topic(context, topic)
+            number = self._route(topic, target.partitions, key, partition)
             when = log.tick()
             if timestamp is not None:
                 when = timestamp
@@ -125,9 +126,10 @@ class Producer(Closable):
             if codec is not _NO_CODEC:
                 self._check_unpacked(_Columns([value], [key], [checked], []))
             batch = build_single(when, value, key, checked, codec=codec)
-            result = log.broker.appender.append(target, batch)
+            result = broker.append(context, topic, number, batch)
             if self._waits:
-                log.group_commit.wait_durable(target, result.last_offset + 1)
+                wait = broker.flush_wait(context, topic, number, result.last_offset + 1)
+                log.group_commit.complete(wait)
             if log.waiters:
                 log.condition.notify_all()
         if result.append_time_ms >= 0:
@@ -152,7 +154,7 @@ class Producer(Closable):
         turns[topic] = turn + count
         return turn
 
-    def _codec_for(self, target: PartitionLog) -> Codec:
+    def _codec_for(self, target: Topic) -> Codec:
         if self._codec is not None:
             return self._codec
         name = target.settings.compression_type
@@ -171,18 +173,15 @@ class Producer(Closable):
         with self._guard:
             if not items:
                 return []
-            logs = log.logs_for_append(topic)
+            target = log.broker.writable_topic(log.context, topic)
             now_ms = log.tick()
-            routes, by_partition = self._sort(topic, items, len(logs), now_ms)
-            numbers = list(by_partition)
-            targets = [logs[number] for number in numbers]
-            batches = [
-                self._build(target, columns, now_ms)
-                for target, columns in zip(targets, by_partition.values(), strict=True)
-            ]
-            appended = self._append_all(targets, batches)
+            routes, by_partition = self._sort(topic, items, target.partitions, now_ms)
+            batches = {
+                number: self._build(target, columns, now_ms)
+                for number, columns in by_partition.items()
+            }
+            results = self._append_all(topic, batches)
         timestamps = {number: columns.timestamps for number, columns in by_partition.items()}
-        results = dict(zip(numbers, appended, strict=True))
         return SentBatch(topic, len(items), routes, results, timestamps, now_ms)
 
     def send_arrow(self, topic: str, table: Any) -> Sequence[RecordMetadata]:
@@ -191,35 +190,37 @@ class Producer(Closable):
             return self.send_batch(topic, items_of(table))
         log = self._log
         with self._guard:
-            logs = log.logs_for_append(topic)
+            target = log.broker.writable_topic(log.context, topic)
             turn = self._next_turn(topic, 0)
-            routed = RoutedTable(topic, table, len(logs), turn, log.tick())
+            routed = RoutedTable(topic, table, target.partitions, turn, log.tick())
             self._next_turn(topic, routed.turns)
-            targets = [logs[number] for number in routed.numbers]
-            batches = [
-                routed.batch(
+            batches = {
+                number: routed.batch(
                     number,
                     self._codec_for(target),
                     target.settings.max_message_bytes,
                     log.broker.settings.decompressed_max_bytes,
                 )
-                for number, target in zip(routed.numbers, targets, strict=True)
-            ]
-            appended = self._append_all(targets, batches)
-        return SentTable(topic, routed, dict(zip(routed.numbers, appended, strict=True)))
+                for number in routed.numbers
+            }
+            results = self._append_all(topic, batches)
+        return SentTable(topic, routed, results)
 
-    def _append_all(
-        self, targets: list[PartitionLog], batches: list[bytearray]
-    ) -> list[AppendResult]:
+    def _append_all(self, topic: str, batches: dict[int, bytearray]) -> dict[int, AppendResult]:
         """Append one batch to each partition and wait as required by `acks`."""
-        log = self._log
-        appended = log.broker.appender.append_all(list(zip(targets, batches, strict=True)))
+        log, broker = self._log, self._log.broker
+        appended = broker.append_all(log.context, topic, batches.items())
+        results = dict(zip(batches, appended, strict=True))
         if self._waits:
-            for target, result in zip(targets, appended, strict=True):
-                log.group_commit.wait_durable(target, result.last_offset + 1)
+            waits = [
+                broker.flush_wait(log.context, topic, number, result.last_offset + 1)
+                for number, result in results.items()
+            ]
+            for wait in waits:
+                log.group_commit.complete(wait)
         if log.waiters:
             log.condition.notify_all()
-        return appended
+        return results
 
     def _sort(
         self, topic: str, items: list[BatchItem], count: int, now_ms: int
@@ -288,7 +289,7 @@ class Producer(Closable):
             into.keys.append(key)
         return routes, columns
 
-    def _build(self, target: PartitionLog, columns: _Columns, now_ms: int) -> bytearray:
+    def _build(self, target: Topic, columns: _Columns, now_ms: int) -> bytearray:
         codec = self._codec_for(target)
         if codec is not Codec.NONE:
             self._check_unpacked(columns)

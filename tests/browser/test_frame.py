@@ -54,7 +54,7 @@ def test_shortcut_keys_open_pages_and_focus_the_heading(tab: Tab) -> None:
 @pytest.mark.parametrize(
     ("between_ms", "page"), [(400, "Overview"), (1400, "Overview"), (1600, "Broker")]
 )
-def test_a_two_key_shortcut_expires_after_its_own_first_key(
+def test_the_time_out_of_a_shortcut_starts_at_its_own_first_key(
     tab: Tab, between_ms: int, page: str
 ) -> None:
     """The timeout of an earlier "g" cancelled a later one. The clock is the test's own: on a busy
@@ -74,7 +74,7 @@ def test_a_two_key_shortcut_expires_after_its_own_first_key(
     expect(tab.heading()).to_have_text(page)
 
 
-def test_shortcut_keys_do_nothing_inside_a_text_field(tab: Tab) -> None:
+def test_shortcut_keys_are_typed_as_text_inside_a_field(tab: Tab) -> None:
     tab.open("#/topics")
     search = tab.page.get_by_label("Filter")
     search.press_sequentially("gt?/")

@@ -43,7 +43,7 @@ def test_groups_are_listed_by_their_lag(tab: Tab, api: httpx.Client, orders: str
     expect(tab.page.locator(".js-plotly-plot .main-svg").first).to_be_visible()
 
 
-def test_a_group_page_shows_members_and_their_positions(
+def test_a_group_with_members_shows_their_partitions_and_cannot_be_reset(
     tab: Tab, broker: RunningBroker, orders: str
 ) -> None:
     with member(broker, "reading", orders) as consumer:
@@ -140,7 +140,7 @@ def test_markup_in_the_name_of_a_group_is_drawn_by_the_chart(
     assert tab.page.locator("main img, main b").count() == 0
 
 
-def test_the_lag_axis_shows_fractions_for_a_lag_of_one(
+def test_the_axis_for_a_lag_of_one_is_not_labelled_in_thousandths(
     tab: Tab, api: httpx.Client, orders: str
 ) -> None:
     commit(api, "nearly", orders, 10)

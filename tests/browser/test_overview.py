@@ -90,7 +90,9 @@ def test_figures_and_charts_follow_the_traffic(
     expect(tab.heading()).to_have_text("watcher")
 
 
-def test_the_broker_page_shows_latencies_and_settings(tab: Tab, broker: RunningBroker) -> None:
+def test_the_broker_page_shows_listeners_requests_and_settings(
+    tab: Tab, broker: RunningBroker
+) -> None:
     tab.open("#/broker")
     expect(tab.figure("Kafka")).to_contain_text(broker.address)
     expect(tab.figure("Kafka")).to_contain_text("Ready")

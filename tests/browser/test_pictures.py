@@ -1,8 +1,8 @@
 """Takes the screenshots of the guide: overview, topic and records, light and dark.
 
-They are kept in out/console. `make screenshots` lets the traffic run for longer, so that there is a
-curve to see, and puts them where the guide has them: PICTURES is the folder, PICTURE_SECONDS how
-long.
+They go to out/console, or to the folder in PICTURES. PICTURE_SECONDS is how long the traffic runs
+first. `make screenshots` sets both: to the folder of the guide, and long enough for charts with a
+curve.
 """
 
 from __future__ import annotations

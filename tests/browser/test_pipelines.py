@@ -30,7 +30,7 @@ parquet = "{folder}/lake"
 """
 
 
-def test_an_empty_pipeline_page_shows_how_to_start_one(tab: Tab) -> None:
+def test_an_unknown_pipeline_is_reported(tab: Tab) -> None:
     tab.expect_trouble("status of 404")
     tab.open("#/pipelines/nowhere")
     expect(tab.page.get_by_role("alert")).to_contain_text("nowhere")

@@ -97,7 +97,7 @@ def test_bytes_null_and_the_quick_key(tab: Tab, api: httpx.Client) -> None:
     assert (tombstone["key"]["data"], tombstone["value"]) == ("gone", None)
 
 
-def test_acks_none_returns_no_offsets(tab: Tab, api: httpx.Client) -> None:
+def test_a_record_sent_without_acks_is_listed_as_sent(tab: Tab, api: httpx.Client) -> None:
     make(api, "blind")
     tab.open("#/topics/blind/produce")
     tab.choose("Acks", "none: do not wait")

@@ -261,7 +261,7 @@ def test_a_live_tail_of_a_deleted_topic_says_so(tab: Tab, api: httpx.Client) -> 
     expect(tab.page.get_by_role("button", name="Live tail")).to_be_visible()
 
 
-def test_older_records_are_listed_below_live_ones(
+def test_the_live_tail_replaces_the_records_shown_before(
     tab: Tab, api: httpx.Client, broker: RunningBroker
 ) -> None:
     make(api, "mixed")

@@ -1,4 +1,4 @@
-"""Apache Kafka answers as we do: the very tests that our broker passes."""
+"""Runs the tests of tests/server/kafka/test_answers.py against Apache Kafka itself."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.server.kafka.test_answers import (  # noqa: F401 - collected here onc
     test_a_record_that_is_too_old_is_rejected_inside_a_batch,
     test_a_rejected_batch_is_not_a_duplicate_later,
     test_a_topic_named_twice_is_described_with_all_requested_keys,
-    test_an_invalid_topic_name_gets_an_immediate_error,
+    test_an_invalid_topic_name_gets_an_invalid_topic_error,
     test_an_unknown_setting_can_be_removed,
 )
 from tests.support.kafka_requests import Wire

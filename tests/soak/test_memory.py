@@ -1,4 +1,6 @@
-"""Clients that stop reading: they occupy a bounded amount of the broker's memory and lose nothing.
+"""Clients that stop reading occupy a bounded amount of the broker's memory, and lose no record.
+
+Live streams of the HTTP listener are closed instead.
 
 Each test measures the process of a broker, and its own counters, which show that the broker does no
 further work for such a client while it serves others.
@@ -103,7 +105,7 @@ def fetch_request(max_bytes: int) -> bytes:
 
 
 @pytest.mark.parametrize(("max_bytes", "max_mb"), [(2_000_000, 40), (20_000_000, 120)])
-def test_a_kafka_consumer_that_stops_reading(
+def test_a_kafka_consumer_that_stops_reading_holds_bounded_memory_and_gets_all_responses(
     broker: BrokerProcess, http: httpx.Client, max_bytes: int, max_mb: int
 ) -> None:
     batch = bytes(build_batch(int(time.time() * 1000), [b"x" * 1000] * 100))
@@ -146,7 +148,9 @@ def test_a_kafka_consumer_that_stops_reading(
 # -- gRPC ------------------------------------------------------------------------------------------
 
 
-def test_grpc_streams_that_are_not_read(broker: BrokerProcess, http: httpx.Client) -> None:
+def test_grpc_streams_that_are_not_read_hold_bounded_memory_and_lose_no_record(
+    broker: BrokerProcess, http: httpx.Client
+) -> None:
     [address] = [word for word in broker.ready.split() if word.startswith("grpc=")]
     with grpc.insecure_channel(address.removeprefix("grpc=")) as channel:
         log: Any = LogServiceStub(channel)  # type: ignore[no-untyped-call]
@@ -186,7 +190,7 @@ def test_grpc_streams_that_are_not_read(broker: BrokerProcess, http: httpx.Clien
 # -- HTTP ------------------------------------------------------------------------------------------
 
 
-def test_live_streams_that_are_not_read_are_closed(
+def test_live_streams_that_are_not_read_hold_bounded_memory_and_are_closed(
     broker: BrokerProcess, http: httpx.Client
 ) -> None:
     ok(http.post("/api/v1/topics", json={"name": "unread", "partitions": 1}), 201)
@@ -214,7 +218,9 @@ def test_live_streams_that_are_not_read_are_closed(
         client.close()
 
 
-def test_files_of_the_console_that_are_not_read(broker: BrokerProcess, http: httpx.Client) -> None:
+def test_console_files_that_are_not_read_hold_bounded_memory(
+    broker: BrokerProcess, http: httpx.Client
+) -> None:
     host, _, port = http_address(broker).removeprefix("http://").rpartition(":")
     request = b"GET /console/plotly.min.js HTTP/1.1\r\nHost: localhost\r\n\r\n"
     size = len(http.get("/console/plotly.min.js").content)  # the broker has it in memory now

@@ -174,7 +174,7 @@ def test_a_following_stream_returns_later_records(log: Any) -> None:
     assert found == [b"0", b"1", b"2"]
 
 
-def test_aborted_transactions_are_omitted(log: Any, broker: BrokerProcess) -> None:
+def test_read_committed_omits_aborted_transactions(log: Any, broker: BrokerProcess) -> None:
     topic = make(log, "committed")
     producer = Producer({"bootstrap.servers": broker.address, "transactional.id": "grpc-test"})
     producer.init_transactions(PATIENCE_S)
@@ -277,7 +277,9 @@ def _produce(topic: str, *values: bytes, **more: Any) -> tuple[str, Any]:
         (("FetchOffset", messages.FetchOffsetRequest(group="g", topic="no")), "NOT_FOUND", "no"),
     ],
 )
-def test_every_error_has_its_code(log: Any, call: tuple[str, Any], code: str, words: str) -> None:
+def test_errors_have_a_code_and_name_the_cause(
+    log: Any, call: tuple[str, Any], code: str, words: str
+) -> None:
     try:
         make(log, "errors")
     except grpc.RpcError as error:

@@ -1,4 +1,4 @@
-"""gRPC health checks, reflection and streams, used correctly and excessively."""
+"""gRPC health checks and reflection, and limits on open streams and connections."""
 
 from __future__ import annotations
 

@@ -204,7 +204,7 @@ def test_rates_are_available_from_the_second_snapshot(api: httpx.Client) -> None
         ("PUT", "topics", {}, 405, "PUT"),
     ],
 )  # fmt: skip
-def test_every_error_has_its_status(
+def test_errors_have_a_status_and_name_the_cause(
     api: httpx.Client, method: str, path: str, body: Any, status: int, words: str
 ) -> None:
     there = api.post("topics", json={"name": "there"})
@@ -257,7 +257,7 @@ def test_a_body_over_the_limit_is_rejected_with_and_without_a_length(api: httpx.
     ok(api.get("cluster"))
 
 
-def test_unfinished_uploads_do_not_fill_the_memory(
+def test_stalled_uploads_over_the_memory_limit_make_room_for_other_requests(
     api: httpx.Client, broker: RunningBroker
 ) -> None:
     size = LIMITS.http_request_max_bytes
@@ -279,7 +279,7 @@ def test_unfinished_uploads_do_not_fill_the_memory(
 # -- groups --------------------------------------------------------------------------------------
 
 
-def test_a_group_with_a_member_lists_its_assigned_partitions(
+def test_a_group_with_a_member_shows_its_lag_and_cannot_be_reset_or_deleted(
     api: httpx.Client, broker: RunningBroker
 ) -> None:
     topic = make(api, "read", partitions=2)
@@ -319,7 +319,7 @@ def test_a_group_with_a_member_lists_its_assigned_partitions(
     problem(api.get("groups/readers%2Fof%20it"), 404)
 
 
-def test_a_reset_shows_a_preview_first(api: httpx.Client) -> None:
+def test_a_reset_makes_the_changes_that_its_dry_run_shows(api: httpx.Client) -> None:
     topic = make(api, "moved", partitions=2)
     records = [{"value": str(n), "timestamp_ms": 1_000_000 + n} for n in range(10)]
     ok(api.post(f"topics/{topic}/records", json={"records": records, "partition": 0}))
@@ -364,7 +364,9 @@ def test_the_cluster_summary_has_address_folder_readiness_and_disk_space(
     assert abs(shown["now_ms"] - time.time() * 1000) < 60_000
 
 
-def test_the_broker_status_has_all_counters(api: httpx.Client, log: RemoteLog) -> None:
+def test_the_broker_status_has_counters_and_latencies_by_api(
+    api: httpx.Client, log: RemoteLog
+) -> None:
     assert log.topics() is not None
     shown = ok(api.get("broker"))
     assert shown["counters"]["connections_accepted"] >= 1
@@ -396,7 +398,7 @@ def test_settings_name_the_option_that_set_them(tmp_path: Path) -> None:
 # -- pipelines -----------------------------------------------------------------------------------
 
 
-def test_a_reported_pipeline_is_listed(api: httpx.Client) -> None:
+def test_pipeline_reports_appear_in_the_list_and_the_details(api: httpx.Client) -> None:
     for batch in range(3):
         query = {"name": "delays", "batch_id": batch, "rows_per_second": 10.5 * batch, "lag": 7}
         body = {"queries": [query], "ui_url": "http://127.0.0.1:4040"}
@@ -436,7 +438,7 @@ def test_reports_are_bounded_and_forgotten() -> None:
     assert [each.name for each in pipelines.all()] == ["new"]
 
 
-def test_a_killed_pipeline_is_shown_as_silent() -> None:
+def test_a_pipeline_that_stops_reporting_is_shown_as_silent() -> None:
     clock = FakeClock()
     pipelines = PipelineReports(clock)
     pipelines.report("killed", PipelineProgress())

@@ -65,7 +65,7 @@ def health(opened: Opened) -> bytes:
     return connection.recv(1000)
 
 
-def test_an_idle_connection_is_closed_for_an_active_client(
+def test_idle_connections_do_not_block_an_active_client(
     broker: RunningBroker, opened: Opened
 ) -> None:
     for _ in range(3 * MAX_CONNECTIONS):

@@ -123,7 +123,7 @@ def test_a_large_body_without_records_is_rejected(api: httpx.Client) -> None:
     ok(api.get("topics"))
 
 
-def test_a_response_reserves_its_memory_before_it_is_built() -> None:
+def test_a_response_waits_until_there_is_memory_for_it() -> None:
     async def run() -> None:
         bodies = BodyLimit(
             broker_settings({"http.queued.max.response.bytes": 4 * LARGE_ANSWER_BYTES})
@@ -160,7 +160,9 @@ def test_a_sent_response_releases_its_memory() -> None:
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "identity"])
-def test_console_files_arrive_complete(broker: RunningBroker, encoding: str) -> None:
+def test_the_plotly_file_arrives_complete_with_and_without_gzip(
+    broker: RunningBroker, encoding: str
+) -> None:
     with client_of(broker) as client:
         answer = client.get("/console/plotly.min.js", headers={"accept-encoding": encoding})
     assert answer.status_code == 200

@@ -1,4 +1,4 @@
-"""Server-sent events from a real broker: rates, lag, tails, slow readers, shutdown."""
+"""Server-sent events from a real broker: rates, lag, tails, limits, shutdown."""
 
 from __future__ import annotations
 

@@ -221,7 +221,7 @@ def test_unknown_paths_and_methods_are_errors(client: httpx.Client) -> None:
     assert "GET" in answer.headers["allow"]
 
 
-def test_responses_are_neither_cached_nor_framed(client: httpx.Client) -> None:
+def test_responses_are_not_cached_and_have_security_headers(client: httpx.Client) -> None:
     headers = client.get("/healthz").headers
     assert headers["cache-control"] == "no-store"
     assert headers["x-content-type-options"] == "nosniff"

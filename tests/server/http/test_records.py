@@ -89,7 +89,9 @@ def test_consumed_records_equal_produced_records(api: httpx.Client, acks: str) -
     assert by_offset[4]["value"]["data"] == ""
 
 
-def test_keys_determine_the_partition(api: httpx.Client, broker: RunningBroker) -> None:
+def test_a_key_maps_to_the_same_partition_as_in_kafka_clients(
+    api: httpx.Client, broker: RunningBroker
+) -> None:
     topic = make(api, "routed", 5)
     keys = [f"key-{number}" for number in range(30)]
     places = send(api, topic, [{"key": key, "value": key} for key in keys])
@@ -207,7 +209,9 @@ def test_the_work_per_page_is_bounded_and_the_cursor_continues(
     assert hurried["scanned_records"] < 20_000 and not hurried["is_at_end"]
 
 
-def test_read_committed_omits_aborted_records(api: httpx.Client, broker: RunningBroker) -> None:
+def test_read_committed_omits_aborted_and_open_transactions(
+    api: httpx.Client, broker: RunningBroker
+) -> None:
     topic = make(api, "committed")
     producer = Producer({"bootstrap.servers": broker.address, "transactional.id": "http-test"})
     producer.init_transactions(PATIENCE_S)
@@ -243,7 +247,7 @@ def test_long_values_are_truncated_and_flagged(api: httpx.Client) -> None:
     assert page(api, topic, max_value_bytes=3000)["records"][0]["value"]["is_truncated"] is False
 
 
-def test_a_cursor_below_the_log_start_continues_at_the_log_start(
+def test_a_cursor_past_the_end_of_a_recreated_topic_is_at_the_end(
     api: httpx.Client, broker: RunningBroker
 ) -> None:
     topic = make(api, "again")
@@ -328,7 +332,7 @@ def test_paths_select_values_in_documents() -> None:
     assert at_path(document, ["a", "b"]) == (False, None)
 
 
-def test_a_record_without_a_value_matches_no_value_filter() -> None:
+def test_a_record_without_key_and_value_matches_no_filter() -> None:
     empty = Record("t", 0, 0, 0, None, None)
     for wanted in (RecordFilter(value="x"), RecordFilter(key="x"), RecordFilter(path="$")):
         test = wanted.test()

@@ -151,7 +151,7 @@ def test_a_record_that_is_too_old_is_rejected_inside_a_batch(wire: Wire, place: 
 
 
 @pytest.mark.parametrize("illegal", ["a b", "..", "x" * 250])
-def test_an_invalid_topic_name_gets_an_immediate_error(wire: Wire, illegal: str) -> None:
+def test_an_invalid_topic_name_gets_an_invalid_topic_error(wire: Wire, illegal: str) -> None:
     for version in (4, 8, 12):
         wanted = [{"name": illegal}]
         answer = wire.ask(3, version, topics=wanted, allow_auto_topic_creation=False)

@@ -217,7 +217,7 @@ def test_the_hard_memory_limit_always_holds() -> None:
     _in_loop(act)
 
 
-def test_other_requests_run_between_slices() -> None:
+def test_other_work_runs_between_slices() -> None:
     async def act() -> None:
         turns = Turns()
         done: list[str] = []
@@ -237,7 +237,7 @@ def test_other_requests_run_between_slices() -> None:
     _in_loop(act)
 
 
-def test_hundreds_of_quick_connections_do_not_occupy_one_pass_of_the_event_loop(
+def test_one_pass_of_the_event_loop_starts_requests_for_a_limited_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = [0.0]
@@ -293,7 +293,9 @@ def test_stopping_cancels_the_work_of_requests_and_lets_it_clean_up() -> None:
     _in_loop(act)
 
 
-def test_a_fetch_returns_no_more_than_the_memory_budget_allows(tmp_path: Path) -> None:
+def test_a_fetch_returns_what_the_memory_budget_allows_and_at_least_one_batch(
+    tmp_path: Path,
+) -> None:
     async def act() -> None:
         given = {"queued.max.response.bytes": 5000}
         options = ServerOptions(

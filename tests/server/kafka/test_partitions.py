@@ -175,7 +175,7 @@ def test_a_topic_requested_many_times_is_returned_once(wire: Wire) -> None:
 
 
 @pytest.mark.parametrize("version", [10, 11])
-def test_versions_before_topic_ids_require_names(wire: Wire, version: int) -> None:
+def test_metadata_before_version_12_requires_topic_names(wire: Wire, version: int) -> None:
     wanted = [{"topic_id": uuid4(), "name": None}, {"topic_id": None, "name": "fine"}]
     topics = wire.ask(3, version, topics=wanted, allow_auto_topic_creation=True).topics
     assert [int(topic.error_code) for topic in topics] == [INVALID_REQUEST, 0]

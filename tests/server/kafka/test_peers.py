@@ -1,4 +1,4 @@
-"""Misbehaving clients: hostile lengths, other protocols, slow and silent ones."""
+"""Raw connections: garbage, unknown versions, order of responses, long polls, acks=0."""
 
 from __future__ import annotations
 

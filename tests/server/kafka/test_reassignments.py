@@ -1,4 +1,4 @@
-"""Requests of cluster tools to a single broker: elections, reassignments, resources."""
+"""Requests of cluster tools to a single broker: elections, reassignments, coordinators."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def test_an_unfinished_frame_behind_a_slow_request_is_counted(
     serve(tmp_path, {}, client)
 
 
-def test_tiny_frames_behind_a_long_poll_are_complete_and_counted(
+def test_tiny_frames_behind_a_long_poll_are_counted_and_not_split_in_advance(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cut_frames = 0
@@ -107,7 +107,7 @@ def test_tiny_frames_behind_a_long_poll_are_complete_and_counted(
     serve(tmp_path, {}, client)
 
 
-def test_many_requests_in_one_packet_all_get_responses(
+def test_many_requests_sent_at_once_all_get_responses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connections, "LONG_SECONDS", 60.0)  # no request is a slow one

@@ -1,6 +1,6 @@
 """Behaviours that break clients although the version numbers are right, one test each.
 
-Misbehaving clients, unknown versions of ApiVersions and acks=0 are in test_peers.py; special
+Garbage, unknown versions of ApiVersions and acks=0 are in test_peers.py; special
 timestamps, settings and commit metadata are in the files named after them.
 """
 
@@ -281,7 +281,7 @@ def test_cluster_topic_and_producer_ids_survive_a_kill(broker: BrokerProcess) ->
 
 
 @pytest.mark.parametrize("stop", [None, signal.SIGTERM, signal.SIGKILL])
-def test_a_repeated_batch_returns_its_first_offset(
+def test_a_repeated_batch_is_recognized_and_not_written_again(
     broker: BrokerProcess, stop: signal.Signals | None
 ) -> None:
     with Wire(broker.port) as wire:

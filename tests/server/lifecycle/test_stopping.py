@@ -1,4 +1,4 @@
-"""How a broker ends: in order when it is told to, at once when it is told twice, never half."""
+"""How a broker stops: in order after one signal, immediately after two, never only in part."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ def test_the_error_of_a_grpc_stream_names_the_offset_to_resume_at(tmp_path: Path
     assert broker.stop() == 0
 
 
-def test_skipping_is_rejected_where_it_would_have_no_effect() -> None:
+def test_skip_unreadable_is_rejected_for_a_remote_broker() -> None:
     arguments = ["consume", "orders", "-b", "127.0.0.1:1", "--skip-unreadable"]
     done = subprocess.run(
         [sys.executable, "-m", "strandlog", *arguments], check=False, capture_output=True, text=True

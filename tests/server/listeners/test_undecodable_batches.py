@@ -1,4 +1,4 @@
-"""A batch that cannot be decoded is rejected, or skipped by readers with a report."""
+"""Batches that cannot be decoded: what Produce rejects, and what each way to read reports."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def poisoned(wire: Wire, topic: str) -> None:
 
 
 @pytest.mark.parametrize("config", [{}, {"record.validation": "records"}])
-def test_an_invalid_partition_count_is_rejected_for_every_topic(
+def test_an_invalid_record_count_is_rejected_by_every_topic(
     wire: Wire, config: dict[str, str]
 ) -> None:
     topic = f"counts-{len(config)}"
@@ -82,7 +82,7 @@ def address_of(broker: RunningBroker) -> str:
     return found.removeprefix("grpc=")
 
 
-def test_grpc_consume_sends_the_records_before_it_and_names_the_next_offset(
+def test_grpc_consume_sends_the_records_before_the_batch_and_names_the_offset_after_it(
     broker: RunningBroker, wire: Wire
 ) -> None:
     poisoned(wire, "grpc")

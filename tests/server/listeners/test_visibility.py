@@ -117,7 +117,7 @@ def test_a_leader_epoch_ends_at_the_high_watermark(wire: Wire) -> None:
     assert (found.end_offset, _fetch(wire, "epochs", 1)[1]) == (1, 1)
 
 
-def test_http_returns_records_acknowledged_before_the_request(tmp_path: Path) -> None:
+def test_http_records_offsets_and_lag_include_acknowledged_records(tmp_path: Path) -> None:
     with (
         http_broker(tmp_path / "data") as broker,
         client_of(broker) as api,
@@ -141,7 +141,7 @@ def test_http_returns_records_acknowledged_before_the_request(tmp_path: Path) ->
         assert ok(api.get("/api/v1/groups"))["groups"][0]["lag"] == 2
 
 
-def test_grpc_returns_records_acknowledged_before_the_call(tmp_path: Path) -> None:
+def test_grpc_records_and_offsets_include_acknowledged_records(tmp_path: Path) -> None:
     broker = BrokerProcess(tmp_path / "data", listeners=("--grpc-port", "0", "--no-http"))
     broker.start()
     [address] = [word[5:] for word in broker.ready.split() if word.startswith("grpc=")]

@@ -1,4 +1,4 @@
-"""What a reporter does when all is well, and when the one it reports to is slow, wrong or gone."""
+"""The reporter of a pipeline, also with a server that does not respond, rejects or restarts."""
 
 from __future__ import annotations
 

@@ -37,6 +37,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     item.add_marker(_tier(item))
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: SLOWEST_FIRST.index(_tier(item)))
     for item in items:

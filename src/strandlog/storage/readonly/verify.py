@@ -329,8 +329,11 @@ class _Look:
             stem = stem_of(self._folder, offset)
             path = stem + paths.SNAPSHOT_SUFFIX
             is_used = self._point is None or offset <= self._point.snapshot_offset
-            data, name = self._files.read(path), snapshot_name(stem)
-            if is_used and ProducerState.from_snapshot(data, name) is None:
+            try:
+                data = self._files.read(path)
+            except FileNotFoundError:
+                continue  # the owner has written a newer one since the files were listed
+            if is_used and ProducerState.from_snapshot(data, snapshot_name(stem)) is None:
                 self._say("damage", path, "the producer snapshot fails its checksum")
         self._check_transaction_indexes()
         for name, size in sorted(names.items()):

@@ -64,6 +64,25 @@ def test_a_whole_folder_is_called_whole_and_counted(tmp_path: Path) -> None:
     assert verify_state(FILES, str(tmp_path), ["topics.json"]) == []
 
 
+class _BusyOwner(DiskFiles):
+    """A disk on which the owner replaces the producer snapshot after every listing."""
+
+    def list_dir(self, path: str) -> dict[str, int]:
+        names = super().list_dir(path)
+        snapshots = [name for name in names if name.endswith(".snapshot")]
+        for name in snapshots:
+            newer = f"{int(name.partition('.')[0]) + 1:020d}.snapshot"
+            Path(path, name).rename(Path(path, newer))
+        return names
+
+
+def test_a_look_succeeds_beside_an_owner_that_keeps_replacing_its_snapshot(tmp_path: Path) -> None:
+    """It raised FileNotFoundError after five attempts."""
+    _fill(tmp_path)
+    assert list(Path(_folder(tmp_path)).glob("*.snapshot"))
+    assert look_at_partition(_BusyOwner(), _folder(tmp_path)).findings == []
+
+
 def test_headers_alone_tell_the_same_numbers(tmp_path: Path) -> None:
     _fill(tmp_path)
     thorough = look_at_partition(FILES, _folder(tmp_path))

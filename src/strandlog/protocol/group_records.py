@@ -207,7 +207,7 @@ def _read_version(reader: Reader) -> int:
     version = reader.int16()
     if not 0 <= version <= NEWEST_READABLE_VALUE:
         raise DataError(
-            f"a value of version {version} cannot be read; "
+            f"a value of version {version} is not supported; "
             f"this release knows versions 0 to {NEWEST_READABLE_VALUE}"
         )
     return version

@@ -178,16 +178,16 @@ def read_envelope(line: bytes) -> Envelope:
     except ValueError as error:
         return Envelope(problem=f"the line is not JSON: {error}")
     if not isinstance(document, dict):
-        return Envelope(problem=f"a message is an object, not {shown(document)}")
+        return Envelope(problem=f"a message must be an object, not {shown(document)}")
     src, dest, body = document.get("src"), document.get("dest"), document.get("body")
     envelope = Envelope(
         src if isinstance(src, str) else None, dest if isinstance(dest, str) else None
     )
     if not isinstance(body, dict):
-        return envelope._replace(problem=f"body is an object, not {shown(body)}")
+        return envelope._replace(problem=f"body must be an object, not {shown(body)}")
     msg_id = body.get("msg_id")
     if "msg_id" in body and not _is_whole(msg_id):
-        return envelope._replace(problem=f"msg_id is a whole number, not {shown(msg_id)}")
+        return envelope._replace(problem=f"msg_id must be an integer, not {shown(msg_id)}")
     return envelope._replace(msg_id=msg_id, body=body)
 
 
@@ -197,7 +197,7 @@ def parse_request(envelope: Envelope) -> Request:
         raise MalformedMessageError(envelope.problem)
     kind = envelope.body.get("type")
     if not isinstance(kind, str):
-        raise MalformedMessageError(f"type is a text, not {shown(kind)}")
+        raise MalformedMessageError(f"type must be a string, not {shown(kind)}")
     parse = _PARSERS.get(kind)
     if parse is None:
         known = ", ".join(_PARSERS)
@@ -237,7 +237,7 @@ def _field(body: Body, name: str) -> Any:
 def _text(body: Body, name: str) -> str:
     value = _field(body, name)
     if not isinstance(value, str):
-        raise MalformedMessageError(f"{name} is a text, not {shown(value)}")
+        raise MalformedMessageError(f"{name} must be a string, not {shown(value)}")
     return value
 
 
@@ -248,7 +248,7 @@ def _number(body: Body, name: str, limit: int) -> int:
 def _checked_number(value: Any, name: str, limit: int) -> int:
     if not _is_whole(value) or not 0 <= value <= limit:
         raise MalformedMessageError(
-            f"{name} is a whole number from 0 to {limit}, not {shown(value)}"
+            f"{name} must be an integer from 0 to {limit}, not {shown(value)}"
         )
     return int(value)
 
@@ -272,14 +272,16 @@ def _children(value: Any) -> list[Any]:
 def _offsets(body: Body) -> dict[str, int]:
     value = _field(body, "offsets")
     if not isinstance(value, dict):
-        raise MalformedMessageError(f"offsets is an object of offsets by key, not {shown(value)}")
+        raise MalformedMessageError(
+            f"offsets must be an object of offsets by key, not {shown(value)}"
+        )
     return {key: _checked_number(value[key], "an offset", MAX_OFFSET) for key in value}
 
 
 def _keys(body: Body) -> list[str]:
     value = _field(body, "keys")
     if not isinstance(value, list) or not all(isinstance(key, str) for key in value):
-        raise MalformedMessageError(f"keys is a list of texts, not {shown(value)}")
+        raise MalformedMessageError(f"keys must be a list of strings, not {shown(value)}")
     return value
 
 

@@ -99,7 +99,9 @@ class Reader:
         """Read an array of numbers in one operation; null reads as empty."""
         count = self.int32()
         if not -1 <= count <= self.remaining // _INT32.size:
-            raise DataError(f"{count} items cannot be in the {self.remaining} bytes that are left")
+            raise DataError(
+                f"{count} items do not fit into the {self.remaining} bytes that are left"
+            )
         return arrays.array("i", struct.unpack(f">{max(count, 0)}i", self._take(max(count, 0) * 4)))
 
     def compact_array(self, read_item: Callable[[], Item], item_min_bytes: int) -> list[Item]:
@@ -124,7 +126,7 @@ class Reader:
 
     def _bytes(self, size: int) -> bytes | None:
         if size < -1:
-            raise DataError(f"a length of {size} makes no sense")
+            raise DataError(f"invalid length {size}")
         return None if size == -1 else bytes(self._take(size))
 
     def _text(self, size: int) -> str | None:
@@ -139,13 +141,15 @@ class Reader:
     def _items(self, count: int, read_item: Callable[[], Item], min_bytes: int) -> list[Item]:
         assert min_bytes > 0, "items without bytes would make any count plausible"
         if not -1 <= count <= self.remaining // min_bytes:
-            raise DataError(f"{count} items cannot be in the {self.remaining} bytes that are left")
+            raise DataError(
+                f"{count} items do not fit into the {self.remaining} bytes that are left"
+            )
         return [read_item() for _ in range(count)]
 
     @staticmethod
     def _present(value: Item | None) -> Item:
         if value is None:
-            raise DataError("a value that must be there is null")
+            raise DataError("a required value is null")
         return value
 
 
@@ -213,5 +217,5 @@ def encoded_text(text: str) -> bytes:
     except UnicodeEncodeError as error:
         raise DataError(f"{text!r} is not Unicode text: {error.reason}") from error
     if len(data) > MAX_STRING_BYTES:
-        raise DataError(f"a text of {len(data)} bytes is over the limit of {MAX_STRING_BYTES}")
+        raise DataError(f"a string of {len(data)} bytes is over the limit of {MAX_STRING_BYTES}")
     return data

@@ -97,7 +97,7 @@ def decode_value(data: bytes) -> TransactionValue:
     version = reader.int16()
     if not 0 <= version <= NEWEST_READABLE_VALUE:
         raise DataError(
-            f"a value of version {version} cannot be read; "
+            f"a value of version {version} is not supported; "
             f"this release knows versions 0 to {NEWEST_READABLE_VALUE}"
         )
     flexible = version >= _FLEXIBLE_VERSION
@@ -110,7 +110,7 @@ def decode_value(data: bytes) -> TransactionValue:
     try:
         known = TransactionState(state)
     except ValueError:
-        raise DataError(f"{state} is no state of a transaction") from None
+        raise DataError(f"{state} is not a transaction state") from None
     return TransactionValue(
         producer_id, epoch, timeout_ms, known, frozenset(partitions), updated_ms, started_ms
     )

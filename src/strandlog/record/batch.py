@@ -154,14 +154,14 @@ class BatchView:
     def _damage(self) -> str | None:
         header = self.header
         if header.magic != MAGIC:
-            return f"magic is {header.magic} and must be {MAGIC}"
+            return f"magic is {header.magic}; expected {MAGIC}"
         position = self.position
         end = position + LOG_OVERHEAD + header.batch_length
         if header.batch_length < MIN_BATCH_LENGTH or end > len(self.buffer):
             return self._misfit()
         actual = crc32c(memoryview(self.buffer)[position + CRC_START : end])
         if actual != header.crc:
-            return f"checksum is {actual:#010x} and the header says {header.crc:#010x}"
+            return f"checksum is {actual:#010x}, but the header says {header.crc:#010x}"
         return None
 
     def _misfit(self) -> str:
@@ -169,7 +169,7 @@ class BatchView:
         if length < MIN_BATCH_LENGTH:
             return f"length {length} is under the minimum of {MIN_BATCH_LENGTH}"
         left = len(self.buffer) - self.position
-        return f"takes {LOG_OVERHEAD + length} bytes and {left} are left"
+        return f"takes {LOG_OVERHEAD + length} bytes, but only {left} are left"
 
     def _unpacked(self, limit_bytes: int) -> bytes:
         header = self.header

@@ -116,7 +116,7 @@ class BatchHeader(NamedTuple):
         codec_id = self.attributes & CODEC_MASK
         if codec_id >= len(_CODECS):
             raise UnsupportedCodecError(
-                f"batch at offset {self.base_offset} names codec {codec_id}; "
+                f"batch at offset {self.base_offset} has unknown codec {codec_id}; "
                 f"the known ones are 0 to {len(_CODECS) - 1}"
             )
         return _CODECS[codec_id]
@@ -153,7 +153,8 @@ def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
         return _new_tuple(BatchHeader, _HEADER.unpack_from(buffer, position))
     except struct.error:
         raise CorruptRecordError(
-            f"a batch header takes {HEADER_SIZE} bytes, {max(0, len(buffer) - position)} are left"
+            f"a batch header takes {HEADER_SIZE} bytes, but only "
+            f"{max(0, len(buffer) - position)} are left"
         ) from None
 
 

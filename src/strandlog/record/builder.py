@@ -161,7 +161,9 @@ def build_batch(
     if count == 0:
         raise InvalidRecordError("a batch needs at least one record")
     for column in (keys, headers, timestamps):
-        assert column is None or len(column) == count, "all columns of a batch are equally long"
+        assert column is None or len(column) == count, (
+            "all columns of a batch must have the same length"
+        )
     base_timestamp = max_timestamp = timestamp_ms
     if timestamps is not None:
         base_timestamp, max_timestamp = timestamps[0], max(timestamps)

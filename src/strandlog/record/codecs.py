@@ -150,7 +150,7 @@ def _decompress_gzip(data: Buffer, limit_bytes: int) -> bytes:
         if room < 0:
             raise DecompressedTooLargeError(limit_bytes)
         if not unpacker.eof:
-            raise CorruptRecordError("gzip: the packed bytes end too early")
+            raise CorruptRecordError("gzip: the compressed data is truncated")
         members.append(member)
         rest = unpacker.unused_data
     return members[0] if len(members) == 1 else b"".join(members)
@@ -170,7 +170,7 @@ def _decompress_snappy(data: Buffer, limit_bytes: int) -> bytes:
     if bytes(view[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
         return _unpack_snappy_block(view, limit_bytes, limit_bytes)
     if len(view) < len(_XERIAL_HEADER):
-        raise CorruptRecordError("snappy: the xerial header is cut off")
+        raise CorruptRecordError("snappy: the xerial header is truncated")
     parts: list[bytes] = []
     room = limit_bytes
     position = len(_XERIAL_HEADER)
@@ -178,11 +178,13 @@ def _decompress_snappy(data: Buffer, limit_bytes: int) -> bytes:
         try:
             (size,) = _INT32.unpack_from(view, position)
         except struct.error:
-            raise CorruptRecordError("snappy: the size of a block is cut off") from None
+            raise CorruptRecordError("snappy: the size of a block is truncated") from None
         start = position + _INT32.size
         position = start + size
         if size <= 0 or position > len(view):
-            raise CorruptRecordError(f"snappy: a block of {size} bytes does not fit")
+            raise CorruptRecordError(
+                f"snappy: a block of {size} bytes extends past the end of the data"
+            )
         block = _unpack_snappy_block(view[start:position], room, limit_bytes)
         room -= len(block)
         parts.append(block)

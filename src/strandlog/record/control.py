@@ -63,7 +63,7 @@ def read_control(view: BatchView) -> ControlMarker:
     """Decode the marker in a control batch."""
     header = view.header
     if not header.is_control:
-        raise CorruptRecordError(f"batch at offset {header.base_offset} is no control batch")
+        raise CorruptRecordError(f"batch at offset {header.base_offset} is not a control batch")
     records = view.records("", 0)
     try:
         (record,) = records

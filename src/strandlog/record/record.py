@@ -79,13 +79,17 @@ def encode_record(
 def encode_headers(headers: Sequence[tuple[str, bytes | None]]) -> bytes:
     """Encode the header count and the headers."""
     if len(headers) > MAX_RECORD_HEADERS:
-        raise InvalidRecordError(f"{len(headers)} headers; a record takes {MAX_RECORD_HEADERS}")
+        raise InvalidRecordError(
+            f"a record has {len(headers)} headers; the limit is {MAX_RECORD_HEADERS}"
+        )
     parts = [VARINTS[len(headers)]]
     for name, value in headers:
         try:
             encoded = name.encode("utf-8", "surrogateescape")
         except UnicodeEncodeError as error:
-            raise InvalidRecordError(f"header name {name!r} is no text: {error.reason}") from None
+            raise InvalidRecordError(
+                f"header name {name!r} is not valid text: {error.reason}"
+            ) from None
         parts += (VARINTS[len(encoded)], encoded)
         if value is None:
             parts.append(_NULL_FIELD)
@@ -268,7 +272,7 @@ def _read_careful(
     end = body + length
     if length < _MIN_LENGTH or end > len(data):
         raise CorruptRecordError(
-            f"record {number} claims {length} of the {len(data) - body} bytes that are left"
+            f"record {number} claims {length} bytes; {len(data) - body} are left"
         )
     timestamp_delta, position = decode_varint(data, body + 1)
     offset_delta, position = decode_varint(data, position)
@@ -281,7 +285,7 @@ def _read_careful(
         headers, position = _read_headers(data, position, end)
     if position != end:
         raise CorruptRecordError(
-            f"record {number} takes {position - body} bytes and claims {length}"
+            f"record {number} takes {position - body} bytes but claims {length}"
         )
     offset = frame.base_offset + offset_delta
     last_offset = records[-1].offset if records else frame.base_offset - 1

@@ -62,7 +62,7 @@ def decode_varint(buffer: Buffer, position: int) -> tuple[int, int]:
             shift += 7
             position += 1
             if shift == 7 * MAX_VARINT_BYTES:
-                raise CorruptRecordError(f"a varint runs over {MAX_VARINT_BYTES} bytes")
+                raise CorruptRecordError(f"a varint is longer than {MAX_VARINT_BYTES} bytes")
     except IndexError:
         raise CorruptRecordError("the bytes end in the middle of a varint") from None
     raw |= byte << shift

@@ -11,7 +11,7 @@ An operation gives one of two guarantees:
 
 A power failure therefore leaves each file with its durable bytes and any subset of the later
 writes, and each folder with its durable names and any subset of the later changes.
-`testing.simulated_files` enumerates those outcomes.
+`testing/disk/crash_states.py` enumerates those outcomes.
 
 `LogFile.append` is all or nothing while the process lives: if the disk is full or a write fails
 part-way, the file is truncated to its old size before the error is raised. Disk errors are raised
@@ -179,7 +179,7 @@ class DiskLogFile:
         while written < expected:
             count = os.pwrite(self._fd, rest[written:], self.size + written)
             if count == 0:
-                raise OSError(errno.EIO, "the disk took no bytes")
+                raise OSError(errno.EIO, "the disk accepted no bytes")
             written += count
 
     def read(self, position: int, length: int) -> bytes:
@@ -205,14 +205,14 @@ class DiskLogFile:
         # The owner's thread may append or truncate concurrently. So compare with the smaller of
         # the sizes before and after fstat.
         size = self.size
-        with _disk_errors("look at", self._path):
+        with _disk_errors("stat", self._path):
             found = os.fstat(self._fd)
         if not found.st_nlink:
             raise StorageError(f"{self._path} was removed while it was open")
         size = min(size, self.size)
         if found.st_size < size:
             raise StorageError(
-                f"{self._path} was cut from {size} to {found.st_size} bytes while it was open"
+                f"{self._path} was truncated from {size} to {found.st_size} bytes while it was open"
             )
 
     def close(self) -> None:
@@ -471,7 +471,7 @@ def _disk_usage(path: str) -> shutil._ntuple_diskusage:
     try:
         return shutil.disk_usage(path)
     except OSError as error:
-        raise disk_error("look at the disk of", path, error) from error
+        raise disk_error("read the disk usage of", path, error) from error
 
 
 def _write_all(fd: int, data: Buffer) -> None:

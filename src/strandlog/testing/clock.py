@@ -25,7 +25,7 @@ class FakeClock:
 
     def advance(self, ms: int) -> None:
         """Advance both clocks."""
-        assert ms >= 0, f"time does not run backwards by {-ms} ms; set_wall moves the wall clock"
+        assert ms >= 0, f"cannot advance by {ms} ms; use set_wall to set the wall clock back"
         self._wall_ms += ms
         self._monotonic_ms += ms
 

@@ -87,7 +87,7 @@ class ServerThread:
 
     def start(self) -> None:
         """Start the server and wait until it accepts connections. Raise the error if it fails."""
-        assert self._thread is None, "the server is running"
+        assert self._thread is None, "the server is already running"
         started: concurrent.futures.Future[str] = concurrent.futures.Future()
         self._thread = threading.Thread(target=self._run, args=(started,), name="strandlog-server")
         self._thread.start()
@@ -145,7 +145,7 @@ class ServerThread:
             reached.result(timeout_seconds)
         except TimeoutError:
             reached.cancel()
-            raise TimeoutError(f"{what}: not within {timeout_seconds:g} s") from None
+            raise TimeoutError(f"{what}: timed out after {timeout_seconds:g} s") from None
 
     def _listener(self, name: str) -> str:
         for word in self.ready.split():

@@ -142,11 +142,11 @@ def test_a_string_is_at_most_as_long_as_in_kafka() -> None:
     assert (
         len(decode_request(3, 12, request(MAX_STRING_BYTES), 0).topics[0].name) == MAX_STRING_BYTES
     )
-    with pytest.raises(DataError, match="a text of 32768 bytes"):
+    with pytest.raises(DataError, match="a string of 32768 bytes"):
         decode_request(3, 12, request(MAX_STRING_BYTES + 1), 0)
     topic = {"name": "x" * (MAX_STRING_BYTES + 1), "partition_data": []}
     body = {"transactional_id": None, "acks": -1, "timeout": 1, "topic_data": [topic]}
-    with pytest.raises(DataError, match="a text of 32768 bytes"):
+    with pytest.raises(DataError, match="a string of 32768 bytes"):
         parse_produce(9, memoryview(request_encoder(0, 9)(body)), 0)
 
 

@@ -82,13 +82,15 @@ def test_check_names_the_offset_and_the_fault() -> None:
     batch = build_batch(5, VALUES)
     stamp(batch, 777, 0)
     torn = BatchView(batch[:-1])
-    with pytest.raises(CorruptRecordError, match=r"offset 777: takes \d+ bytes and \d+ are left"):
+    with pytest.raises(
+        CorruptRecordError, match=r"offset 777: takes \d+ bytes, but only \d+ are left"
+    ):
         torn.check()
     with pytest.raises(CorruptRecordError, match="are left"):
         torn.records("t", 0)
     old = batch.copy()
     old[16] = 1
-    with pytest.raises(CorruptRecordError, match="offset 777: magic is 1 and must be 2"):
+    with pytest.raises(CorruptRecordError, match="offset 777: magic is 1; expected 2"):
         BatchView(old).check()
     for length in (48, 0, -1):
         short = batch.copy()

@@ -62,7 +62,7 @@ def test_reads_every_field_big_endian(raw: bytes, before: bytes) -> None:
 
 
 def test_too_few_bytes_are_refused() -> None:
-    with pytest.raises(CorruptRecordError, match="takes 61 bytes, 60 are left"):
+    with pytest.raises(CorruptRecordError, match="takes 61 bytes, but only 60 are left"):
         read_header(bytes(70), 10)
     with pytest.raises(CorruptRecordError, match="0 are left"):
         read_header(b"", 0)

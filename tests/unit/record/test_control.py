@@ -53,5 +53,5 @@ def test_later_versions_may_be_longer() -> None:
 
 
 def test_data_batch_is_no_control_batch() -> None:
-    with pytest.raises(CorruptRecordError, match="offset 3 is no control batch"):
+    with pytest.raises(CorruptRecordError, match="offset 3 is not a control batch"):
         read_control(BatchView(build_single(5, b"v", base_offset=3)))

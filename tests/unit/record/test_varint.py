@@ -58,7 +58,7 @@ def test_cut_off_is_refused(value: int, data: st.DataObject) -> None:
 
 
 def test_eleven_bytes_are_refused() -> None:
-    with pytest.raises(CorruptRecordError, match="over 10 bytes"):
+    with pytest.raises(CorruptRecordError, match="longer than 10 bytes"):
         decode_varint(b"\x80" * 10 + b"\x00", 0)
 
 

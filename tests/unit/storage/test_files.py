@@ -189,7 +189,7 @@ def test_a_file_that_grows_during_the_check_was_not_cut(
     file.check_present()
     monkeypatch.undo()
     os.truncate(tmp_path / "log", 3)
-    with pytest.raises(StorageError, match="was cut from 11 to 3 bytes"):
+    with pytest.raises(StorageError, match="was truncated from 11 to 3 bytes"):
         file.check_present()
     file.close()
 

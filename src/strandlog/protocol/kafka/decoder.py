@@ -100,7 +100,7 @@ def decode_response(api_key: int, version: int, frame: memoryview, position: int
 
 
 def _unreadable(kind: str, api_key: int, version: int, error: Exception) -> DataError:
-    return DataError(f"a {kind} with key {api_key} v{version} cannot be read: {error}")
+    return DataError(f"cannot decode a {kind} with API key {api_key}, version {version}: {error}")
 
 
 @cache
@@ -302,13 +302,17 @@ def _sized_reader(is_text: bool, flexible: bool, nullable: bool) -> Reader:
         end = position + length
         if length < 0:
             if not nullable:
-                _reject_null("text" if is_text else "data")
+                _reject_null("string" if is_text else "bytes")
             return None, position
         if end > len(frame):
-            raise DataError(f"{length} bytes are announced, {len(frame) - position} are left")
+            raise DataError(
+                f"{length} bytes are announced, but only {len(frame) - position} are left"
+            )
         if is_text:
             if length > MAX_STRING_BYTES:
-                raise DataError(f"a text of {length} bytes: the limit is {MAX_STRING_BYTES}")
+                raise DataError(
+                    f"a string of {length} bytes is over the limit of {MAX_STRING_BYTES}"
+                )
             return str(frame[position:end], "utf-8"), end
         return bytes(frame[position:end]), end
 
@@ -336,11 +340,11 @@ def _fitting(count: int, frame: memoryview, position: int) -> tuple[int, int]:
 
 
 def _too_many() -> None:
-    raise DataError("it has more items than a request may have")
+    raise DataError("its arrays have more items in total than the limit allows")
 
 
 def _reject_null(name: str) -> None:
-    raise DataError(f"{name} may not be null")
+    raise DataError(f"{name} must not be null")
 
 
 def _fixed_reader(kafka_type: str) -> Reader:
@@ -358,7 +362,7 @@ def _read_uuid(frame: memoryview, position: int) -> tuple[UUID | None, int]:
     return _uuid_of(bytes(frame[position : position + 16])), position + 16
 
 
-@lru_cache(maxsize=4096)  # requests name the same topics again and again
+@lru_cache(maxsize=4096)  # requests repeat the same topic ids
 def _uuid_of(data: bytes) -> UUID | None:
     if len(data) < 16:
         raise DataError("a message ends in the middle of a uuid")

@@ -253,7 +253,7 @@ def _primitive_writer(kafka_type: str, flexible: bool, nullable: bool) -> Writer
 
     def write_sized(value: str | bytes | None, parts: list[bytes]) -> None:
         if value is None:
-            assert nullable, f"a {kafka_type} that may not be null"
+            assert nullable, f"a {kafka_type} that must not be null"
             parts.append(b"\0" if flexible else legacy.pack(-1))
             return
         data = value.encode() if isinstance(value, str) else value

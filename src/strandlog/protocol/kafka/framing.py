@@ -91,7 +91,7 @@ class FrameSplitter:
         if not 0 <= length <= self._limit_bytes:
             raise FrameTooLargeError(
                 _other_protocol(bytes(start[:LENGTH_SIZE]))
-                or f"a frame of {length} bytes was announced, the limit is {self._limit_bytes}"
+                or f"a frame of {length} bytes was announced; the limit is {self._limit_bytes}"
             )
         if length > self._other_limit_bytes:
             if len(start) < START_SIZE:
@@ -100,7 +100,7 @@ class FrameSplitter:
             api_key = int.from_bytes(start[LENGTH_SIZE:START_SIZE], signed=True)
             if api_key != PRODUCE:
                 raise FrameTooLargeError(
-                    f"a request with key {api_key} announces {length} bytes, "
+                    f"a request with key {api_key} announces {length} bytes; "
                     f"the limit is {self._other_limit_bytes}"
                 )
         self._wanted = LENGTH_SIZE + length

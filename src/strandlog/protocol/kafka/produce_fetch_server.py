@@ -97,7 +97,7 @@ class Cursor:
         try:
             values = layout.unpack_from(self.frame, self.position)
         except struct.error as error:
-            raise DataError("a message ends too early") from error
+            raise DataError("the message is truncated") from error
         self.position += layout.size
         return values
 
@@ -114,7 +114,9 @@ class Cursor:
             return None
         end = self.position + length
         if end > len(self.frame):
-            raise DataError(f"{length} bytes are announced, {len(self.frame) - self.position} left")
+            raise DataError(
+                f"{length} bytes are announced, but only {len(self.frame) - self.position} are left"
+            )
         data = self.frame[self.position : end]
         self.position = end
         return data
@@ -124,14 +126,16 @@ class Cursor:
         if data is None:
             return None
         if len(data) > MAX_STRING_BYTES:
-            raise DataError(f"a text of {len(data)} bytes: the limit is {MAX_STRING_BYTES}")
+            raise DataError(
+                f"a string of {len(data)} bytes is over the limit of {MAX_STRING_BYTES}"
+            )
         return str(data, "utf-8", "replace")
 
     def count(self) -> int:
         """Read the length of an array; raise `DataError` if that many items cannot fit."""
         count = self._length(_INT32)
         if count * _SMALLEST_ELEMENT_BYTES > len(self.frame) - self.position:
-            raise DataError(f"an array of {count} does not fit into its message")
+            raise DataError(f"an array of {count} elements does not fit into its message")
         self._left -= count
         if self._left < 0:
             raise DataError("a message has more elements than request.max.elements allows")
@@ -140,7 +144,7 @@ class Cursor:
     def uuid(self) -> UUID:
         data = self.frame[self.position : self.position + 16]
         if len(data) < 16:
-            raise DataError("a message ends too early")
+            raise DataError("the message is truncated")
         self.position += 16
         return UUID(bytes=bytes(data))
 

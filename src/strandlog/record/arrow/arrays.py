@@ -67,7 +67,7 @@ def bytes_column(name: str, column: Any) -> BytesColumn:
             array = array.cast(pa.large_binary())
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
             raise InvalidRecordError(
-                f"column {name!r} is bytes or text, not {array.type}; cast it first"
+                f"column {name!r} must contain bytes or text, not {array.type}; cast it first"
             ) from None
         is_wide = True
     _, offsets, content = array.buffers()
@@ -117,7 +117,7 @@ def headers_column(column: Any) -> HeadersColumn:
     is_list = any(is_kind(kind) for is_kind in _LIST_KINDS)
     if not is_list or not pa.types.is_struct(kind.value_type) or kind.value_type.num_fields != 2:
         raise InvalidRecordError(
-            f"column 'headers' is list<struct<key: string, value: binary>>, not {kind}"
+            f"column 'headers' must be list<struct<key: string, value: binary>>, not {kind}"
         )
     wide = pa.large_list(kind.value_type)
     array = array.cast(wide)
@@ -143,7 +143,7 @@ def _check_names(starts: Int64Array, ends: Int64Array, names: BytesColumn) -> No
     bad = np.flatnonzero(nameless[ends] - nameless[starts])
     if len(bad):
         raise InvalidRecordError(
-            f"row {bad[0]} has a header without a key; give it one", bad[:1].tolist()
+            f"row {bad[0]} has a header without a key; every header needs one", bad[:1].tolist()
         )
 
 
@@ -161,14 +161,15 @@ def timestamps_column(column: Any, timestamp_ms: int) -> Int64Array:
         array = array.cast(pa.timestamp("ms", tz=array.type.tz), safe=False)
     elif not (pa.types.is_integer(array.type) or pa.types.is_null(array.type)):
         raise InvalidRecordError(
-            f"column 'timestamp' is timestamps, or integers (milliseconds), not {array.type}"
+            f"column 'timestamp' must contain timestamps or integers (Unix milliseconds), "
+            f"not {array.type}"
         )
     filled = array.cast(pa.int64()).fill_null(timestamp_ms)
     timestamps: Int64Array = filled.to_numpy(zero_copy_only=False)
     if len(timestamps) and timestamps.min() < 0:
         row = int(np.argmin(timestamps))
         raise InvalidTimestampError(
-            f"row {row} has the timestamp {timestamps[row]}; the least is 0, in Unix milliseconds"
+            f"row {row} has timestamp {timestamps[row]}; expected Unix milliseconds, at least 0"
         )
     # Copied because Arrow's memory is read-only and the kernels require writable arrays.
     return np.array(timestamps, np.int64)
@@ -181,6 +182,6 @@ def partitions_column(column: Any) -> Int32Array:
         filled = array.cast(pa.int32()).fill_null(NOT_GIVEN)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         raise InvalidRecordError(
-            f"column 'partition' holds numbers that are no partitions, as {array.type}"
+            f"column 'partition' has values that are not partition numbers ({array.type})"
         ) from None
     return np.array(filled.to_numpy(zero_copy_only=False), np.int32)

@@ -183,7 +183,7 @@ class DecodedColumns:
             view.records("", 0, limit_bytes=self._limit_bytes)
         except CorruptRecordError as error:
             return error
-        return CorruptRecordError(f"batch at offset {view.header.base_offset} is no batch of a log")
+        return CorruptRecordError(f"batch at offset {view.header.base_offset} has invalid offsets")
 
     def _decoded(self, group: _Group) -> Iterator[Any]:
         """Yield the records of a group. If a batch is damaged, raise an error after yielding the

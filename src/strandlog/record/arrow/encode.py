@@ -81,9 +81,7 @@ def ready_rows(records: Any, timestamp_ms: int) -> ReadyRows:
     """Check and convert the columns of an Arrow RecordBatch or Table."""
     names = records.schema.names
     if "value" not in names:
-        raise InvalidRecordError(
-            f"a table of records has a column 'value'; this one has {', '.join(names)}"
-        )
+        raise InvalidRecordError(f"the table needs a column 'value'; it has {', '.join(names)}")
     count = records.num_rows
     if "timestamp" in names:
         timestamps = timestamps_column(records.column("timestamp"), timestamp_ms)
@@ -106,9 +104,9 @@ def route(
     is_sticky: bool,
 ) -> Routed:
     """See `columns.route_rows`."""
-    assert partition_count > 0, "a topic has partitions"
+    assert partition_count > 0, "partition_count must be positive"
     columns = [column for column in (keys, given) if column is not None]
-    assert columns or row_count is not None, "row_count is needed if there are no columns"
+    assert columns or row_count is not None, "row_count is required without columns"
     count = len(columns[0]) if columns else row_count or 0
     column = no_bytes(count) if keys is None else bytes_column("key", keys)
     chosen = np.full(count, kernels.NOT_GIVEN, np.int32)
@@ -118,8 +116,8 @@ def route(
         wrong = np.flatnonzero(is_given & ((chosen >= partition_count) | (chosen < 0)))
         if len(wrong):
             raise InvalidRecordError(
-                f"row {wrong[0]} is for partition {chosen[wrong[0]]}; "
-                f"there are 0 to {partition_count - 1}",
+                f"row {wrong[0]} has partition {chosen[wrong[0]]}; "
+                f"the topic has partitions 0 to {partition_count - 1}",
                 wrong[:1].tolist(),
             )
     partitions = np.empty(count, np.int32)
@@ -132,7 +130,7 @@ def group(partitions: Int32Array, partition_count: int) -> Grouped:
     """See `columns.group_rows`."""
     numbers = np.ascontiguousarray(partitions, np.int32)
     if len(numbers) and not 0 <= numbers.min() <= numbers.max() < partition_count:
-        raise InvalidRecordError(f"there are only the partitions 0 to {partition_count - 1}")
+        raise InvalidRecordError(f"partition numbers must be between 0 and {partition_count - 1}")
     bounds = np.zeros(partition_count + 1, np.int64)
     rows = np.empty(len(numbers), np.int64)
     kernels.group_by(numbers, bounds, rows)
@@ -176,7 +174,7 @@ def _chosen(rows: Any, count: int) -> Int64Array:
         return np.arange(count, dtype=np.int64)
     chosen: Int64Array = np.ascontiguousarray(rows, np.int64)
     if len(chosen) and not 0 <= chosen.min() <= chosen.max() < count:
-        raise InvalidRecordError(f"there are only the rows 0 to {count - 1}")
+        raise InvalidRecordError(f"row numbers must be between 0 and {count - 1}")
     return chosen
 
 
@@ -211,7 +209,7 @@ def _batch(
         target,
         HEADER_SIZE,
     )
-    assert end == raw_bytes, "a batch is as large as planned"
+    assert end == raw_bytes, "the batch size differs from the plan"
     del target
     if codec is not Codec.NONE:
         packed = compress(codec, memoryview(batch)[HEADER_SIZE:])

@@ -119,7 +119,9 @@ class CompactionPlan:
         try:
             mapped = self.log.context.files.map(segment.log_path)
         except FileNotFoundError:
-            raise StorageError(f"{segment.log_path} was removed while it was compacted") from None
+            raise StorageError(
+                f"{segment.log_path} was removed while it was being compacted"
+            ) from None
         try:
             view = mapped.view
             for position, header in scan_strict(
@@ -132,7 +134,7 @@ class CompactionPlan:
                 end_offset=segment.end_offset,
             ):
                 if mapped.is_cut():
-                    reason = "the file was cut while it was compacted"
+                    reason = "the file was truncated while it was being compacted"
                     raise CorruptSegmentError(segment.log_path, position, reason)
                 if self._is_cancelled:
                     raise StorageError(f"the compaction of {self.log.tp} was cancelled")
@@ -238,7 +240,7 @@ class CompactionPlan:
         truncate the partition until this finishes."""
         files, folder = self.log.context.files, self.log.folder
         yield self.log.persist_recovery_point
-        self.log.open_active_file()  # its name keeps the next offset if the last record goes away
+        self.log.open_active_file()  # its name preserves the next offset
         yield partial(files.sync_dir, folder)
         for group in self.cleaned:
             first = group.originals[0]

@@ -112,7 +112,7 @@ def read_offsets(files: Files, path: str, problems: list[str]) -> dict[TopicPart
 def _parse_offsets(path: str, body: str, problems: list[str]) -> dict[TopicPartition, int]:
     version, _count, *lines = body.splitlines()
     if version != str(VERSION):
-        problems.append(f"{path} has version {version}; this program reads {VERSION}")
+        problems.append(f"{path} has version {version}; this release reads version {VERSION}")
         return {}
     offsets: dict[TopicPartition, int] = {}
     for line in lines:
@@ -138,7 +138,7 @@ class OffsetCheckpoint:
         """Replace the file and its copy unless they already hold these offsets. Durable when this
         returns."""
         if self.is_stale(offsets):
-            self._needs_writing = True  # until both copies are written
+            self._needs_writing = True  # stays set if only one copy is written
             write_offsets(self._files, self._path, offsets)
             self._needs_writing = False
             self.offsets = dict(offsets)

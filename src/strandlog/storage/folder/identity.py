@@ -100,11 +100,12 @@ def _check_properties(folder: str, properties: dict[str, str], *, is_intact: boo
     if layout is not None and layout != LAYOUT_VERSION:
         raise UnknownLayoutError(
             folder,
-            f"it has layout {layout}, this program knows {LAYOUT_VERSION}; use a newer strandlog",
+            f"it has layout {layout}; this release reads {LAYOUT_VERSION}; use a newer strandlog",
         )
     if layout is None or CLUSTER_KEY not in properties or not is_intact:
         raise CorruptStateError(
-            join(folder, META_PROPERTIES), "it and its copy fail their checksum; restore one"
+            join(folder, META_PROPERTIES),
+            "it and its copy fail their checksums; restore one of them",
         )
 
 

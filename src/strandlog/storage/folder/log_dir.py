@@ -143,8 +143,8 @@ class LogDir:
             return
         if self.partitions_on_disk():
             self.problems.append(
-                f"{join(self.path, paths.LOG_START_CHECKPOINT)} is missing, and so is its copy: "
-                "records that were deleted may be back"
+                f"{join(self.path, paths.LOG_START_CHECKPOINT)} and its copy are missing; "
+                "deleted records may have reappeared"
             )
         with contextlib.suppress(StorageError):  # a full disk must not prevent opening
             self._log_starts.create()
@@ -175,8 +175,8 @@ class LogDir:
     def original_of(
         self, tp: TopicPartition, partitions: Iterable[TopicPartition]
     ) -> TopicPartition | None:
-        """Return which of these partitions the folder of `tp` was copied or renamed from by hand,
-        or None if its `partition.metadata` names none of them."""
+        """Return the partition whose folder was copied or renamed by hand to that of `tp`. Return
+        None if its `partition.metadata` names none of `partitions`."""
         path = join(join(self.path, paths.partition_dir(tp)), paths.PARTITION_METADATA)
         try:
             data = self.files.read(path)
@@ -233,7 +233,7 @@ class LogDir:
         self.write_partition_metadata(tp, topic_id)
         known_end += self._unseen_offsets
         self.register(self._opened(tp, settings, known_end))
-        lost = f"; offsets below {known_end} are gone" if known_end else ""
+        lost = f"; offsets below {known_end} are lost" if known_end else ""
         self.problems.append(f"the folder of {tp} was missing; an empty one was created{lost}")
 
     def _known_end(self, tp: TopicPartition) -> int:
@@ -244,7 +244,7 @@ class LogDir:
     def register(self, log: PartitionLog) -> None:
         """Register a partition whose files were created."""
         self.cleaner_offsets.pop(log.tp, None)
-        self._removed.discard(log.tp)  # only now, so that entries of an old one do not reappear
+        self._removed.discard(log.tp)  # until here, it hides entries of an earlier partition
         self.logs[log.tp] = log
 
     def write_partition_metadata(self, tp: TopicPartition, topic_id: str) -> None:
@@ -390,7 +390,7 @@ class LogDir:
                 except StorageError as failure:
                     log.abandon()
                     error = error or failure
-            with contextlib.suppress(StorageError):  # the next start deletes what is left
+            with contextlib.suppress(StorageError):  # the next start deletes the rest
                 run_inline(self.remover.remove(EVERYTHING_MS))
             run_inline(self.write_checkpoints())
             if not failures and error is None:

@@ -81,9 +81,7 @@ def _split(view: memoryview) -> Iterator[tuple[BatchHeader, memoryview]]:
         header = read_header(view)
         size = header.size_bytes
         if size < HEADER_SIZE or size > len(view):
-            raise CorruptRecordError(
-                f"a batch of {size} bytes does not fit into the {len(view)} bytes that are left"
-            )
+            raise CorruptRecordError(f"a batch claims {size} bytes, but only {len(view)} are left")
         yield header, view[:size]
         view = view[size:]
 
@@ -112,7 +110,7 @@ def check_batch(
     not use that producer's sequence numbers.
     """
     if header.magic != MAGIC:
-        raise CorruptRecordError(f"record batches have magic {MAGIC}, this one has {header.magic}")
+        raise CorruptRecordError(f"the batch has magic {header.magic}; expected {MAGIC}")
     if len(data) > settings.max_message_bytes and not (is_control or from_coordinator):
         raise MessageTooLargeError(len(data), settings.max_message_bytes, "max.message.bytes")
     check_crc(header, data)
@@ -125,11 +123,11 @@ def check_batch(
     ):
         raise _bad_count(header, len(data), max_records)
     if attributes & CODEC_MASK > LARGEST_CODEC:
-        raise InvalidRecordError(f"codec {attributes & CODEC_MASK} does not exist")
+        raise InvalidRecordError(f"unknown codec {attributes & CODEC_MASK}")
     if (attributes & CONTROL_BIT != 0) is not is_control:
-        raise InvalidRecordError("clients do not write control batches")
+        raise InvalidRecordError("clients must not write control batches")
     if attributes & APPEND_TIME_BIT and not is_control:
-        raise InvalidTimestampError("producers do not set the timestamp type to LogAppendTime")
+        raise InvalidTimestampError("producers must not set the timestamp type to LogAppendTime")
     if header.producer_id >= 0 > header.base_sequence and not (is_control or from_coordinator):
         raise InvalidRecordError("a batch with a producer id needs a sequence number")
     max_timestamp = header.max_timestamp
@@ -145,7 +143,7 @@ def _bad_count(header: BatchHeader, size_bytes: int, max_records: int) -> Strand
     count = header.record_count
     if count <= 0 or count != header.last_offset_delta + 1:
         return InvalidRecordError(
-            f"{count} records for {header.last_offset_delta + 1} offsets in one batch"
+            f"the batch has {count} records but {header.last_offset_delta + 1} offsets"
         )
     if not header.attributes & CODEC_MASK and count * MIN_RECORD_BYTES > size_bytes - HEADER_SIZE:
         return InvalidRecordError(

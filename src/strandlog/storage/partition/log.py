@@ -57,7 +57,7 @@ from strandlog.storage.segment.transaction_index import packed
 from strandlog.storage.work import Work, run_inline
 
 MAX_LISTED_PROBLEMS = 100  # clients that read past damage report one problem for each batch
-_DAMAGE = "damage, which 'strandlog log verify' lists in full"
+_DAMAGE = "damage that 'strandlog log verify' lists in full"
 LEADER_EPOCH = 0  # the leader never changes: there is only one node
 _new_tuple = tuple.__new__  # three times as fast as the named tuple's own constructor
 
@@ -156,8 +156,8 @@ class PartitionLog:
             self.manifest.shorten(self.claims_of(self.segments.sealed))
 
     def report(self, problem: str) -> bool:
-        """Add a problem to the report of the partition. Return False if it was listed before, or if
-        too many are."""
+        """Add a problem to the report of the partition. Return False if it is already listed
+        or the list is full."""
         return self.last_report.problems.report(problem, _DAMAGE, MAX_LISTED_PROBLEMS)
 
     # -- append ------------------------------------------------------------------------------
@@ -188,7 +188,9 @@ class PartitionLog:
             elif header.producer_id >= 0:
                 if len(batches) > 1:
                     # If only one of them were a duplicate, no single result would be correct.
-                    raise InvalidRecordError("batches with a producer id are appended one by one")
+                    raise InvalidRecordError(
+                        "batches with a producer id must be appended one at a time"
+                    )
                 old = self.producers.check(header)
                 if old is not None:
                     now_ms = self.context.steady_clock.now_ms()
@@ -337,7 +339,8 @@ class PartitionLog:
             return None
 
     def closing_plan(self) -> FlushPlan | None:
-        """Return the plan that makes everything durable and moves both points to the log end."""
+        """Return the plan that makes everything durable and moves the recovery point and the
+        snapshot point to the log end."""
         self._flusher.request_snapshot(self.log_end_offset)
         return self.flush_plan()
 
@@ -353,7 +356,8 @@ class PartitionLog:
     def claim(self, durable: Iterable[Segment]) -> None:
         """Add durable sealed segments to the manifest, unless they have been removed since."""
         kept = [segment for segment in durable if segment in self.segments.sealed]
-        with contextlib.suppress(StorageError, FileNotFoundError):  # durable even without it
+        # A segment is durable even without a claim.
+        with contextlib.suppress(StorageError, FileNotFoundError):
             self.manifest.claim(self.claims_of(kept))
 
     def claims_of(self, sealed: Iterable[Segment]) -> list[Claim]:
@@ -518,8 +522,8 @@ class PartitionLog:
         self.segments.replace(old, new)
 
     def close(self) -> None:
-        """Make everything durable and move both points to the log end, so that the next start is
-        fast."""
+        """Make everything durable and move the recovery point and the snapshot point to the log
+        end, so that the next start is fast."""
         if self.failure is None:
             self._flusher.request_snapshot(self.log_end_offset)
             self.flush()

@@ -108,7 +108,7 @@ class ProducerEntry:
         self.first_sequence = 0  # all sequences from here to the last one were written
         self.batches: deque[WrittenBatch] = deque(maxlen=BATCHES_KEPT)
         self.coordinator_epoch = -1
-        self.last_timestamp = -1  # of its last record; from a snapshot: its append time
+        self.last_timestamp = -1  # of its last record, or the append time in a snapshot
         self.updated_ms = UNKNOWN_TIME  # the time of its last append or retry
         self.open_transaction = NO_OPEN_TRANSACTION
 
@@ -158,14 +158,14 @@ class ProducerState:
             return None
         if header.producer_epoch < entry.epoch:
             raise InvalidProducerEpochError(
-                f"producer {header.producer_id} has epoch {entry.epoch} now, "
-                f"a batch with epoch {header.producer_epoch} comes too late"
+                f"producer {header.producer_id} now has epoch {entry.epoch}; "
+                f"epoch {header.producer_epoch} of the batch is too old"
             )
         if header.producer_epoch > entry.epoch:
             if header.base_sequence > 0:
                 raise OutOfOrderSequenceError(
-                    f"producer {header.producer_id} begins epoch {header.producer_epoch} with "
-                    f"sequence {header.base_sequence}, not 0"
+                    f"producer {header.producer_id} must start epoch {header.producer_epoch} with "
+                    f"sequence 0, got {header.base_sequence}"
                 )
             return None
         return self._check_sequence(header, entry)
@@ -185,12 +185,12 @@ class ProducerState:
         first, last = header.base_sequence, header.last_sequence
         if entry.first_sequence <= first <= last <= entry.last_sequence:
             raise DuplicateSequenceError(
-                f"producer {header.producer_id} sends sequence {header.base_sequence} again; "
-                f"its last one here is {entry.last_sequence}"
+                f"producer {header.producer_id} sent sequence {header.base_sequence} again; "
+                f"its last sequence in this partition is {entry.last_sequence}"
             )
         raise OutOfOrderSequenceError(
-            f"producer {header.producer_id} sends sequence {header.base_sequence}, "
-            f"{expected} comes next"
+            f"producer {header.producer_id} sent sequence {header.base_sequence}; "
+            f"expected {expected}"
         )
 
     def touch(self, producer_id: int, now_ms: int) -> None:

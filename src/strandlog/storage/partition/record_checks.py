@@ -67,7 +67,7 @@ def _check_keys(tp: TopicPartition, records: list[Record], number: int) -> None:
     keyless = [row for row, record in enumerate(records, number) if record.key is None]
     if keyless:
         raise InvalidRecordError(
-            f"{tp} is compacted: every record needs a key, number {keyless[0]} of the "
+            f"{tp} is compacted: every record needs a key, but record {keyless[0]} of the "
             f"batch has none",
             keyless[:MAX_REPORTED_RECORDS],
         )

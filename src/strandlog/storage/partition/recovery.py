@@ -240,7 +240,7 @@ class Recovery:
 
     def _say_gone(self, start: int, why: str = "") -> None:
         self._report.problems.append(
-            f"{why}offsets {start} to {self._point.offset - 1} were on disk once and are gone"
+            f"{why}offsets {start} to {self._point.offset - 1} were durable and are lost"
         )
 
     def _load_snapshot(self, offsets: list[int]) -> None:
@@ -257,7 +257,7 @@ class Recovery:
                     self._index_mark = index_mark(data)
                     return
                 self._report.problems.append(
-                    f"{path} fails its checksum; its contents were derived from the log"
+                    f"{path} fails its checksum; the producer state was rebuilt from the log"
                 )
             self._files.remove(path)
             self._snapshots.discard(offset)
@@ -467,8 +467,8 @@ class Recovery:
 
     def _say_set_aside(self, start: int, end: int, path: str) -> None:
         self._report.problems.append(
-            f"offsets {start} to {end - 1} were never confirmed to be on disk and follow a torn "
-            f"write; what is left of them was set aside in {path}"
+            f"offsets {start} to {end - 1} follow a torn write and were never confirmed to be "
+            f"durable; their remaining bytes were set aside in {path}"
         )
 
     def _finish(self, segments: SegmentList, next_offset: int, *, ends_here: bool) -> Recovered:

@@ -189,7 +189,7 @@ class _EntryCheck:
             yield Finding(
                 kind,
                 self._path,
-                f"{len(wrong)} of {len(self._entries)} entries contradict the log, the first says "
+                f"{len(wrong)} of {len(self._entries)} entries contradict the log; the first says "
                 f"offset {offset} {self._what} {value}; the index can be rebuilt from the log",
                 offset=offset,
             )
@@ -248,7 +248,9 @@ class _Look:
     def _begin_at(self, base: int) -> None:
         report = self._report
         if base < report.end_offset:
-            text = f"it begins at offset {base}, the segment before it reaches {report.end_offset}"
+            text = (
+                f"it starts at offset {base}, but the previous segment ends at {report.end_offset}"
+            )
             self._say("damage", stem_of(self._folder, base) + paths.LOG_SUFFIX, text, base)
         report.reach(base, base)
 
@@ -264,7 +266,7 @@ class _Look:
                 continue
             header = item.header
             if header.leader_epoch < self._leader_epoch:
-                text = f"leader epoch goes back to {header.leader_epoch} from {self._leader_epoch}"
+                text = f"leader epoch decreases from {self._leader_epoch} to {header.leader_epoch}"
                 self._say("damage", path, text, header.base_offset)
             self._leader_epoch = header.leader_epoch
             if self._verifies:
@@ -283,7 +285,7 @@ class _Look:
             header = batch.header
             text = (
                 f"the records with offsets {header.base_offset} to {header.last_offset} cannot be "
-                f"decoded; the producer sent them like this: {error}"
+                f"decoded; the producer sent them in this form: {error}"
             )
             found = Finding("damage", path, text, batch.position, header.base_offset)
             self._report.findings.append(found)
@@ -297,7 +299,7 @@ class _Look:
         elif not is_last or damage.start_offset < self._promised:
             meaning = f"offsets from {damage.start_offset} on cannot be read"
         else:
-            kind, meaning = "tail", "growing or torn; what follows was never acknowledged"
+            kind, meaning = "tail", "growing or torn; the bytes after it were never acknowledged"
         text = f"{damage.reason}: {size} bytes, {meaning}"
         self._report.findings.append(
             Finding(kind, path, text, damage.position, damage.start_offset)
@@ -306,7 +308,7 @@ class _Look:
     def _check_end(self) -> None:
         end_offset = self._report.end_offset
         if end_offset < self._promised and not self._report.is_damaged:
-            text = f"offsets {end_offset} to {self._promised - 1} were on disk once and are gone"
+            text = f"offsets {end_offset} to {self._promised - 1} were durable and are lost"
             self._say("damage", self._folder, text, end_offset)
 
     def _check_manifest(self, names: dict[str, int]) -> None:
@@ -338,7 +340,7 @@ class _Look:
         self._check_transaction_indexes()
         for name, size in sorted(names.items()):
             if name.endswith(paths.DAMAGED_SUFFIX):
-                text = f"{size} bytes that an earlier start could not use and set aside"
+                text = f"{size} bytes that an earlier recovery set aside"
                 self._say("note", join(self._folder, name), text)
 
     def _check_transaction_indexes(self) -> None:
@@ -350,7 +352,7 @@ class _Look:
             data = self._files.read(path) if self._files.exists(path) else b""
             if crc32c(data) != claim.aborted_crc:
                 text = (
-                    "it is not the transaction index that was written; the next start rebuilds it"
+                    "its checksum differs from the one in the manifest; the next start rebuilds it"
                 )
                 self._say("damage", path, text)
 

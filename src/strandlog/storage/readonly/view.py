@@ -163,7 +163,7 @@ class PartitionView:
         if point is None:
             if any(segment.size_bytes for segment in self._segments):
                 raise CorruptStateError(
-                    path, "no slot is intact; the next start of the owner writes it again"
+                    path, "no slot is intact; the next start of the owner rewrites it"
                 )
             return 0  # the partition is being created
         if point.bounds_readers or not self._segments:

@@ -148,7 +148,7 @@ class SegmentCache:
         `CorruptSegmentError` for the owner of the folder, else `FileNotFoundError`."""
         maps = self._maps.get(segment.stem)
         if maps is not None and maps.is_cut():
-            self._note(f"{segment.stem}: a file of this segment was cut while it was open")
+            self._note(f"{segment.stem}: a file of this segment was truncated while it was open")
             self.drop(segment.stem)
             maps = None
         if maps is not None:

@@ -64,7 +64,7 @@ class Loss(NamedTuple):
         if self.size_bytes is None:
             return f"{path} is gone: offsets {base} to {end - 1} are lost"
         return (
-            f"{path} has {self.size_bytes} bytes, it had {claimed}: some of the offsets "
+            f"{path} has {self.size_bytes} bytes instead of {claimed}: some of the offsets "
             f"{base} to {end - 1} are lost"
         )
 

@@ -162,7 +162,7 @@ def scan(
         header = next_header or _header_at(source, position, end_position)
         reason, next_header = "", None
         if header is None:
-            reason = f"{end_position - position} bytes are left, a header has {HEADER_SIZE}"
+            reason = f"{end_position - position} bytes are left; a header has {HEADER_SIZE}"
         else:
             reason = header_error(header, next_offset, end_position - position)
             if not reason and not has_gaps and header.base_offset != next_offset:
@@ -230,7 +230,7 @@ def header_error(header: BatchHeader, next_offset: int, room: int) -> str:
     if header.last_offset_delta < 0:
         return f"last offset delta is {header.last_offset_delta}"
     if header.size_bytes > room:
-        return f"batch of {header.size_bytes} bytes ends after the log, {room} bytes are left"
+        return f"batch of {header.size_bytes} bytes extends past the log; {room} bytes are left"
     return ""
 
 

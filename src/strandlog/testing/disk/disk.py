@@ -151,8 +151,8 @@ class SimulatedDisk:
         """Set the size of a file to `size` bytes."""
         mapped = max(node.mapped_sizes, default=0)
         assert size >= mapped, (
-            f"{path} is cut to {size} bytes while {mapped} are mapped: a real process dies of "
-            f"SIGBUS when it reads them; close the map first"
+            f"{path} is truncated to {size} bytes while {mapped} are mapped: SIGBUS would kill a "
+            f"real process that reads them; close the map first"
         )
         self.step("truncate", path, f"={size}", lambda: node.change(Cut(size)))
 

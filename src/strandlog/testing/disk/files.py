@@ -248,7 +248,7 @@ class SimulatedFiles:
             with disk_errors("look at", path):
                 self._disk.find(path)
         except FileNotFoundError as error:
-            raise StorageError(f"could not look at the disk of {path}: {error}") from error
+            raise StorageError(f"could not read the disk usage of {path}: {error}") from error
 
     def free_bytes(self, path: str) -> int:
         self._look_at_disk(path)

@@ -61,7 +61,9 @@ class SimulatedLogFile:
 
     def overwrite(self, position: int, data: Buffer) -> None:
         end = position + len(data)
-        assert position >= 0 and end <= self.size, f"overwrite ends at {end} of {self.size} bytes"
+        assert position >= 0 and end <= self.size, (
+            f"overwrite ends at {end}, the file has {self.size} bytes"
+        )
         with disk_errors("write", self._path):
             if data:
                 node = self._open_node()

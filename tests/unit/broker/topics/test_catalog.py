@@ -262,7 +262,7 @@ def test_a_folder_that_is_gone_is_made_anew_and_reported(shelf: Shelf) -> None:
     again = Shelf(shelf.disk)
     assert again.ends() == {"t": [1, 0]}, "an offset was given out again"
     assert again.log_dir.problems == [
-        "the folder of t-0 was missing; an empty one was created; offsets below 1 are gone"
+        "the folder of t-0 was missing; an empty one was created; offsets below 1 are lost"
     ]
 
 

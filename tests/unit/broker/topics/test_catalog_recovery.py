@@ -167,7 +167,7 @@ def test_deleted_records_do_not_come_back_without_a_report() -> None:
         disk.remove(path)
     again = open_broker(disk)
     assert again.catalog.log("orders", 0).log_start_offset == 0
-    assert any("records that were deleted may be back" in problem for problem in again.problems)
+    assert any("deleted records may have reappeared" in problem for problem in again.problems)
     again.close()
     assert open_broker(disk).problems == []
 

@@ -495,7 +495,7 @@ def test_a_compacted_topic_requires_keys(desk: Desk) -> None:
     producer = desk.log.producer()
     with pytest.raises(InvalidRecordError, match="t-0 is compacted: every record needs a key"):
         producer.send("t", b"v")
-    with pytest.raises(InvalidRecordError, match="number 1 of the batch has none"):
+    with pytest.raises(InvalidRecordError, match="record 1 of the batch has none"):
         producer.send_batch("t", [(b"k", b"v"), (None, b"v")])
     producer.send("t", None, b"k")
     assert len(read_all(desk)) == 1

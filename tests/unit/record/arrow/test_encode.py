@@ -217,7 +217,7 @@ def test_no_rows_are_no_batch() -> None:
     [
         ({"key": [b"a"]}, InvalidRecordError, "column 'value'"),
         ({"value": [1.5]}, InvalidRecordError, "bytes or text, not double"),
-        ({"value": [b""], "timestamp": [-1]}, InvalidTimestampError, "row 0 has the timestamp -1"),
+        ({"value": [b""], "timestamp": [-1]}, InvalidTimestampError, "row 0 has timestamp -1"),
         ({"value": [b""], "timestamp": [1.5]}, InvalidRecordError, "not double"),
         ({"value": [b""], "headers": [["a"]]}, InvalidRecordError, "list<struct<key"),
         (
@@ -244,7 +244,7 @@ def test_offsets_outside_the_content_are_refused() -> None:
 
 @pytest.mark.parametrize("rows_", [[5], [-1], [0, 2]])
 def test_rows_that_are_not_there_are_refused(rows_: list[int]) -> None:
-    with pytest.raises(InvalidRecordError, match="rows 0 to 1"):
+    with pytest.raises(InvalidRecordError, match="row numbers must be between 0 and 1"):
         one_batch({"value": [b"a", b"b"]}, rows=rows_)
 
 
@@ -318,7 +318,7 @@ def test_a_given_partition_goes_before_the_key() -> None:
 def test_a_partition_that_is_not_there_is_refused(number: int) -> None:
     with pytest.raises(InvalidRecordError, match="partition"):
         route_rows(None, 3, given=pa.array([0, number], pa.int64()))
-    with pytest.raises(InvalidRecordError, match="partitions 0 to 2"):
+    with pytest.raises(InvalidRecordError, match="partition numbers must be between 0 and 2"):
         group_rows(np.array([0, number]).clip(-5, 5).astype(np.int32), 3)
 
 

@@ -119,7 +119,7 @@ def test_a_version_of_the_future_is_not_read() -> None:
     files, problems = SimulatedFiles(), list[str]()
     files.replace(PATH, sealed("1\n1\na-topic 0 17\n"))
     assert read_offsets(files, PATH, problems) == {}
-    assert problems == [f"{PATH} has version 1; this program reads 0"]
+    assert problems == [f"{PATH} has version 1; this release reads version 0"]
 
 
 @pytest.mark.parametrize(

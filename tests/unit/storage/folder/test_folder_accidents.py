@@ -50,7 +50,7 @@ def cut_under_a_reader(folder: str) -> None:
         read(log, first.end_offset - 1, 100)
     assert damage.value.resume_offset == first.end_offset
     assert read(log, first.end_offset, 100)
-    assert any("was cut while it was open" in problem for problem in log_dir.problems)
+    assert any("was truncated while it was open" in problem for problem in log_dir.problems)
     with pytest.raises(CorruptSegmentError):
         compact_now(log)
 
@@ -83,7 +83,7 @@ def test_a_sealed_segment_that_is_removed_is_damage_with_a_way_on(tmp_path: Path
     assert any("was removed while it was in use" in problem for problem in log_dir.problems)
 
 
-@pytest.mark.parametrize("accident", ["removed", "cut"])
+@pytest.mark.parametrize("accident", ["removed", "truncated"])
 def test_nothing_is_acknowledged_once_the_folder_or_its_bytes_are_gone(
     tmp_path: Path, accident: str
 ) -> None:
@@ -97,7 +97,7 @@ def test_nothing_is_acknowledged_once_the_folder_or_its_bytes_are_gone(
         fill(log, 1)
         os.truncate(log.segments.active.log_path, 10)
     log.append(batch(b"lost"))
-    if accident == "cut":
+    if accident == "truncated":
         os.truncate(log.segments.active.log_path, 10)
     end = log.flushed_offset
     with pytest.raises(StorageError, match=f"was {accident}"):

@@ -219,6 +219,6 @@ def test_a_log_writes_nothing_of_an_append_of_which_a_part_is_bad(why: str) -> N
 
 def test_batches_with_a_producer_come_alone() -> None:
     _, log = new_log(SimulatedFiles())
-    with pytest.raises(InvalidRecordError, match="one by one"):
+    with pytest.raises(InvalidRecordError, match="one at a time"):
         log.append(batch(b"v", producer=(7, 0, 0)) + batch(b"v", producer=(7, 0, 1)))
     assert log.log_end_offset == 0

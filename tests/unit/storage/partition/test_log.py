@@ -55,7 +55,7 @@ def test_a_new_batch_is_not_dropped_because_a_duplicate_came_with_it() -> None:
     _, log = new_log(SimulatedFiles())
     first, second = batch(b"a", producer=(7, 0, 0)), batch(b"b", producer=(7, 0, 1))
     log.append(first)
-    with pytest.raises(InvalidRecordError, match="one by one"):
+    with pytest.raises(InvalidRecordError, match="one at a time"):
         log.append(first + second)
     assert log.log_end_offset == 1
     assert log.append(first).is_duplicate
@@ -163,7 +163,7 @@ def test_a_segment_that_goes_during_a_compaction_ends_it_with_an_error_that_has_
     clock.advance(60_000)
     enforce_retention(log)
     assert plan is not None
-    with pytest.raises(StorageError, match="removed while it was compacted"):
+    with pytest.raises(StorageError, match="removed while it was being compacted"):
         plan.execute()
 
 

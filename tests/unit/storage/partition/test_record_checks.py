@@ -99,7 +99,7 @@ def test_the_timestamp_check_unpacks_no_more_than_decompressed_max_bytes() -> No
 def test_the_error_names_the_records_without_a_key_by_their_place_in_the_batch() -> None:
     keys: list[bytes | None] = [b"k"] * 9000
     keys[5000] = keys[5001] = None
-    with pytest.raises(InvalidRecordError, match="number 5000") as caught:
+    with pytest.raises(InvalidRecordError, match="record 5000") as caught:
         check(batch(*[b"v"] * 9000, keys=keys), small_settings(cleanup_policy=("compact",)))
     assert caught.value.records == [5000, 5001]
 

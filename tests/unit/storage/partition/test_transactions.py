@@ -148,7 +148,7 @@ def test_a_marker_with_a_newer_epoch_shuts_the_zombie_out() -> None:
     _, log = new_log(SimulatedFiles())
     write(log, 7, 0, b"a")
     end(log, 7, ABORT, epoch=1)
-    with pytest.raises(Exception, match="comes too late"):
+    with pytest.raises(Exception, match="is too old"):
         write(log, 7, 1, b"b")
 
 

@@ -155,7 +155,7 @@ def test_segments_that_overlap_are_damage(tmp_path: Path) -> None:
     first, second, *_ = _logs(tmp_path)
     shutil.copy(second, first.with_name(f"{int(second.stem) - 5:020d}.log"))
     findings = look_at_partition(FILES, _folder(tmp_path)).findings
-    assert any("the segment before it reaches" in finding.text for finding in findings)
+    assert any("the previous segment ends at" in finding.text for finding in findings)
 
 
 def test_an_unfinished_last_batch_is_no_damage_at_any_cut(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def test_the_only_segment_of_a_partition_is_missed() -> None:
         assert look_at_partition(files, FOLDER).is_damaged
         _, log = reopen(files)
         assert log.log_end_offset == 1
-        assert any("were on disk once and are gone" in p for p in log.last_report.problems)
+        assert any("were durable and are lost" in p for p in log.last_report.problems)
 
 
 def test_retention_truncation_and_compaction_are_no_losses() -> None:

@@ -275,7 +275,7 @@ def test_cutting_off_what_is_mapped_is_caught() -> None:
     mapped = files.map("log")
     files.append_to("log", b"more")
     files.truncate("log", 10)
-    with pytest.raises(AssertionError, match="cut to 9 bytes while 10 are mapped"):
+    with pytest.raises(AssertionError, match="truncated to 9 bytes while 10 are mapped"):
         files.truncate("log", 9)
     mapped.close()
     mapped.close()
@@ -287,7 +287,7 @@ def test_cutting_off_what_is_mapped_is_caught() -> None:
 
 def test_overwriting_past_the_end_is_caught() -> None:
     log = disk_with_log(b"0123").open_log("log")
-    with pytest.raises(AssertionError, match="overwrite ends at 5 of 4"):
+    with pytest.raises(AssertionError, match="overwrite ends at 5, the file has 4"):
         log.overwrite(2, b"abc")
 
 

@@ -27,7 +27,7 @@ from tests.crash.transaction_workload import (
     OffsetCommit,
     Outcome,
 )
-from tests.support.broker_harness import T0, TIMEOUT_MS, TransactionBench
+from tests.support.broker_harness import T0, TIMEOUT_MS, TransactionHarness
 
 from strandlog.errors import TransactionalIdNotFoundError
 from strandlog.model import TopicPartition
@@ -38,28 +38,28 @@ MEND_MS = 5_000
 Seen = dict[TopicPartition, list[bytes | None]]
 
 
-def open_bench(disk: SimulatedFiles, now_ms: int) -> TransactionBench:
+def open_harness(disk: SimulatedFiles, now_ms: int) -> TransactionHarness:
     """Start a broker on this disk."""
-    return TransactionBench(disk, FakeClock(now_ms), SETTINGS)
+    return TransactionHarness(disk, FakeClock(now_ms), SETTINGS)
 
 
 def check_disk(disk: SimulatedFiles, ledger: Ledger, now_ms: int, turn: int) -> None:
     """Start a broker on the disk and compare it with the ledger; `turn` selects the producer that
     then starts again."""
-    bench = open_bench(disk, now_ms)
-    check_offsets(bench, ledger, None)
-    check_identities(bench, ledger)
-    bench.settle()
-    bench.advance(TIMEOUT_MS + MEND_MS)
-    seen = {tp: bench.seen(tp) for tp in PARTITIONS}
+    harness = open_harness(disk, now_ms)
+    check_offsets(harness, ledger, None)
+    check_identities(harness, ledger)
+    harness.settle()
+    harness.advance(TIMEOUT_MS + MEND_MS)
+    seen = {tp: harness.seen(tp) for tp in PARTITIONS}
     for tp, values in seen.items():
         check_order(tp, values, ledger.sent.get(tp, []))
     committed = {attempt.number for attempt in ledger.attempts if is_committed(attempt, seen)}
-    check_offsets(bench, ledger, committed)
-    ensure(not bench.held_back(), f"readers of {bench.held_back()} wait for ever")
+    check_offsets(harness, ledger, committed)
+    ensure(not harness.held_back(), f"readers of {harness.held_back()} wait for ever")
     if ledger.identities:
         names = sorted(ledger.identities)
-        check_going_on(bench, ledger, names[turn % len(names)])
+        check_going_on(harness, ledger, names[turn % len(names)])
 
 
 def check_order(tp: TopicPartition, seen: list[bytes | None], sent: list[bytes]) -> None:
@@ -86,16 +86,16 @@ def is_committed(attempt: Attempt, seen: Seen) -> bool:
     return bool(found)
 
 
-def check_offsets(bench: TransactionBench, ledger: Ledger, committed: set[int] | None) -> None:
+def check_offsets(harness: TransactionHarness, ledger: Ledger, committed: set[int] | None) -> None:
     """Compare every group's offset with the commits; `committed` are the transactions that count,
     None while that is unknown for those without a reply."""
     for (group, tp), commits in ledger.commits.items():
-        found = bench.committed(group).get(tp)
+        found = harness.committed(group).get(tp)
         allowed = allowed_offsets(commits, committed)
         ensure(found in allowed, f"group {group!r} is at {found} in {tp}, not at one of {allowed}")
         if committed is not None:
             ensure(
-                not bench.broker.group_coordinator.has_pending_commit(group, tp),
+                not harness.broker.group_coordinator.has_pending_commit(group, tp),
                 f"the offset of {group!r} in {tp} is about to move for ever",
             )
 
@@ -122,10 +122,10 @@ def does_count(commit: OffsetCommit, committed: set[int] | None) -> bool | None:
     return attempt.outcome is Outcome.COMMITTED
 
 
-def check_identities(bench: TransactionBench, ledger: Ledger) -> None:
+def check_identities(harness: TransactionHarness, ledger: Ledger) -> None:
     for name, told in ledger.identities.items():
         try:
-            found = bench.transactions.describe(name).identity
+            found = harness.transactions.describe(name).identity
         except TransactionalIdNotFoundError:
             found = None
         ensure(
@@ -136,12 +136,12 @@ def check_identities(bench: TransactionBench, ledger: Ledger) -> None:
         )
 
 
-def check_going_on(bench: TransactionBench, ledger: Ledger, name: str) -> None:
-    producer = bench.begun(T0, bench.offsets_partition("new"), name=name)
+def check_going_on(harness: TransactionHarness, ledger: Ledger, name: str) -> None:
+    producer = harness.begun(T0, harness.offsets_partition("new"), name=name)
     told = ledger.identities[name]
     ensure(producer.epoch > told.epoch, f"{name} was given {producer} after {told}")
-    bench.send(producer, T0, b"new")
-    bench.send_offsets(producer, {SOURCES[0]: 1}, "new")
-    bench.done(lambda: bench.end(producer, name=name))
-    ensure(bench.seen(T0)[-1] == b"new", f"{name} cannot go on: {bench.seen(T0)[-2:]}")
-    ensure(bench.committed("new") == {SOURCES[0]: 1}, f"{name} cannot commit offsets")
+    harness.send(producer, T0, b"new")
+    harness.send_offsets(producer, {SOURCES[0]: 1}, "new")
+    harness.done(lambda: harness.end(producer, name=name))
+    ensure(harness.seen(T0)[-1] == b"new", f"{name} cannot go on: {harness.seen(T0)[-2:]}")
+    ensure(harness.committed("new") == {SOURCES[0]: 1}, f"{name} cannot commit offsets")

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tests.crash.expectations import BrokenPromiseError
-from tests.crash.transaction_expectations import check_disk, check_offsets, open_bench
+from tests.crash.transaction_expectations import check_disk, check_offsets, open_harness
 from tests.crash.transaction_workload import Workload
 from tests.crash.watching import FIRST_SEED, Tally, until_enough
 
@@ -62,7 +62,7 @@ class TransactionWatcher:
 
     @property
     def _now_ms(self) -> int:
-        return self._workload.bench.clock.now_ms()
+        return self._workload.harness.clock.now_ms()
 
     def _look(self, step: Step) -> None:
         for choice in self._choices():
@@ -97,7 +97,7 @@ class TransactionWatcher:
     def _look_at_the_living(self) -> None:
         """Compare the offsets that groups see before any crash with the ledger, too."""
         try:
-            check_offsets(self._workload.bench, self._workload.ledger, None)
+            check_offsets(self._workload.harness, self._workload.ledger, None)
         except BrokenPromiseError as error:
             self.tally.failures.append(f"seed {self._seed}, before {self._doing}: {error}")
 
@@ -114,7 +114,7 @@ class TransactionWatcher:
     def _cut_again(self, choice: CrashChoice) -> None:
         """Cut the power again while the broker starts and writes missing markers."""
         disk = self._disk.after_crash(choice)
-        open_bench(disk, self._now_ms).settle()
+        open_harness(disk, self._now_ms).settle()
         steps = len(disk.trace)
         if not steps:
             return
@@ -122,7 +122,7 @@ class TransactionWatcher:
         disk = self._disk.after_crash(choice)
         disk.stop_at(number)
         with contextlib.suppress(PowerCut):
-            open_bench(disk, self._now_ms).settle()
+            open_harness(disk, self._now_ms).settle()
         for second in (disk.random_crash(self._rng), *disk.crash_states(1)):
             again = disk.after_crash(second)
             if self._is_new(again):

@@ -19,7 +19,7 @@ from enum import Enum
 from functools import partial
 from typing import TypeVar
 
-from tests.support.broker_harness import NEW, T0, T1, TIMEOUT_MS, U0, TransactionBench
+from tests.support.broker_harness import NEW, T0, T1, TIMEOUT_MS, U0, TransactionHarness
 
 from strandlog.broker.deferred import Deferred
 from strandlog.broker.runtime import FlushJob
@@ -124,9 +124,9 @@ class Workload:
     def __init__(self, disk: SimulatedFiles, seed: int) -> None:
         self.ledger = Ledger()
         self.rng = random.Random(seed)
-        self.bench = TransactionBench(disk, settings=SETTINGS)
-        run_inline(self.bench.broker.offsets_table.ensure())
-        run_inline(self.bench.broker.transactions_table.ensure())
+        self.harness = TransactionHarness(disk, settings=SETTINGS)
+        run_inline(self.harness.broker.offsets_table.ensure())
+        run_inline(self.harness.broker.transactions_table.ensure())
         self._jobs: list[FlushJob] = []
         self._lives = {name: self._life(name) for name in NAMES}
 
@@ -154,12 +154,12 @@ class Workload:
         next(self._lives[self.rng.choice(NAMES)])
 
     def take(self) -> None:
-        self._jobs += self.bench.take()
+        self._jobs += self.harness.take()
 
     def execute(self) -> None:
         """Execute one fsync."""
         if self._jobs:
-            self.bench.execute(self._jobs.pop(self.rng.randrange(len(self._jobs))))
+            self.harness.execute(self._jobs.pop(self.rng.randrange(len(self._jobs))))
 
     def wait(self) -> None:
         self._pass(1_000)
@@ -168,8 +168,8 @@ class Workload:
         self._pass(TIMEOUT_MS // 2)
 
     def _pass(self, ms: int) -> None:
-        self.bench.clock.advance(ms)
-        self.bench.broker.timers.run_due(self.bench.clock.monotonic_ms())
+        self.harness.clock.advance(ms)
+        self.harness.broker.timers.run_due(self.harness.clock.monotonic_ms())
 
     def die(self) -> None:
         """A producer dies at any point, and a new process replaces it."""
@@ -180,14 +180,14 @@ class Workload:
         """Commit an offset outside of any transaction."""
         source = self.rng.choice(GROUPS), self.rng.choice(SOURCES)
         commit = self.ledger.commit(source, None)
-        self.bench.commit_offsets({source[1]: commit.offset}, source[0])
+        self.harness.commit_offsets({source[1]: commit.offset}, source[0])
 
         def told(error: object) -> None:
             assert error is None
             commit.is_acknowledged = True
             self.ledger.version += 1
 
-        self.bench.when_group_durable(source[0], told)
+        self.harness.when_group_durable(source[0], told)
 
     # -- a producer ----------------------------------------------------------------------------
 
@@ -196,7 +196,7 @@ class Workload:
             given = self.rng.choice((NEW, self.ledger.identities.get(name, NEW)))
             try:
                 identity = yield from self._ask(
-                    partial(self.bench.init, name, given),
+                    partial(self.harness.init, name, given),
                     partial(self.ledger.initialised, name),
                 )
                 for _ in range(self.rng.randint(1, 4)):
@@ -218,25 +218,25 @@ class Workload:
             raise
 
     def _write(self, attempt: Attempt, identity: ProducerIdentity, tp: TopicPartition) -> Life:
-        bench = self.bench
-        yield from self._ask(partial(bench.add, identity, tp, name=attempt.name))
-        bench.transactions.check_append(identity, tp)
-        bench.send(identity, tp, self.ledger.write(attempt, tp))
+        harness = self.harness
+        yield from self._ask(partial(harness.add, identity, tp, name=attempt.name))
+        harness.transactions.check_append(identity, tp)
+        harness.send(identity, tp, self.ledger.write(attempt, tp))
         yield from self._durable(partial(self._when_written, tp))
 
     def _when_written(self, tp: TopicPartition, told: Callable[[object], None]) -> None:
-        log = self.bench.log(tp)
-        self.bench.broker.durability.when_durable(log, log.log_end_offset, told)
+        log = self.harness.log(tp)
+        self.harness.broker.durability.when_durable(log, log.log_end_offset, told)
 
     def _send_offsets(self, attempt: Attempt, identity: ProducerIdentity) -> Life:
-        bench = self.bench
+        harness = self.harness
         source = self.rng.choice(GROUPS), self.rng.choice(SOURCES)
-        table = bench.offsets_partition(source[0])
-        yield from self._ask(partial(bench.add, identity, table, name=attempt.name))
-        bench.transactions.check_append(identity, table)
+        table = harness.offsets_partition(source[0])
+        yield from self._ask(partial(harness.add, identity, table, name=attempt.name))
+        harness.transactions.check_append(identity, table)
         commit = self.ledger.commit(source, attempt)
-        bench.send_offsets(identity, {source[1]: commit.offset}, source[0])
-        yield from self._durable(partial(bench.when_group_durable, source[0]))
+        harness.send_offsets(identity, {source[1]: commit.offset}, source[0])
+        yield from self._durable(partial(harness.when_group_durable, source[0]))
 
     def _end(self, attempt: Attempt, identity: ProducerIdentity, *, commit: bool) -> Life:
         answer = Outcome.COMMITTED if commit else Outcome.ABORTED
@@ -245,7 +245,7 @@ class Workload:
             if commit:
                 self.ledger.note(attempt, Outcome.COMMITTING)
             try:
-                return self.bench.end(identity, commit=commit, name=attempt.name)
+                return self.harness.end(identity, commit=commit, name=attempt.name)
             except TransactionError:
                 self.ledger.note(attempt, Outcome.OPEN)  # refused: nothing was decided
                 raise

@@ -42,8 +42,8 @@ SMALL: dict[str, object] = {
 R = TypeVar("R")
 
 
-class TransactionBench:
-    """One broker and shorthands for what its producers say."""
+class TransactionHarness:
+    """One broker, with shorthands for the requests of its producers."""
 
     def __init__(
         self,
@@ -63,30 +63,30 @@ class TransactionBench:
             broker_settings(BROKER_SETTINGS.parse(self._settings)),
             InlineRuntime(executes_flushes=True),
         )
-        self.broker.stop_maintenance()  # the bench repairs failed partitions itself
+        self.broker.stop_maintenance()  # the harness repairs failed partitions itself
         for topic, partitions in TOPICS.items():
             if is_new:
                 self.broker.create_topic(CONTEXT, topic, partitions).result()
         self.transactions = self.broker.transaction_coordinator
         self._sequences: dict[tuple[ProducerIdentity, TopicPartition], int] = {}
 
-    def after_kill(self) -> TransactionBench:
+    def after_kill(self) -> TransactionHarness:
         """The broker that starts after this one was killed."""
-        return TransactionBench(self.disk.after_kill(), self.clock, self._settings)
+        return TransactionHarness(self.disk.after_kill(), self.clock, self._settings)
 
-    def after_crash(self, choice: CrashChoice | None = None) -> TransactionBench:
-        """The same after a power cut that took all that was not synced, unless told."""
+    def after_crash(self, choice: CrashChoice | None = None) -> TransactionHarness:
+        """The broker that starts after a power cut; by default, all unsynced bytes are lost."""
         disk = self.disk.after_crash(choice or CrashChoice())
-        return TransactionBench(disk, self.clock, self._settings)
+        return TransactionHarness(disk, self.clock, self._settings)
 
     # -- disk and time -------------------------------------------------------------------------
 
     def take(self) -> list[FlushJob]:
-        """The syncs that are due, by partition."""
+        """The flushes that are due, by partition."""
         return sorted(self.broker.durability.take_flushes(), key=lambda job: job.log.tp)
 
     def execute(self, job: FlushJob) -> None:
-        """Do one of them."""
+        """Execute one flush."""
         try:
             job.plan.execute()
         except StorageError as error:
@@ -95,7 +95,7 @@ class TransactionBench:
             self.broker.durability.flush_done(job, None)
 
     def sync(self, topic: str = "") -> list[TopicPartition]:
-        """Sync what is due, once; of one topic only, if told. Returns what was synced."""
+        """Flush what is due, once; with `topic`, only that topic. Returns what was flushed."""
         jobs = self.take()
         wanted = [job for job in jobs if job.log.tp.topic.startswith(topic)]
         for job in wanted:
@@ -106,7 +106,7 @@ class TransactionBench:
         return [job.log.tp for job in wanted]
 
     def settle(self) -> None:
-        """Sync until nothing is due any more."""
+        """Flush until nothing is due."""
         for _ in range(100):
             if not self.broker.durability.is_due():
                 return
@@ -114,7 +114,7 @@ class TransactionBench:
         raise AssertionError("there is always something to sync")
 
     def advance(self, ms: int, *, syncing: bool = True) -> None:
-        """Let time pass, and process each deadline on the way."""
+        """Advance the clock, with a tick at every deadline."""
         end_ms = self.clock.monotonic_ms() + ms
         self.broker.maintenance.repair()
         while True:
@@ -185,7 +185,7 @@ class TransactionBench:
         return CommitRequest(group_id=group, offsets=kept)
 
     def done(self, ask: Callable[[], Deferred[R]]) -> R:
-        """Ask, and ask again as clients do, until there is an answer."""
+        """Send a request and retry it, as clients do, until it succeeds."""
         for _ in range(30):
             try:
                 pending = ask()
@@ -199,7 +199,7 @@ class TransactionBench:
         raise AssertionError("asked thirty times, and there is no answer")
 
     def producer(self, name: str = "tx", given: ProducerIdentity = NEW) -> ProducerIdentity:
-        """A producer that is ready."""
+        """An initialized producer."""
         return self.done(lambda: self.init(name, given))
 
     def begun(self, *partitions: TopicPartition, name: str = "tx") -> ProducerIdentity:
@@ -225,7 +225,7 @@ class TransactionBench:
         return {tp: value.offset for tp, value in found.items() if value}
 
     def held_back(self) -> list[TopicPartition]:
-        """Partitions whose readers of committed records wait for something."""
+        """Partitions whose last stable offset is below the log end offset."""
         return [
             tp
             for tp, log in sorted(self.broker.log_dir.logs.items())

@@ -6,8 +6,8 @@ from strandlog import Consumer, Log, Record
 from strandlog.testing import FakeClock, SimulatedFiles
 
 
-class Desk:
-    """One folder on a simulated disk, opened, closed, killed and opened again."""
+class EmbeddedHarness:
+    """A log in a folder on a simulated disk, with ways to stop and restart it."""
 
     def __init__(self) -> None:
         self.disk = SimulatedFiles()
@@ -17,7 +17,7 @@ class Desk:
 
     @property
     def log(self) -> Log:
-        """The open log; opened when it is first needed."""
+        """The open log; opens the folder on first use."""
         if self._log is None or self._log.is_closed:
             self._log = Log("data", self.settings, clock=self.clock, files=self.disk)
         return self._log
@@ -28,26 +28,26 @@ class Desk:
         return self.log
 
     def kill(self) -> Log:
-        """What `kill -9` leaves, opened again."""
+        """Open the folder as `kill -9` leaves it."""
         return self.use(self.disk.after_kill())
 
     def lose_power(self) -> Log:
-        """The worst that a power cut leaves (everything unsynced is lost), opened again."""
+        """Open the folder after a power cut that loses everything unsynced."""
         return self.use(self.disk.after_crash(next(iter(self.disk.crash_states(budget=1)))))
 
     def use(self, disk: SimulatedFiles) -> Log:
-        """The folder as it is on another disk, opened."""
+        """Open the folder on another disk."""
         self.disk = disk
         self._log = None
         return self.log
 
-    def upkeep(self) -> Log:
-        """Go on with the same log."""
+    def run_maintenance(self) -> Log:
+        """Run maintenance once, without a restart."""
         self.log.run_maintenance()
         return self.log
 
     def advance(self, ms: int) -> None:
-        """Let time pass in steps; the log runs its maintenance in between."""
+        """Advance the clock in steps of a second and run maintenance after each."""
         while ms > 0:
             step = min(ms, 1000)
             self.clock.advance(step)
@@ -61,24 +61,24 @@ class Desk:
             producer.send(topic, value, partition=partition)
 
     def values(self, topic: str) -> list[bytes | None]:
-        """All values that the topic has, by partition and offset."""
+        """All values of the topic, ordered by partition and offset."""
         records = drain(self.log.consumer([topic]))
         return [record.value for record in sorted(records, key=place)]
 
     def count_steps(self, operation: str, path_part: str = "") -> int:
-        """How often something was done to the disk."""
+        """How many times an operation was done to paths that contain `path_part`."""
         return sum(
             step.operation == operation and path_part in step.path for step in self.disk.trace
         )
 
 
 def place(record: Record) -> tuple[str, int, int]:
-    """Where a record lies."""
+    """The position of a record, as a sort key."""
     return record.topic, record.partition, record.offset
 
 
 def drain(consumer: Consumer, max_records: int = 500) -> list[Record]:
-    """Everything that there is to read now."""
+    """Poll until a poll returns nothing."""
     found: list[Record] = []
     while records := consumer.poll(max_records):
         found += records
@@ -90,9 +90,11 @@ def numbered(count: int) -> list[bytes]:
     return [str(number).encode() for number in range(count)]
 
 
-def member(desk: Desk, *topics: str, group: str = "g", **wishes: object) -> Consumer:
+def member(
+    embedded: EmbeddedHarness, *topics: str, group: str = "g", **options: object
+) -> Consumer:
     """A consumer of topic t (or others) in group g (or another)."""
-    return desk.log.consumer(topics or ["t"], group=group, **wishes)  # type: ignore[arg-type]
+    return embedded.log.consumer(topics or ["t"], group=group, **options)  # type: ignore[arg-type]
 
 
 def owned(*members: Consumer) -> list[int]:
@@ -101,7 +103,7 @@ def owned(*members: Consumer) -> list[int]:
 
 
 def read_values(*members: Consumer) -> list[bytes | None]:
-    """What the members get in one round of polls, committed."""
+    """Poll each member once, commit, and return all values in numerical order."""
     found = []
     for each in members:
         found += [record.value for record in each.poll()]

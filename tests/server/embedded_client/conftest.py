@@ -1,5 +1,5 @@
 """An embedded log whose disk and clock a test controls."""
 
-from tests.unit.client.conftest import desk
+from tests.unit.client.conftest import embedded
 
-__all__ = ["desk"]
+__all__ = ["embedded"]

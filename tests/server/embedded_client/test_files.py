@@ -12,7 +12,7 @@ from types import TracebackType
 
 import pytest
 from tests.server.embedded_client.owner import key_of
-from tests.support.embedded_harness import Desk, drain, numbered
+from tests.support.embedded_harness import EmbeddedHarness, drain, numbered
 
 import strandlog
 from strandlog import (
@@ -197,39 +197,41 @@ def test_a_reader_sees_topics_created_grown_and_deleted(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def folder(desk: Desk) -> Iterator[ReadOnlyLog]:
-    desk.log.create_topic("t", 2)
-    desk.send("t", *numbered(6))
-    with ReadOnlyLog("data", clock=desk.clock, files=desk.disk) as made:
+def folder(embedded: EmbeddedHarness) -> Iterator[ReadOnlyLog]:
+    embedded.log.create_topic("t", 2)
+    embedded.send("t", *numbered(6))
+    with ReadOnlyLog("data", clock=embedded.clock, files=embedded.disk) as made:
         yield made
 
 
-def test_a_read_only_log_reads_seeks_and_describes(desk: Desk, folder: ReadOnlyLog) -> None:
+def test_a_read_only_log_reads_seeks_and_describes(
+    embedded: EmbeddedHarness, folder: ReadOnlyLog
+) -> None:
     consumer = folder.consumer(["t"])
     assert sorted(record.value or b"" for record in drain(consumer)) == numbered(6)
     consumer.seek("t", 0, 1)
     consumer.seek("t", 1, 3)
     assert [record.offset for record in drain(consumer)] == [1, 2]
-    consumer.seek_to_time(desk.clock.now_ms())
+    consumer.seek_to_time(embedded.clock.now_ms())
     assert len(drain(consumer)) == 6
-    consumer.seek_to_time(desk.clock.now_ms() + 1)
+    consumer.seek_to_time(embedded.clock.now_ms() + 1)
     assert drain(consumer) == []
     latest = folder.consumer(["t"], auto_offset_reset="latest")
-    desk.send("t", b"new")
+    embedded.send("t", b"new")
     assert [record.value for record in latest.poll()] == [b"new"]
-    ours, theirs = desk.log.describe_topic("t"), folder.describe_topic("t")
+    ours, theirs = embedded.log.describe_topic("t"), folder.describe_topic("t")
     assert ours == theirs
 
 
-def test_a_reader_of_a_folder_without_fsync(desk: Desk) -> None:
-    desk.settings = {"log.durability": "page_cache"}
-    desk.log.create_topic("t")
-    desk.send("t", *numbered(3))
-    desk.advance(1_000)  # only the first sync tells guests that they need not wait for one
-    with ReadOnlyLog("data", clock=desk.clock, files=desk.disk) as folder:
+def test_a_reader_of_a_folder_without_fsync(embedded: EmbeddedHarness) -> None:
+    embedded.settings = {"log.durability": "page_cache"}
+    embedded.log.create_topic("t")
+    embedded.send("t", *numbered(3))
+    embedded.advance(1_000)  # only the first sync tells guests that they need not wait for one
+    with ReadOnlyLog("data", clock=embedded.clock, files=embedded.disk) as folder:
         consumer = folder.consumer(["t"])
         assert [record.value for record in consumer.poll()] == numbered(3)
-        desk.send("t", b"more")
+        embedded.send("t", b"more")
         assert [record.value for record in consumer.poll()] == [b"more"]
 
 
@@ -251,21 +253,23 @@ def test_a_read_only_log_cannot_join_a_group(folder: ReadOnlyLog) -> None:
     assert consumer.committed("t", 0) is None
 
 
-def test_a_read_only_log_hides_internal_topics(desk: Desk, folder: ReadOnlyLog) -> None:
-    with desk.log.consumer(["t"], group="g") as consumer:
+def test_a_read_only_log_hides_internal_topics(
+    embedded: EmbeddedHarness, folder: ReadOnlyLog
+) -> None:
+    with embedded.log.consumer(["t"], group="g") as consumer:
         consumer.commit()
     assert folder.topics() == ["t"]
 
 
-def test_a_read_only_log_writes_nothing(desk: Desk, folder: ReadOnlyLog) -> None:
-    desk.log.close()
-    steps = len(desk.disk.trace)
-    before = desk.disk.contents()
+def test_a_read_only_log_writes_nothing(embedded: EmbeddedHarness, folder: ReadOnlyLog) -> None:
+    embedded.log.close()
+    steps = len(embedded.disk.trace)
+    before = embedded.disk.contents()
     assert len(drain(folder.consumer(["t"]))) == 6
     folder.describe_topic("t")
     folder.consumer(["t"]).seek_to_time(0)
     folder.close()
-    assert desk.disk.contents() == before and len(desk.disk.trace) == steps
+    assert embedded.disk.contents() == before and len(embedded.disk.trace) == steps
 
 
 def test_a_closed_read_only_log_raises_closed_error(folder: ReadOnlyLog) -> None:
@@ -282,16 +286,16 @@ def test_a_closed_read_only_log_raises_closed_error(folder: ReadOnlyLog) -> None
 class Watch:
     """Before each change of a file somebody reads everything, and sees no gap that is none."""
 
-    def __init__(self, desk: Desk, *, has_retention: bool) -> None:
-        self._desk = desk
+    def __init__(self, embedded: EmbeddedHarness, *, has_retention: bool) -> None:
+        self._embedded = embedded
         self._has_retention = has_retention
         self._patient = self._guest().consumer(["t"])
         self.seen = [record.offset for record in self._patient.poll(max_records=5)]
         self.looks = 0
-        desk.disk.watch(lambda _: self.look())
+        embedded.disk.watch(lambda _: self.look())
 
     def _guest(self) -> ReadOnlyLog:
-        return ReadOnlyLog("data", clock=self._desk.clock, files=self._desk.disk)
+        return ReadOnlyLog("data", clock=self._embedded.clock, files=self._embedded.disk)
 
     def look(self) -> None:
         self.looks += 1
@@ -309,13 +313,15 @@ class Watch:
 
     def finish(self) -> None:
         """The owner is done: read the rest."""
-        self._desk.disk.watch(None)
+        self._embedded.disk.watch(None)
         assert self.looks > 5
         self.seen += [record.offset for record in drain(self._patient)]
         self._check(self.seen)
 
 
-def test_a_reader_whose_offset_is_deleted_repeatedly(desk: Desk, folder: ReadOnlyLog) -> None:
+def test_a_reader_whose_offset_is_deleted_repeatedly(
+    embedded: EmbeddedHarness, folder: ReadOnlyLog
+) -> None:
     """Retention may be quicker than a guest that looks where the log begins."""
     consumer = folder.consumer(["t"])
     real = folder.source.offset_range
@@ -326,62 +332,64 @@ def test_a_reader_whose_offset_is_deleted_repeatedly(desk: Desk, folder: ReadOnl
         found = real(tp)
         if tp.partition == 0 and deleted < 3:
             deleted += 1
-            desk.log.delete_records("t", 0, deleted)
+            embedded.log.delete_records("t", 0, deleted)
             folder._folder._views.clear()
         return found
 
-    desk.log.delete_records("t", 0, 1)
+    embedded.log.delete_records("t", 0, 1)
     folder._folder._views.clear()
     folder.source.offset_range = offset_range  # type: ignore[method-assign]
     assert [record.partition for record in drain(consumer)] == [1, 1, 1]
     assert consumer.position("t", 0) == 3
 
 
-def append(desk: Desk, first: int, end: int) -> None:
-    producer = desk.log.producer()
+def append(embedded: EmbeddedHarness, first: int, end: int) -> None:
+    producer = embedded.log.producer()
     for number in range(first, end):
         producer.send("t", b"%d:" % number + bytes(150), key_of(number))
 
 
 @pytest.mark.parametrize("deed", ["compact", "append", "retain", "delete"])
-def test_a_reader_at_every_step_of_the_owner(desk: Desk, deed: str) -> None:
-    desk.log.create_topic("t", config={"segment.bytes": 1024, "retention.bytes": 3000})
-    append(desk, 0, 60)
-    watch = Watch(desk, has_retention=deed == "retain")
+def test_a_reader_at_every_step_of_the_owner(embedded: EmbeddedHarness, deed: str) -> None:
+    embedded.log.create_topic("t", config={"segment.bytes": 1024, "retention.bytes": 3000})
+    append(embedded, 0, 60)
+    watch = Watch(embedded, has_retention=deed == "retain")
     match deed:
         case "compact":
-            desk.log.compact("t")
+            embedded.log.compact("t")
         case "append":
-            append(desk, 60, 80)
+            append(embedded, 60, 80)
         case "retain":
-            desk.log.enforce_retention("t")
+            embedded.log.enforce_retention("t")
         case "delete":
-            desk.log.delete_topic("t")
+            embedded.log.delete_topic("t")
     watch.finish()
     ends = {"compact": 60, "append": 80, "retain": 60}
     assert deed == "delete" or watch.seen[-1] == ends[deed] - 1
 
 
-def test_a_reader_skips_nothing_after_the_owner_died_during_compaction(desk: Desk) -> None:
-    desk.log.create_topic("t", config={"segment.bytes": 1024})
-    append(desk, 0, 60)
-    desk.log.close()
-    whole = desk.disk
+def test_a_reader_skips_nothing_after_the_owner_died_during_compaction(
+    embedded: EmbeddedHarness,
+) -> None:
+    embedded.log.create_topic("t", config={"segment.bytes": 1024})
+    append(embedded, 0, 60)
+    embedded.log.close()
+    whole = embedded.disk
     for step in itertools.count(1):
-        log = desk.use(whole.after_kill())
-        desk.disk.stop_at(len(desk.disk.trace) + step)
+        log = embedded.use(whole.after_kill())
+        embedded.disk.stop_at(len(embedded.disk.trace) + step)
         try:
             log.compact("t")
         except PowerCut:
-            desk.disk = desk.disk.after_kill()
+            embedded.disk = embedded.disk.after_kill()
         else:
             break
-        with ReadOnlyLog("data", clock=desk.clock, files=desk.disk) as guest:
+        with ReadOnlyLog("data", clock=embedded.clock, files=embedded.disk) as guest:
             offsets = [record.offset for record in drain(guest.consumer(["t"]))]
         own = [offset for offset in offsets if not offset % 3]
         assert own == list(range(0, offsets[-1] + 1 if offsets else 0, 3))
-        desk.kill()
-        values = [value for value in desk.values("t") if value]
+        embedded.kill()
+        values = [value for value in embedded.values("t") if value]
         assert len([value for value in values if not int(value.split(b":")[0]) % 3]) == 20
     assert step > 40
-    desk.disk.stop_at(None)
+    embedded.disk.stop_at(None)

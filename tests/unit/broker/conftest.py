@@ -60,7 +60,7 @@ class MemoryLog:
         yield from list(self.records)
 
 
-class Bench:
+class GroupHarness:
     """One coordinator and shorthands for what its members say."""
 
     def __init__(self, overrides: Mapping[str, Value] | None = None) -> None:
@@ -189,10 +189,10 @@ class Bench:
 
 
 @pytest.fixture
-def bench() -> Bench:
-    return Bench()
+def harness() -> GroupHarness:
+    return GroupHarness()
 
 
 @pytest.fixture(scope="session")
-def bench_type() -> type[Bench]:
-    return Bench
+def harness_type() -> type[GroupHarness]:
+    return GroupHarness

@@ -23,7 +23,7 @@ from strandlog.storage.folder.log_dir import LogDir
 from strandlog.testing import FakeClock, SimulatedFiles
 
 if TYPE_CHECKING:
-    from tests.unit.broker.conftest import Bench
+    from tests.unit.broker.conftest import GroupHarness
 
 
 @pytest.mark.parametrize(
@@ -49,8 +49,8 @@ def test_the_partition_of_a_group_is_that_of_kafka() -> None:
     assert owner_partition("anything", 1) == 0
 
 
-def test_the_last_value_counts_and_null_deletes(bench: Bench) -> None:
-    bench.log.records = [
+def test_the_last_value_counts_and_null_deletes(harness: GroupHarness) -> None:
+    harness.log.records = [
         (b"a", b"1"),
         (b"b", b"1"),
         (None, b"no key"),
@@ -59,14 +59,14 @@ def test_the_last_value_counts_and_null_deletes(bench: Bench) -> None:
         (b"c", None),
         (b"d", b""),
     ]
-    assert latest_values(bench.log) == {b"a": b"2", b"d": b""}
+    assert latest_values(harness.log) == {b"a": b"2", b"d": b""}
 
 
-def test_all_records_of_a_group_go_to_one_partition(bench_type: type[Bench]) -> None:
-    bench = bench_type()
-    member = bench.stable(group="hello")[0]
-    bench.commit({TopicPartition("t", 0): 1}, member, group="hello")
-    keys = [decode_key(key) for key, _ in bench.log.records if key is not None]
+def test_all_records_of_a_group_go_to_one_partition(harness_type: type[GroupHarness]) -> None:
+    harness = harness_type()
+    member = harness.stable(group="hello")[0]
+    harness.commit({TopicPartition("t", 0): 1}, member, group="hello")
+    keys = [decode_key(key) for key, _ in harness.log.records if key is not None]
     assert [key.group for key in keys if key is not None] == ["hello", "hello"]
 
 

@@ -37,7 +37,7 @@ class _Fetches(DelayedFetches):
         self.shown.append(log.tp.partition)
 
 
-class Bench:
+class DurabilityHarness:
     """Three partitions of a simulated disk, and the callbacks that ran."""
 
     def __init__(self) -> None:
@@ -84,220 +84,232 @@ class Bench:
 
 
 @pytest.fixture
-def bench() -> Bench:
-    return Bench()
+def harness() -> DurabilityHarness:
+    return DurabilityHarness()
 
 
-def test_an_append_without_a_waiting_request_is_flushed_after_flush_ms(bench: Bench) -> None:
-    log = bench.append()
-    assert not bench.durability.is_due()
-    assert bench.take() == []
-    assert bench.durability.next_due_ms() == FLUSH_MS
-    bench.clock.advance(FLUSH_MS - 1)
-    bench.append()  # a second append does not put the first one off
-    assert bench.take() == []
-    bench.clock.advance(1)
-    assert bench.durability.is_due()
-    assert bench.take() == [0]
+def test_an_append_without_a_waiting_request_is_flushed_after_flush_ms(
+    harness: DurabilityHarness,
+) -> None:
+    log = harness.append()
+    assert not harness.durability.is_due()
+    assert harness.take() == []
+    assert harness.durability.next_due_ms() == FLUSH_MS
+    harness.clock.advance(FLUSH_MS - 1)
+    harness.append()  # a second append does not put the first one off
+    assert harness.take() == []
+    harness.clock.advance(1)
+    assert harness.durability.is_due()
+    assert harness.take() == [0]
     assert log.flushed_offset == log.high_watermark == 2
-    assert bench.shown == [0]
-    assert bench.durability.next_due_ms() is None
+    assert harness.shown == [0]
+    assert harness.durability.next_due_ms() is None
 
 
-def test_only_the_partition_that_a_producer_waits_for_is_due_immediately(bench: Bench) -> None:
-    bench.append(0)
-    log = bench.append(1)
-    bench.durability.when_durable(log, 1, bench.done.append)
-    assert bench.durability.is_due()
-    assert bench.take() == [1]
-    assert bench.done == [None]
-    assert bench.durability.next_due_ms() == FLUSH_MS
+def test_only_the_partition_that_a_producer_waits_for_is_due_immediately(
+    harness: DurabilityHarness,
+) -> None:
+    harness.append(0)
+    log = harness.append(1)
+    harness.durability.when_durable(log, 1, harness.done.append)
+    assert harness.durability.is_due()
+    assert harness.take() == [1]
+    assert harness.done == [None]
+    assert harness.durability.next_due_ms() == FLUSH_MS
 
 
-def test_waiting_for_flushed_records_completes_immediately(bench: Bench) -> None:
-    log = bench.append(is_awaited=True)
-    bench.take()
-    bench.durability.when_durable(log, 1, bench.done.append)
-    assert bench.done == [None]
-    assert not bench.durability.is_due()
+def test_waiting_for_flushed_records_completes_immediately(harness: DurabilityHarness) -> None:
+    log = harness.append(is_awaited=True)
+    harness.take()
+    harness.durability.when_durable(log, 1, harness.done.append)
+    assert harness.done == [None]
+    assert not harness.durability.is_due()
 
 
-def test_a_delayed_fetch_makes_an_append_urgent(bench: Bench) -> None:
-    bench.append(is_awaited=True)
-    assert bench.take() == [0]
-    assert bench.shown == [0]
+def test_a_delayed_fetch_makes_an_append_urgent(harness: DurabilityHarness) -> None:
+    harness.append(is_awaited=True)
+    assert harness.take() == [0]
+    assert harness.shown == [0]
 
 
-def test_a_partition_never_has_two_flushes_in_flight(bench: Bench) -> None:
-    log = bench.append(is_awaited=True)
-    (job,) = bench.durability.take_flushes()
-    bench.append(is_awaited=True)
-    bench.durability.when_durable(log, 2, bench.done.append)
-    assert bench.durability.take_flushes() == []
-    assert bench.durability.next_due_ms() is None, "else the loop would spin until it is done"
-    bench.execute(job)
-    assert bench.done == []
-    assert bench.take() == [0]
-    assert bench.done == [None]
+def test_a_partition_never_has_two_flushes_in_flight(harness: DurabilityHarness) -> None:
+    log = harness.append(is_awaited=True)
+    (job,) = harness.durability.take_flushes()
+    harness.append(is_awaited=True)
+    harness.durability.when_durable(log, 2, harness.done.append)
+    assert harness.durability.take_flushes() == []
+    assert harness.durability.next_due_ms() is None, "else the loop would spin until it is done"
+    harness.execute(job)
+    assert harness.done == []
+    assert harness.take() == [0]
+    assert harness.done == [None]
 
 
-def test_other_partitions_become_due_during_a_flush(bench: Bench) -> None:
-    bench.append(0, is_awaited=True)
-    (job,) = bench.durability.take_flushes()
-    bench.append(0)
-    bench.clock.advance(10)
-    bench.append(1)
-    assert bench.durability.next_due_ms() == FLUSH_MS + 10
-    bench.execute(job)
-    assert bench.durability.next_due_ms() == FLUSH_MS
-    bench.clock.advance(FLUSH_MS)
-    assert sorted(bench.take()) == [0, 1]
+def test_other_partitions_become_due_during_a_flush(harness: DurabilityHarness) -> None:
+    harness.append(0, is_awaited=True)
+    (job,) = harness.durability.take_flushes()
+    harness.append(0)
+    harness.clock.advance(10)
+    harness.append(1)
+    assert harness.durability.next_due_ms() == FLUSH_MS + 10
+    harness.execute(job)
+    assert harness.durability.next_due_ms() == FLUSH_MS
+    harness.clock.advance(FLUSH_MS)
+    assert sorted(harness.take()) == [0, 1]
 
 
-def test_a_failed_flush_fails_all_waiting_requests(bench: Bench) -> None:
-    log = bench.append()
-    bench.durability.when_durable(log, 1, bench.done.append)
-    bench.durability.when_durable(log, 1, bench.done.append)
-    bench.disk.fail_next("sync")
-    bench.take()
-    assert [type(error) for error in bench.done] == [StorageError] * 2
-    assert bench.shown == []
-    bench.durability.when_durable(log, 1, bench.done.append)
-    assert bench.take() == []
-    assert isinstance(bench.done[-1], StorageError), "a sync would prove nothing until it is mended"
+def test_a_failed_flush_fails_all_waiting_requests(harness: DurabilityHarness) -> None:
+    log = harness.append()
+    harness.durability.when_durable(log, 1, harness.done.append)
+    harness.durability.when_durable(log, 1, harness.done.append)
+    harness.disk.fail_next("sync")
+    harness.take()
+    assert [type(error) for error in harness.done] == [StorageError] * 2
+    assert harness.shown == []
+    harness.durability.when_durable(log, 1, harness.done.append)
+    assert harness.take() == []
+    assert isinstance(harness.done[-1], StorageError), (
+        "a sync would prove nothing until it is mended"
+    )
 
 
-def test_waiting_for_a_deleted_partition_fails(bench: Bench) -> None:
-    log = bench.append()
-    bench.durability.when_durable(log, 1, bench.done.append)
-    bench.durability.deleted([log])
-    assert isinstance(bench.done[0], StorageError)
-    assert bench.durability.next_due_ms() is None
+def test_waiting_for_a_deleted_partition_fails(harness: DurabilityHarness) -> None:
+    log = harness.append()
+    harness.durability.when_durable(log, 1, harness.done.append)
+    harness.durability.deleted([log])
+    assert isinstance(harness.done[0], StorageError)
+    assert harness.durability.next_due_ms() is None
 
 
-def _append_to_many(bench: Bench, count: int, *, is_bulk: bool, first: int = 100) -> list[int]:
+def _append_to_many(
+    harness: DurabilityHarness, count: int, *, is_bulk: bool, first: int = 100
+) -> list[int]:
     numbers = list(range(first, first + count))
     for number in numbers:
         tp = TopicPartition("t", number)
-        create_partition(bench.log_dir, tp, "id", small_settings())
-        log = bench.append(number)
-        bench.durability.when_durable(log, log.log_end_offset, bench.done.append, is_bulk=is_bulk)
+        create_partition(harness.log_dir, tp, "id", small_settings())
+        log = harness.append(number)
+        harness.durability.when_durable(
+            log, log.log_end_offset, harness.done.append, is_bulk=is_bulk
+        )
     return numbers
 
 
 def test_a_producer_does_not_wait_for_all_partitions_of_a_request_that_names_many(
-    bench: Bench,
+    harness: DurabilityHarness,
 ) -> None:
-    many = _append_to_many(bench, 200, is_bulk=True)
-    log = bench.append(1)
-    bench.durability.when_durable(log, log.log_end_offset, bench.done.append)
-    first = bench.take()
+    many = _append_to_many(harness, 200, is_bulk=True)
+    log = harness.append(1)
+    harness.durability.when_durable(log, log.log_end_offset, harness.done.append)
+    first = harness.take()
     assert first[0] == 1
     assert len(first) == MAX_JOBS
     rounds = [first]
-    while bench.durability.is_due():
-        rounds.append(bench.take())
+    while harness.durability.is_due():
+        rounds.append(harness.take())
     assert [number for each in rounds for number in each] == [1, *many]
-    assert len(bench.done) == 201
+    assert len(harness.done) == 201
 
 
 def test_partitions_of_large_requests_are_flushed_beside_many_small_ones(
-    bench: Bench,
+    harness: DurabilityHarness,
 ) -> None:
-    many = _append_to_many(bench, 40, is_bulk=True)
-    few = _append_to_many(bench, 100, is_bulk=False, first=500)
-    found = bench.take()
+    many = _append_to_many(harness, 40, is_bulk=True)
+    few = _append_to_many(harness, 100, is_bulk=False, first=500)
+    found = harness.take()
     assert found == few[: MAX_JOBS - RESERVED_JOBS] + many[:RESERVED_JOBS]
 
 
-def test_one_group_commit_has_a_limited_number_of_flushes(bench: Bench) -> None:
+def test_one_group_commit_has_a_limited_number_of_flushes(harness: DurabilityHarness) -> None:
     for number in range(100, 300):
-        create_partition(bench.log_dir, TopicPartition("t", number), "id", small_settings())
-        bench.append(number)
-    bench.clock.advance(FLUSH_MS)
-    assert bench.take() == list(range(100, 100 + MAX_JOBS))
+        create_partition(harness.log_dir, TopicPartition("t", number), "id", small_settings())
+        harness.append(number)
+    harness.clock.advance(FLUSH_MS)
+    assert harness.take() == list(range(100, 100 + MAX_JOBS))
 
 
-def test_a_partition_is_not_flushed_before_flush_ms_is_over(bench: Bench) -> None:
+def test_a_partition_is_not_flushed_before_flush_ms_is_over(harness: DurabilityHarness) -> None:
     """The server flushed every partition after 100 ms, whatever its topic said."""
-    log = bench.append()
+    log = harness.append()
     log.settings = small_settings(flush_ms=3_600_000)
-    bench.take()
-    bench.clock.advance(FLUSH_MS)
-    bench.take()
-    bench.append()
-    bench.clock.advance(3_599_999)
-    assert bench.take() == []
-    bench.clock.advance(1)
-    assert bench.take() == [0]
+    harness.take()
+    harness.clock.advance(FLUSH_MS)
+    harness.take()
+    harness.append()
+    harness.clock.advance(3_599_999)
+    assert harness.take() == []
+    harness.clock.advance(1)
+    assert harness.take() == [0]
 
 
-def test_a_partition_is_flushed_after_flush_messages_records(bench: Bench) -> None:
+def test_a_partition_is_flushed_after_flush_messages_records(harness: DurabilityHarness) -> None:
     """flush.messages had no effect in the server."""
-    bench.log().settings = small_settings(flush_messages=3)
-    bench.append()
-    bench.append()
-    assert bench.take() == []
-    bench.append()
-    assert bench.take() == [0]
+    harness.log().settings = small_settings(flush_messages=3)
+    harness.append()
+    harness.append()
+    assert harness.take() == []
+    harness.append()
+    assert harness.take() == [0]
 
 
-def test_partitions_with_a_short_flush_ms_do_not_wait_for_others(bench: Bench) -> None:
-    bench.log(0).settings = small_settings(flush_ms=10_000)
-    bench.append(0)
-    bench.log(1).settings = small_settings(flush_ms=50)
-    bench.append(1)
-    assert bench.durability.next_due_ms() == 50
-    bench.clock.advance(50)
-    assert bench.take() == [1]
-    assert bench.durability.next_due_ms() == 10_000
+def test_partitions_with_a_short_flush_ms_do_not_wait_for_others(
+    harness: DurabilityHarness,
+) -> None:
+    harness.log(0).settings = small_settings(flush_ms=10_000)
+    harness.append(0)
+    harness.log(1).settings = small_settings(flush_ms=50)
+    harness.append(1)
+    assert harness.durability.next_due_ms() == 50
+    harness.clock.advance(50)
+    assert harness.take() == [1]
+    assert harness.durability.next_due_ms() == 10_000
 
 
-def test_waiting_without_flush_threads_flushes_immediately(bench: Bench) -> None:
+def test_waiting_without_flush_threads_flushes_immediately(harness: DurabilityHarness) -> None:
     durability = Durability(
-        bench.clock, broker_settings(), bench.fetches, InlineRuntime(), bench.reopened.append
+        harness.clock, broker_settings(), harness.fetches, InlineRuntime(), harness.reopened.append
     )
-    log = bench.log()
+    log = harness.log()
     log.append(batch(b"v"))
     durability.appended(log)
-    durability.when_durable(log, 1, bench.done.append)
-    assert bench.done == [None]
+    durability.when_durable(log, 1, harness.done.append)
+    assert harness.done == [None]
     assert log.flushed_offset == 1
 
 
 def test_flush_all_completes_when_every_partition_is_on_disk() -> None:
-    bench = Bench()
-    bench.append(0)
-    bench.append(2)
-    done = bench.durability.flush_all()
+    harness = DurabilityHarness()
+    harness.append(0)
+    harness.append(2)
+    done = harness.durability.flush_all()
     assert not done.is_done
-    first, second = bench.durability.take_flushes()
-    bench.execute(first)
+    first, second = harness.durability.take_flushes()
+    harness.execute(first)
     assert not done.is_done
-    bench.execute(second)
+    harness.execute(second)
     done.result()
-    assert bench.durability.next_due_ms() is None
-    bench.durability.flush_all().result()
+    assert harness.durability.next_due_ms() is None
+    harness.durability.flush_all().result()
 
 
 def test_flush_all_fails_if_a_partition_cannot_be_flushed() -> None:
-    bench = Bench()
-    bench.append(0)
-    bench.append(1)
-    bench.disk.fail_on("sync", "/t-1/")
-    done = bench.durability.flush_all()
-    assert sorted(bench.take()) == [0, 1]
+    harness = DurabilityHarness()
+    harness.append(0)
+    harness.append(1)
+    harness.disk.fail_on("sync", "/t-1/")
+    done = harness.durability.flush_all()
+    assert sorted(harness.take()) == [0, 1]
     with pytest.raises(StorageError):
         done.result()
-    assert not bench.durability.has_waiting
+    assert not harness.durability.has_waiting
 
 
 def test_flush_all_flushes_although_requests_do_not_wait_for_fsyncs() -> None:
-    bench = Bench()
-    bench.durability.waits_for_fsync = False
-    log = bench.append(0)
-    done = bench.durability.flush_all()
+    harness = DurabilityHarness()
+    harness.durability.waits_for_fsync = False
+    log = harness.append(0)
+    done = harness.durability.flush_all()
     assert not done.is_done
-    assert bench.take() == [0]
+    assert harness.take() == [0]
     done.result()
     assert log.unflushed_count == 0

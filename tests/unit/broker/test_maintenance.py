@@ -41,7 +41,7 @@ class StartedTasks(InlineRuntime):
         return self.works
 
 
-class Yard:
+class MaintenanceHarness:
     """A broker with a clock that the test advances."""
 
     def __init__(
@@ -65,12 +65,14 @@ class Yard:
             runtime,
         )
 
-    def restarted(self, *, is_killed: bool = False, down_ms: int = 0) -> Yard:
+    def restarted(self, *, is_killed: bool = False, down_ms: int = 0) -> MaintenanceHarness:
         """The broker that starts after this one was stopped; its monotonic clock starts at 0."""
         if not is_killed:
             self.broker.close()
         disk = self.disk.after_kill()
-        return Yard(disk, FakeClock(self.clock.now_ms() + down_ms), None, **self.settings)
+        return MaintenanceHarness(
+            disk, FakeClock(self.clock.now_ms() + down_ms), None, **self.settings
+        )
 
     def topic(self, name: str, **config: object) -> None:
         self.broker.create_topic(
@@ -101,171 +103,171 @@ class Yard:
 
 
 def test_appended_records_are_flushed_after_flush_ms() -> None:
-    yard = Yard()
-    yard.topic("slow", flush_ms="10s")
-    yard.topic("quick", flush_ms=200)
-    yard.append("slow")
-    yard.append("quick")
-    yard.pass_ms(150)
-    assert yard.unflushed("quick") == yard.unflushed("slow") == 1
-    yard.pass_ms(150)
-    assert (yard.unflushed("quick"), yard.unflushed("slow")) == (0, 1)
-    yard.pass_ms(10_000)
-    assert yard.unflushed("slow") == 0
+    harness = MaintenanceHarness()
+    harness.topic("slow", flush_ms="10s")
+    harness.topic("quick", flush_ms=200)
+    harness.append("slow")
+    harness.append("quick")
+    harness.pass_ms(150)
+    assert harness.unflushed("quick") == harness.unflushed("slow") == 1
+    harness.pass_ms(150)
+    assert (harness.unflushed("quick"), harness.unflushed("slow")) == (0, 1)
+    harness.pass_ms(10_000)
+    assert harness.unflushed("slow") == 0
 
 
 def test_appended_records_are_flushed_after_flush_ms_although_the_clock_is_put_back() -> None:
-    yard = Yard()
-    yard.topic("t", flush_ms=200)
-    yard.append("t")
-    yard.clock.set_wall(yard.clock.now_ms() - DAY_MS)
-    yard.pass_ms(400)
-    assert yard.unflushed("t") == 0
+    harness = MaintenanceHarness()
+    harness.topic("t", flush_ms=200)
+    harness.append("t")
+    harness.clock.set_wall(harness.clock.now_ms() - DAY_MS)
+    harness.pass_ms(400)
+    assert harness.unflushed("t") == 0
 
 
 def test_appended_records_are_flushed_at_flush_messages() -> None:
-    yard = Yard()
-    yard.topic("t", flush_ms="1h", flush_messages=3)
-    yard.append("t")
-    yard.append("t")
-    yard.pass_ms(1_000)
-    assert yard.unflushed("t") == 2
-    yard.append("t")
-    yard.pass_ms(100)
-    assert yard.unflushed("t") == 0
+    harness = MaintenanceHarness()
+    harness.topic("t", flush_ms="1h", flush_messages=3)
+    harness.append("t")
+    harness.append("t")
+    harness.pass_ms(1_000)
+    assert harness.unflushed("t") == 2
+    harness.append("t")
+    harness.pass_ms(100)
+    assert harness.unflushed("t") == 0
 
 
 def test_a_busy_partition_is_not_flushed() -> None:
-    yard = Yard()
-    yard.topic("t", flush_ms=0)
-    yard.append("t")
-    log = yard.broker.catalog.log("t", 0)
-    yard.broker.durability.busy.add(log)
-    yard.pass_ms(1_000)
-    assert yard.unflushed("t") == 1
-    yard.broker.durability.busy.clear()
-    yard.pass_ms(1_000)
-    assert yard.unflushed("t") == 0
+    harness = MaintenanceHarness()
+    harness.topic("t", flush_ms=0)
+    harness.append("t")
+    log = harness.broker.catalog.log("t", 0)
+    harness.broker.durability.busy.add(log)
+    harness.pass_ms(1_000)
+    assert harness.unflushed("t") == 1
+    harness.broker.durability.busy.clear()
+    harness.pass_ms(1_000)
+    assert harness.unflushed("t") == 0
 
 
 def test_retention_runs_at_its_interval() -> None:
-    yard = Yard(log_retention_check_interval_ms="1m")
-    yard.topic("t", segment_bytes=1024, retention_ms="1h")
+    harness = MaintenanceHarness(log_retention_check_interval_ms="1m")
+    harness.topic("t", segment_bytes=1024, retention_ms="1h")
     for number in range(20):
-        yard.append("t", b"%d" % number + bytes(300))
-    yard.clock.advance(3_600_000)
-    yard.broker.tick()
-    assert yard.start("t") == 0, "not older than an hour yet"
-    yard.pass_ms(59_000)
-    assert yard.start("t") == 0
-    yard.pass_ms(1_000)
-    assert yard.start("t") == 20
-    files = [path for path in yard.disk.contents() if ".log" in path and "/t-0/" in path]
+        harness.append("t", b"%d" % number + bytes(300))
+    harness.clock.advance(3_600_000)
+    harness.broker.tick()
+    assert harness.start("t") == 0, "not older than an hour yet"
+    harness.pass_ms(59_000)
+    assert harness.start("t") == 0
+    harness.pass_ms(1_000)
+    assert harness.start("t") == 20
+    files = [path for path in harness.disk.contents() if ".log" in path and "/t-0/" in path]
     assert len([path for path in files if path.endswith(".deleted")]) >= 6
-    yard.pass_ms(62_000)
-    files = [path for path in yard.disk.contents() if ".log" in path and "/t-0/" in path]
+    harness.pass_ms(62_000)
+    files = [path for path in harness.disk.contents() if ".log" in path and "/t-0/" in path]
     assert len(files) == 1, "what was removed waits for file.delete.delay.ms, then goes"
 
 
 def test_dirty_partitions_are_compacted_one_per_turn() -> None:
-    yard = Yard(log_cleaner_backoff_ms="15s")
+    harness = MaintenanceHarness(log_cleaner_backoff_ms="15s")
     for topic in ("a", "b"):
-        yard.topic(topic, cleanup_policy="compact", segment_bytes=1024, retention_ms="-1")
+        harness.topic(topic, cleanup_policy="compact", segment_bytes=1024, retention_ms="-1")
         for number in range(40):
-            yard.append(topic, bytes(200), b"k%d" % (number % 2))
-        yard.broker.catalog.log(topic, 0).flush()
-    logs = [yard.broker.catalog.log(topic, 0) for topic in ("a", "b")]
+            harness.append(topic, bytes(200), b"k%d" % (number % 2))
+        harness.broker.catalog.log(topic, 0).flush()
+    logs = [harness.broker.catalog.log(topic, 0) for topic in ("a", "b")]
     whole = logs[0].segments.size_bytes
     compacted = []
     for _ in range(3):
         compacted.append(sum(log.segments.size_bytes < whole / 2 for log in logs))
-        yard.pass_ms(15_000)
+        harness.pass_ms(15_000)
     assert compacted == [0, 1, 2]
-    assert list(yard.broker.maintenance.failures) == []
+    assert list(harness.broker.maintenance.failures) == []
 
 
 def test_files_of_a_deleted_topic_are_removed_after_the_delay() -> None:
-    yard = Yard()
-    yard.topic("t")
-    yard.append("t")
-    yard.broker.delete_topic(CONTEXT, "t").result()
-    assert [path for path in yard.disk.contents() if "-delete/" in path]
-    yard.pass_ms(61_000)
-    assert not [path for path in yard.disk.contents() if "/t-0" in path]
+    harness = MaintenanceHarness()
+    harness.topic("t")
+    harness.append("t")
+    harness.broker.delete_topic(CONTEXT, "t").result()
+    assert [path for path in harness.disk.contents() if "-delete/" in path]
+    harness.pass_ms(61_000)
+    assert not [path for path in harness.disk.contents() if "/t-0" in path]
 
 
 def test_checkpoints_are_written_at_their_interval() -> None:
-    yard = Yard(log_flush_offset_checkpoint_interval_ms="1m")
-    yard.topic("t")
-    yard.append("t")
-    yard.pass_ms(59_000)
-    assert "data/recovery-point-offset-checkpoint" not in yard.disk.contents()
-    yard.pass_ms(1_000)
-    assert b"t 0 1\n" in yard.disk.contents()["data/recovery-point-offset-checkpoint"]
+    harness = MaintenanceHarness(log_flush_offset_checkpoint_interval_ms="1m")
+    harness.topic("t")
+    harness.append("t")
+    harness.pass_ms(59_000)
+    assert "data/recovery-point-offset-checkpoint" not in harness.disk.contents()
+    harness.pass_ms(1_000)
+    assert b"t 0 1\n" in harness.disk.contents()["data/recovery-point-offset-checkpoint"]
 
 
 def test_a_partition_whose_fsync_failed_is_repaired() -> None:
-    yard = Yard()
-    yard.topic("t", flush_ms=0)
-    yard.append("t")
-    yard.disk.fail_on("sync", "/t-0/")
-    yard.pass_ms(1_000)
+    harness = MaintenanceHarness()
+    harness.topic("t", flush_ms=0)
+    harness.append("t")
+    harness.disk.fail_on("sync", "/t-0/")
+    harness.pass_ms(1_000)
     with pytest.raises(StorageError, match="stopped taking records"):
-        yard.append("t")
-    yard.pass_ms(5_000)
-    yard.append("t")
-    yard.pass_ms(1_000)
-    assert yard.unflushed("t") == 0
-    assert "could not sync" in yard.broker.problems[0]
+        harness.append("t")
+    harness.pass_ms(5_000)
+    harness.append("t")
+    harness.pass_ms(1_000)
+    assert harness.unflushed("t") == 0
+    assert "could not sync" in harness.broker.problems[0]
 
 
 def test_a_partition_that_cannot_be_repaired_does_not_stop_the_repair_of_others() -> None:
-    yard = Yard()
+    harness = MaintenanceHarness()
     for topic in ("bad", "good"):
-        yard.topic(topic, flush_ms=0)
-        yard.append(topic)
-        yard.disk.fail_on("sync", f"/{topic}-0/")
-    yard.pass_ms(1_000)
-    yard.rot("bad")
-    yard.pass_ms(6_000)
-    yard.append("good")
+        harness.topic(topic, flush_ms=0)
+        harness.append(topic)
+        harness.disk.fail_on("sync", f"/{topic}-0/")
+    harness.pass_ms(1_000)
+    harness.rot("bad")
+    harness.pass_ms(6_000)
+    harness.append("good")
     with pytest.raises(StorageError):
-        yard.append("bad")
+        harness.append("bad")
 
 
 def test_a_partition_that_fails_to_flush_does_not_stop_the_flush_of_others() -> None:
-    yard = Yard()
-    yard.topic("a", flush_ms=0)
-    yard.topic("b", flush_ms=0)
-    yard.append("a")
-    yard.append("b")
-    yard.disk.fail_on("sync", "/a-0/", count=100)
-    yard.pass_ms(100)
-    assert yard.unflushed("b") == 0
+    harness = MaintenanceHarness()
+    harness.topic("a", flush_ms=0)
+    harness.topic("b", flush_ms=0)
+    harness.append("a")
+    harness.append("b")
+    harness.disk.fail_on("sync", "/a-0/", count=100)
+    harness.pass_ms(100)
+    assert harness.unflushed("b") == 0
 
 
 def test_a_damaged_partition_does_not_stop_the_compaction_of_others() -> None:
-    yard = Yard()
+    harness = MaintenanceHarness()
     policy = {"cleanup_policy": "compact", "segment_bytes": 1024, "retention_ms": "-1"}
     for topic, count in (("damaged", 60), ("whole", 40)):
-        yard.topic(topic, **policy)
+        harness.topic(topic, **policy)
         for number in range(count):
-            yard.append(topic, bytes(200), b"k%d" % (number % 2))
-        yard.broker.catalog.log(topic, 0).flush()
-    yard.rot("damaged")
-    size = yard.broker.catalog.log("whole", 0).segments.size_bytes
-    yard.pass_ms(60_000)
-    assert yard.broker.catalog.log("whole", 0).segments.size_bytes < size / 2
-    assert [p for p in yard.broker.problems if "damaged-0" in p and "is damaged" in p]
+            harness.append(topic, bytes(200), b"k%d" % (number % 2))
+        harness.broker.catalog.log(topic, 0).flush()
+    harness.rot("damaged")
+    size = harness.broker.catalog.log("whole", 0).segments.size_bytes
+    harness.pass_ms(60_000)
+    assert harness.broker.catalog.log("whole", 0).segments.size_bytes < size / 2
+    assert [p for p in harness.broker.problems if "damaged-0" in p and "is damaged" in p]
 
 
 def test_repeated_failures_are_noted_once_and_limited() -> None:
-    yard = Yard()
-    yard.topic("t", flush_ms=0)
-    yard.append("t")
-    yard.disk.fail_on("sync", "/t-0/", count=10_000)
-    yard.pass_ms(60_000)
-    failures = yard.broker.maintenance.failures
+    harness = MaintenanceHarness()
+    harness.topic("t", flush_ms=0)
+    harness.append("t")
+    harness.disk.fail_on("sync", "/t-0/", count=10_000)
+    harness.pass_ms(60_000)
+    failures = harness.broker.maintenance.failures
     assert 1 <= len(failures) == len(set(failures)) <= 3
     for number in range(3 * FAILURES_KEPT):
         failures.append(str(number))
@@ -273,16 +275,16 @@ def test_repeated_failures_are_noted_once_and_limited() -> None:
 
 
 def test_idle_producers_expire() -> None:
-    yard = Yard(producer_id_expiration_ms=DAY_MS)
-    yard.topic("t")
-    log = yard.broker.catalog.log("t", 0)
+    harness = MaintenanceHarness(producer_id_expiration_ms=DAY_MS)
+    harness.topic("t")
+    log = harness.broker.catalog.log("t", 0)
     batch = build_single(
-        yard.clock.now_ms(), b"v", b"k", producer_id=7, producer_epoch=0, base_sequence=0
+        harness.clock.now_ms(), b"v", b"k", producer_id=7, producer_epoch=0, base_sequence=0
     )
-    yard.broker.appender.append(log, bytes(batch))
-    assert yard.broker.appender.append(log, bytes(batch)).is_duplicate
-    yard.clock.advance(2 * DAY_MS)
-    yard.broker.tick()
+    harness.broker.appender.append(log, bytes(batch))
+    assert harness.broker.appender.append(log, bytes(batch)).is_duplicate
+    harness.clock.advance(2 * DAY_MS)
+    harness.broker.tick()
     assert 7 not in log.producers.last_offsets() and not log.producers.last_offsets()
 
 
@@ -299,12 +301,12 @@ def old_batch(sequence: int, producer_id: int = 7) -> bytes:
 
 
 def test_a_retried_batch_with_timestamps_of_2013_is_not_written_twice_after_the_tick() -> None:
-    yard = Yard()
-    yard.topic("t", retention_ms=-1)
-    log = yard.broker.catalog.log("t", 0)
-    yard.broker.appender.append(log, old_batch(0))
-    yard.pass_ms(600_000)
-    again = yard.broker.appender.append(log, old_batch(0))
+    harness = MaintenanceHarness()
+    harness.topic("t", retention_ms=-1)
+    log = harness.broker.catalog.log("t", 0)
+    harness.broker.appender.append(log, old_batch(0))
+    harness.pass_ms(600_000)
+    again = harness.broker.appender.append(log, old_batch(0))
     assert (again.is_duplicate, again.base_offset, log.log_end_offset) == (True, 0, 1)
 
 
@@ -313,42 +315,42 @@ def test_a_retried_batch_with_timestamps_of_2013_is_not_written_twice_after_the_
 def test_a_batch_that_is_retried_across_a_restart_is_not_written_twice(
     how: str, down_ms: int
 ) -> None:
-    yard = Yard()
-    yard.topic("t", retention_ms=-1)
-    yard.broker.appender.append(yard.broker.catalog.log("t", 0), old_batch(0))
-    yard = yard.restarted(is_killed=how == "kill", down_ms=down_ms)
-    yard.pass_ms(1_800_000)
-    log = yard.broker.catalog.log("t", 0)
-    assert yard.broker.appender.append(log, old_batch(0)).is_duplicate
+    harness = MaintenanceHarness()
+    harness.topic("t", retention_ms=-1)
+    harness.broker.appender.append(harness.broker.catalog.log("t", 0), old_batch(0))
+    harness = harness.restarted(is_killed=how == "kill", down_ms=down_ms)
+    harness.pass_ms(1_800_000)
+    log = harness.broker.catalog.log("t", 0)
+    assert harness.broker.appender.append(log, old_batch(0)).is_duplicate
     assert log.log_end_offset == 1
 
 
 def test_producers_expire_by_their_last_append_across_restarts_and_jumps_of_the_clock() -> None:
-    yard = Yard(producer_id_expiration_ms=EXPIRY_MS)
-    yard.topic("t", retention_ms=-1)
-    log = yard.broker.catalog.log("t", 0)
-    yard.broker.appender.append(log, old_batch(0))
+    harness = MaintenanceHarness(producer_id_expiration_ms=EXPIRY_MS)
+    harness.topic("t", retention_ms=-1)
+    log = harness.broker.catalog.log("t", 0)
+    harness.broker.appender.append(log, old_batch(0))
     for jump_ms in (400 * DAY_MS, -800 * DAY_MS, 400 * DAY_MS):
-        yard.clock.set_wall(yard.clock.now_ms() + jump_ms)
-        yard.pass_ms(600_000)
+        harness.clock.set_wall(harness.clock.now_ms() + jump_ms)
+        harness.pass_ms(600_000)
         assert len(log.producers) == 1
-    yard.pass_ms(EXPIRY_MS // 2)
-    yard = yard.restarted()
-    yard.pass_ms(EXPIRY_MS // 4)
-    log = yard.broker.catalog.log("t", 0)
+    harness.pass_ms(EXPIRY_MS // 2)
+    harness = harness.restarted()
+    harness.pass_ms(EXPIRY_MS // 4)
+    log = harness.broker.catalog.log("t", 0)
     assert len(log.producers) == 1
-    yard.pass_ms(EXPIRY_MS // 4)
+    harness.pass_ms(EXPIRY_MS // 4)
     assert not len(log.producers), "a restart does not keep producers for ever"
 
 
 def test_a_producer_that_retries_stays_known() -> None:
-    yard = Yard(producer_id_expiration_ms=EXPIRY_MS)
-    yard.topic("t", retention_ms=-1)
-    log = yard.broker.catalog.log("t", 0)
-    yard.broker.appender.append(log, old_batch(0))
+    harness = MaintenanceHarness(producer_id_expiration_ms=EXPIRY_MS)
+    harness.topic("t", retention_ms=-1)
+    log = harness.broker.catalog.log("t", 0)
+    harness.broker.appender.append(log, old_batch(0))
     for _ in range(4):
-        yard.pass_ms(EXPIRY_MS * 3 // 4)
-        assert yard.broker.appender.append(log, old_batch(0)).is_duplicate
+        harness.pass_ms(EXPIRY_MS * 3 // 4)
+        assert harness.broker.appender.append(log, old_batch(0)).is_duplicate
 
 
 # -- in steps ------------------------------------------------------------------------------------
@@ -356,65 +358,69 @@ def test_a_producer_that_retries_stays_known() -> None:
 
 def test_a_running_task_is_not_started_again() -> None:
     tasks = StartedTasks()
-    yard = Yard(runtime=tasks)
-    broker = yard.broker
-    yard.topic("t", file_delete_delay_ms=0)
-    yard.broker.delete_topic(CONTEXT, "t").result()
-    yard.clock.advance(1_000)
+    harness = MaintenanceHarness(runtime=tasks)
+    broker = harness.broker
+    harness.topic("t", file_delete_delay_ms=0)
+    harness.broker.delete_topic(CONTEXT, "t").result()
+    harness.clock.advance(1_000)
     begun = tasks.take(broker)
     remove = next(begun["files"])
-    yard.clock.advance(5_000)
+    harness.clock.advance(5_000)
     assert "files" not in tasks.take(broker)
     next_ms = broker.next_deadline_ms()
-    assert next_ms is None or next_ms > yard.clock.monotonic_ms(), "tick would be called in a loop"
+    assert next_ms is None or next_ms > harness.clock.monotonic_ms(), (
+        "tick would be called in a loop"
+    )
     remove()
     with pytest.raises(StopIteration):
         next(begun["files"])
     assert "files" in tasks.take(broker)
-    assert not [path for path in yard.disk.contents() if path.startswith("data/t-0")]
+    assert not [path for path in harness.disk.contents() if path.startswith("data/t-0")]
 
 
 def test_retention_skips_a_busy_partition() -> None:
     """Of two concurrent fsyncs one can report success for what the other lost."""
-    yard = Yard(log_retention_check_interval_ms="1m")
-    yard.topic("t", segment_bytes=1024, retention_ms="1h", flush_ms="10h")
+    harness = MaintenanceHarness(log_retention_check_interval_ms="1m")
+    harness.topic("t", segment_bytes=1024, retention_ms="1h", flush_ms="10h")
     for number in range(20):
-        yard.append("t", b"%d" % number + bytes(300))
-    log = yard.broker.catalog.log("t", 0)
+        harness.append("t", b"%d" % number + bytes(300))
+    log = harness.broker.catalog.log("t", 0)
     log.flush()
-    yard.clock.advance(7_200_000)
-    durability = yard.broker.durability
+    harness.clock.advance(7_200_000)
+    durability = harness.broker.durability
     durability.hold(log)
-    yard.broker.tick()
-    assert yard.start("t") == 0
+    harness.broker.tick()
+    assert harness.start("t") == 0
     durability.release(log)
-    yard.pass_ms(1_000)
-    assert yard.start("t") == 20, "a second later, not at the next turn"
+    harness.pass_ms(1_000)
+    assert harness.start("t") == 20, "a second later, not at the next turn"
     assert not durability.busy
-    assert yard.broker.metrics.retention_segments >= 6
+    assert harness.broker.metrics.retention_segments >= 6
 
 
 def test_a_server_flushes_in_its_own_threads() -> None:
-    yard = Yard(runtime=StartedTasks())
-    yard.topic("t", flush_ms=100)
-    yard.append("t")
-    yard.clock.advance(300)
-    yard.broker.tick()
-    assert yard.unflushed("t") == 1
-    assert [job.log for job in yard.broker.take_flushes()] == [yard.broker.catalog.log("t", 0)]
+    harness = MaintenanceHarness(runtime=StartedTasks())
+    harness.topic("t", flush_ms=100)
+    harness.append("t")
+    harness.clock.advance(300)
+    harness.broker.tick()
+    assert harness.unflushed("t") == 1
+    assert [job.log for job in harness.broker.take_flushes()] == [
+        harness.broker.catalog.log("t", 0)
+    ]
 
 
 def test_a_topic_deleted_during_a_task_is_no_failure() -> None:
     tasks = StartedTasks()
-    yard = Yard(runtime=tasks, log_retention_check_interval_ms="1m")
-    yard.topic("t", segment_bytes=1024, retention_ms="1h")
+    harness = MaintenanceHarness(runtime=tasks, log_retention_check_interval_ms="1m")
+    harness.topic("t", segment_bytes=1024, retention_ms="1h")
     for number in range(20):
-        yard.append("t", b"%d" % number + bytes(300))
-    yard.broker.catalog.log("t", 0).flush()
-    yard.clock.advance(7_200_000)
-    steps = tasks.take(yard.broker)["retention"]
+        harness.append("t", b"%d" % number + bytes(300))
+    harness.broker.catalog.log("t", 0).flush()
+    harness.clock.advance(7_200_000)
+    steps = tasks.take(harness.broker)["retention"]
     part = next(steps)
-    yard.broker.delete_topic(CONTEXT, "t").result()
+    harness.broker.delete_topic(CONTEXT, "t").result()
     with contextlib.suppress(StopIteration):
         while True:
             try:
@@ -423,23 +429,23 @@ def test_a_topic_deleted_during_a_task_is_no_failure() -> None:
                 part = steps.throw(error)
             else:
                 part = next(steps)
-    assert list(yard.broker.maintenance.failures) == []
-    assert not yard.broker.durability.busy
+    assert list(harness.broker.maintenance.failures) == []
+    assert not harness.broker.durability.busy
 
 
 def test_a_request_completes_when_a_task_has_flushed_its_partition() -> None:
     tasks = StartedTasks()
-    yard = Yard(runtime=tasks, log_retention_check_interval_ms="1m")
-    yard.topic("t", segment_bytes=1024, retention_ms="1h", flush_ms="10h")
+    harness = MaintenanceHarness(runtime=tasks, log_retention_check_interval_ms="1m")
+    harness.topic("t", segment_bytes=1024, retention_ms="1h", flush_ms="10h")
     for number in range(20):
-        yard.append("t", b"%d" % number + bytes(300))
-    log = yard.broker.catalog.log("t", 0)
+        harness.append("t", b"%d" % number + bytes(300))
+    log = harness.broker.catalog.log("t", 0)
     log.flush()
-    yard.clock.advance(7_200_000)
-    yard.append("t")
+    harness.clock.advance(7_200_000)
+    harness.append("t")
     told: list[object] = []
-    durability = yard.broker.durability
-    steps = tasks.take(yard.broker)["retention"]
+    durability = harness.broker.durability
+    steps = tasks.take(harness.broker)["retention"]
     part = next(steps)
     durability.when_durable(log, log.log_end_offset, told.append)
     assert durability.take_flushes() == [], "the chore has it"
@@ -455,34 +461,34 @@ def test_a_request_completes_when_a_task_has_flushed_its_partition() -> None:
 
 def test_an_overdue_task_starts_at_the_tick_after_its_previous_run() -> None:
     tasks = StartedTasks()
-    yard = Yard(runtime=tasks)
-    yard.topic("t", file_delete_delay_ms=0)
-    yard.broker.delete_topic(CONTEXT, "t").result()
-    yard.clock.advance(1_000)
-    running = tasks.take(yard.broker)["files"]
+    harness = MaintenanceHarness(runtime=tasks)
+    harness.topic("t", file_delete_delay_ms=0)
+    harness.broker.delete_topic(CONTEXT, "t").result()
+    harness.clock.advance(1_000)
+    running = tasks.take(harness.broker)["files"]
     step = next(running)
-    yard.clock.advance(5_000)
-    tasks.take(yard.broker)
+    harness.clock.advance(5_000)
+    tasks.take(harness.broker)
     step()
     assert next(running, None) is None
     assert "files" not in tasks.works, "work starts only inside tick"
-    assert yard.broker.next_deadline_ms() == yard.clock.monotonic_ms()
-    assert "files" in tasks.take(yard.broker)
+    assert harness.broker.next_deadline_ms() == harness.clock.monotonic_ms()
+    assert "files" in tasks.take(harness.broker)
 
 
 def test_no_task_starts_after_maintenance_has_stopped() -> None:
     tasks = StartedTasks()
-    yard = Yard(runtime=tasks)
-    yard.topic("t", file_delete_delay_ms=0)
-    yard.broker.delete_topic(CONTEXT, "t").result()
-    yard.clock.advance(1_000)
-    running = tasks.take(yard.broker)["files"]
+    harness = MaintenanceHarness(runtime=tasks)
+    harness.topic("t", file_delete_delay_ms=0)
+    harness.broker.delete_topic(CONTEXT, "t").result()
+    harness.clock.advance(1_000)
+    running = tasks.take(harness.broker)["files"]
     step = next(running)
-    yard.clock.advance(DAY_MS)
-    tasks.take(yard.broker)
-    yard.broker.stop_maintenance()
-    yard.broker.maintenance.schedule_soon("retention")
+    harness.clock.advance(DAY_MS)
+    tasks.take(harness.broker)
+    harness.broker.stop_maintenance()
+    harness.broker.maintenance.schedule_soon("retention")
     step()
     assert next(running, None) is None
-    yard.clock.advance(DAY_MS)
-    assert tasks.take(yard.broker) == {}
+    harness.clock.advance(DAY_MS)
+    assert tasks.take(harness.broker) == {}

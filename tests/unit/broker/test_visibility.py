@@ -23,7 +23,7 @@ from strandlog.testing import FakeClock, SimulatedFiles
 MAX_WAIT_MS = 5000
 
 
-class Bench:
+class VisibilityHarness:
     """Two partitions of a simulated disk that flushes on command."""
 
     def __init__(self) -> None:
@@ -81,89 +81,95 @@ class Bench:
 
 
 @pytest.fixture
-def bench() -> Bench:
-    return Bench()
+def harness() -> VisibilityHarness:
+    return VisibilityHarness()
 
 
-def test_a_request_that_finds_everything_durable_is_answered_at_once(bench: Bench) -> None:
-    assert bench.look(0, 1)
-    assert bench.answered == [0]
-    assert not bench.durability.is_due()
+def test_a_request_that_finds_everything_durable_is_answered_at_once(
+    harness: VisibilityHarness,
+) -> None:
+    assert harness.look(0, 1)
+    assert harness.answered == [0]
+    assert not harness.durability.is_due()
 
 
-def test_a_request_for_the_end_makes_the_flush_due_immediately(bench: Bench) -> None:
-    bench.append()
-    assert not bench.durability.is_due()
-    assert not bench.look()
-    assert bench.durability.is_due()
-    assert bench.sync() == 1
-    assert bench.answered == [0]
-    assert bench.timers.next_deadline_ms() is None
+def test_a_request_for_the_end_makes_the_flush_due_immediately(harness: VisibilityHarness) -> None:
+    harness.append()
+    assert not harness.durability.is_due()
+    assert not harness.look()
+    assert harness.durability.is_due()
+    assert harness.sync() == 1
+    assert harness.answered == [0]
+    assert harness.timers.next_deadline_ms() is None
 
 
-def test_a_thousand_requests_for_the_end_cost_two_flushes(bench: Bench) -> None:
-    bench.append()
+def test_a_thousand_requests_for_the_end_cost_two_flushes(harness: VisibilityHarness) -> None:
+    harness.append()
     for _ in range(500):
-        bench.look()
-    (job,) = bench.durability.take_flushes()
-    bench.append()
+        harness.look()
+    (job,) = harness.durability.take_flushes()
+    harness.append()
     for _ in range(500):
-        bench.look()
-        assert bench.durability.take_flushes() == [], "one sync at a time"
-    bench.finish(job)
-    assert len(bench.answered) == 500
-    assert bench.sync() == 1
-    assert len(bench.answered) == 1000
-    assert bench.sync() == 0
+        harness.look()
+        assert harness.durability.take_flushes() == [], "one sync at a time"
+    harness.finish(job)
+    assert len(harness.answered) == 500
+    assert harness.sync() == 1
+    assert len(harness.answered) == 1000
+    assert harness.sync() == 0
 
 
-def test_a_request_is_answered_when_all_of_its_partitions_are_durable(bench: Bench) -> None:
-    bench.append(0)
-    bench.append(1)
-    bench.look(0, 1)
-    first, second = bench.durability.take_flushes()
-    bench.finish(first)
-    assert bench.answered == []
-    bench.finish(second)
-    assert bench.answered == [0]
+def test_a_request_is_answered_when_all_of_its_partitions_are_durable(
+    harness: VisibilityHarness,
+) -> None:
+    harness.append(0)
+    harness.append(1)
+    harness.look(0, 1)
+    first, second = harness.durability.take_flushes()
+    harness.finish(first)
+    assert harness.answered == []
+    harness.finish(second)
+    assert harness.answered == [0]
 
 
 def test_a_slow_disk_delays_a_request_no_longer_than_the_limit(
-    bench: Bench,
+    harness: VisibilityHarness,
 ) -> None:
-    bench.append()
-    bench.look()
-    (job,) = bench.durability.take_flushes()
-    bench.wait(MAX_WAIT_MS - 1)
-    assert bench.answered == []
-    bench.wait(1)
-    assert bench.answered == [0]
-    assert bench.log().high_watermark == 0, "the answer is what is durable"
-    bench.finish(job)
-    assert bench.answered == [0], "answered once"
+    harness.append()
+    harness.look()
+    (job,) = harness.durability.take_flushes()
+    harness.wait(MAX_WAIT_MS - 1)
+    assert harness.answered == []
+    harness.wait(1)
+    assert harness.answered == [0]
+    assert harness.log().high_watermark == 0, "the answer is what is durable"
+    harness.finish(job)
+    assert harness.answered == [0], "answered once"
 
 
-def test_a_disk_that_fails_lets_requests_see_what_is_durable(bench: Bench) -> None:
-    bench.append()
-    bench.look()
-    (job,) = bench.durability.take_flushes()
-    bench.finish(job, StorageError("no"))
-    assert bench.answered == [0]
-    assert bench.look(), "there is nothing to wait for until the partition is mended"
+def test_a_disk_that_fails_lets_requests_see_what_is_durable(harness: VisibilityHarness) -> None:
+    harness.append()
+    harness.look()
+    (job,) = harness.durability.take_flushes()
+    harness.finish(job, StorageError("no"))
+    assert harness.answered == [0]
+    assert harness.look(), "there is nothing to wait for until the partition is mended"
 
 
-def test_a_deleted_partition_is_not_waited_for(bench: Bench) -> None:
-    bench.append()
-    bench.look()
-    bench.durability.deleted([bench.log()])
-    assert bench.answered == [0]
+def test_a_deleted_partition_is_not_waited_for(harness: VisibilityHarness) -> None:
+    harness.append()
+    harness.look()
+    harness.durability.deleted([harness.log()])
+    assert harness.answered == [0]
 
 
-def test_a_fetch_that_would_not_wait_gets_what_was_acknowledged_before(bench: Bench) -> None:
-    bench.append()
-    pending = bench.fetch(0)
+def test_a_fetch_that_would_not_wait_gets_what_was_acknowledged_before(
+    harness: VisibilityHarness,
+) -> None:
+    harness.append()
+    pending = harness.fetch(0)
     assert not pending.is_done  # type: ignore[attr-defined]
-    bench.sync()
+    harness.sync()
     [found] = pending.result()  # type: ignore[attr-defined]
     assert (found.error, found.high_watermark) == (None, 1)
     assert len(found.data)
@@ -171,30 +177,30 @@ def test_a_fetch_that_would_not_wait_gets_what_was_acknowledged_before(bench: Be
 
 @pytest.mark.parametrize("offset", [0, 1, 2])
 def test_a_fetch_between_high_watermark_and_log_end_is_not_out_of_range(
-    bench: Bench, offset: int
+    harness: VisibilityHarness, offset: int
 ) -> None:
-    bench.append()
-    bench.append()
-    pending = bench.fetch(offset)
-    bench.wait(MAX_WAIT_MS)
+    harness.append()
+    harness.append()
+    pending = harness.fetch(offset)
+    harness.wait(MAX_WAIT_MS)
     [found] = pending.result()  # type: ignore[attr-defined]
     assert (found.error, found.high_watermark, len(found.data)) == (None, 0, 0)
 
 
-def test_a_fetch_behind_the_log_end_is_out_of_range(bench: Bench) -> None:
-    bench.append()
-    [found] = bench.fetch(2).result()  # type: ignore[attr-defined]
+def test_a_fetch_behind_the_log_end_is_out_of_range(harness: VisibilityHarness) -> None:
+    harness.append()
+    [found] = harness.fetch(2).result()  # type: ignore[attr-defined]
     assert isinstance(found.error, OffsetOutOfRangeError)
 
 
 def test_a_fetch_that_wants_more_than_the_flush_shows_waits_until_its_deadline(
-    bench: Bench,
+    harness: VisibilityHarness,
 ) -> None:
-    bench.append()
-    pending = bench.fetch(0, wait_ms=100, min_bytes=9000)
-    bench.sync()
+    harness.append()
+    pending = harness.fetch(0, wait_ms=100, min_bytes=9000)
+    harness.sync()
     assert not pending.is_done  # type: ignore[attr-defined]
-    bench.wait(100)
+    harness.wait(100)
     [found] = pending.result()  # type: ignore[attr-defined]
     assert len(found.data)
 
@@ -214,25 +220,25 @@ class ManyPartitions:
     """Fetches of many partitions, read on command."""
 
     def __init__(self, count: int) -> None:
-        self.bench = Bench()
+        self.harness = VisibilityHarness()
         for number in range(2, count):
             tp = TopicPartition("t", number)
-            create_partition(self.bench.log_dir, tp, "id", small_settings())
+            create_partition(self.harness.log_dir, tp, "id", small_settings())
         self.count = count
         self.later: list[Callable[[], None]] = []
-        self.fetches = DelayedFetches(self.bench.timers, Later(self.later))
+        self.fetches = DelayedFetches(self.harness.timers, Later(self.later))
 
     def write(self, number: int) -> None:
-        log = self.bench.log(number)
+        log = self.harness.log(number)
         log.append(batch(b"v" * 100))
         log.flush()
         self.fetches.high_watermark_moved(log)
 
     def fetch(self, min_bytes: int = 1) -> Deferred[FetchResult]:
-        logs = [self.bench.log(number) for number in range(self.count)]
+        logs = [self.harness.log(number) for number in range(self.count)]
         parts = [FetchPartition("t", number, 0, 10_000) for number in range(self.count)]
         request = FetchRequest(parts, min_bytes, 10**6, 60_000)
-        when_visible = self.bench.visibility.when_visible
+        when_visible = self.harness.visibility.when_visible
         found = self.fetches.fetch(request, [*logs], 0, when_visible)
         assert isinstance(found, Deferred)
         return found

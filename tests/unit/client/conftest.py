@@ -1,6 +1,6 @@
-"""What the tests of the client layer begin with.
+"""Fixtures for the tests of the client package.
 
-Imports kafka-python where its warnings are not errors: it reads its schemas in a dated way.
+Imports kafka-python here, where its deprecation warnings are not errors.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Iterator
 
 import pytest
-from tests.support.embedded_harness import Desk
+from tests.support.embedded_harness import EmbeddedHarness
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
@@ -17,11 +17,11 @@ with warnings.catch_warnings():
 
 
 @pytest.fixture
-def desk() -> Iterator[Desk]:
-    """A desk whose log is closed in the end, if it can be."""
-    made = Desk()
-    yield made
-    made.disk.clear_faults()
-    made.disk.watch(None)
-    made.disk.capacity_bytes = None
-    made.log.close()
+def embedded() -> Iterator[EmbeddedHarness]:
+    """An embedded log; the teardown clears all faults and closes it."""
+    harness = EmbeddedHarness()
+    yield harness
+    harness.disk.clear_faults()
+    harness.disk.watch(None)
+    harness.disk.capacity_bytes = None
+    harness.log.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
-from tests.support.embedded_harness import Desk, drain, member, numbered, place
+from tests.support.embedded_harness import EmbeddedHarness, drain, member, numbered, place
 
 from strandlog import (
     ClosedError,
@@ -24,22 +24,24 @@ PATIENCE_MS = 10_000
 # -- polling -----------------------------------------------------------------------------------
 
 
-def test_a_poll_merges_all_partitions_and_keeps_the_order_in_each(desk: Desk) -> None:
-    desk.log.create_topic("a", 3)
-    desk.log.create_topic("b", 2)
-    desk.send("a", *numbered(30))
-    desk.send("b", *numbered(20))
-    found = desk.log.consumer(["a", "b"]).poll()
+def test_a_poll_merges_all_partitions_and_keeps_the_order_in_each(
+    embedded: EmbeddedHarness,
+) -> None:
+    embedded.log.create_topic("a", 3)
+    embedded.log.create_topic("b", 2)
+    embedded.send("a", *numbered(30))
+    embedded.send("b", *numbered(20))
+    found = embedded.log.consumer(["a", "b"]).poll()
     assert len(found) == 50
     for tp in {(record.topic, record.partition) for record in found}:
         offsets = [r.offset for r in found if (r.topic, r.partition) == tp]
         assert offsets == list(range(10))
 
 
-def test_max_records_bounds_a_poll_and_nothing_is_left_out(desk: Desk) -> None:
-    desk.log.create_topic("t", 3)
-    desk.send("t", *numbered(50))
-    consumer = desk.log.consumer(["t"])
+def test_max_records_bounds_a_poll_and_nothing_is_left_out(embedded: EmbeddedHarness) -> None:
+    embedded.log.create_topic("t", 3)
+    embedded.send("t", *numbered(50))
+    consumer = embedded.log.consumer(["t"])
     polls = []
     while records := consumer.poll(max_records=7):
         polls.append(records)
@@ -47,57 +49,57 @@ def test_max_records_bounds_a_poll_and_nothing_is_left_out(desk: Desk) -> None:
     assert sorted(r.value or b"" for records in polls for r in records) == sorted(numbered(50))
 
 
-def test_each_partition_gets_its_turn_first(desk: Desk) -> None:
-    desk.log.create_topic("t", 3)
-    desk.send("t", *numbered(90))
-    consumer = desk.log.consumer(["t"])
+def test_each_partition_gets_its_turn_first(embedded: EmbeddedHarness) -> None:
+    embedded.log.create_topic("t", 3)
+    embedded.send("t", *numbered(90))
+    consumer = embedded.log.consumer(["t"])
     assert {consumer.poll(max_records=1)[0].partition for _ in range(3)} == {0, 1, 2}
 
 
 @pytest.mark.parametrize("wrong", [0, -1, 1.5, "5"])
-def test_a_poll_of_no_records_makes_no_sense(desk: Desk, wrong: int) -> None:
+def test_a_poll_of_no_records_makes_no_sense(embedded: EmbeddedHarness, wrong: int) -> None:
     with pytest.raises(InvalidSettingError, match="for max_records: expected an integer"):
-        desk.log.consumer().poll(max_records=wrong)
+        embedded.log.consumer().poll(max_records=wrong)
 
 
-def test_a_second_poll_finds_nothing(desk: Desk) -> None:
-    desk.log.create_topic("t")
-    desk.send("t", b"x")
-    consumer = desk.log.consumer(["t"])
+def test_a_second_poll_finds_nothing(embedded: EmbeddedHarness) -> None:
+    embedded.log.create_topic("t")
+    embedded.send("t", b"x")
+    consumer = embedded.log.consumer(["t"])
     assert len(consumer.poll()) == 1
     assert consumer.poll() == []
 
 
-def test_iteration_ends_without_records_and_can_continue_later(desk: Desk) -> None:
-    desk.log.create_topic("t")
-    desk.send("t", *numbered(3))
-    consumer = desk.log.consumer(["t"])
+def test_iteration_ends_without_records_and_can_continue_later(embedded: EmbeddedHarness) -> None:
+    embedded.log.create_topic("t")
+    embedded.send("t", *numbered(3))
+    consumer = embedded.log.consumer(["t"])
     assert [record.value for record in consumer] == numbered(3)
     assert list(consumer) == []
-    desk.send("t", b"more")
+    embedded.send("t", b"more")
     assert [record.value for record in consumer] == [b"more"]
 
 
-def test_one_topic_may_be_given_as_a_string(desk: Desk) -> None:
-    desk.log.create_topic("topic")
-    desk.send("topic", b"x")
-    assert len(desk.log.consumer("topic").poll()) == 1
+def test_one_topic_may_be_given_as_a_string(embedded: EmbeddedHarness) -> None:
+    embedded.log.create_topic("topic")
+    embedded.send("topic", b"x")
+    assert len(embedded.log.consumer("topic").poll()) == 1
 
 
-def test_a_consumer_sees_what_was_written_but_not_yet_synced(desk: Desk) -> None:
-    desk.log.create_topic("t")
-    producer = desk.log.producer(acks=0)
+def test_a_consumer_sees_what_was_written_but_not_yet_synced(embedded: EmbeddedHarness) -> None:
+    embedded.log.create_topic("t")
+    producer = embedded.log.producer(acks=0)
     producer.send("t", b"x")
-    assert [record.value for record in desk.log.consumer(["t"]).poll()] == [b"x"]
-    desk.lose_power()
-    assert desk.values("t") == [b"x"], "what a reader has seen is not taken back"
+    assert [record.value for record in embedded.log.consumer(["t"]).poll()] == [b"x"]
+    embedded.lose_power()
+    assert embedded.values("t") == [b"x"], "what a reader has seen is not taken back"
 
 
-def test_a_poll_reads_over_segments_and_large_records(desk: Desk) -> None:
-    desk.log.create_topic("t", config={"segment.bytes": 2_000_000})
-    desk.send("t", *(bytes([number]) * 900_000 for number in range(5)))
-    assert desk.log.describe_topic("t").partitions[0].segments == 3
-    assert [record.value for record in desk.log.consumer(["t"]).poll()] == [
+def test_a_poll_reads_over_segments_and_large_records(embedded: EmbeddedHarness) -> None:
+    embedded.log.create_topic("t", config={"segment.bytes": 2_000_000})
+    embedded.send("t", *(bytes([number]) * 900_000 for number in range(5)))
+    assert embedded.log.describe_topic("t").partitions[0].segments == 3
+    assert [record.value for record in embedded.log.consumer(["t"]).poll()] == [
         bytes([number]) * 900_000 for number in range(5)
     ]
 
@@ -107,29 +109,31 @@ def test_a_poll_reads_over_segments_and_large_records(desk: Desk) -> None:
 
 @pytest.mark.parametrize("acks", [0, "all"])
 def test_a_waiting_poll_is_woken_by_a_send(acks: str) -> None:
-    desk = Desk()
-    desk.log.create_topic("t", 2)
-    consumer = desk.log.consumer(["t"])
-    timer = threading.Timer(0.05, lambda: desk.log.producer(acks).send("t", b"x"))  # type: ignore[arg-type]
+    embedded = EmbeddedHarness()
+    embedded.log.create_topic("t", 2)
+    consumer = embedded.log.consumer(["t"])
+    timer = threading.Timer(0.05, lambda: embedded.log.producer(acks).send("t", b"x"))  # type: ignore[arg-type]
     timer.start()
     assert [record.value for record in consumer.poll(timeout_ms=PATIENCE_MS)] == [b"x"]
     timer.join()
-    desk.log.close()
+    embedded.log.close()
 
 
-def test_a_waiting_poll_is_woken_by_a_batch(desk: Desk) -> None:
-    desk.log.create_topic("t")
-    consumer = desk.log.consumer(["t"])
-    timer = threading.Timer(0.05, lambda: desk.log.producer(acks=1).send_batch("t", numbered(3)))
+def test_a_waiting_poll_is_woken_by_a_batch(embedded: EmbeddedHarness) -> None:
+    embedded.log.create_topic("t")
+    consumer = embedded.log.consumer(["t"])
+    timer = threading.Timer(
+        0.05, lambda: embedded.log.producer(acks=1).send_batch("t", numbered(3))
+    )
     timer.start()
     assert len(consumer.poll(timeout_ms=PATIENCE_MS)) == 3
     timer.join()
 
 
-def test_a_waiting_poll_ends_when_the_log_is_closed(desk: Desk) -> None:
-    desk.log.create_topic("t")
-    consumer = desk.log.consumer(["t"])
-    timer = threading.Timer(0.05, desk.log.close)
+def test_a_waiting_poll_ends_when_the_log_is_closed(embedded: EmbeddedHarness) -> None:
+    embedded.log.create_topic("t")
+    consumer = embedded.log.consumer(["t"])
+    timer = threading.Timer(0.05, embedded.log.close)
     timer.start()
     with pytest.raises(ClosedError, match="this consumer is closed; open a new one"):
         consumer.poll(timeout_ms=PATIENCE_MS)
@@ -137,32 +141,32 @@ def test_a_waiting_poll_ends_when_the_log_is_closed(desk: Desk) -> None:
 
 
 def test_a_poll_waits_no_longer_than_it_was_told() -> None:
-    desk = Desk()
+    embedded = EmbeddedHarness()
 
     def let_time_pass() -> None:
         while not is_done.wait(0.01):
-            desk.clock.advance(50)
+            embedded.clock.advance(50)
 
-    desk.log.create_topic("t")
+    embedded.log.create_topic("t")
     is_done = threading.Event()
     passing = threading.Thread(target=let_time_pass)
     passing.start()
-    began_ms = desk.clock.monotonic_ms()
-    assert desk.log.consumer(["t"]).poll(timeout_ms=500) == []
-    waited_ms = desk.clock.monotonic_ms() - began_ms
+    began_ms = embedded.clock.monotonic_ms()
+    assert embedded.log.consumer(["t"]).poll(timeout_ms=500) == []
+    waited_ms = embedded.clock.monotonic_ms() - began_ms
     is_done.set()
     passing.join()
     assert waited_ms >= 500
-    desk.log.close()
+    embedded.log.close()
 
 
 # -- moving ------------------------------------------------------------------------------------
 
 
-def test_seek_goes_to_an_offset_of_the_range(desk: Desk) -> None:
-    desk.log.create_topic("t")
-    desk.send("t", *numbered(5))
-    consumer = desk.log.consumer(["t"])
+def test_seek_goes_to_an_offset_of_the_range(embedded: EmbeddedHarness) -> None:
+    embedded.log.create_topic("t")
+    embedded.send("t", *numbered(5))
+    consumer = embedded.log.consumer(["t"])
     consumer.poll(max_records=2)
     assert consumer.position("t", 0) == 2
     for offset in (4, 0, 5, 2):
@@ -175,23 +179,23 @@ def test_seek_goes_to_an_offset_of_the_range(desk: Desk) -> None:
     assert consumer.position("t", 0) == 5
 
 
-def test_seek_to_the_end_of_unsynced_records_does_not_restart(desk: Desk) -> None:
-    desk.log.create_topic("t")
-    producer = desk.log.producer(acks=1)
+def test_seek_to_the_end_of_unsynced_records_does_not_restart(embedded: EmbeddedHarness) -> None:
+    embedded.log.create_topic("t")
+    producer = embedded.log.producer(acks=1)
     producer.send_batch("t", numbered(3))
-    consumer = desk.log.consumer(["t"])
+    consumer = embedded.log.consumer(["t"])
     consumer.seek("t", 0, 3)
     assert consumer.poll() == []
     producer.send("t", b"next")
     assert [record.value for record in consumer.poll()] == [b"next"]
 
 
-def test_seek_all_takes_the_nearest_offset_of_each_partition(desk: Desk) -> None:
-    desk.log.create_topic("t", 2)
-    desk.send("t", *numbered(3), partition=0)
-    desk.send("t", *numbered(6), partition=1)
-    desk.log.delete_records("t", 1, 2)
-    consumer = desk.log.consumer(["t"])
+def test_seek_all_takes_the_nearest_offset_of_each_partition(embedded: EmbeddedHarness) -> None:
+    embedded.log.create_topic("t", 2)
+    embedded.send("t", *numbered(3), partition=0)
+    embedded.send("t", *numbered(6), partition=1)
+    embedded.log.delete_records("t", 1, 2)
+    consumer = embedded.log.consumer(["t"])
     positions = {}
     for offset in (0, 1, 4, 99):
         consumer.seek_all(offset)
@@ -199,12 +203,12 @@ def test_seek_all_takes_the_nearest_offset_of_each_partition(desk: Desk) -> None
     assert positions == {0: (0, 2), 1: (1, 2), 4: (3, 4), 99: (3, 6)}
 
 
-def test_seek_to_time_goes_to_the_first_record_at_or_after_it(desk: Desk) -> None:
-    desk.log.create_topic("t", 2)
-    producer = desk.log.producer(acks=1)
+def test_seek_to_time_goes_to_the_first_record_at_or_after_it(embedded: EmbeddedHarness) -> None:
+    embedded.log.create_topic("t", 2)
+    producer = embedded.log.producer(acks=1)
     for number in range(10):
         producer.send("t", b"x", partition=number % 2, timestamp=1_000 + number)
-    consumer = desk.log.consumer(["t"])
+    consumer = embedded.log.consumer(["t"])
     for time_ms, positions in ((0, (0, 0)), (1_004, (2, 2)), (1_005, (3, 2)), (9_999, (5, 5))):
         consumer.seek_to_time(time_ms)
         assert (consumer.position("t", 0), consumer.position("t", 1)) == positions
@@ -212,10 +216,10 @@ def test_seek_to_time_goes_to_the_first_record_at_or_after_it(desk: Desk) -> Non
     assert sorted(record.timestamp for record in drain(consumer)) == [1_008, 1_009]
 
 
-def test_assign_reads_exactly_those_partitions(desk: Desk) -> None:
-    desk.log.create_topic("t", 3)
-    desk.send("t", *numbered(9))
-    consumer = desk.log.consumer()
+def test_assign_reads_exactly_those_partitions(embedded: EmbeddedHarness) -> None:
+    embedded.log.create_topic("t", 3)
+    embedded.send("t", *numbered(9))
+    consumer = embedded.log.consumer()
     assert consumer.poll() == [] and consumer.assignment == []
     consumer.assign([("t", 1), ("t", 2)])
     assert {record.partition for record in consumer.poll()} == {1, 2}
@@ -230,9 +234,9 @@ def test_assign_reads_exactly_those_partitions(desk: Desk) -> None:
     assert consumer.assignment == [TopicPartition("t", 0), TopicPartition("t", 2)]
 
 
-def test_a_consumer_without_a_group_commits_nothing(desk: Desk) -> None:
-    desk.log.create_topic("t")
-    consumer = desk.log.consumer(["t"])
+def test_a_consumer_without_a_group_commits_nothing(embedded: EmbeddedHarness) -> None:
+    embedded.log.create_topic("t")
+    consumer = embedded.log.consumer(["t"])
     assert consumer.group is None and consumer.committed("t", 0) is None
     with pytest.raises(InvalidGroupError, match="commit requires a group"):
         consumer.commit()
@@ -243,23 +247,23 @@ def test_a_consumer_without_a_group_commits_nothing(desk: Desk) -> None:
 
 @pytest.mark.parametrize("group", [None, "g"])
 @pytest.mark.parametrize("acks", [1, "all"])
-def test_earliest_and_latest(desk: Desk, group: str | None, acks: str) -> None:
-    desk.log.create_topic("t", 2)
-    producer = desk.log.producer(acks)  # type: ignore[arg-type]
+def test_earliest_and_latest(embedded: EmbeddedHarness, group: str | None, acks: str) -> None:
+    embedded.log.create_topic("t", 2)
+    producer = embedded.log.producer(acks)  # type: ignore[arg-type]
     producer.send_batch("t", numbered(4))
-    early = desk.log.consumer(["t"], group=group, auto_offset_reset="earliest")
+    early = embedded.log.consumer(["t"], group=group, auto_offset_reset="earliest")
     assert len(early.poll()) == 4
     early.close()
-    late = desk.log.consumer(["t"], group=group, auto_offset_reset="latest")
+    late = embedded.log.consumer(["t"], group=group, auto_offset_reset="latest")
     assert late.poll() == []
     producer.send_batch("t", [b"new", b"newer"])
     assert {record.value for record in late.poll()} == {b"new", b"newer"}
 
 
-def test_reset_none_raises_in_each_poll_until_a_seek(desk: Desk) -> None:
-    desk.log.create_topic("t", 2)
-    desk.send("t", *numbered(4))
-    consumer = member(desk, auto_offset_reset="none")
+def test_reset_none_raises_in_each_poll_until_a_seek(embedded: EmbeddedHarness) -> None:
+    embedded.log.create_topic("t", 2)
+    embedded.send("t", *numbered(4))
+    consumer = member(embedded, auto_offset_reset="none")
     message = r"no committed offset for t-\d, and auto_offset_reset is 'none'.* \[0, 2\]"
     for _ in range(3):
         with pytest.raises(OffsetOutOfRangeError, match=message):
@@ -271,29 +275,29 @@ def test_reset_none_raises_in_each_poll_until_a_seek(desk: Desk) -> None:
     assert len(consumer.poll()) == 2
     consumer.commit()
     consumer.close()
-    again = member(desk, auto_offset_reset="none")
+    again = member(embedded, auto_offset_reset="none")
     assert again.poll() == [] and again.position("t", 0) == 2
 
 
-def test_reset_none_without_a_group_starts_at_the_beginning(desk: Desk) -> None:
-    desk.log.create_topic("t")
-    desk.send("t", *numbered(4))
-    assert len(desk.log.consumer(["t"], auto_offset_reset="none").poll()) == 4
+def test_reset_none_without_a_group_starts_at_the_beginning(embedded: EmbeddedHarness) -> None:
+    embedded.log.create_topic("t")
+    embedded.send("t", *numbered(4))
+    assert len(embedded.log.consumer(["t"], auto_offset_reset="none").poll()) == 4
 
 
-def test_the_policy_of_one_member_does_not_fail_another(desk: Desk) -> None:
-    desk.log.create_topic("t", 2)
-    desk.send("t", *numbered(4))
-    strict = member(desk, auto_offset_reset="none")
-    lenient = member(desk)
+def test_the_policy_of_one_member_does_not_fail_another(embedded: EmbeddedHarness) -> None:
+    embedded.log.create_topic("t", 2)
+    embedded.send("t", *numbered(4))
+    strict = member(embedded, auto_offset_reset="none")
+    lenient = member(embedded)
     assert len(lenient.poll()) == 2
     with pytest.raises(OffsetOutOfRangeError):
         strict.poll()
 
 
-def test_an_unknown_reset_policy_raises(desk: Desk) -> None:
+def test_an_unknown_reset_policy_raises(embedded: EmbeddedHarness) -> None:
     with pytest.raises(InvalidSettingError, match="one of earliest, latest, none"):
-        desk.log.consumer(auto_offset_reset="newest")  # type: ignore[arg-type]
+        embedded.log.consumer(auto_offset_reset="newest")  # type: ignore[arg-type]
 
 
 # -- the log moves on --------------------------------------------------------------------------
@@ -303,13 +307,13 @@ def test_an_unknown_reset_policy_raises(desk: Desk) -> None:
     ("reset", "expected"), [("earliest", numbered(10)[6:]), ("latest", []), ("none", None)]
 )
 def test_a_consumer_that_deletion_overtook(
-    desk: Desk, reset: str, expected: list[bytes] | None
+    embedded: EmbeddedHarness, reset: str, expected: list[bytes] | None
 ) -> None:
-    desk.log.create_topic("t")
-    desk.send("t", *numbered(10))
-    consumer = desk.log.consumer(["t"], auto_offset_reset=reset)  # type: ignore[arg-type]
+    embedded.log.create_topic("t")
+    embedded.send("t", *numbered(10))
+    consumer = embedded.log.consumer(["t"], auto_offset_reset=reset)  # type: ignore[arg-type]
     consumer.seek("t", 0, 2)
-    desk.log.delete_records("t", 0, 6)
+    embedded.log.delete_records("t", 0, 6)
     if expected is None:
         with pytest.raises(OffsetOutOfRangeError, match=r"offset 2 is outside t-0 \[6, 10\)"):
             consumer.poll()
@@ -319,78 +323,80 @@ def test_a_consumer_that_deletion_overtook(
     assert consumer.position("t", 0) == 10
 
 
-def test_a_consumer_that_retention_overtook(desk: Desk) -> None:
-    desk.log.create_topic("t", config={"segment.bytes": 1024, "retention.bytes": 2048})
-    desk.send("t", *(b"%04d" % n + bytes(200) for n in range(40)))
-    consumer = desk.log.consumer(["t"])
-    dropped = desk.log.enforce_retention("t")
+def test_a_consumer_that_retention_overtook(embedded: EmbeddedHarness) -> None:
+    embedded.log.create_topic("t", config={"segment.bytes": 1024, "retention.bytes": 2048})
+    embedded.send("t", *(b"%04d" % n + bytes(200) for n in range(40)))
+    consumer = embedded.log.consumer(["t"])
+    dropped = embedded.log.enforce_retention("t")
     assert dropped > 20
     assert [record.offset for record in consumer.poll()] == list(range(dropped, 40))
 
 
-def test_a_committed_offset_that_is_gone(desk: Desk) -> None:
-    desk.log.create_topic("t")
-    desk.send("t", *numbered(10))
-    consumer = member(desk)
+def test_a_committed_offset_that_is_gone(embedded: EmbeddedHarness) -> None:
+    embedded.log.create_topic("t")
+    embedded.send("t", *numbered(10))
+    consumer = member(embedded)
     consumer.poll(max_records=3)
     consumer.commit()
     consumer.close()
-    desk.log.delete_records("t", 0, 6)
-    assert [record.offset for record in member(desk, group="g").poll()] == [6, 7, 8, 9]
-    strict = desk.log.consumer(group="g", auto_offset_reset="none")
+    embedded.log.delete_records("t", 0, 6)
+    assert [record.offset for record in member(embedded, group="g").poll()] == [6, 7, 8, 9]
+    strict = embedded.log.consumer(group="g", auto_offset_reset="none")
     strict.assign([("t", 0)])
     with pytest.raises(OffsetOutOfRangeError, match=r"offset 3 is outside t-0 \[6, 10\)"):
         strict.poll()
 
 
-def test_a_consumer_whose_topic_was_deleted_finds_nothing(desk: Desk) -> None:
-    desk.log.create_topic("t")
-    desk.log.create_topic("u")
-    desk.send("t", b"t")
-    desk.send("u", b"u")
-    consumer = desk.log.consumer(["t", "u"])
-    desk.log.delete_topic("t")
+def test_a_consumer_whose_topic_was_deleted_finds_nothing(embedded: EmbeddedHarness) -> None:
+    embedded.log.create_topic("t")
+    embedded.log.create_topic("u")
+    embedded.send("t", b"t")
+    embedded.send("u", b"u")
+    consumer = embedded.log.consumer(["t", "u"])
+    embedded.log.delete_topic("t")
     assert [record.value for record in consumer.poll()] == [b"u"]
     assert consumer.assignment == [TopicPartition("u", 0)]
     with pytest.raises(TopicNotFoundError):
         consumer.position("t", 0)
-    desk.log.create_topic("t")
-    desk.send("t", b"new")
+    embedded.log.create_topic("t")
+    embedded.send("t", b"new")
     assert [record.value for record in consumer.poll()] == [b"new"]
 
 
-def test_a_recreated_topic_is_read_from_its_start(desk: Desk) -> None:
-    desk.log.create_topic("t")
-    desk.send("t", *numbered(5))
-    consumer = desk.log.consumer(["t"])
+def test_a_recreated_topic_is_read_from_its_start(embedded: EmbeddedHarness) -> None:
+    embedded.log.create_topic("t")
+    embedded.send("t", *numbered(5))
+    consumer = embedded.log.consumer(["t"])
     assert len(consumer.poll(max_records=3)) == 3
-    desk.log.delete_topic("t")
-    desk.log.create_topic("t")
-    desk.send("t", *numbered(10))
+    embedded.log.delete_topic("t")
+    embedded.log.create_topic("t")
+    embedded.send("t", *numbered(10))
     assert [record.value for record in consumer.poll()] == numbered(10)
 
 
 @pytest.mark.parametrize("reset", ["earliest", "latest"])
-def test_a_consumer_without_a_group_finds_new_partitions(desk: Desk, reset: str) -> None:
-    desk.log.create_topic("t")
-    consumer = desk.log.consumer(["t"], auto_offset_reset=reset)  # type: ignore[arg-type]
-    assigned = desk.log.consumer()
+def test_a_consumer_without_a_group_finds_new_partitions(
+    embedded: EmbeddedHarness, reset: str
+) -> None:
+    embedded.log.create_topic("t")
+    consumer = embedded.log.consumer(["t"], auto_offset_reset=reset)  # type: ignore[arg-type]
+    assigned = embedded.log.consumer()
     assigned.assign([("t", 0)])
     consumer.poll()
-    desk.log.alter_topic("t", partitions=3)
-    desk.send("t", *numbered(6))
+    embedded.log.alter_topic("t", partitions=3)
+    embedded.send("t", *numbered(6))
     assert sorted(record.value or b"" for record in drain(consumer)) == numbered(6)
     assert len(drain(assigned)) == 2
 
 
-def test_compaction_under_a_reader_leaves_gaps_not_errors(desk: Desk) -> None:
-    desk.log.create_topic("t", config={"segment.bytes": 1024})
-    producer = desk.log.producer()
+def test_compaction_under_a_reader_leaves_gaps_not_errors(embedded: EmbeddedHarness) -> None:
+    embedded.log.create_topic("t", config={"segment.bytes": 1024})
+    producer = embedded.log.producer()
     for number in range(60):
         producer.send("t", b"%d" % number, key=b"k%d" % (number % 3))
-    consumer = desk.log.consumer(["t"])
+    consumer = embedded.log.consumer(["t"])
     first = consumer.poll(max_records=5)
-    desk.log.compact("t")
+    embedded.log.compact("t")
     rest = drain(consumer)
     offsets = [record.offset for record in first + rest]
     assert offsets == sorted(set(offsets))
@@ -402,19 +408,19 @@ def test_compaction_under_a_reader_leaves_gaps_not_errors(desk: Desk) -> None:
 # -- damage ------------------------------------------------------------------------------------
 
 
-def damaged_log(desk: Desk, topic: str = "t", record: int = 5) -> str:
+def damaged_log(embedded: EmbeddedHarness, topic: str = "t", record: int = 5) -> str:
     """Ten records, each in its own batch; one of them rots."""
-    desk.log.create_topic(topic)
-    desk.send(topic, *numbered(10))
+    embedded.log.create_topic(topic)
+    embedded.send(topic, *numbered(10))
     path = f"data/{topic}-0/{0:020d}.log"
-    size = len(desk.disk.contents()[path]) // 10
-    desk.disk.flip_bit(path, 8 * (size * record + 65))
+    size = len(embedded.disk.contents()[path]) // 10
+    embedded.disk.flip_bit(path, 8 * (size * record + 65))
     return path
 
 
-def test_records_in_front_of_damage_are_read(desk: Desk) -> None:
-    path = damaged_log(desk)
-    consumer = desk.log.consumer(["t"])
+def test_records_in_front_of_damage_are_read(embedded: EmbeddedHarness) -> None:
+    path = damaged_log(embedded)
+    consumer = embedded.log.consumer(["t"])
     assert [record.value for record in consumer.poll()] == numbered(5)
     for _ in range(2):
         with pytest.raises(CorruptSegmentError, match=f"{path} is damaged at byte 345 ") as caught:
@@ -425,11 +431,11 @@ def test_records_in_front_of_damage_are_read(desk: Desk) -> None:
     assert [record.value for record in consumer.poll()] == numbered(10)[6:]
 
 
-def test_damage_in_one_partition_takes_nothing_from_the_others(desk: Desk) -> None:
-    damaged_log(desk, record=0)
-    desk.log.create_topic("u", 3)
-    desk.send("u", *numbered(90))
-    consumer = desk.log.consumer(["t", "u"])
+def test_damage_in_one_partition_takes_nothing_from_the_others(embedded: EmbeddedHarness) -> None:
+    damaged_log(embedded, record=0)
+    embedded.log.create_topic("u", 3)
+    embedded.send("u", *numbered(90))
+    consumer = embedded.log.consumer(["t", "u"])
     found, complaints = [], 0
     for _ in range(40):
         try:
@@ -443,9 +449,9 @@ def test_damage_in_one_partition_takes_nothing_from_the_others(desk: Desk) -> No
 # -- the end -----------------------------------------------------------------------------------
 
 
-def test_a_closed_consumer_raises_closed_error(desk: Desk) -> None:
-    desk.log.create_topic("t")
-    with desk.log.consumer(["t"]) as consumer:
+def test_a_closed_consumer_raises_closed_error(embedded: EmbeddedHarness) -> None:
+    embedded.log.create_topic("t")
+    with embedded.log.consumer(["t"]) as consumer:
         pass
     consumer.close()
     for call in (
@@ -463,16 +469,16 @@ def test_a_closed_consumer_raises_closed_error(desk: Desk) -> None:
             call()
 
 
-def test_a_consumer_of_a_closed_log_raises_closed_error(desk: Desk) -> None:
-    desk.log.create_topic("t")
-    consumer = desk.log.consumer(["t"])
-    desk.log.close()
+def test_a_consumer_of_a_closed_log_raises_closed_error(embedded: EmbeddedHarness) -> None:
+    embedded.log.create_topic("t")
+    consumer = embedded.log.consumer(["t"])
+    embedded.log.close()
     with pytest.raises(ClosedError):
         consumer.poll()
     consumer.close()
 
 
-def test_consuming_does_not_create_topics(desk: Desk) -> None:
+def test_consuming_does_not_create_topics(embedded: EmbeddedHarness) -> None:
     with pytest.raises(TopicNotFoundError, match="topic 'nowhere' does not exist; create it first"):
-        desk.log.consumer(["nowhere"])
-    assert desk.log.topics() == []
+        embedded.log.consumer(["nowhere"])
+    assert embedded.log.topics() == []

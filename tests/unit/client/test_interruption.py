@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from tests.support.embedded_harness import Desk, drain, member, numbered
+from tests.support.embedded_harness import EmbeddedHarness, drain, member, numbered
 from tests.support.examples import is_quick
 
 import strandlog
@@ -69,14 +69,14 @@ def lines_to_try(deed: Callable[[int], bool]) -> int:
     return line
 
 
-def test_interrupted_sends_lose_nothing_that_was_acknowledged(desk: Desk) -> None:
-    desk.log.create_topic("t", 2, {"segment.bytes": 1024})
+def test_interrupted_sends_lose_nothing_that_was_acknowledged(embedded: EmbeddedHarness) -> None:
+    embedded.log.create_topic("t", 2, {"segment.bytes": 1024})
     acknowledged: dict[tuple[int, int], bytes] = {}
     counter = itertools.count()
 
     def send(acks: str | int) -> None:
         value = b"%d" % next(counter) + bytes(100)
-        meta = desk.log.producer(acks).send("t", value)  # type: ignore[arg-type]
+        meta = embedded.log.producer(acks).send("t", value)  # type: ignore[arg-type]
         assert (meta.partition, meta.offset) not in acknowledged, "an offset was given twice"
         acknowledged[meta.partition, meta.offset] = value
 
@@ -90,37 +90,37 @@ def test_interrupted_sends_lose_nothing_that_was_acknowledged(desk: Desk) -> Non
             return interrupter.has_struck
 
         assert lines_to_try(interrupt) > 100
-    for reopen in (desk.upkeep, desk.kill, desk.reopen):
+    for reopen in (embedded.run_maintenance, embedded.kill, embedded.reopen):
         reopen()
-        found = {(r.partition, r.offset): r.value for r in drain(desk.log.consumer(["t"]))}
+        found = {(r.partition, r.offset): r.value for r in drain(embedded.log.consumer(["t"]))}
         assert {place: found.get(place) for place in acknowledged} == acknowledged
-    assert desk.log.problems == []
+    assert embedded.log.problems == []
 
 
-def test_interrupted_batches_are_stored_as_a_whole_or_not_at_all(desk: Desk) -> None:
-    desk.log.create_topic("t", 2)
+def test_interrupted_batches_are_stored_as_a_whole_or_not_at_all(embedded: EmbeddedHarness) -> None:
+    embedded.log.create_topic("t", 2)
 
     def interrupt(line: int) -> bool:
-        producer = desk.log.producer(acks=1)
+        producer = embedded.log.producer(acks=1)
         with interrupted_at(line) as interrupter:
             producer.send_batch("t", [b"%d" % line] * 6)
         metas = producer.send_batch("t", [b"whole"] * 6)
-        found = {(r.partition, r.offset): r.value for r in drain(desk.log.consumer(["t"]))}
+        found = {(r.partition, r.offset): r.value for r in drain(embedded.log.consumer(["t"]))}
         assert [found[meta.partition, meta.offset] for meta in metas] == [b"whole"] * 6
         return interrupter.has_struck
 
     assert lines_to_try(interrupt) > 100
-    values = desk.values("t")
+    values = embedded.values("t")
     for value in set(values):
         assert values.count(value) % 3 == 0
 
 
-def test_an_interrupted_poll_returns_its_records_again(desk: Desk) -> None:
-    desk.log.create_topic("t", 3)
-    desk.send("t", *numbered(9))
+def test_an_interrupted_poll_returns_its_records_again(embedded: EmbeddedHarness) -> None:
+    embedded.log.create_topic("t", 3)
+    embedded.send("t", *numbered(9))
 
     def interrupt(line: int) -> bool:
-        consumer = desk.log.consumer(["t"])
+        consumer = embedded.log.consumer(["t"])
         taken: list[bytes | None] = []
         with interrupted_at(line) as interrupter:
             taken += [record.value for record in consumer.poll()]
@@ -132,23 +132,23 @@ def test_an_interrupted_poll_returns_its_records_again(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("deed", ["compact", "enforce_retention", "run_maintenance"])
-def test_interrupted_maintenance_is_repeated(desk: Desk, deed: str) -> None:
+def test_interrupted_maintenance_is_repeated(embedded: EmbeddedHarness, deed: str) -> None:
     config = {"segment.bytes": 1024, "retention.bytes": 3000, "cleanup.policy": "compact,delete"}
-    desk.log.create_topic("t", config=config)
-    producer = desk.log.producer()
+    embedded.log.create_topic("t", config=config)
+    producer = embedded.log.producer()
     for number in range(40):
         producer.send("t", b"%d" % number + bytes(100), b"k%d" % (number % 3))
-    whole = desk.disk.after_kill()
+    whole = embedded.disk.after_kill()
 
     def interrupted_clean(line: int) -> int:
         """How many lines were left when it was done, if it was not interrupted."""
-        log = desk.use(whole.after_kill())
-        desk.clock.advance(600_000)
+        log = embedded.use(whole.after_kill())
+        embedded.clock.advance(600_000)
         with interrupted_at(line) as interrupter:
             getattr(log, deed)(*([] if deed == "run_maintenance" else ["t"]))
         assert log.producer().send("t", b"last", b"k").offset == 40
-        for _ in (desk.log, desk.reopen()):
-            records = drain(desk.log.consumer(["t"]))
+        for _ in (embedded.log, embedded.reopen()):
+            records = drain(embedded.log.consumer(["t"]))
             assert records[-1].value == b"last"
             offsets = [record.offset for record in records]
             assert offsets == sorted(set(offsets))
@@ -168,19 +168,19 @@ def test_an_interrupted_flush_blocks_no_later_flush(deed: str) -> None:
     """Otherwise the next thread would wait for the end of a flush that no thread executes."""
 
     def interrupt(line: int) -> bool:
-        desk = Desk()
-        log = desk.log
+        embedded = EmbeddedHarness()
+        log = embedded.log
         log.create_topic("t", 3)
         consumer = log.consumer(["t"])
         log.producer(acks=1).send_batch("t", numbered(3))
-        desk.clock.advance(2_000 if deed == "run_maintenance" else 0)
+        embedded.clock.advance(2_000 if deed == "run_maintenance" else 0)
         with interrupted_at(line) as interrupter:
             getattr(consumer if deed == "poll" else log, deed)()
         assert not log.broker.is_flushing(log.context), f"line {line}"
-        desk.clock.advance(2_000)
+        embedded.clock.advance(2_000)
         log.run_maintenance()
-        desk.lose_power()
-        assert sorted(value or b"" for value in desk.values("t")) == numbered(3), f"line {line}"
+        embedded.lose_power()
+        assert sorted(value or b"" for value in embedded.values("t")) == numbered(3), f"line {line}"
         return interrupter.has_struck
 
     line = 0
@@ -189,20 +189,20 @@ def test_an_interrupted_flush_blocks_no_later_flush(deed: str) -> None:
     assert line > 100
 
 
-def test_an_interrupted_commit_may_be_repeated(desk: Desk) -> None:
-    desk.log.create_topic("t")
-    desk.send("t", *numbered(3))
+def test_an_interrupted_commit_may_be_repeated(embedded: EmbeddedHarness) -> None:
+    embedded.log.create_topic("t")
+    embedded.send("t", *numbered(3))
 
     def interrupt(line: int) -> bool:
-        consumer = member(desk)
+        consumer = member(embedded)
         consumer.seek("t", 0, line % 3)
         with interrupted_at(line) as interrupter:
             consumer.commit()
         consumer.seek("t", 0, 3)
         consumer.commit()
         consumer.close()
-        desk.reopen()
-        assert [at.offset for at in desk.log.committed_offsets("g").values()] == [3]
+        embedded.reopen()
+        assert [at.offset for at in embedded.log.committed_offsets("g").values()] == [3]
         return interrupter.has_struck
 
     assert lines_to_try(interrupt) > 50

@@ -32,7 +32,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from tests.support.embedded_harness import Desk, drain
+from tests.support.embedded_harness import EmbeddedHarness, drain
 from tests.support.examples import examples
 
 from strandlog import Consumer, RecordMetadata
@@ -63,7 +63,7 @@ class LogMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.desk = Desk()
+        self.embedded = EmbeddedHarness()
         self.members: list[Member] = []
         self.held: dict[int, dict[int, bytes]] = defaultdict(dict)  # partition → offset → value
         self.ends: dict[int, int] = defaultdict(int)
@@ -76,7 +76,7 @@ class LogMachine(RuleBasedStateMachine):
     def begin(self, partitions: int, is_disciplined: bool, seed: int) -> None:
         IDS.seed(seed)
         self.is_disciplined = is_disciplined
-        self.desk.log.create_topic(TOPIC, partitions, {"segment.bytes": 1024})
+        self.embedded.log.create_topic(TOPIC, partitions, {"segment.bytes": 1024})
 
     # -- producing -----------------------------------------------------------------------------
 
@@ -94,27 +94,27 @@ class LogMachine(RuleBasedStateMachine):
     @rule(key=keys, acks=st.sampled_from([0, 1, "all"]))
     def send(self, key: bytes | None, acks: str) -> None:
         value = self.new_value(key)
-        self.note(self.desk.log.producer(acks).send(TOPIC, value, key), value, acks)  # type: ignore[arg-type]
+        self.note(self.embedded.log.producer(acks).send(TOPIC, value, key), value, acks)  # type: ignore[arg-type]
 
     @rule(batch_keys=st.lists(keys, min_size=1, max_size=8), acks=st.sampled_from([1, "all"]))
     def send_batch(self, batch_keys: list[bytes | None], acks: str) -> None:
         pairs = [(key, self.new_value(key)) for key in batch_keys]
-        metas = self.desk.log.producer(acks).send_batch(TOPIC, pairs)  # type: ignore[arg-type]
+        metas = self.embedded.log.producer(acks).send_batch(TOPIC, pairs)  # type: ignore[arg-type]
         for meta, (_, value) in zip(metas, pairs, strict=True):
             self.note(meta, value, acks)
 
     @rule()
     def grow(self) -> None:
-        count = len(self.desk.log.describe_topic(TOPIC).partitions)
+        count = len(self.embedded.log.describe_topic(TOPIC).partitions)
         if count < 5:
-            self.desk.log.alter_topic(TOPIC, partitions=count + 1)
+            self.embedded.log.alter_topic(TOPIC, partitions=count + 1)
 
     # -- the group -----------------------------------------------------------------------------
 
     @precondition(lambda self: len(self.members) < MAX_MEMBERS)
     @rule()
     def join(self) -> None:
-        consumer = self.desk.log.consumer([TOPIC], GROUP, max_poll_interval_ms=INTERVAL_MS)
+        consumer = self.embedded.log.consumer([TOPIC], GROUP, max_poll_interval_ms=INTERVAL_MS)
         self.members.append(Member(consumer))
 
     @precondition(lambda self: self.members)
@@ -182,54 +182,54 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(ms=st.sampled_from([100, 2_000, 30_000]))
     def pass_time(self, ms: int) -> None:
-        self.desk.clock.advance(ms)
+        self.embedded.clock.advance(ms)
         for member in self.members:
             member.may_be_stale = True  # several of these in a row are longer than the interval
-        self.desk.log.run_maintenance()
+        self.embedded.log.run_maintenance()
 
     @rule()
     def reopen(self) -> None:
         self.members.clear()
-        self.desk.reopen()
+        self.embedded.reopen()
         self.check_restarted()
 
     @rule()
     def kill(self) -> None:
         self.members.clear()
-        self.desk.kill()
+        self.embedded.kill()
         self.check_restarted()
 
     @rule(seed=st.integers(0, 2**16))
     def lose_power(self, seed: int) -> None:
         self.members.clear()
-        disk = self.desk.disk
-        self.desk.use(disk.after_crash(disk.random_crash(random.Random(seed))))
+        disk = self.embedded.disk
+        self.embedded.use(disk.after_crash(disk.random_crash(random.Random(seed))))
         left: dict[int, dict[int, bytes]] = defaultdict(dict)
-        for record in drain(self.desk.log.consumer([TOPIC])):
+        for record in drain(self.embedded.log.consumer([TOPIC])):
             assert self.held[record.partition][record.offset] == record.value
             left[record.partition][record.offset] = record.value or b""
         for partition, end in self.durable.items():
             must = {offset for offset in self.held[partition] if offset < end}
             assert must <= left[partition].keys(), "a promise was broken"
         self.held = left
-        for info in self.desk.log.describe_topic(TOPIC).partitions:
+        for info in self.embedded.log.describe_topic(TOPIC).partitions:
             self.ends[info.partition] = info.end_offset
         self.check_restarted()
 
     def check_restarted(self) -> None:
-        found = self.desk.log.committed_offsets(GROUP)
+        found = self.embedded.log.committed_offsets(GROUP)
         assert {tp.partition: at.offset for tp, at in found.items()} == self.committed
         self.durable.update(self.ends)  # recovery makes durable what it finds
 
     @invariant()
     def ends_agree(self) -> None:
-        if TOPIC in self.desk.log.topics():
-            for info in self.desk.log.describe_topic(TOPIC).partitions:
+        if TOPIC in self.embedded.log.topics():
+            for info in self.embedded.log.describe_topic(TOPIC).partitions:
                 assert info.end_offset == self.ends[info.partition]
 
     def teardown(self) -> None:
         """Read on until there is nothing left."""
-        if TOPIC not in self.desk.log.topics():
+        if TOPIC not in self.embedded.log.topics():
             return
         if not self.members:
             self.join()
@@ -245,7 +245,7 @@ class LogMachine(RuleBasedStateMachine):
         assert not missing, f"never delivered: {sorted(missing)[:5]}"
         for partition, offset in self.committed.items():
             assert self.first_at(partition, offset) == -1, "committed, but not to the end"
-        self.desk.log.close()
+        self.embedded.log.close()
 
 
 def test_random_programs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,7 +43,7 @@ from strandlog.model import TopicPartition
 from strandlog.protocol.consumer_protocol import decode_assignment, decode_subscription
 
 if TYPE_CHECKING:
-    from tests.unit.broker.conftest import Bench
+    from tests.unit.broker.conftest import GroupHarness
 
 COUNTS = {"t": 3, "u": 2}
 SUBSCRIPTIONS = [("t",), ("u",), ("t", "u")]
@@ -78,14 +78,14 @@ CLIENT = st.integers(0, 5)
 class GroupMachine(RuleBasedStateMachine):
     """The group under random load."""
 
-    bench_type: ClassVar[type[Bench]]
+    harness_type: ClassVar[type[GroupHarness]]
 
     @initialize(delay_ms=st.sampled_from([0, 3_000]), size=st.sampled_from([4, 2**31 - 1]))
     def begin(self, delay_ms: int, size: int) -> None:
-        self.bench = self.bench_type(
+        self.harness = self.harness_type(
             {"group.initial.rebalance.delay.ms": delay_ms, "group.max.size": size}
         )
-        self.bench.partitions = COUNTS
+        self.harness.partitions = COUNTS
         self.clients = [
             Client(f"c{number}", f"i{number}" if number < 2 else None) for number in range(6)
         ]
@@ -107,7 +107,7 @@ class GroupMachine(RuleBasedStateMachine):
     def joins(self, number: int, topics: tuple[str, ...], require: bool, rebalance_ms: int) -> None:
         client = self.clients[number]
         client.topics = topics
-        request = self.bench.request(
+        request = self.harness.request(
             client.member_id,
             topics=topics,
             instance=client.instance,
@@ -116,7 +116,7 @@ class GroupMachine(RuleBasedStateMachine):
             skip=number == 0,
         )
         try:
-            client.join = self.bench.join(request, client.name)
+            client.join = self.harness.join(request, client.name)
         except MemberIdRequiredError as error:
             client.member_id = error.member_id
         except (UnknownMemberError, FencedInstanceError):
@@ -139,7 +139,7 @@ class GroupMachine(RuleBasedStateMachine):
             client.joined = pending.result()
             client.member_id = client.joined.member_id
             client.owned = frozenset()
-            assert client.joined.generation <= self.bench.coordinator.describe("g").generation
+            assert client.joined.generation <= self.harness.coordinator.describe("g").generation
             if client.joined.is_leader:
                 self.leaders.setdefault(client.joined.generation, set()).add(client.name)
         if client.sync is not None and client.sync.is_done:
@@ -153,7 +153,7 @@ class GroupMachine(RuleBasedStateMachine):
         if client.joined is None or client.join is not None:
             return
         try:
-            client.sync = self.bench.sync(client.joined)
+            client.sync = self.harness.sync(client.joined)
         except UnknownMemberError:
             client.forget()
         except GroupError:
@@ -168,7 +168,7 @@ class GroupMachine(RuleBasedStateMachine):
         if client.joined is None:
             return
         try:
-            self.bench.coordinator.heartbeat(
+            self.harness.coordinator.heartbeat(
                 "g", client.joined.generation, client.member_id, client.instance
             )
         except (UnknownMemberError, FencedInstanceError):
@@ -180,7 +180,7 @@ class GroupMachine(RuleBasedStateMachine):
     def leaves(self, number: int) -> None:
         client = self.clients[number]
         with suppress(GroupError):
-            self.bench.coordinator.leave("g", client.member_id, client.instance)
+            self.harness.coordinator.leave("g", client.member_id, client.instance)
         client.forget()
 
     @rule(number=CLIENT)
@@ -194,13 +194,13 @@ class GroupMachine(RuleBasedStateMachine):
             return
         self.counter += 1
         try:
-            self.bench.commit({partition: self.counter}, client.joined)
+            self.harness.commit({partition: self.counter}, client.joined)
         except (GroupError, StorageError):
             return
         self.committed[partition] = self.counter
         (member,) = [
             each
-            for each in self.bench.coordinator._groups["g"].members
+            for each in self.harness.coordinator._groups["g"].members
             if each.member_id == client.member_id
         ]
         assert member.assigned is not None and partition in member.assigned
@@ -209,11 +209,11 @@ class GroupMachine(RuleBasedStateMachine):
     def simple_consumer_commits(self, partition: TopicPartition) -> None:
         self.counter += 1
         try:
-            self.bench.commit({partition: self.counter})
+            self.harness.commit({partition: self.counter})
         except (GroupError, StorageError):
             return
         self.committed[partition] = self.counter
-        assert self.bench.state() == "Empty"
+        assert self.harness.state() == "Empty"
 
     @rule(numbers=st.sets(CLIENT, min_size=1), topics=st.sampled_from(SUBSCRIPTIONS))
     def a_rebalance_goes_well(self, numbers: set[int], topics: tuple[str, ...]) -> None:
@@ -221,7 +221,7 @@ class GroupMachine(RuleBasedStateMachine):
         for _ in range(2):
             for number in sorted(numbers):
                 self.joins(number, topics, require=False, rebalance_ms=60_000)
-            self.bench.advance(7_000)
+            self.harness.advance(7_000)
             for number in sorted(numbers):
                 self.listens(number)
                 self.syncs(number)
@@ -232,16 +232,16 @@ class GroupMachine(RuleBasedStateMachine):
 
     @rule(ms=st.sampled_from([1, 999, 3_000, 9_000, 61_000]))
     def time_passes(self, ms: int) -> None:
-        self.bench.advance(ms)
+        self.harness.advance(ms)
 
     @rule()
     def the_disk_fails_or_heals(self) -> None:
-        self.bench.log.is_broken = not self.bench.log.is_broken
+        self.harness.log.is_broken = not self.harness.log.is_broken
 
     @precondition(lambda self: self.counter % 3 == 0)
     @rule()
     def the_broker_restarts(self) -> None:
-        self.bench.restart()
+        self.harness.restart()
         self.open.clear()
         for client in self.clients:
             client.join = client.sync = None
@@ -250,11 +250,11 @@ class GroupMachine(RuleBasedStateMachine):
 
     @invariant()
     def offsets_are_what_was_committed(self) -> None:
-        assert self.bench.committed() == self.committed
+        assert self.harness.committed() == self.committed
 
     @invariant()
     def a_generation_has_one_leader_and_does_not_go_down(self) -> None:
-        group = self.bench.coordinator._groups.get("g")
+        group = self.harness.coordinator._groups.get("g")
         if group is not self.group:
             # An empty group without offsets was forgotten; its generations are another group's.
             self.group, self.generation = group, 0
@@ -269,17 +269,17 @@ class GroupMachine(RuleBasedStateMachine):
         self.open = [pending for pending in self.open if not pending.is_done]
         for pending in self.open:
             assert pending.deadline_ms is not None
-            next_ms = self.bench.coordinator.next_deadline_ms()
+            next_ms = self.harness.coordinator.next_deadline_ms()
             assert next_ms is not None and next_ms <= pending.deadline_ms
 
     @invariant()
     def in_stable_every_partition_has_one_owner(self) -> None:
-        for listing in self.bench.coordinator.list_groups():
+        for listing in self.harness.coordinator.list_groups():
             if listing.state != "Stable":
                 continue
             owned: list[TopicPartition] = []
             wanted: set[str] = set()
-            for member in self.bench.coordinator.describe(listing.group_id).members:
+            for member in self.harness.coordinator.describe(listing.group_id).members:
                 topics = set(decode_subscription(member.metadata).topics)
                 held = decode_assignment(member.assignment).partitions
                 assert {partition.topic for partition in held} <= topics
@@ -288,18 +288,18 @@ class GroupMachine(RuleBasedStateMachine):
             assert sorted(owned) == [part for part in sorted(EVERY) if part.topic in wanted]
 
     def teardown(self) -> None:
-        if not hasattr(self, "bench"):
+        if not hasattr(self, "harness"):
             return
-        self.bench.log.is_broken = False
-        self.bench.advance(3_600_000)
+        self.harness.log.is_broken = False
+        self.harness.advance(3_600_000)
         assert all(pending.is_done for pending in self.open)
-        assert all(group.state == "Empty" for group in self.bench.coordinator.list_groups())
-        self.bench.restart()
-        assert self.bench.committed() == self.committed
+        assert all(group.state == "Empty" for group in self.harness.coordinator.list_groups())
+        self.harness.restart()
+        assert self.harness.committed() == self.committed
 
 
-def test_a_group_under_random_load(bench_type: type[Bench]) -> None:
-    GroupMachine.bench_type = bench_type
+def test_a_group_under_random_load(harness_type: type[GroupHarness]) -> None:
+    GroupMachine.harness_type = harness_type
     run_state_machine_as_test(
         GroupMachine,
         settings=examples(stateful_step_count=50, suppress_health_check=list(HealthCheck)),

@@ -12,160 +12,162 @@ from strandlog.model import TopicPartition
 from strandlog.protocol.consumer_protocol import decode_assignment
 
 if TYPE_CHECKING:
-    from tests.unit.broker.conftest import Bench
+    from tests.unit.broker.conftest import GroupHarness
 
 
-def static_pair(bench: Bench) -> tuple[JoinResult, JoinResult]:
+def static_pair(harness: GroupHarness) -> tuple[JoinResult, JoinResult]:
     """Two static members, i1 leading, in Stable."""
-    first = bench.join(bench.request(instance="i1")).result()
-    second = bench.join(bench.request(instance="i2"))
-    leader = bench.join(bench.request(first.member_id, instance="i1")).result()
+    first = harness.join(harness.request(instance="i1")).result()
+    second = harness.join(harness.request(instance="i2"))
+    leader = harness.join(harness.request(first.member_id, instance="i1")).result()
     follower = second.result()
-    bench.sync(follower)
-    bench.sync(leader)
+    harness.sync(follower)
+    harness.sync(leader)
     return leader, follower
 
 
-def share(bench: Bench, joined: JoinResult) -> tuple[TopicPartition, ...]:
-    return decode_assignment(bench.sync(joined).result().assignment).partitions
+def share(harness: GroupHarness, joined: JoinResult) -> tuple[TopicPartition, ...]:
+    return decode_assignment(harness.sync(joined).result().assignment).partitions
 
 
-def test_a_static_member_returns_without_a_rebalance(bench: Bench) -> None:
-    leader, follower = static_pair(bench)
-    before = share(bench, follower)
-    back = bench.join(bench.request(instance="i2")).result()
+def test_a_static_member_returns_without_a_rebalance(harness: GroupHarness) -> None:
+    leader, follower = static_pair(harness)
+    before = share(harness, follower)
+    back = harness.join(harness.request(instance="i2")).result()
     assert back.member_id != follower.member_id
     assert (back.generation, back.leader) == (follower.generation, leader.member_id)
-    assert bench.state() == "Stable"
-    assert share(bench, back) == before
+    assert harness.state() == "Stable"
+    assert share(harness, back) == before
     with pytest.raises(FencedInstanceError):
-        bench.coordinator.heartbeat("g", 2, follower.member_id, "i2")
+        harness.coordinator.heartbeat("g", 2, follower.member_id, "i2")
     with pytest.raises(UnknownMemberError):
-        bench.coordinator.heartbeat("g", 2, follower.member_id)
-    bench.restart()
-    bench.coordinator.heartbeat("g", 2, back.member_id, "i2")
+        harness.coordinator.heartbeat("g", 2, follower.member_id)
+    harness.restart()
+    harness.coordinator.heartbeat("g", 2, back.member_id, "i2")
 
 
-def test_a_returning_static_leader_does_not_assign_again(bench: Bench) -> None:
-    leader, _ = static_pair(bench)
-    old_style = bench.join(bench.request(instance="i1")).result()
+def test_a_returning_static_leader_does_not_assign_again(harness: GroupHarness) -> None:
+    leader, _ = static_pair(harness)
+    old_style = harness.join(harness.request(instance="i1")).result()
     assert old_style.leader == leader.member_id
     assert not old_style.is_leader and old_style.members == ()
-    new_style = bench.join(bench.request(instance="i1", skip=True)).result()
+    new_style = harness.join(harness.request(instance="i1", skip=True)).result()
     assert new_style.is_leader and new_style.skip_assignment
     assert len(new_style.members) == 2
-    assert bench.state() == "Stable"
+    assert harness.state() == "Stable"
 
 
-def test_a_static_member_that_returns_with_other_topics_gets_them(bench: Bench) -> None:
-    static_pair(bench)
-    back = bench.join(bench.request(instance="i2", topics=("u",)))
+def test_a_static_member_that_returns_with_other_topics_gets_them(harness: GroupHarness) -> None:
+    static_pair(harness)
+    back = harness.join(harness.request(instance="i2", topics=("u",)))
     assert not back.is_done
-    assert bench.state() == "PreparingRebalance"
+    assert harness.state() == "PreparingRebalance"
 
 
 def test_a_static_member_that_gave_up_a_topic_of_others_does_not_keep_its_partitions(
-    bench: Bench,
+    harness: GroupHarness,
 ) -> None:
-    first = bench.join(bench.request(instance="i1", topics=("t", "u"))).result()
-    second = bench.join(bench.request(instance="i2", topics=("t", "u")))
-    leader = bench.join(bench.request(first.member_id, instance="i1", topics=("u", "t"))).result()
-    bench.sync(second.result())
-    bench.sync(leader)
-    bench.join(bench.request(instance="i2", topics=("t",)))
-    assert bench.state() == "PreparingRebalance"
+    first = harness.join(harness.request(instance="i1", topics=("t", "u"))).result()
+    second = harness.join(harness.request(instance="i2", topics=("t", "u")))
+    leader = harness.join(
+        harness.request(first.member_id, instance="i1", topics=("u", "t"))
+    ).result()
+    harness.sync(second.result())
+    harness.sync(leader)
+    harness.join(harness.request(instance="i2", topics=("t",)))
+    assert harness.state() == "PreparingRebalance"
 
 
 def test_a_static_member_that_returns_during_a_rebalance_fences_its_old_id(
-    bench: Bench,
+    harness: GroupHarness,
 ) -> None:
-    leader, _ = static_pair(bench)
-    bench.join(bench.request(instance="i3"))
-    old = bench.join(bench.request(instance="i2"))
-    new = bench.join(bench.request(instance="i2"))
+    leader, _ = static_pair(harness)
+    harness.join(harness.request(instance="i3"))
+    old = harness.join(harness.request(instance="i2"))
+    new = harness.join(harness.request(instance="i2"))
     assert isinstance(old.error, FencedInstanceError)
-    bench.join(bench.request(leader.member_id, instance="i1"))
+    harness.join(harness.request(leader.member_id, instance="i1"))
     assert new.result().generation == 3
 
 
-def test_a_static_member_that_returns_while_the_leader_assigns(bench: Bench) -> None:
-    first = bench.join(bench.request(instance="i1")).result()
-    second = bench.join(bench.request(instance="i2"))
-    bench.join(bench.request(first.member_id, instance="i1")).result()
-    waiting = bench.sync(second.result())
-    back = bench.join(bench.request(instance="i2"))
+def test_a_static_member_that_returns_while_the_leader_assigns(harness: GroupHarness) -> None:
+    first = harness.join(harness.request(instance="i1")).result()
+    second = harness.join(harness.request(instance="i2"))
+    harness.join(harness.request(first.member_id, instance="i1")).result()
+    waiting = harness.sync(second.result())
+    back = harness.join(harness.request(instance="i2"))
     assert isinstance(waiting.error, FencedInstanceError)
-    assert bench.state() == "PreparingRebalance"
+    assert harness.state() == "PreparingRebalance"
     assert not back.is_done
 
 
-def test_a_rebalance_keeps_an_absent_static_member(bench: Bench) -> None:
-    first = bench.join(bench.request(instance="i1", rebalance_ms=2_000)).result()
-    second = bench.join(bench.request(instance="i2", rebalance_ms=2_000))
-    request = bench.request(first.member_id, instance="i1", rebalance_ms=2_000)
-    leader = bench.join(request).result()
-    bench.sync(second.result())
-    bench.sync(leader)
-    again = bench.join(request)
-    bench.advance(2_000)
+def test_a_rebalance_keeps_an_absent_static_member(harness: GroupHarness) -> None:
+    first = harness.join(harness.request(instance="i1", rebalance_ms=2_000)).result()
+    second = harness.join(harness.request(instance="i2", rebalance_ms=2_000))
+    request = harness.request(first.member_id, instance="i1", rebalance_ms=2_000)
+    leader = harness.join(request).result()
+    harness.sync(second.result())
+    harness.sync(leader)
+    again = harness.join(request)
+    harness.advance(2_000)
     assert [member.group_instance_id for member in again.result().members] == ["i1", "i2"]
-    bench.sync(again.result())
-    bench.advance(1_999)
-    assert bench.state() == "Stable"
-    bench.advance(1)  # it has not synced in time
-    assert bench.state() == "PreparingRebalance"
+    harness.sync(again.result())
+    harness.advance(1_999)
+    assert harness.state() == "Stable"
+    harness.advance(1)  # it has not synced in time
+    assert harness.state() == "PreparingRebalance"
 
 
-def test_a_static_member_leaves_by_its_instance_id(bench: Bench) -> None:
-    static_pair(bench)
-    bench.coordinator.leave("g", "", "i2")
-    assert bench.state() == "PreparingRebalance"
+def test_a_static_member_leaves_by_its_instance_id(harness: GroupHarness) -> None:
+    static_pair(harness)
+    harness.coordinator.leave("g", "", "i2")
+    assert harness.state() == "PreparingRebalance"
     with pytest.raises(UnknownMemberError):
-        bench.coordinator.leave("g", "", "i2")
+        harness.coordinator.leave("g", "", "i2")
     with pytest.raises(FencedInstanceError):
-        bench.coordinator.leave("g", "stranger", "i1")
+        harness.coordinator.leave("g", "stranger", "i1")
 
 
 def test_absent_static_members_keep_a_rebalance_open_until_they_expire(
-    bench: Bench,
+    harness: GroupHarness,
 ) -> None:
-    first = bench.join(bench.request(instance="i1", rebalance_ms=2_000)).result()
-    bench.sync(first)
-    bench.join(bench.request(rebalance_ms=2_000))
-    bench.coordinator.leave("g", "c-0002")
-    bench.advance(9_999)
-    assert bench.state() == "PreparingRebalance"
-    bench.advance(1)
-    assert bench.state() == "Empty"
+    first = harness.join(harness.request(instance="i1", rebalance_ms=2_000)).result()
+    harness.sync(first)
+    harness.join(harness.request(rebalance_ms=2_000))
+    harness.coordinator.leave("g", "c-0002")
+    harness.advance(9_999)
+    assert harness.state() == "PreparingRebalance"
+    harness.advance(1)
+    assert harness.state() == "Empty"
 
 
 def test_a_static_member_that_returned_before_its_sync_syncs_in_time(
-    bench: Bench,
+    harness: GroupHarness,
 ) -> None:
-    first = bench.join(bench.request(instance="i1")).result()
-    bench.join(bench.request(instance="i2"))
-    leader = bench.join(bench.request(first.member_id, instance="i1")).result()
-    bench.sync(leader)
-    back = bench.join(bench.request(instance="i2")).result()
-    assert len(share(bench, back)) == 2
+    first = harness.join(harness.request(instance="i1")).result()
+    harness.join(harness.request(instance="i2"))
+    leader = harness.join(harness.request(first.member_id, instance="i1")).result()
+    harness.sync(leader)
+    back = harness.join(harness.request(instance="i2")).result()
+    assert len(share(harness, back)) == 2
     for _ in range(10):
-        bench.advance(9_000)
+        harness.advance(9_000)
         for member in (leader, back):
-            bench.coordinator.heartbeat("g", 2, member.member_id)
-    assert bench.state() == "Stable"
+            harness.coordinator.heartbeat("g", 2, member.member_id)
+    assert harness.state() == "Stable"
 
 
 def test_a_new_static_member_that_returned_waits_for_the_whole_rebalance(
-    bench: Bench,
+    harness: GroupHarness,
 ) -> None:
-    member = bench.stable()[0]
-    bench.join(bench.request(instance="i1"))
-    back = bench.join(bench.request(instance="i1"))
+    member = harness.stable()[0]
+    harness.join(harness.request(instance="i1"))
+    back = harness.join(harness.request(instance="i1"))
     for _ in range(5):
-        bench.advance(9_000)
+        harness.advance(9_000)
         with pytest.raises(RebalanceInProgressError):
-            bench.coordinator.heartbeat("g", 1, member.member_id)
+            harness.coordinator.heartbeat("g", 1, member.member_id)
     before = back.is_done
-    bench.join(bench.request(member.member_id))
+    harness.join(harness.request(member.member_id))
     assert not before
     assert back.result().generation == 2

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from uuid import UUID
 
 import pytest
-from tests.support.broker_harness import TransactionBench
+from tests.support.broker_harness import TransactionHarness
 from tests.support.log_builders import batch
 
 from strandlog.broker.broker import Broker
@@ -156,11 +156,11 @@ def test_ids_in_the_recovered_tail_count() -> None:
 
 
 def test_ids_known_only_to_the_transaction_table_count() -> None:
-    bench = TransactionBench(clock=FakeClock(0))  # at this time only evidence helps
-    producer_id, _ = bench.producer()
-    killed = bench.disk.after_kill()
+    harness = TransactionHarness(clock=FakeClock(0))  # at this time only evidence helps
+    producer_id, _ = harness.producer()
+    killed = harness.disk.after_kill()
     both(SimulatedFiles.remove)(killed, PATH)
-    again = TransactionBench(killed, FakeClock(0))
+    again = TransactionHarness(killed, FakeClock(0))
     assert again.broker.producer_ids.next() > producer_id
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
-from tests.support.embedded_harness import Desk
+from tests.support.embedded_harness import EmbeddedHarness
 
 from strandlog import ClosedError, StorageError, TopicNotFoundError
 from strandlog.testing import Step
@@ -60,112 +60,114 @@ class Worker(threading.Thread):
 
 
 @contextmanager
-def slow_sync(desk: Desk, path_part: str = "/t-0/") -> Iterator[SlowSync]:
+def slow_sync(embedded: EmbeddedHarness, path_part: str = "/t-0/") -> Iterator[SlowSync]:
     """Blocks the next fsync until the test releases it, at the latest at the end of the block."""
     slow = SlowSync(path_part)
-    desk.disk.watch(slow)
+    embedded.disk.watch(slow)
     try:
         yield slow
     finally:
         slow.release()
-        desk.disk.watch(None)
+        embedded.disk.watch(None)
 
 
-def test_threads_that_wait_together_share_one_fsync(desk: Desk) -> None:
-    desk.log.create_topic("t")
-    producer = desk.log.producer()
+def test_threads_that_wait_together_share_one_fsync(embedded: EmbeddedHarness) -> None:
+    embedded.log.create_topic("t")
+    producer = embedded.log.producer()
     producer.send("t", b"first")
-    before = desk.count_steps("sync", "/t-0/")
-    with slow_sync(desk) as slow:
+    before = embedded.count_steps("sync", "/t-0/")
+    with slow_sync(embedded) as slow:
         leader = Worker(lambda: producer.send("t", b"leader"))
         slow.wait_until_begun()
         followers = [Worker(lambda: producer.send("t", b"follower")) for _ in range(8)]
-        while desk.log.describe_topic("t").partitions[0].end_offset < 10:
+        while embedded.log.describe_topic("t").partitions[0].end_offset < 10:
             pass  # the appends do not wait for the disk
         slow.release()
         for worker in [leader, *followers]:
             worker.finish()
             assert worker.error is None
-    assert desk.count_steps("sync", "/t-0/") - before == 2
-    assert len(desk.values("t")) == 10
+    assert embedded.count_steps("sync", "/t-0/") - before == 2
+    assert len(embedded.values("t")) == 10
 
 
-def test_many_producers_need_fewer_fsyncs_than_sends(desk: Desk) -> None:
-    desk.log.create_topic("t")
+def test_many_producers_need_fewer_fsyncs_than_sends(embedded: EmbeddedHarness) -> None:
+    embedded.log.create_topic("t")
 
     def send_many() -> None:
-        producer = desk.log.producer(acks="all")
+        producer = embedded.log.producer(acks="all")
         for number in range(50):
             producer.send("t", str(number).encode())
 
-    with slow_sync(desk) as slow:
+    with slow_sync(embedded) as slow:
         workers = [Worker(send_many) for _ in range(6)]
         slow.wait_until_begun()
-        while desk.log.describe_topic("t").partitions[0].end_offset < 6:
+        while embedded.log.describe_topic("t").partitions[0].end_offset < 6:
             pass
         slow.release()
         for worker in workers:
             worker.finish()
             assert worker.error is None
-    assert len(desk.values("t")) == 300
-    assert desk.count_steps("sync", "/t-0/00000000000000000000.log") < 300
+    assert len(embedded.values("t")) == 300
+    assert embedded.count_steps("sync", "/t-0/00000000000000000000.log") < 300
 
 
-def test_acknowledged_records_are_on_disk(desk: Desk) -> None:
-    desk.log.create_topic("t")
-    with slow_sync(desk) as slow:
-        leader = Worker(lambda: desk.log.producer().send("t", b"waits"))
+def test_acknowledged_records_are_on_disk(embedded: EmbeddedHarness) -> None:
+    embedded.log.create_topic("t")
+    with slow_sync(embedded) as slow:
+        leader = Worker(lambda: embedded.log.producer().send("t", b"waits"))
         slow.wait_until_begun()
         assert leader.is_alive(), "acks=all returns after the fsync, not before"
         slow.release()
         leader.finish()
-    desk.lose_power()
-    assert desk.values("t") == [b"waits"]
+    embedded.lose_power()
+    assert embedded.values("t") == [b"waits"]
 
 
-def test_a_partition_has_one_fsync_in_flight(desk: Desk) -> None:
+def test_a_partition_has_one_fsync_in_flight(embedded: EmbeddedHarness) -> None:
     """If the first fsync failed, a second one would report success for lost bytes."""
-    desk.log.create_topic("t")
-    consumer = desk.log.consumer(["t"])
-    with slow_sync(desk) as slow:
-        desk.disk.fail_on("sync", "/t-0/00000000000000000000.log")
-        leader = Worker(lambda: desk.log.producer().send("t", b"lost"))
+    embedded.log.create_topic("t")
+    consumer = embedded.log.consumer(["t"])
+    with slow_sync(embedded) as slow:
+        embedded.disk.fail_on("sync", "/t-0/00000000000000000000.log")
+        leader = Worker(lambda: embedded.log.producer().send("t", b"lost"))
         slow.wait_until_begun()
         assert consumer.poll() == [], "the reader skips a partition with an fsync in flight"
-        desk.clock.advance(2_000)
-        desk.log.run_maintenance()
+        embedded.clock.advance(2_000)
+        embedded.log.run_maintenance()
         slow.release()
         leader.finish()
     assert isinstance(leader.error, StorageError)
     assert consumer.poll() == [], "nothing was made durable"
-    desk.lose_power()
-    assert desk.values("t") == []
+    embedded.lose_power()
+    assert embedded.values("t") == []
 
 
-def test_a_reader_does_not_flush_a_partition_after_a_failed_fsync(desk: Desk) -> None:
-    desk.log.create_topic("t")
-    desk.disk.fail_on("sync", "/t-0/00000000000000000000.log")
+def test_a_reader_does_not_flush_a_partition_after_a_failed_fsync(
+    embedded: EmbeddedHarness,
+) -> None:
+    embedded.log.create_topic("t")
+    embedded.disk.fail_on("sync", "/t-0/00000000000000000000.log")
     with pytest.raises(StorageError):
-        desk.log.producer().send("t", b"not acknowledged")
-    consumer = desk.log.consumer(["t"])
+        embedded.log.producer().send("t", b"not acknowledged")
+    consumer = embedded.log.consumer(["t"])
     assert consumer.poll() == []
     for call in (
-        lambda: desk.log.compact("t"),
-        lambda: desk.log.delete_records("t", 0, 0),
-        desk.log.flush,
+        lambda: embedded.log.compact("t"),
+        lambda: embedded.log.delete_records("t", 0, 0),
+        embedded.log.flush,
     ):
         with pytest.raises(StorageError, match="stopped taking records"):
             call()
     consumer.seek_to_time(0)
     assert consumer.poll() == [], "readable only after it was rewritten and flushed"
-    desk.advance(5_000)
+    embedded.advance(5_000)
     assert [record.value for record in consumer.poll()] == [b"not acknowledged"]
 
 
-def test_close_waits_for_the_fsync_in_flight(desk: Desk) -> None:
-    desk.log.create_topic("t")
-    log, disk = desk.log, desk.disk
-    with slow_sync(desk) as slow:
+def test_close_waits_for_the_fsync_in_flight(embedded: EmbeddedHarness) -> None:
+    embedded.log.create_topic("t")
+    log, disk = embedded.log, embedded.disk
+    with slow_sync(embedded) as slow:
         sender = Worker(lambda: log.producer().send("t", b"last"))
         slow.wait_until_begun()
         closer = Worker(log.close)
@@ -176,13 +178,13 @@ def test_close_waits_for_the_fsync_in_flight(desk: Desk) -> None:
         sender.finish()
     assert sender.error is None and closer.error is None
     steps = len(disk.trace)
-    assert desk.values("t") == [b"last"]
+    assert embedded.values("t") == [b"last"]
     assert not [step for step in disk.trace[:steps] if step.operation == "lock"]
 
 
-def test_a_sender_that_waits_for_the_lock_finds_the_log_closed(desk: Desk) -> None:
-    desk.log.create_topic("t")
-    log = desk.log
+def test_a_sender_that_waits_for_the_lock_finds_the_log_closed(embedded: EmbeddedHarness) -> None:
+    embedded.log.create_topic("t")
+    log = embedded.log
     producer, consumer = log.producer(), log.consumer(["t"])
     calls: list[Callable[[], object]] = [
         lambda: producer.send("t", b"late"),
@@ -200,22 +202,22 @@ def test_a_sender_that_waits_for_the_lock_finds_the_log_closed(desk: Desk) -> No
     for worker in workers:
         worker.finish()
         assert isinstance(worker.error, ClosedError)
-    assert desk.log.topics() == ["t"]
+    assert embedded.log.topics() == ["t"]
 
 
 def test_a_recreated_topic_is_not_damaged_by_a_sender_that_waited_for_the_old_one(
-    desk: Desk,
+    embedded: EmbeddedHarness,
 ) -> None:
     def delete_and_create() -> None:
-        desk.log.delete_topic("t")
-        desk.log.create_topic("t")
+        embedded.log.delete_topic("t")
+        embedded.log.create_topic("t")
 
-    desk.log.create_topic("t")
-    with slow_sync(desk) as slow:
-        leader = Worker(lambda: desk.log.producer().send("t", b"old"))
+    embedded.log.create_topic("t")
+    with slow_sync(embedded) as slow:
+        leader = Worker(lambda: embedded.log.producer().send("t", b"old"))
         slow.wait_until_begun()
-        follower = Worker(lambda: desk.log.producer().send("t", b"old, too"))
-        while desk.log.describe_topic("t").partitions[0].end_offset < 2:
+        follower = Worker(lambda: embedded.log.producer().send("t", b"old, too"))
+        while embedded.log.describe_topic("t").partitions[0].end_offset < 2:
             pass
         deleter = Worker(delete_and_create)
         deleter.join(0.05)
@@ -225,20 +227,20 @@ def test_a_recreated_topic_is_not_damaged_by_a_sender_that_waited_for_the_old_on
     assert leader.error is None and deleter.error is None
     # Recreated before the follower checked again: it is not the topic it wrote to.
     assert follower.error is None or isinstance(follower.error, (TopicNotFoundError, StorageError))
-    desk.send("t", b"new")
-    desk.kill()
-    assert desk.values("t") == [b"new"]
-    assert desk.log.problems == []
+    embedded.send("t", b"new")
+    embedded.kill()
+    assert embedded.values("t") == [b"new"]
+    assert embedded.log.problems == []
 
 
-def test_a_failed_fsync_fails_all_waiting_senders(desk: Desk) -> None:
-    desk.log.create_topic("t")
-    with slow_sync(desk) as slow:
-        desk.disk.fail_on("sync", "/t-0/00000000000000000000.log")
-        leader = Worker(lambda: desk.log.producer().send("t", b"a"))
+def test_a_failed_fsync_fails_all_waiting_senders(embedded: EmbeddedHarness) -> None:
+    embedded.log.create_topic("t")
+    with slow_sync(embedded) as slow:
+        embedded.disk.fail_on("sync", "/t-0/00000000000000000000.log")
+        leader = Worker(lambda: embedded.log.producer().send("t", b"a"))
         slow.wait_until_begun()
-        follower = Worker(lambda: desk.log.producer().send("t", b"b"))
-        while desk.log.describe_topic("t").partitions[0].end_offset < 2:
+        follower = Worker(lambda: embedded.log.producer().send("t", b"b"))
+        while embedded.log.describe_topic("t").partitions[0].end_offset < 2:
             pass
         slow.release()
         leader.finish()
@@ -248,12 +250,12 @@ def test_a_failed_fsync_fails_all_waiting_senders(desk: Desk) -> None:
     assert leader.error is not follower.error, "each thread raises its own"
 
 
-def test_flush_returns_when_everything_is_on_disk(desk: Desk) -> None:
-    desk.log.create_topic("t", 2)
-    producer = desk.log.producer(acks=0)
+def test_flush_returns_when_everything_is_on_disk(embedded: EmbeddedHarness) -> None:
+    embedded.log.create_topic("t", 2)
+    producer = embedded.log.producer(acks=0)
     producer.send_batch("t", [b"a", b"b"])
-    before = desk.count_steps("sync", "/t-")
+    before = embedded.count_steps("sync", "/t-")
     producer.flush()
-    assert desk.count_steps("sync", "/t-") - before == 2
-    desk.lose_power()
-    assert desk.values("t") == [b"a", b"b"]
+    assert embedded.count_steps("sync", "/t-") - before == 2
+    embedded.lose_power()
+    assert embedded.values("t") == [b"a", b"b"]

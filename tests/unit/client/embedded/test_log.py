@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.support.embedded_harness import Desk, drain, numbered
+from tests.support.embedded_harness import EmbeddedHarness, drain, numbered
 
 import strandlog
 from strandlog import (
@@ -28,45 +28,45 @@ from strandlog.errors import DataError, InvalidSettingError, UnknownSettingError
 # -- topics ------------------------------------------------------------------------------------
 
 
-def test_a_topic_is_created_described_altered_and_deleted(desk: Desk) -> None:
-    made = desk.log.create_topic("t", partitions=2, config={"retention.ms": "1h"})
-    assert made == desk.log.describe_topic("t")
+def test_a_topic_is_created_described_altered_and_deleted(embedded: EmbeddedHarness) -> None:
+    made = embedded.log.create_topic("t", partitions=2, config={"retention.ms": "1h"})
+    assert made == embedded.log.describe_topic("t")
     assert made.name == "t" and made.config == {"retention.ms": 3_600_000}
     assert [info.partition for info in made.partitions] == [0, 1]
-    desk.send("t", *numbered(3))
-    infos = desk.log.describe_topic("t").partitions
+    embedded.send("t", *numbered(3))
+    infos = embedded.log.describe_topic("t").partitions
     assert [(info.start_offset, info.end_offset, info.segments) for info in infos] == [
         (0, 2, 1),
         (0, 1, 1),
     ]
     assert infos[0].size_bytes > infos[1].size_bytes > 60
-    altered = desk.log.alter_topic("t", {"retention.ms": None, "flush.ms": 5}, partitions=3)
+    altered = embedded.log.alter_topic("t", {"retention.ms": None, "flush.ms": 5}, partitions=3)
     assert len(altered.partitions) == 3 and altered.config == {"flush.ms": 5}
     assert altered.topic_id == made.topic_id
-    desk.log.delete_topic("t")
-    assert desk.log.topics() == []
+    embedded.log.delete_topic("t")
+    assert embedded.log.topics() == []
 
 
-def test_topics_are_listed_by_name_without_internal_ones(desk: Desk) -> None:
+def test_topics_are_listed_by_name_without_internal_ones(embedded: EmbeddedHarness) -> None:
     for name in ("b", "a", "C"):
-        desk.log.create_topic(name)
-    with desk.log.consumer(["a"], group="g") as consumer:
+        embedded.log.create_topic(name)
+    with embedded.log.consumer(["a"], group="g") as consumer:
         consumer.commit()
-    assert desk.log.topics() == ["C", "a", "b"]
-    assert desk.log.describe_topic("__consumer_offsets").partitions[0].end_offset > 0
+    assert embedded.log.topics() == ["C", "a", "b"]
+    assert embedded.log.describe_topic("__consumer_offsets").partitions[0].end_offset > 0
 
 
-def test_the_number_of_partitions_is_a_setting(desk: Desk) -> None:
-    desk.settings = {"num.partitions": 3, "max.partitions.per.topic": 5}
-    assert len(desk.log.create_topic("t").partitions) == 3
+def test_the_number_of_partitions_is_a_setting(embedded: EmbeddedHarness) -> None:
+    embedded.settings = {"num.partitions": 3, "max.partitions.per.topic": 5}
+    assert len(embedded.log.create_topic("t").partitions) == 3
     for count in (0, -1, 6):
         with pytest.raises(InvalidPartitionsError, match=f"got {count}"):
-            desk.log.create_topic("u", count)
+            embedded.log.create_topic("u", count)
     with pytest.raises(InvalidPartitionsError, match="partition count must be an integer, got '3'"):
-        desk.log.create_topic("u", "3")  # type: ignore[arg-type]
+        embedded.log.create_topic("u", "3")  # type: ignore[arg-type]
     with pytest.raises(InvalidPartitionsError, match="can only grow"):
-        desk.log.alter_topic("t", partitions=2)
-    assert desk.log.topics() == ["t"]
+        embedded.log.alter_topic("t", partitions=2)
+    assert embedded.log.topics() == ["t"]
 
 
 @pytest.mark.parametrize(
@@ -83,17 +83,17 @@ def test_the_number_of_partitions_is_a_setting(desk: Desk) -> None:
     ],
 )
 def test_topic_settings_are_validated(
-    desk: Desk, config: dict[str, object], error: type[Exception], message: str
+    embedded: EmbeddedHarness, config: dict[str, object], error: type[Exception], message: str
 ) -> None:
-    desk.log.create_topic("t")
+    embedded.log.create_topic("t")
     calls: list[Callable[[], object]] = [
-        lambda: desk.log.create_topic("u", 1, config),
-        lambda: desk.log.alter_topic("t", config),
+        lambda: embedded.log.create_topic("u", 1, config),
+        lambda: embedded.log.alter_topic("t", config),
     ]
     for call in calls:
         with pytest.raises(error, match=message):
             call()
-    assert desk.log.topics() == ["t"] and desk.log.describe_topic("t").config == {}
+    assert embedded.log.topics() == ["t"] and embedded.log.describe_topic("t").config == {}
 
 
 def test_broker_settings_are_validated(tmp_path: Path) -> None:
@@ -105,23 +105,23 @@ def test_broker_settings_are_validated(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a b", "ä", "..", "x" * 250, None, 5])
-def test_invalid_names_are_rejected(desk: Desk, name: str) -> None:
-    for call in (lambda: desk.log.create_topic(name), lambda: desk.log.delete_topic(name)):
+def test_invalid_names_are_rejected(embedded: EmbeddedHarness, name: str) -> None:
+    for call in (lambda: embedded.log.create_topic(name), lambda: embedded.log.delete_topic(name)):
         with pytest.raises(InvalidTopicError, match="invalid topic name"):
             call()
 
 
-def test_unknown_topics(desk: Desk) -> None:
-    for call in topic_calls(desk, "nowhere"):
+def test_unknown_topics(embedded: EmbeddedHarness) -> None:
+    for call in topic_calls(embedded, "nowhere"):
         with pytest.raises(TopicNotFoundError, match="topic 'nowhere' does not exist; create it"):
             call()
-    desk.log.create_topic("t", 2)
+    embedded.log.create_topic("t", 2)
     with pytest.raises(TopicNotFoundError, match="topic 't' has no partition 2; it has 0 to 1"):
-        desk.log.delete_records("t", 2, 0)
+        embedded.log.delete_records("t", 2, 0)
 
 
-def topic_calls(desk: Desk, name: str) -> list[Callable[[], object]]:
-    log = desk.log
+def topic_calls(embedded: EmbeddedHarness, name: str) -> list[Callable[[], object]]:
+    log = embedded.log
     return [
         lambda: log.describe_topic(name),
         lambda: log.alter_topic(name, {}),
@@ -134,124 +134,124 @@ def topic_calls(desk: Desk, name: str) -> list[Callable[[], object]]:
     ]
 
 
-def test_creating_an_existing_topic_keeps_its_records(desk: Desk) -> None:
-    made = desk.log.create_topic("t", 2)
-    desk.send("t", b"kept")
+def test_creating_an_existing_topic_keeps_its_records(embedded: EmbeddedHarness) -> None:
+    made = embedded.log.create_topic("t", 2)
+    embedded.send("t", b"kept")
     with pytest.raises(TopicExistsError, match="topic 't' already exists; use it, or"):
-        desk.log.create_topic("t", 5)
-    assert desk.log.describe_topic("t").topic_id == made.topic_id
-    assert desk.values("t") == [b"kept"]
+        embedded.log.create_topic("t", 5)
+    assert embedded.log.describe_topic("t").topic_id == made.topic_id
+    assert embedded.values("t") == [b"kept"]
 
 
 # -- deleting and cleaning by hand -------------------------------------------------------------
 
 
-def test_a_recreated_topic_starts_at_zero_for_all_consumers(desk: Desk) -> None:
-    old = desk.log.create_topic("t")
-    desk.send("t", *numbered(5))
-    with desk.log.consumer(["t"], group="g") as consumer:
+def test_a_recreated_topic_starts_at_zero_for_all_consumers(embedded: EmbeddedHarness) -> None:
+    old = embedded.log.create_topic("t")
+    embedded.send("t", *numbered(5))
+    with embedded.log.consumer(["t"], group="g") as consumer:
         consumer.poll()
         consumer.commit()
-    desk.log.delete_records("t", 0, 4)
-    desk.log.delete_topic("t")
-    assert desk.log.committed_offsets("g") == {}
-    new = desk.log.create_topic("t")
+    embedded.log.delete_records("t", 0, 4)
+    embedded.log.delete_topic("t")
+    assert embedded.log.committed_offsets("g") == {}
+    new = embedded.log.create_topic("t")
     assert new.topic_id != old.topic_id and new.partitions[0].end_offset == 0
-    desk.send("t", b"new")
-    for reopen in (desk.reopen, desk.kill, desk.lose_power):
+    embedded.send("t", b"new")
+    for reopen in (embedded.reopen, embedded.kill, embedded.lose_power):
         reopen()
-        with desk.log.consumer(["t"], group="g") as consumer:
+        with embedded.log.consumer(["t"], group="g") as consumer:
             assert [(r.offset, r.value) for r in consumer.poll()] == [(0, b"new")]
 
 
-def test_deleted_records_stay_deleted(desk: Desk) -> None:
-    desk.log.create_topic("t")
-    desk.send("t", *numbered(8))
-    desk.log.delete_records("t", 0, 5)
-    desk.log.delete_records("t", 0, 3)
-    for reopen in (desk.upkeep, desk.reopen, desk.kill, desk.lose_power):
+def test_deleted_records_stay_deleted(embedded: EmbeddedHarness) -> None:
+    embedded.log.create_topic("t")
+    embedded.send("t", *numbered(8))
+    embedded.log.delete_records("t", 0, 5)
+    embedded.log.delete_records("t", 0, 3)
+    for reopen in (embedded.run_maintenance, embedded.reopen, embedded.kill, embedded.lose_power):
         reopen()
-        assert desk.log.describe_topic("t").partitions[0].start_offset == 5
-        assert desk.values("t") == numbered(8)[5:]
+        assert embedded.log.describe_topic("t").partitions[0].start_offset == 5
+        assert embedded.values("t") == numbered(8)[5:]
     for outside in (9, -1):
         with pytest.raises(OffsetOutOfRangeError, match=r"is outside t-0 \[5, 8\)"):
-            desk.log.delete_records("t", 0, outside)
+            embedded.log.delete_records("t", 0, outside)
 
 
-def test_offsets_are_not_reused_after_deleting_all_records(desk: Desk) -> None:
-    desk.log.create_topic("t")
-    desk.send("t", *numbered(8))
-    desk.log.delete_records("t", 0, 8)
-    assert desk.values("t") == []
-    for reopen in (desk.kill, desk.reopen, desk.lose_power):
+def test_offsets_are_not_reused_after_deleting_all_records(embedded: EmbeddedHarness) -> None:
+    embedded.log.create_topic("t")
+    embedded.send("t", *numbered(8))
+    embedded.log.delete_records("t", 0, 8)
+    assert embedded.values("t") == []
+    for reopen in (embedded.kill, embedded.reopen, embedded.lose_power):
         reopen()
-        end = desk.log.describe_topic("t").partitions[0].end_offset
+        end = embedded.log.describe_topic("t").partitions[0].end_offset
         assert end >= 8
-        assert desk.log.producer().send("t", b"next").offset == end
+        assert embedded.log.producer().send("t", b"next").offset == end
 
 
-def test_compaction_by_hand_keeps_the_last_value_of_each_key(desk: Desk) -> None:
-    desk.log.create_topic("t")
-    producer = desk.log.producer()
+def test_compaction_by_hand_keeps_the_last_value_of_each_key(embedded: EmbeddedHarness) -> None:
+    embedded.log.create_topic("t")
+    producer = embedded.log.producer()
     for key, value in ((b"a", b"1"), (None, b"2"), (b"b", b"3"), (b"a", b"4"), (b"b", None)):
         producer.send("t", value, key)
-    report = desk.log.compact("t")
+    report = embedded.log.compact("t")
     assert (report.records_removed, report.records_retained) == (2, 3)
     assert report.bytes_after < report.bytes_before
-    for reopen in (desk.upkeep, desk.kill, desk.reopen, desk.lose_power):
+    for reopen in (embedded.run_maintenance, embedded.kill, embedded.reopen, embedded.lose_power):
         reopen()
-        records = drain(desk.log.consumer(["t"]))
+        records = drain(embedded.log.consumer(["t"]))
         assert [(r.offset, r.key, r.value) for r in records] == [
             (1, None, b"2"),
             (3, b"a", b"4"),
             (4, b"b", None),
         ]
-    assert producer_offset(desk) == 5
-    assert desk.log.compact("t").records_removed == 0
+    assert producer_offset(embedded) == 5
+    assert embedded.log.compact("t").records_removed == 0
 
 
-def producer_offset(desk: Desk) -> int:
-    return desk.log.producer().send("t", b"x").offset
+def producer_offset(embedded: EmbeddedHarness) -> int:
+    return embedded.log.producer().send("t", b"x").offset
 
 
-def test_tombstones_are_removed_after_delete_retention_ms(desk: Desk) -> None:
-    desk.log.create_topic("t", config={"delete.retention.ms": "1h"})
-    producer = desk.log.producer()
+def test_tombstones_are_removed_after_delete_retention_ms(embedded: EmbeddedHarness) -> None:
+    embedded.log.create_topic("t", config={"delete.retention.ms": "1h"})
+    producer = embedded.log.producer()
     producer.send("t", b"1", b"k")
     producer.send("t", None, b"k")
-    desk.log.compact("t")
-    assert desk.values("t") == [None]
-    desk.clock.advance(3_600_001)
-    desk.log.compact("t")
-    assert desk.values("t") == []
+    embedded.log.compact("t")
+    assert embedded.values("t") == [None]
+    embedded.clock.advance(3_600_001)
+    embedded.log.compact("t")
+    assert embedded.values("t") == []
     assert producer.send("t", b"2", b"k").offset == 2
 
 
-def test_retention_by_hand(desk: Desk) -> None:
-    desk.log.create_topic("t", config={"segment.bytes": 1024, "retention.ms": "1h"})
-    desk.send("t", *(bytes(300) for _ in range(8)))
-    desk.clock.advance(1_800_000)
-    desk.send("t", *(bytes(300) for _ in range(3)))
-    assert desk.log.enforce_retention("t") == 0
-    desk.clock.advance(1_800_001)
-    assert desk.log.enforce_retention("t") == 8
-    assert desk.log.describe_topic("t").partitions[0].start_offset == 8
-    desk.clock.advance(3_600_000)
-    assert desk.log.enforce_retention("t") == 3
-    for reopen in (desk.kill, desk.reopen):
+def test_retention_by_hand(embedded: EmbeddedHarness) -> None:
+    embedded.log.create_topic("t", config={"segment.bytes": 1024, "retention.ms": "1h"})
+    embedded.send("t", *(bytes(300) for _ in range(8)))
+    embedded.clock.advance(1_800_000)
+    embedded.send("t", *(bytes(300) for _ in range(3)))
+    assert embedded.log.enforce_retention("t") == 0
+    embedded.clock.advance(1_800_001)
+    assert embedded.log.enforce_retention("t") == 8
+    assert embedded.log.describe_topic("t").partitions[0].start_offset == 8
+    embedded.clock.advance(3_600_000)
+    assert embedded.log.enforce_retention("t") == 3
+    for reopen in (embedded.kill, embedded.reopen):
         reopen()
-        assert desk.values("t") == []
-        assert desk.log.describe_topic("t").partitions[0].end_offset == 11
+        assert embedded.values("t") == []
+        assert embedded.log.describe_topic("t").partitions[0].end_offset == 11
 
 
-def test_offsets_from_outside_are_checked(desk: Desk) -> None:
-    desk.log.create_topic("t")
+def test_offsets_from_outside_are_checked(embedded: EmbeddedHarness) -> None:
+    embedded.log.create_topic("t")
     with pytest.raises(DataError, match="-1 is not an offset of t-0; offsets start at 0"):
-        desk.log.commit_offsets("g", {TopicPartition("t", 0): -1})
+        embedded.log.commit_offsets("g", {TopicPartition("t", 0): -1})
     with pytest.raises(TopicNotFoundError):
-        desk.log.commit_offsets("g", {TopicPartition("t", 1): 0})
-    desk.log.commit_offsets("g", {("t", 0): 0})  # type: ignore[dict-item]
-    assert desk.log.committed_offsets("g").keys() == {TopicPartition("t", 0)}
+        embedded.log.commit_offsets("g", {TopicPartition("t", 1): 0})
+    embedded.log.commit_offsets("g", {("t", 0): 0})  # type: ignore[dict-item]
+    assert embedded.log.committed_offsets("g").keys() == {TopicPartition("t", 0)}
 
 
 # -- opening and closing -----------------------------------------------------------------------
@@ -316,10 +316,10 @@ def test_a_relative_path_stays_where_it_was(
     assert (tmp_path / "data" / "t-0").is_dir()
 
 
-def test_a_closed_log_raises(desk: Desk) -> None:
-    desk.log.create_topic("t")
-    log = desk.log
-    calls = topic_calls(desk, "t")
+def test_a_closed_log_raises(embedded: EmbeddedHarness) -> None:
+    embedded.log.create_topic("t")
+    log = embedded.log
+    calls = topic_calls(embedded, "t")
     log.close()
     log.close()
     more: list[Callable[[], object]] = [
@@ -340,44 +340,44 @@ def test_a_closed_log_raises(desk: Desk) -> None:
             call()
 
 
-def test_a_log_that_fails_to_close_releases_the_folder(desk: Desk) -> None:
-    desk.log.create_topic("t")
-    desk.log.producer(acks=0).send("t", b"x")
-    desk.disk.fail_on("sync", "/t-0/")
+def test_a_log_that_fails_to_close_releases_the_folder(embedded: EmbeddedHarness) -> None:
+    embedded.log.create_topic("t")
+    embedded.log.producer(acks=0).send("t", b"x")
+    embedded.disk.fail_on("sync", "/t-0/")
     with pytest.raises(StrandlogError):
-        desk.log.close()
-    assert desk.log.topics() == ["t"]
+        embedded.log.close()
+    assert embedded.log.topics() == ["t"]
 
 
-def test_a_closed_folder_has_no_problems(desk: Desk) -> None:
-    desk.log.create_topic("t")
-    desk.send("t", *numbered(3))
-    assert desk.reopen().problems == []
-    desk.kill()
-    assert desk.log.problems == []
+def test_a_closed_folder_has_no_problems(embedded: EmbeddedHarness) -> None:
+    embedded.log.create_topic("t")
+    embedded.send("t", *numbered(3))
+    assert embedded.reopen().problems == []
+    embedded.kill()
+    assert embedded.log.problems == []
 
 
-def test_a_torn_tail_is_cut_and_reported(desk: Desk) -> None:
-    desk.log.create_topic("t")
-    desk.send("t", *numbered(3))
-    desk.disk.append_to(f"data/t-0/{0:020d}.log", b"half a bat")
-    desk.kill()
-    assert desk.log.problems == ["t-0: a torn tail of 10 bytes was cut off"]
-    assert desk.values("t") == numbered(3)
-    assert desk.log.producer().send("t", b"next").offset == 3
+def test_a_torn_tail_is_cut_and_reported(embedded: EmbeddedHarness) -> None:
+    embedded.log.create_topic("t")
+    embedded.send("t", *numbered(3))
+    embedded.disk.append_to(f"data/t-0/{0:020d}.log", b"half a bat")
+    embedded.kill()
+    assert embedded.log.problems == ["t-0: a torn tail of 10 bytes was cut off"]
+    assert embedded.values("t") == numbered(3)
+    assert embedded.log.producer().send("t", b"next").offset == 3
 
 
-def test_topic_settings_survive_a_restart(desk: Desk) -> None:
+def test_topic_settings_survive_a_restart(embedded: EmbeddedHarness) -> None:
     config = {"segment.bytes": 1024, "compression.type": "zstd", "retention.ms": "1h"}
-    desk.log.create_topic("t", config=config)
-    desk.kill()
-    assert desk.log.describe_topic("t").config == {
+    embedded.log.create_topic("t", config=config)
+    embedded.kill()
+    assert embedded.log.describe_topic("t").config == {
         "segment.bytes": 1024,
         "compression.type": "zstd",
         "retention.ms": 3_600_000,
     }
-    desk.send("t", *(bytes(1500) for _ in range(30)))
-    (info,) = desk.log.describe_topic("t").partitions
+    embedded.send("t", *(bytes(1500) for _ in range(30)))
+    (info,) = embedded.log.describe_topic("t").partitions
     assert info.segments > 1 and info.size_bytes < 30 * 200
 
 

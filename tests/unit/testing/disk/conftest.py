@@ -12,7 +12,7 @@ from strandlog.testing import SimulatedFiles
 
 
 @dataclass
-class Place:
+class DiskUnderTest:
     """A disk and an empty folder on it."""
 
     files: Files
@@ -23,9 +23,9 @@ class Place:
 
 
 @pytest.fixture(params=["disk", "simulated"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+def disk(request: pytest.FixtureRequest, tmp_path: Path) -> DiskUnderTest:
     if request.param == "disk":
-        return Place(DiskFiles(), str(tmp_path))
+        return DiskUnderTest(DiskFiles(), str(tmp_path))
     files = SimulatedFiles()
     files.make_dir("/data")
-    return Place(files, "/data")
+    return DiskUnderTest(files, "/data")

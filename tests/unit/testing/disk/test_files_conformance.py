@@ -15,42 +15,42 @@ from strandlog.model import Buffer
 from strandlog.storage.files import PREVIOUS_SUFFIX, TEMP_SUFFIX
 
 if TYPE_CHECKING:
-    from tests.unit.testing.disk.conftest import Place
+    from tests.unit.testing.disk.conftest import DiskUnderTest
 
 
 # ---- open files ----
 
 
-def test_an_opened_log_is_made_empty_when_missing(place: Place) -> None:
-    log = place.files.open_log(place.path("a.log"))
+def test_an_opened_log_is_made_empty_when_missing(disk: DiskUnderTest) -> None:
+    log = disk.files.open_log(disk.path("a.log"))
     assert log.size == 0
-    assert place.files.size(place.path("a.log")) == 0
+    assert disk.files.size(disk.path("a.log")) == 0
     log.close()
 
 
-def test_append_writes_all_buffers_in_order_at_the_end(place: Place) -> None:
-    log = place.files.open_log(place.path("a.log"))
+def test_append_writes_all_buffers_in_order_at_the_end(disk: DiskUnderTest) -> None:
+    log = disk.files.open_log(disk.path("a.log"))
     buffers: list[Buffer] = [b"one", bytearray(b"two"), memoryview(b"-three-")[1:6], b""]
     log.append(buffers)
     log.append([b"four"])
     assert log.size == 15
-    assert place.files.read(place.path("a.log")) == b"onetwothreefour"
+    assert disk.files.read(disk.path("a.log")) == b"onetwothreefour"
     log.close()
 
 
 @pytest.mark.parametrize("buffers", [[], [b""], [b"", b""]])
-def test_append_of_nothing_changes_nothing(place: Place, buffers: list[Buffer]) -> None:
-    log = place.files.open_log(place.path("a.log"))
+def test_append_of_nothing_changes_nothing(disk: DiskUnderTest, buffers: list[Buffer]) -> None:
+    log = disk.files.open_log(disk.path("a.log"))
     log.append(buffers)
     assert log.size == 0
     log.close()
 
 
-def test_a_reopened_log_goes_on_at_its_end(place: Place) -> None:
-    first = place.files.open_log(place.path("a.log"))
+def test_a_reopened_log_goes_on_at_its_end(disk: DiskUnderTest) -> None:
+    first = disk.files.open_log(disk.path("a.log"))
     first.append([b"abc"])
     first.close()
-    second = place.files.open_log(place.path("a.log"))
+    second = disk.files.open_log(disk.path("a.log"))
     assert second.size == 3
     second.append([b"def"])
     assert second.read(0, 100) == b"abcdef"
@@ -62,16 +62,16 @@ def test_a_reopened_log_goes_on_at_its_end(place: Place) -> None:
     [(0, 3, b"012"), (8, 2, b"89"), (8, 10, b"89"), (10, 1, b""), (99, 5, b""), (3, 0, b"")],
 )
 def test_read_is_shorter_at_the_end(
-    place: Place, position: int, length: int, expected: bytes
+    disk: DiskUnderTest, position: int, length: int, expected: bytes
 ) -> None:
-    log = place.files.open_log(place.path("a.log"))
+    log = disk.files.open_log(disk.path("a.log"))
     log.append([b"0123456789"])
     assert log.read(position, length) == expected
     log.close()
 
 
-def test_overwrite_changes_bytes_and_not_the_size(place: Place) -> None:
-    log = place.files.open_log(place.path("a.log"))
+def test_overwrite_changes_bytes_and_not_the_size(disk: DiskUnderTest) -> None:
+    log = disk.files.open_log(disk.path("a.log"))
     log.append([b"0123456789"])
     log.overwrite(8, memoryview(b"xy"))
     log.overwrite(0, b"z")
@@ -80,18 +80,18 @@ def test_overwrite_changes_bytes_and_not_the_size(place: Place) -> None:
     log.close()
 
 
-def test_truncate_moves_the_end_where_append_goes_on(place: Place) -> None:
-    log = place.files.open_log(place.path("a.log"))
+def test_truncate_moves_the_end_where_append_goes_on(disk: DiskUnderTest) -> None:
+    log = disk.files.open_log(disk.path("a.log"))
     log.append([b"0123456789"])
     log.truncate(4)
     assert log.size == 4
     log.append([b"ab"])
-    assert place.files.read(place.path("a.log")) == b"0123ab"
+    assert disk.files.read(disk.path("a.log")) == b"0123ab"
     log.close()
 
 
-def test_truncate_beyond_the_end_adds_zeros(place: Place) -> None:
-    log = place.files.open_log(place.path("a.log"))
+def test_truncate_beyond_the_end_adds_zeros(disk: DiskUnderTest) -> None:
+    log = disk.files.open_log(disk.path("a.log"))
     log.append([b"ab"])
     log.truncate(4)
     assert log.size == 4
@@ -99,8 +99,8 @@ def test_truncate_beyond_the_end_adds_zeros(place: Place) -> None:
     log.close()
 
 
-def test_sync_and_close_can_be_repeated(place: Place) -> None:
-    log = place.files.open_log(place.path("a.log"))
+def test_sync_and_close_can_be_repeated(disk: DiskUnderTest) -> None:
+    log = disk.files.open_log(disk.path("a.log"))
     log.append([b"ab"])
     log.sync()
     log.sync()
@@ -108,8 +108,8 @@ def test_sync_and_close_can_be_repeated(place: Place) -> None:
     log.close()
 
 
-def test_a_closed_log_refuses_everything(place: Place) -> None:
-    log = place.files.open_log(place.path("a.log"))
+def test_a_closed_log_refuses_everything(disk: DiskUnderTest) -> None:
+    log = disk.files.open_log(disk.path("a.log"))
     log.append([b"ab"])
     log.close()
     with pytest.raises(StorageError):
@@ -122,65 +122,65 @@ def test_a_closed_log_refuses_everything(place: Place) -> None:
         log.truncate(0)
     with pytest.raises(StorageError):
         log.sync()
-    assert place.files.read(place.path("a.log")) == b"ab"
+    assert disk.files.read(disk.path("a.log")) == b"ab"
 
 
-def test_an_open_log_survives_rename_and_removal(place: Place) -> None:
-    log = place.files.open_log(place.path("a.log"))
+def test_an_open_log_survives_rename_and_removal(disk: DiskUnderTest) -> None:
+    log = disk.files.open_log(disk.path("a.log"))
     log.append([b"one"])
-    place.files.rename(place.path("a.log"), place.path("b.log"))
+    disk.files.rename(disk.path("a.log"), disk.path("b.log"))
     log.append([b"two"])
-    assert place.files.read(place.path("b.log")) == b"onetwo"
-    place.files.remove(place.path("b.log"))
+    assert disk.files.read(disk.path("b.log")) == b"onetwo"
+    disk.files.remove(disk.path("b.log"))
     log.append([b"three"])
     log.sync()
     assert log.read(0, 100) == b"onetwothree"
-    assert place.files.list_dir(place.folder) == {}
+    assert disk.files.list_dir(disk.folder) == {}
     log.close()
 
 
-def test_each_handle_appends_where_it_saw_the_end(place: Place) -> None:
-    first = place.files.open_log(place.path("a.log"))
-    second = place.files.open_log(place.path("a.log"))
+def test_each_handle_appends_where_it_saw_the_end(disk: DiskUnderTest) -> None:
+    first = disk.files.open_log(disk.path("a.log"))
+    second = disk.files.open_log(disk.path("a.log"))
     first.append([b"abc"])
     assert second.size == 0
     second.append([b"X"])
-    assert place.files.read(place.path("a.log")) == b"Xbc"
+    assert disk.files.read(disk.path("a.log")) == b"Xbc"
     first.close()
     second.close()
 
 
-def test_append_past_a_file_that_was_cut_leaves_zeros(place: Place) -> None:
-    log = place.files.open_log(place.path("a.log"))
+def test_append_past_a_file_that_was_cut_leaves_zeros(disk: DiskUnderTest) -> None:
+    log = disk.files.open_log(disk.path("a.log"))
     log.append([b"abcd"])
-    place.files.truncate(place.path("a.log"), 1)
+    disk.files.truncate(disk.path("a.log"), 1)
     log.append([b"e"])
-    assert place.files.read(place.path("a.log")) == b"a\0\0\0e"
+    assert disk.files.read(disk.path("a.log")) == b"a\0\0\0e"
     log.close()
 
 
 # ---- mappings ----
 
 
-def test_a_map_shows_the_file(place: Place) -> None:
-    place.files.append_to(place.path("a.log"), b"0123456789")
-    mapped = place.files.map(place.path("a.log"))
+def test_a_map_shows_the_file(disk: DiskUnderTest) -> None:
+    disk.files.append_to(disk.path("a.log"), b"0123456789")
+    mapped = disk.files.map(disk.path("a.log"))
     assert bytes(mapped.view[2:4]) == b"23"
     assert len(mapped.view) == 10
     assert mapped.view.readonly
     mapped.close()
 
 
-def test_an_empty_file_can_be_mapped(place: Place) -> None:
-    place.files.append_to(place.path("a.log"), b"")
-    mapped = place.files.map(place.path("a.log"))
+def test_an_empty_file_can_be_mapped(disk: DiskUnderTest) -> None:
+    disk.files.append_to(disk.path("a.log"), b"")
+    mapped = disk.files.map(disk.path("a.log"))
     assert len(mapped.view) == 0
     mapped.close()
 
 
-def test_a_map_may_be_closed_while_a_slice_is_held_and_twice(place: Place) -> None:
-    place.files.append_to(place.path("a.log"), b"0123456789" * 1000)
-    mapped = place.files.map(place.path("a.log"))
+def test_a_map_may_be_closed_while_a_slice_is_held_and_twice(disk: DiskUnderTest) -> None:
+    disk.files.append_to(disk.path("a.log"), b"0123456789" * 1000)
+    mapped = disk.files.map(disk.path("a.log"))
     held = mapped.view[5000:5004]
     mapped.close()
     mapped.close()
@@ -188,11 +188,11 @@ def test_a_map_may_be_closed_while_a_slice_is_held_and_twice(place: Place) -> No
     assert len(mapped.view) == 0
 
 
-def test_a_map_survives_removal_and_appends(place: Place) -> None:
-    place.files.append_to(place.path("a.log"), b"0123")
-    mapped = place.files.map(place.path("a.log"))
-    place.files.append_to(place.path("a.log"), b"4567")
-    place.files.remove(place.path("a.log"))
+def test_a_map_survives_removal_and_appends(disk: DiskUnderTest) -> None:
+    disk.files.append_to(disk.path("a.log"), b"0123")
+    mapped = disk.files.map(disk.path("a.log"))
+    disk.files.append_to(disk.path("a.log"), b"4567")
+    disk.files.remove(disk.path("a.log"))
     assert bytes(mapped.view) == b"0123"
     mapped.close()
 
@@ -200,61 +200,61 @@ def test_a_map_survives_removal_and_appends(place: Place) -> None:
 # ---- whole files ----
 
 
-def test_append_to_makes_the_file_and_then_adds(place: Place) -> None:
-    place.files.append_to(place.path("a"), b"one")
-    place.files.append_to(place.path("a"), memoryview(b"two"))
-    assert place.files.read(place.path("a")) == b"onetwo"
-    assert place.files.size(place.path("a")) == 6
+def test_append_to_makes_the_file_and_then_adds(disk: DiskUnderTest) -> None:
+    disk.files.append_to(disk.path("a"), b"one")
+    disk.files.append_to(disk.path("a"), memoryview(b"two"))
+    assert disk.files.read(disk.path("a")) == b"onetwo"
+    assert disk.files.size(disk.path("a")) == 6
 
 
-def test_write_at_makes_overwrites_and_extends(place: Place) -> None:
-    place.files.write_at(place.path("a"), 2, b"cd")
-    assert place.files.read(place.path("a")) == b"\0\0cd"
-    place.files.write_at(place.path("a"), 0, b"ab")
-    place.files.write_at(place.path("a"), 3, b"DE")
-    assert place.files.read(place.path("a")) == b"abcDE"
+def test_write_at_makes_overwrites_and_extends(disk: DiskUnderTest) -> None:
+    disk.files.write_at(disk.path("a"), 2, b"cd")
+    assert disk.files.read(disk.path("a")) == b"\0\0cd"
+    disk.files.write_at(disk.path("a"), 0, b"ab")
+    disk.files.write_at(disk.path("a"), 3, b"DE")
+    assert disk.files.read(disk.path("a")) == b"abcDE"
 
 
-def test_truncate_by_name(place: Place) -> None:
-    place.files.append_to(place.path("a"), b"0123")
-    place.files.truncate(place.path("a"), 1)
-    assert place.files.read(place.path("a")) == b"0"
-    place.files.truncate(place.path("a"), 3)
-    assert place.files.read(place.path("a")) == b"0\0\0"
+def test_truncate_by_name(disk: DiskUnderTest) -> None:
+    disk.files.append_to(disk.path("a"), b"0123")
+    disk.files.truncate(disk.path("a"), 1)
+    assert disk.files.read(disk.path("a")) == b"0"
+    disk.files.truncate(disk.path("a"), 3)
+    assert disk.files.read(disk.path("a")) == b"0\0\0"
 
 
-def test_replace_leaves_one_file_with_the_new_contents(place: Place) -> None:
-    place.files.replace(place.path("a"), b"first, and rather long")
-    place.files.replace(place.path("a"), memoryview(b"second"))
-    assert place.files.read(place.path("a")) == b"second"
-    assert place.files.list_dir(place.folder) == {"a": 6}
+def test_replace_leaves_one_file_with_the_new_contents(disk: DiskUnderTest) -> None:
+    disk.files.replace(disk.path("a"), b"first, and rather long")
+    disk.files.replace(disk.path("a"), memoryview(b"second"))
+    assert disk.files.read(disk.path("a")) == b"second"
+    assert disk.files.list_dir(disk.folder) == {"a": 6}
 
 
-def test_replace_can_write_an_empty_file(place: Place) -> None:
-    place.files.replace(place.path("a"), b"")
-    assert place.files.list_dir(place.folder) == {"a": 0}
+def test_replace_can_write_an_empty_file(disk: DiskUnderTest) -> None:
+    disk.files.replace(disk.path("a"), b"")
+    assert disk.files.list_dir(disk.folder) == {"a": 0}
 
 
-def test_replace_keeps_the_one_before(place: Place) -> None:
-    place.files.replace(place.path("a"), b"1", keep_previous=True)
-    assert place.files.list_dir(place.folder) == {"a": 1}
-    place.files.replace(place.path("a"), b"22", keep_previous=True)
-    place.files.replace(place.path("a"), b"333", keep_previous=True)
-    assert place.files.read(place.path("a")) == b"333"
-    assert place.files.read(place.path("a" + PREVIOUS_SUFFIX)) == b"22"
-    assert place.files.list_dir(place.folder) == {"a": 3, "a" + PREVIOUS_SUFFIX: 2}
+def test_replace_keeps_the_one_before(disk: DiskUnderTest) -> None:
+    disk.files.replace(disk.path("a"), b"1", keep_previous=True)
+    assert disk.files.list_dir(disk.folder) == {"a": 1}
+    disk.files.replace(disk.path("a"), b"22", keep_previous=True)
+    disk.files.replace(disk.path("a"), b"333", keep_previous=True)
+    assert disk.files.read(disk.path("a")) == b"333"
+    assert disk.files.read(disk.path("a" + PREVIOUS_SUFFIX)) == b"22"
+    assert disk.files.list_dir(disk.folder) == {"a": 3, "a" + PREVIOUS_SUFFIX: 2}
 
 
-def test_replace_takes_over_a_temp_file_that_was_left(place: Place) -> None:
-    place.files.append_to(place.path("a" + TEMP_SUFFIX), b"half of something longer")
-    place.files.replace(place.path("a"), b"whole")
-    assert place.files.list_dir(place.folder) == {"a": 5}
-    assert place.files.read(place.path("a")) == b"whole"
+def test_replace_takes_over_a_temp_file_that_was_left(disk: DiskUnderTest) -> None:
+    disk.files.append_to(disk.path("a" + TEMP_SUFFIX), b"half of something longer")
+    disk.files.replace(disk.path("a"), b"whole")
+    assert disk.files.list_dir(disk.folder) == {"a": 5}
+    assert disk.files.read(disk.path("a")) == b"whole"
 
 
-def test_a_reader_keeps_the_replaced_file(place: Place) -> None:
-    place.files.replace(place.path("a"), b"old")
-    log = place.files.open_log(place.path("a"))
-    place.files.replace(place.path("a"), b"new")
+def test_a_reader_keeps_the_replaced_file(disk: DiskUnderTest) -> None:
+    disk.files.replace(disk.path("a"), b"old")
+    log = disk.files.open_log(disk.path("a"))
+    disk.files.replace(disk.path("a"), b"new")
     assert log.read(0, 9) == b"old"
     log.close()

@@ -67,6 +67,7 @@ from strandlog.protocol.group_records import GroupKey, OffsetKey, decode_key
 from strandlog.storage.files import DiskFiles, Files
 from strandlog.storage.folder.log_dir import LogDir
 from strandlog.storage.paths import join
+from strandlog.storage.work import Work
 
 MAX_COUNTED_POSITIONS = 10_000  # per client
 WRITE_PROBE = ".write-probe"
@@ -278,6 +279,15 @@ class Broker(RecordRequests, TransactionRequests):
     def flush_all(self) -> Deferred[None]:
         """Flush everything that has been appended; the result completes when it is on disk."""
         return self.durability.flush_all()
+
+    def flush_for_close(self) -> Work[None]:
+        """Flush all partitions in parallel, so that `close` has little left to do."""
+        return self.log_dir.flush_for_close()
+
+    @property
+    def has_due_flushes(self) -> bool:
+        """Whether `take_flushes` would return a job now."""
+        return self.durability.is_due()
 
     @property
     def has_waiting_requests(self) -> bool:

@@ -116,7 +116,7 @@ class Server:
             await self._listeners.open(config, self._make_listener)
         self.kafka.dispatcher.listener_settings = {
             **self._listeners.settings(),
-            "log.dirs": self.broker.log_dir.path,
+            "log.dirs": self.broker.path,
         }
         self._was_ready = True
         return f"ready {self._listeners.ready_words()} data={self._options.data}"
@@ -192,13 +192,13 @@ class Server:
         return self.runtime.refresh_metrics(self.broker).snapshot()
 
     def _summary(self) -> str:
-        metrics = self.broker.metrics
+        metrics = self.broker.refresh_metrics()
         requests = sum(times.count for times in metrics.request_seconds.values())
         stall = metrics.event_loop_delay_seconds
         return (
             f"{requests} requests of {metrics.connections_accepted} connections; "
             f"{metrics.produced_records} records ({metrics.produced_bytes} bytes) in, "
-            f"{self.broker.delayed_fetches.read_bytes} bytes out; {metrics.fsyncs} fsyncs; "
+            f"{metrics.fetched_bytes} bytes out; {metrics.fsyncs} fsyncs; "
             f"event loop late by at most {stall.max_seconds * 1000:.0f} ms, "
             f"99 % of the time by less than {stall.quantile(0.99) * 1000:.0f} ms"
         )
@@ -216,7 +216,7 @@ class Server:
         self.runtime.abandon()
         await self.runtime.settle()
         await self._driver.stop()
-        closing = self.broker.log_dir.flush_for_close()
+        closing = self.broker.flush_for_close()
         self.runtime.run_in_background("stop", closing, is_long=False)
         await self.runtime.finish()
         self._loop_monitor.stop()

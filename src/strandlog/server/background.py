@@ -288,7 +288,7 @@ class BrokerDriver:
         """Start the flushes that are due, and set the timer for the next deadline."""
         if self._is_stopped:
             return
-        if self._broker.durability.is_due():
+        if self._broker.has_due_flushes:
             self._flush_due.set()
         self._set_timer()
 

@@ -80,19 +80,30 @@ class GroupRequests(TopicRequests):
         self.group_coordinator.leave(group, member_id, instance_id)
 
     def commit_offsets(
-        self, context: RequestContext, request: CommitRequest, *, all_or_nothing: bool = False
+        self,
+        context: RequestContext,
+        request: CommitRequest,
+        *,
+        all_or_nothing: bool = False,
+        missing_partitions: bool = False,
     ) -> Deferred[dict[TopicPartition, StrandlogError]]:
         """Commit offsets of a group; the result completes when they are durable. It contains the
         errors of partitions that were not committed. With `all_or_nothing`, the first error fails
-        the call, and nothing is committed."""
+        the call, and nothing is committed. With `missing_partitions`, the partitions need not
+        exist."""
         return self._with_table(
-            self.offsets_table, lambda: self._commit(request, all_or_nothing=all_or_nothing)
+            self.offsets_table,
+            lambda: self._commit(
+                request, all_or_nothing=all_or_nothing, missing_partitions=missing_partitions
+            ),
         )
 
     def _commit(
-        self, request: CommitRequest, *, all_or_nothing: bool
+        self, request: CommitRequest, *, all_or_nothing: bool, missing_partitions: bool
     ) -> Deferred[dict[TopicPartition, StrandlogError]]:
-        request, errors = self._with_partitions(request)
+        errors: dict[TopicPartition, StrandlogError] = {}
+        if not missing_partitions:
+            request, errors = self._with_partitions(request)
         try:
             if not all_or_nothing:
                 errors |= self.group_coordinator.try_commit_offsets(request)

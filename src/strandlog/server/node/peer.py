@@ -232,8 +232,10 @@ class NodePeer:
 
     def _commit(self, group: str, offsets: dict[TopicPartition, int]) -> None:
         values = {tp: OffsetAndMetadata(offset) for tp, offset in offsets.items()}
-        # Bypasses the broker facade, which rejects partitions that do not exist.
-        self._broker.group_coordinator.commit_offsets(CommitRequest(group_id=group, offsets=values))
+        request = CommitRequest(group_id=group, offsets=values)
+        self._broker.commit_offsets(
+            self._context, request, all_or_nothing=True, missing_partitions=True
+        ).result()
 
     def _committed(
         self, group: str, partitions: Iterable[TopicPartition]

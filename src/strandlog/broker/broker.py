@@ -32,16 +32,17 @@ from uuid import UUID
 from strandlog.broker.compacted_table import CompactedTable, TableSpec
 from strandlog.broker.context import IN_PROCESS_HOST
 from strandlog.broker.deferred import Deferred
-from strandlog.broker.durability import Durability
 from strandlog.broker.facade.records import RecordRequests
 from strandlog.broker.facade.transactions import TransactionRequests
-from strandlog.broker.fetch import (
-    DelayedFetches,
-)
+from strandlog.broker.flushing.durability import Durability
+from strandlog.broker.flushing.visibility import Visibility
 from strandlog.broker.groups.coordinator import GroupCoordinator
 from strandlog.broker.maintenance import Maintenance
 from strandlog.broker.metrics import Metrics
 from strandlog.broker.produce import RecordAppender
+from strandlog.broker.reads.fetch import (
+    DelayedFetches,
+)
 from strandlog.broker.runtime import FlushJob, InlineRuntime, Runtime
 from strandlog.broker.timers import Timers
 from strandlog.broker.topic_admin import TopicAdmin
@@ -53,7 +54,6 @@ from strandlog.broker.topics.topic import (
 from strandlog.broker.transactions.coordinator import TransactionCoordinator
 from strandlog.broker.transactions.markers import MarkerWriter
 from strandlog.broker.transactions.producer_ids import ProducerIds
-from strandlog.broker.visibility import Visibility
 from strandlog.clock import Clock
 from strandlog.config.tables.broker import BrokerSettings, broker_settings
 from strandlog.errors import (

@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from strandlog.broker.durability import Durability
+from strandlog.broker.flushing.durability import Durability
 from strandlog.broker.metrics import Metrics
 from strandlog.broker.runtime import Runtime
 from strandlog.broker.timers import Timers

@@ -20,7 +20,7 @@ from functools import partial
 from typing import NamedTuple
 
 from strandlog.broker.deferred import Deferred
-from strandlog.broker.durability import BULK_PARTITIONS, Durability
+from strandlog.broker.flushing.durability import BULK_PARTITIONS, Durability
 from strandlog.broker.metrics import Metrics
 from strandlog.broker.runtime import Runtime
 from strandlog.broker.topics.catalog import TopicCatalog

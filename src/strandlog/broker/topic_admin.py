@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from strandlog.broker.durability import Durability
-from strandlog.broker.fetch import DelayedFetches
+from strandlog.broker.flushing.durability import Durability
 from strandlog.broker.groups.coordinator import GroupCoordinator
 from strandlog.broker.maintenance import RETENTION, Maintenance
+from strandlog.broker.reads.fetch import DelayedFetches
 from strandlog.broker.topics.catalog import TopicCatalog
 from strandlog.broker.topics.dynamic_settings import Layer
 from strandlog.broker.topics.topic import Topic, check_topic_name, forbid_internal

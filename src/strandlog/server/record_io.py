@@ -17,8 +17,8 @@ from typing import NamedTuple
 from strandlog.broker.broker import Broker
 from strandlog.broker.context import RequestContext
 from strandlog.broker.deferred import Deferred
-from strandlog.broker.fetch import FetchPartition, FetchPartitionData, FetchRequest
 from strandlog.broker.produce import NOTHING_CHECKED, Checked
+from strandlog.broker.reads.fetch import FetchPartition, FetchPartitionData, FetchRequest
 from strandlog.broker.runtime import run_inline
 from strandlog.errors import InvalidRecordError, StrandlogError, TopicNotFoundError
 from strandlog.model import IsolationLevel, PartitionRecords, TopicPartition

@@ -18,7 +18,7 @@ from tests.support.http_client import (
 )
 from tests.support.server import RunningBroker
 
-from strandlog.broker.fetch import FetchPartitionData
+from strandlog.broker.reads.fetch import FetchPartitionData
 from strandlog.clock import stopwatch
 from strandlog.config.limits import (
     HTTP_JSON_VALUE_BYTES,

@@ -21,7 +21,7 @@ from tests.support.waiting import eventually
 
 import strandlog
 from strandlog.broker.broker import Broker
-from strandlog.broker.durability import Durability
+from strandlog.broker.flushing.durability import Durability
 from strandlog.errors import ServerCrashError, StorageError
 from strandlog.record.builder import build_batch
 from strandlog.server.app import Server, ServerOptions, run_until_stopped

@@ -9,9 +9,9 @@ from tests.support.log_builders import START_MS, batch, uuids
 from strandlog.broker.broker import Broker
 from strandlog.broker.context import RequestContext
 from strandlog.broker.deferred import Deferred
-from strandlog.broker.fetch import FetchPartition, FetchRequest
 from strandlog.broker.groups.requests import CommitRequest
 from strandlog.broker.maintenance import PARTITIONS_AT_A_TIME
+from strandlog.broker.reads.fetch import FetchPartition, FetchRequest
 from strandlog.broker.runtime import InlineRuntime, Work, yield_control
 from strandlog.model import Acks, OffsetAndMetadata, PartitionRecords, TopicPartition
 from strandlog.storage.partition.log import PartitionLog

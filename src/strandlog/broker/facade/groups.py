@@ -13,8 +13,8 @@ from typing import TypeVar
 from strandlog.broker.compacted_table import CompactedTable
 from strandlog.broker.context import RequestContext
 from strandlog.broker.deferred import Deferred, Procedure, deferred, run
-from strandlog.broker.durability import Durability
 from strandlog.broker.facade.topics import TopicRequests
+from strandlog.broker.flushing.durability import Durability
 from strandlog.broker.groups.coordinator import GroupCoordinator
 from strandlog.broker.groups.requests import (
     CommitRequest,

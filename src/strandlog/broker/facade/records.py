@@ -11,21 +11,21 @@ from typing import NamedTuple
 
 from strandlog.broker.context import RequestContext
 from strandlog.broker.deferred import Deferred
-from strandlog.broker.durability import Durability
-from strandlog.broker.fetch import (
+from strandlog.broker.flushing.durability import Durability
+from strandlog.broker.flushing.flush_wait import FlushWait
+from strandlog.broker.flushing.visibility import Visibility
+from strandlog.broker.metrics import Metrics
+from strandlog.broker.produce import NOTHING_CHECKED, Checked, ProduceResult, RecordAppender
+from strandlog.broker.reads.fetch import (
     DelayedFetches,
     FetchPartition,
     FetchRequest,
     FetchResult,
     Target,
 )
-from strandlog.broker.flush_wait import FlushWait
-from strandlog.broker.metrics import Metrics
-from strandlog.broker.offset_lookup import check_leader_epoch, end_of_epoch, offset_at
-from strandlog.broker.produce import NOTHING_CHECKED, Checked, ProduceResult, RecordAppender
+from strandlog.broker.reads.offset_lookup import check_leader_epoch, end_of_epoch, offset_at
 from strandlog.broker.topics.catalog import TopicCatalog
 from strandlog.broker.topics.topic import INTERNAL_TOPICS
-from strandlog.broker.visibility import Visibility
 from strandlog.clock import Clock
 from strandlog.errors import StorageError, StrandlogError
 from strandlog.model import Buffer, IsolationLevel, PartitionRecords, TimestampOffset, TopicRef

@@ -12,6 +12,7 @@ from uuid import UUID
 
 from strandlog.broker.context import RequestContext
 from strandlog.broker.deferred import Deferred
+from strandlog.broker.flushing.visibility import Visibility
 from strandlog.broker.runtime import Runtime
 from strandlog.broker.topic_admin import TopicAdmin
 from strandlog.broker.topics.catalog import TopicCatalog
@@ -24,7 +25,6 @@ from strandlog.broker.topics.topic import (
     check_topic_name,
     forbid_internal,
 )
-from strandlog.broker.visibility import Visibility
 from strandlog.errors import StrandlogError
 from strandlog.model import TopicPartition, TopicRef
 from strandlog.storage.cleaning.compaction import CompactionReport

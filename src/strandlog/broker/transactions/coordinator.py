@@ -26,7 +26,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from strandlog.broker.compacted_table import CompactedTable, latest_values
 from strandlog.broker.deferred import Deferred, Procedure, gather, run
-from strandlog.broker.durability import Durability
+from strandlog.broker.flushing.durability import Durability
 from strandlog.broker.timers import Timer, Timers
 from strandlog.broker.transactions.markers import Marker, MarkerWriter
 from strandlog.broker.transactions.producer_ids import ProducerIds

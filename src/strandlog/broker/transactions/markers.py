@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from strandlog.broker.durability import Durability
+from strandlog.broker.flushing.durability import Durability
 from strandlog.broker.groups.coordinator import GroupCoordinator
 from strandlog.broker.topics.catalog import TopicCatalog
 from strandlog.broker.topics.topic import OFFSETS_TOPIC

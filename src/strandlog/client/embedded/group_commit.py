@@ -3,8 +3,8 @@
 A thread that needs its records on disk appends them under the log's lock and calls `complete`. If
 no fsync of that partition is in flight, the thread executes one and releases the lock until it is
 done. Threads that arrive during the fsync wait, and the next fsync covers all of them. With a
-single thread, this is a plain fsync. The broker decides what to flush (broker/flush_wait.py); this
-module only releases and reacquires the lock.
+single thread, this is a plain fsync. The broker decides what to flush
+(broker/flushing/flush_wait.py); this module only releases and reacquires the lock.
 
 An interrupt (Ctrl-C) may occur between any two lines. The lock is reacquired in two nested
 `finally` blocks, so that it is held again and the flush has ended, regardless of where the
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from threading import Condition
 
-from strandlog.broker.flush_wait import FlushWait
+from strandlog.broker.flushing.flush_wait import FlushWait
 
 
 class GroupCommit:

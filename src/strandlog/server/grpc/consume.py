@@ -15,8 +15,8 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from typing import NamedTuple
 
-from strandlog.broker.fetch import FetchPartitionData
-from strandlog.broker.fetched_records import DecodedRecords, is_quick, records_of, size_of
+from strandlog.broker.reads.fetch import FetchPartitionData
+from strandlog.broker.reads.fetched_records import DecodedRecords, is_quick, records_of, size_of
 from strandlog.errors import UndecodableBatchError
 from strandlog.model import Record
 from strandlog.protocol.rpc import log_pb2

@@ -33,9 +33,9 @@ from typing import Any
 from strandlog.broker.broker import Broker
 from strandlog.broker.context import embedded_context
 from strandlog.broker.deferred import Deferred
-from strandlog.broker.fetch import FetchPartition, FetchRequest
-from strandlog.broker.fetched_records import records_of
 from strandlog.broker.groups.requests import CommitRequest
+from strandlog.broker.reads.fetch import FetchPartition, FetchRequest
+from strandlog.broker.reads.fetched_records import records_of
 from strandlog.broker.topics.topic import INTERNAL_TOPICS, PartitionState, check_topic_name
 from strandlog.config.limits import NODE_POLL_MAX_BYTES
 from strandlog.errors import InvalidTopicError, OffsetOutOfRangeError, StrandlogError

@@ -13,7 +13,7 @@ from msgspec import Meta, Struct
 
 from strandlog.broker.context import RequestContext
 from strandlog.broker.groups.requests import CommitRequest, MemberDescription
-from strandlog.broker.offset_lookup import NOT_FOUND
+from strandlog.broker.reads.offset_lookup import NOT_FOUND
 from strandlog.broker.topics.topic import PartitionState
 from strandlog.errors import (
     DataError,

@@ -18,7 +18,7 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from strandlog.broker.fetched_records import size_of
+from strandlog.broker.reads.fetched_records import size_of
 from strandlog.config.limits import (
     HTTP_JSON_VALUE_BYTES,
     HTTP_PARSED_VALUE_BYTES,

@@ -22,7 +22,7 @@ from msgspec import Meta, Struct
 
 from strandlog.broker.broker import Broker
 from strandlog.broker.context import RequestContext
-from strandlog.broker.offset_lookup import NOT_FOUND
+from strandlog.broker.reads.offset_lookup import NOT_FOUND
 from strandlog.broker.topics.topic import PartitionState
 from strandlog.clock import stopwatch
 from strandlog.config.limits import (

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from strandlog.broker.fetch import FetchPartitionData
-from strandlog.broker.fetched_records import records_of, size_of
+from strandlog.broker.reads.fetch import FetchPartitionData
+from strandlog.broker.reads.fetched_records import records_of, size_of
 from strandlog.clock import stopwatch
 from strandlog.errors import UndecodableBatchError
 from strandlog.model import Record

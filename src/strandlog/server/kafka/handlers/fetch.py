@@ -12,7 +12,7 @@ from uuid import UUID
 
 from strandlog.broker.broker import Broker
 from strandlog.broker.deferred import Deferred
-from strandlog.broker.fetch import (
+from strandlog.broker.reads.fetch import (
     FetchPartition,
     FetchPartitionData,
     FetchRequest,

@@ -7,13 +7,13 @@ from collections.abc import Callable
 import pytest
 from tests.support.log_builders import batch, create_partition, open_dir, small_settings
 
-from strandlog.broker import fetch as fetches
 from strandlog.broker.deferred import Deferred
-from strandlog.broker.durability import Durability
-from strandlog.broker.fetch import DelayedFetches, FetchPartition, FetchRequest, FetchResult
+from strandlog.broker.flushing.durability import Durability
+from strandlog.broker.flushing.visibility import Visibility
+from strandlog.broker.reads import fetch as fetches
+from strandlog.broker.reads.fetch import DelayedFetches, FetchPartition, FetchRequest, FetchResult
 from strandlog.broker.runtime import FlushJob, InlineRuntime
 from strandlog.broker.timers import Timers
-from strandlog.broker.visibility import Visibility
 from strandlog.config.tables.broker import broker_settings
 from strandlog.errors import OffsetOutOfRangeError, StorageError
 from strandlog.model import TopicPartition

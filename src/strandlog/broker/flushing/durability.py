@@ -39,7 +39,7 @@ import heapq
 from collections.abc import Callable, Iterable
 
 from strandlog.broker.deferred import Deferred
-from strandlog.broker.fetch import DelayedFetches
+from strandlog.broker.reads.fetch import DelayedFetches
 from strandlog.broker.runtime import FlushJob, Runtime
 from strandlog.clock import Clock
 from strandlog.config.setting import MAX_LONG

@@ -20,7 +20,7 @@ Whether a wait is over depends only on offsets, not on a notification that an in
 
 from __future__ import annotations
 
-from strandlog.broker.durability import Durability
+from strandlog.broker.flushing.durability import Durability
 from strandlog.broker.runtime import FlushJob
 from strandlog.broker.topics.catalog import TopicCatalog
 from strandlog.errors import StorageError

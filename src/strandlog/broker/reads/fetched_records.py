@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from strandlog.broker.fetch import FetchPartitionData
+from strandlog.broker.reads.fetch import FetchPartitionData
 from strandlog.errors import DataError, UndecodableBatchError
 from strandlog.model import Record
 from strandlog.record.aborted import AbortedBatches

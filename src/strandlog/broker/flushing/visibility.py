@@ -22,8 +22,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from strandlog.broker.durability import BULK_PARTITIONS, Durability
-from strandlog.broker.fetch import has_more_to_show
+from strandlog.broker.flushing.durability import BULK_PARTITIONS, Durability
+from strandlog.broker.reads.fetch import has_more_to_show
 from strandlog.broker.timers import Timer, Timers
 from strandlog.clock import Clock
 from strandlog.storage.partition.log import PartitionLog

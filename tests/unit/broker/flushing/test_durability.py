@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from tests.support.log_builders import batch, create_partition, open_dir, small_settings
 
-from strandlog.broker.durability import (
+from strandlog.broker.flushing.durability import (
     MAX_JOBS,
     RESERVED_JOBS,
     Durability,
 )
-from strandlog.broker.fetch import DelayedFetches
+from strandlog.broker.reads.fetch import DelayedFetches
 from strandlog.broker.runtime import FlushJob, InlineRuntime
 from strandlog.broker.timers import Timers
 from strandlog.config.tables.broker import broker_settings

@@ -1,0 +1,1 @@
+"""Flushes: which partitions are fsynced when, and what waits for it."""

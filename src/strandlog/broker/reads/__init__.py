@@ -1,0 +1,1 @@
+"""Reads of records: fetches that wait, their decoding, and offsets by time."""

@@ -4,14 +4,14 @@
 <data>/.lock                               locked by the owner while it runs
 <data>/.kafka_cleanshutdown                present after a clean stop
 <data>/.reserve                            space that is freed when the disk is full
-<data>/topics.json                         the topics and their settings
+<data>/.write-probe                        written and removed to test whether writes work again
+<data>/topics.json                         topics, their settings and changed broker settings
 <data>/producer-ids.json                   the reserved producer ids
 <data>/log-start-offset-checkpoint         each checkpoint has one line per partition
 <data>/cleaner-offset-checkpoint
 <data>/recovery-point-offset-checkpoint
 <data>/replication-offset-checkpoint
-                                           (properties, JSON and checkpoint files have a copy
-                                           whose name ends in .previous)
+<data>/<name>.previous                     copy of a properties, JSON or checkpoint file
 <data>/<topic>-<partition>/                one partition
     <20 digits>.log                        record batches; the digits are the base offset
     <20 digits>.index                      offset -> position                    (rebuildable)
@@ -21,13 +21,14 @@
     partition.metadata                     the topic id
     recovery-point                         the offset up to which the log is durable
     segments                               the sealed segments, so that a lost one is detected
-    <20 digits>.log.cleaned                an unfinished compaction: discarded at the next start
-    <20 digits>.log.swap                   a finished compaction: swapped in at the next start
-    <20 digits>.log.deleted                deleted after file.delete.delay.ms
+    <20 digits>.<log or index>.cleaned     an unfinished compaction: discarded at the next start
+    <20 digits>.<log or index>.swap        a finished compaction: swapped in at the next start
+    <20 digits>.<log or index>.deleted     a removed segment, deleted after file.delete.delay.ms
     <20 digits>[-<position>].log.damaged   bytes that recovery set aside
 <data>/<topic>-<partition>.<32 hex>-delete     a deleted partition, removed after the same delay
 <data>/<topic>-<partition>.<32 hex>-stray      a partition without a topic, set aside
                                            (both shortened to the maximum file name length)
+<name>.tmp                                 an unfinished replacement of any file above
 """
 
 from __future__ import annotations

@@ -139,7 +139,7 @@ class Reader:
             raise DataError(f"a string is not UTF-8: {error}") from error
 
     def _items(self, count: int, read_item: Callable[[], Item], min_bytes: int) -> list[Item]:
-        assert min_bytes > 0, "items without bytes would make any count plausible"
+        assert min_bytes > 0, "min_bytes must be positive"
         if not -1 <= count <= self.remaining // min_bytes:
             raise DataError(
                 f"{count} items do not fit into the {self.remaining} bytes that are left"

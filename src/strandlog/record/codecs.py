@@ -243,7 +243,7 @@ def _message_of_a_full_buffer() -> str:
         cramjam.zstd.decompress_into(bytes(cramjam.zstd.compress(b"two")), bytearray(1))
     except cramjam.DecompressionError as error:
         return str(error)
-    raise AssertionError("cramjam wrote three bytes into one")
+    raise AssertionError("cramjam wrote three bytes into a buffer of one")
 
 
 _BUFFER_IS_FULL: Final = _message_of_a_full_buffer()

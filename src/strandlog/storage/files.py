@@ -310,7 +310,7 @@ class DiskFiles:
                 os.close(fd)
 
     def size(self, path: str) -> int:
-        with _disk_errors("look at", path):
+        with _disk_errors("stat", path):
             return os.stat(path).st_size
 
     def exists(self, path: str) -> bool:

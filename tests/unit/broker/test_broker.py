@@ -212,7 +212,7 @@ def test_several_parts_are_appended_all_or_none() -> None:
     plan = logs[2].flush_plan()
     assert plan is not None
     logs[2].flush_failed(plan, StorageError("the disk is gone"))
-    with pytest.raises(StorageError, match="t-2 stopped taking records: the disk is gone"):
+    with pytest.raises(StorageError, match="t-2 rejects records: the disk is gone"):
         broker.appender.append_all([(logs[0], batch()), (logs[2], batch())])
     assert [log.log_end_offset for log in logs] == [1, 1, 1]
 

@@ -212,7 +212,7 @@ def test_a_partition_whose_fsync_failed_is_repaired() -> None:
     harness.append("t")
     harness.disk.fail_on("sync", "/t-0/")
     harness.pass_ms(1_000)
-    with pytest.raises(StorageError, match="stopped taking records"):
+    with pytest.raises(StorageError, match="rejects records"):
         harness.append("t")
     harness.pass_ms(5_000)
     harness.append("t")

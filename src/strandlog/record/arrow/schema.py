@@ -41,7 +41,9 @@ class ColumnLayout:
     ) -> None:
         names = tuple(columns)
         if not names or len(set(names)) < len(names) or not set(names) <= set(COLUMNS):
-            raise InvalidSettingError("columns", list(names), "some of " + ", ".join(COLUMNS))
+            raise InvalidSettingError(
+                "columns", list(names), "expected some of " + ", ".join(COLUMNS)
+            )
         if timestamp_unit not in TIMESTAMP_SCALES:
             raise InvalidSettingError("timestamp_unit", timestamp_unit, "expected one of ms, us")
         self.names = names

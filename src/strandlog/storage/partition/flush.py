@@ -320,8 +320,8 @@ class FlushState:
         self._snapshots = {o for o in self._snapshots if o <= self._point.snapshot_offset}
         self._move_point(self.flushed_offset, self._point.snapshot_offset, fsync_failed=True)
         self.failure = StorageError(
-            f"{self._folder} stopped taking records: {error}; it takes them again once its "
-            f"unsynced tail was read back, checked and synced"
+            f"{self._folder} rejects records: {error}; it accepts them again once its "
+            f"unsynced tail has been read back, verified and synced"
         )
 
     def close(self) -> None:

@@ -56,7 +56,7 @@ from strandlog.storage.segment.segment import (
 from strandlog.storage.segment.transaction_index import packed
 from strandlog.storage.work import Work, run_inline
 
-MAX_LISTED_PROBLEMS = 100  # clients that read past damage report one problem for each batch
+MAX_LISTED_PROBLEMS = 100  # a client that reads past damage causes one per batch
 _DAMAGE = "damage that 'strandlog log verify' lists in full"
 LEADER_EPOCH = 0  # the leader never changes: there is only one node
 _new_tuple = tuple.__new__  # three times as fast as the named tuple's own constructor

@@ -370,7 +370,7 @@ class PartitionView:
 
     def headers(self, segment: Segment, from_offset: int) -> Iterator[Batch]:
         """Yield the intact batches of a segment below the end offset, starting at or shortly before
-        an offset. Damage is skipped, as in a recovery; a read of the damaged batch raises it."""
+        an offset. Damage is skipped, as during recovery; `read` raises an error for it."""
         is_last = self._is_last(segment)
         if not is_last and segment.end_offset <= from_offset:
             return

@@ -10,7 +10,8 @@ segment with the checksum of its transaction index: the size is -2 minus that CR
 without aborted transactions have no such entry.
 
     sealing      the claim is appended after the segment's files have been synced
-    retention    the claims of the expired segments are durably withdrawn before the files go
+    retention    the claims of the expired segments are durably withdrawn before the files are
+                 removed
     compaction   the same for the originals; the new segment is claimed after the swap
     truncation   the same as for retention
 

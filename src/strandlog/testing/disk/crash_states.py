@@ -200,7 +200,7 @@ def _sample(files: list[FileNode], folders: list[FolderNode], rng: random.Random
 
 
 def _sample_count(most: int, rng: random.Random) -> int:
-    """Return a random count. 0 and `most` are more likely, because most crashes are like that."""
+    """Return a random count, often 0 or `most`: most crashes lose or keep everything."""
     roll = rng.randrange(4)
     if roll < 2:
         return most * roll

@@ -113,7 +113,7 @@ class SimulatedFiles:
         return self.read(path)[position : position + length]
 
     def size(self, path: str) -> int:
-        with disk_errors("look at", path):
+        with disk_errors("stat", path):
             node = self._disk.find(path)
             return FOLDER_BYTES if isinstance(node, FolderNode) else len(node.contents)
 
@@ -245,7 +245,7 @@ class SimulatedFiles:
 
     def _look_at_disk(self, path: str) -> None:
         try:
-            with disk_errors("look at", path):
+            with disk_errors("stat", path):
                 self._disk.find(path)
         except FileNotFoundError as error:
             raise StorageError(f"could not read the disk usage of {path}: {error}") from error

@@ -93,7 +93,7 @@ def test_a_failed_fsync_stops_the_partition_until_it_is_repaired(embedded: Embed
     with pytest.raises(StorageError, match="could not sync"):
         producer.send("t", b"unsure", partition=0)
     for _ in range(3):
-        with pytest.raises(StorageError, match="t-0 stopped taking records"):
+        with pytest.raises(StorageError, match="t-0 rejects records"):
             producer.send("t", b"refused", partition=0)
     producer.send("t", b"fine", partition=1)
     assert [r.value for r in drain(embedded.log.consumer(["t"])) if r.partition == 0] == [b"before"]

@@ -156,7 +156,7 @@ def test_a_reader_does_not_flush_a_partition_after_a_failed_fsync(
         lambda: embedded.log.delete_records("t", 0, 0),
         embedded.log.flush,
     ):
-        with pytest.raises(StorageError, match="stopped taking records"):
+        with pytest.raises(StorageError, match="rejects records"):
             call()
     consumer.seek_to_time(0)
     assert consumer.poll() == [], "readable only after it was rewritten and flushed"

@@ -27,7 +27,7 @@ log = strandlog.open(path)
 if "t" not in log.topics():
     log.create_topic("t", {partitions}, {{"flush.ms": 86400000, "segment.bytes": 16 * 1024 * 1024}})
 batch = build_batch(log.clock.now_ms(), [b"x" * 1000] * 64)
-logs = log.broker.catalog.logs("t")
+logs = log.broker._catalog.logs("t")
 for number in range(total // len(batch)):
     logs[number % len(logs)].append(batch)
 log.flush()
@@ -54,7 +54,7 @@ def _open_seconds(path: Path) -> tuple[float, int]:
     started = time.perf_counter()
     log = strandlog.open(path)
     took = time.perf_counter() - started
-    walked = sum(part.last_report.scanned_bytes for part in log.broker.catalog.logs("t"))
+    walked = sum(part.last_report.scanned_bytes for part in log.broker._catalog.logs("t"))
     log.close()
     return took, walked
 
@@ -97,7 +97,7 @@ def _memory_kb(path: Path, partitions: int, batches: int) -> float:
     with strandlog.open(path / "log") as log:
         log.create_topic("t", partitions)
         batch = build_batch(log.clock.now_ms(), [b"x" * 1000] * 16)
-        for partition in log.broker.catalog.logs("t"):
+        for partition in log.broker._catalog.logs("t"):
             for _ in range(batches):
                 partition.append(batch)
     tracemalloc.start()

@@ -19,7 +19,7 @@ def append_rows(folder: Path, total_bytes: int = 256 * MIB) -> list[Row]:
     for size, label in ((MIB, "1 MB"), (16 * 1024, "16 KB")):
         with strandlog.open(folder / f"append-{size}") as log:
             log.create_topic("t", 1, {"max.message.bytes": 4 * MIB})
-            partition = log.broker.catalog.log("t", 0)
+            partition = log.broker._catalog.log("t", 0)
             record_size = min(1000, size // 16)
             batch = build_batch(
                 log.clock.now_ms(), [b"x" * record_size] * (size // (record_size + 10))

@@ -51,7 +51,7 @@ def check(folder: Path, truth: Truth, damage: Damage, *, starts: int = 1) -> Ver
             if number % 2:
                 broker.close()
             else:
-                broker.log_dir.abandon()
+                broker._log_dir.abandon()
         broker = open_broker(folder)
     except StrandlogError as error:
         return Verdict([Failure("cannot be opened", repr(error))], 0, [])
@@ -62,7 +62,7 @@ def check(folder: Path, truth: Truth, damage: Damage, *, starts: int = 1) -> Ver
     except Exception as error:  # noqa: BLE001
         return Verdict([Failure("error without a name", repr(error))], 0, [])
     finally:
-        broker.log_dir.abandon()
+        broker._log_dir.abandon()
 
 
 class _Check:
@@ -89,7 +89,7 @@ class _Check:
     def _partition(self, tp: TopicPartition) -> Iterator[Failure]:
         truth, since = self._truth.contents[tp], len(self._errors)
         try:
-            log = self._broker.catalog.log(*tp)
+            log = self._broker._catalog.log(*tp)
         except TopicNotFoundError as error:
             yield Failure("partition lost", str(error))
             return
@@ -128,7 +128,7 @@ class _Check:
     def _groups(self) -> Iterator[Failure]:
         is_in_log = self._damage.path.startswith(OFFSETS_TOPIC) and ".log" in self._damage.kind
         for (group, tp), offset in self._truth.committed.items():
-            found = self._broker.group_coordinator.fetch_offsets(group).get(tp)
+            found = self._broker._group_coordinator.fetch_offsets(group).get(tp)
             if found is not None and found.offset == offset:
                 continue
             lost = any(self._lost[each] for each in self._lost if each.topic == OFFSETS_TOPIC)
@@ -136,14 +136,14 @@ class _Check:
                 yield Failure("group offset lost", f"{group}: {found}, not {offset}")
 
     def _producers(self) -> Iterator[Failure]:
-        next_id = ProducerIds(self._broker.log_dir).next()
+        next_id = ProducerIds(self._broker._log_dir).next()
         if next_id <= self._truth.last_producer_id:
             last = self._truth.last_producer_id
             yield Failure("producer id reused", f"{next_id} after {last}")
         for tp, base, data in self._truth.retries:
             if base in self._lost[tp]:
                 continue  # what is gone cannot be known
-            log = self._broker.catalog.log(*tp)
+            log = self._broker._catalog.log(*tp)
             try:
                 result = log.append(bytearray(data))
             except StrandlogError:

@@ -142,7 +142,7 @@ def build(folder: Path, *, is_clean: bool, seed: int) -> Specimen:
     if is_clean:
         maker.broker.close()
     else:
-        maker.broker.log_dir.abandon()
+        maker.broker._log_dir.abandon()
     return Specimen("clean stop" if is_clean else "killed", folder, truth)
 
 
@@ -150,7 +150,7 @@ class _Maker:
     def __init__(self, folder: Path, rng: random.Random) -> None:
         self.broker = open_broker(folder)
         self._rng = rng
-        self._ids = ProducerIds(self.broker.log_dir)
+        self._ids = ProducerIds(self.broker._log_dir)
         self._truth = Truth()
         self._moment = START_MS
 
@@ -172,20 +172,20 @@ class _Maker:
         self._commit()
         key = encode_key("a transactional id")
         for number in range(3):
-            broker.transactions_table.append([(key, b"state %d" % number)], self._moment)
+            broker._transactions_table.append([(key, b"state %d" % number)], self._moment)
         self._flush()
-        for log in broker.catalog.logs("compacted"):
+        for log in broker._catalog.logs("compacted"):
             compact_now(log)
             for number in range(3):
                 log.append(self._batch(number, keys=9))
-        trimmed = broker.catalog.log("trimmed", 0)
+        trimmed = broker._catalog.log("trimmed", 0)
         run_inline(drop_oldest(trimmed, 2))
         trimmed.raise_log_start(trimmed.log_start_offset + 5)
-        run_inline(broker.log_dir.write_checkpoints())
+        run_inline(broker._log_dir.write_checkpoints())
         self._flush()
 
     def _flush(self) -> None:
-        for log in self.broker.log_dir.logs.values():
+        for log in self.broker._log_dir.logs.values():
             log.flush()
 
     def _batch(self, number: int, keys: int = 0, **parts: object) -> bytes:
@@ -202,26 +202,26 @@ class _Maker:
         return bytes(made)
 
     def _append(self, tp: TopicPartition, keys: int = 0) -> None:
-        log = self.broker.catalog.log(*tp)
-        self.broker.appender.append(log, self._batch(log.log_end_offset, keys))
+        log = self.broker._catalog.log(*tp)
+        self.broker._appender.append(log, self._batch(log.log_end_offset, keys))
 
     def _transaction(self, *, is_committed: bool) -> None:
-        log = self.broker.catalog.log("transactions", 0)
+        log = self.broker._catalog.log("transactions", 0)
         producer = ProducerIdentity(self._ids.next(), 0)
         data = batch(b"in a transaction", producer=(*producer, 0), transactional=True)
-        self.broker.appender.append(log, bytearray(data))
+        self.broker._appender.append(log, bytearray(data))
         kind = ControlType.COMMIT if is_committed else ControlType.ABORT
-        self.broker.markers.write(Marker(log.tp, producer), kind)
+        self.broker._markers.write(Marker(log.tp, producer), kind)
 
     def _produce_idempotently(self) -> None:
         for partition in range(2):
-            log = self.broker.catalog.log("idempotent", partition)
+            log = self.broker._catalog.log("idempotent", partition)
             for _ in range(4):
                 producer_id, data, base = self._ids.next(), b"", -1
                 for sequence in range(12):
                     value = b"%d of %d" % (sequence, producer_id)
                     data = batch(value, producer=(producer_id, 0, sequence), timestamp=self._moment)
-                    base = self.broker.appender.append(log, bytearray(data)).base_offset
+                    base = self.broker._appender.append(log, bytearray(data)).base_offset
                 self._truth.retries.append((log.tp, base, data))
 
     def _commit(self) -> None:
@@ -232,12 +232,12 @@ class _Maker:
                     group_id=f"group-{number}",
                     offsets={tp: OffsetAndMetadata(offset, metadata="m" * 20)},
                 )
-                self.broker.group_coordinator.commit_offsets(request)
+                self.broker._group_coordinator.commit_offsets(request)
                 self._truth.committed[request.group_id, tp] = offset
 
     def truth(self) -> Truth:
         truth = self._truth
-        for tp, log in self.broker.log_dir.logs.items():
+        for tp, log in self.broker._log_dir.logs.items():
             records = list(readable(log))
             assert not any(isinstance(each, CorruptSegmentError) for each in records)
             truth.contents[tp] = {r.offset: r for r in records if isinstance(r, Record)}

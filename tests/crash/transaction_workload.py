@@ -125,8 +125,8 @@ class Workload:
         self.ledger = Ledger()
         self.rng = random.Random(seed)
         self.harness = TransactionHarness(disk, settings=SETTINGS)
-        run_inline(self.harness.broker.offsets_table.ensure())
-        run_inline(self.harness.broker.transactions_table.ensure())
+        run_inline(self.harness.broker._offsets_table.ensure())
+        run_inline(self.harness.broker._transactions_table.ensure())
         self._jobs: list[FlushJob] = []
         self._lives = {name: self._life(name) for name in NAMES}
 
@@ -169,7 +169,7 @@ class Workload:
 
     def _pass(self, ms: int) -> None:
         self.harness.clock.advance(ms)
-        self.harness.broker.timers.run_due(self.harness.clock.monotonic_ms())
+        self.harness.broker._timers.run_due(self.harness.clock.monotonic_ms())
 
     def die(self) -> None:
         """A producer dies at any point, and a new process replaces it."""
@@ -226,7 +226,7 @@ class Workload:
 
     def _when_written(self, tp: TopicPartition, told: Callable[[object], None]) -> None:
         log = self.harness.log(tp)
-        self.harness.broker.durability.when_durable(log, log.log_end_offset, told)
+        self.harness.broker._durability.when_durable(log, log.log_end_offset, told)
 
     def _send_offsets(self, attempt: Attempt, identity: ProducerIdentity) -> Life:
         harness = self.harness

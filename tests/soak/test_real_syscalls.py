@@ -28,7 +28,7 @@ for number in range(int(sys.argv[2])):
         print(number, flush=True)
     except strandlog.StorageError as error:
         print("error", error, flush=True)
-        log.broker.maintenance.repair()
+        log.broker._maintenance.repair()
 log.close()
 print("closed", flush=True)
 """

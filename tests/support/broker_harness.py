@@ -67,7 +67,7 @@ class TransactionHarness:
         for topic, partitions in TOPICS.items():
             if is_new:
                 self.broker.create_topic(CONTEXT, topic, partitions).result()
-        self.transactions = self.broker.transaction_coordinator
+        self.transactions = self.broker._transaction_coordinator
         self._sequences: dict[tuple[ProducerIdentity, TopicPartition], int] = {}
 
     def after_kill(self) -> TransactionHarness:
@@ -83,16 +83,16 @@ class TransactionHarness:
 
     def take(self) -> list[FlushJob]:
         """The flushes that are due, by partition."""
-        return sorted(self.broker.durability.take_flushes(), key=lambda job: job.log.tp)
+        return sorted(self.broker._durability.take_flushes(), key=lambda job: job.log.tp)
 
     def execute(self, job: FlushJob) -> None:
         """Execute one flush."""
         try:
             job.plan.execute()
         except StorageError as error:
-            self.broker.durability.flush_done(job, error)
+            self.broker._durability.flush_done(job, error)
         else:
-            self.broker.durability.flush_done(job, None)
+            self.broker._durability.flush_done(job, None)
 
     def sync(self, topic: str = "") -> list[TopicPartition]:
         """Flush what is due, once; with `topic`, only that topic. Returns what was flushed."""
@@ -108,7 +108,7 @@ class TransactionHarness:
     def settle(self) -> None:
         """Flush until nothing is due."""
         for _ in range(100):
-            if not self.broker.durability.is_due():
+            if not self.broker._durability.is_due():
                 return
             self.sync()
         raise AssertionError("there is always something to sync")
@@ -116,16 +116,16 @@ class TransactionHarness:
     def advance(self, ms: int, *, syncing: bool = True) -> None:
         """Advance the clock, with a tick at every deadline."""
         end_ms = self.clock.monotonic_ms() + ms
-        self.broker.maintenance.repair()
+        self.broker._maintenance.repair()
         while True:
             if syncing:
                 self.settle()
-            deadline_ms = self.broker.timers.next_deadline_ms()
+            deadline_ms = self.broker._timers.next_deadline_ms()
             if deadline_ms is None or deadline_ms > end_ms:
                 break
             self.clock.advance(max(0, deadline_ms - self.clock.monotonic_ms()))
-            self.broker.maintenance.repair()
-            self.broker.timers.run_due(self.clock.monotonic_ms())
+            self.broker._maintenance.repair()
+            self.broker._timers.run_due(self.clock.monotonic_ms())
         self.clock.advance(end_ms - self.clock.monotonic_ms())
 
     # -- producers -----------------------------------------------------------------------------
@@ -156,16 +156,16 @@ class TransactionHarness:
             timestamp=self.clock.now_ms(),
         )
         log = self.log(tp)
-        self.broker.appender.append(log, data)
+        self.broker._appender.append(log, data)
         self._sequences[producer, tp] = sequence + len(texts)
-        self.broker.durability.written(log)
+        self.broker._durability.written(log)
 
     def when_group_durable(self, group: str, on_durable: Callable[[object], None]) -> None:
         """Call back, with an error or None, when the offsets of a group are on disk."""
         self.broker.when_groups_durable([group], None).on_done(lambda done: on_durable(done.error))
 
     def offsets_partition(self, group: str = "g") -> TopicPartition:
-        return self.broker.offsets_table.log_for(group).tp
+        return self.broker._offsets_table.log_for(group).tp
 
     def send_offsets(
         self, producer: ProducerIdentity, offsets: Mapping[TopicPartition, int], group: str = "g"
@@ -173,11 +173,11 @@ class TransactionHarness:
         """Commit offsets inside the transaction; not yet on disk."""
         self.transactions.check_append(producer, self.offsets_partition(group))
         request = self._commit_request(group, offsets)
-        assert not self.broker.group_coordinator.try_commit_in_transaction(request, producer)
+        assert not self.broker._group_coordinator.try_commit_in_transaction(request, producer)
 
     def commit_offsets(self, offsets: Mapping[TopicPartition, int], group: str = "g") -> None:
         """Commit offsets outside of any transaction."""
-        self.broker.group_coordinator.commit_offsets(self._commit_request(group, offsets))
+        self.broker._group_coordinator.commit_offsets(self._commit_request(group, offsets))
 
     @staticmethod
     def _commit_request(group: str, offsets: Mapping[TopicPartition, int]) -> CommitRequest:
@@ -211,7 +211,7 @@ class TransactionHarness:
     # -- looking -------------------------------------------------------------------------------
 
     def log(self, tp: TopicPartition) -> PartitionLog:
-        return self.broker.catalog.log(tp.topic, tp.partition)
+        return self.broker._catalog.log(tp.topic, tp.partition)
 
     def state(self, name: str = "tx") -> TransactionState:
         return self.transactions.describe(name).state
@@ -221,14 +221,14 @@ class TransactionHarness:
         return committed_values(self.log(tp))
 
     def committed(self, group: str = "g") -> dict[TopicPartition, int]:
-        found = self.broker.group_coordinator.fetch_offsets(group)
+        found = self.broker._group_coordinator.fetch_offsets(group)
         return {tp: value.offset for tp, value in found.items() if value}
 
     def held_back(self) -> list[TopicPartition]:
         """Partitions whose last stable offset is below the log end offset."""
         return [
             tp
-            for tp, log in sorted(self.broker.log_dir.logs.items())
+            for tp, log in sorted(self.broker._log_dir.logs.items())
             if log.last_stable_offset != log.log_end_offset
         ]
 
@@ -239,7 +239,7 @@ class TransactionHarness:
         return sum(view.header.is_control for view in views)
 
     def known_offsets_partitions(self) -> list[TopicPartition]:
-        return [log.tp for log in self.broker.catalog.logs(OFFSETS_TOPIC)]
+        return [log.tp for log in self.broker._catalog.logs(OFFSETS_TOPIC)]
 
 
 def committed_values(log: PartitionLog) -> list[bytes | None]:

@@ -130,94 +130,94 @@ class Broker(RecordRequests, TransactionRequests):
         self.clock = clock
         self.metrics = Metrics()
         self._runtime = runtime if runtime is not None else InlineRuntime()
-        self.timers = Timers(self._runtime.wake)
+        self._timers = Timers(self._runtime.wake)
         self._keeps_reserve = keeps_reserve
         files = files if files is not None else DiskFiles(self.settings.dir_mode)
-        self.log_dir = LogDir(path, files, clock, new_uuid, self.settings)
+        self._log_dir = LogDir(path, files, clock, new_uuid, self.settings)
         try:
-            with self.log_dir.reserve.spending():
+            with self._log_dir.reserve.spending():
                 self._open(new_uuid)
             if keeps_reserve:
-                self.log_dir.reserve.hold()
+                self._log_dir.reserve.hold()
             self._load_transactions()
         except BaseException:
-            self.log_dir.abandon()
+            self._log_dir.abandon()
             raise
         self.is_closed = False
 
     def _open(self, new_uuid: Callable[[], UUID]) -> None:
         """Open every partition and load the consumer groups."""
         settings, clock, runtime = self.settings, self.clock, self._runtime
-        self.catalog = TopicCatalog(self.log_dir, settings, new_uuid)
-        self.delayed_fetches = DelayedFetches(self.timers, runtime)
-        self.durability = Durability(
-            clock, settings, self.delayed_fetches, runtime, self.catalog.reopen_before_use
+        self._catalog = TopicCatalog(self._log_dir, settings, new_uuid)
+        self._delayed_fetches = DelayedFetches(self._timers, runtime)
+        self._durability = Durability(
+            clock, settings, self._delayed_fetches, runtime, self._catalog.reopen_before_use
         )
         max_wait_ms = settings.visibility_max_wait_ms
-        self.visibility = Visibility(self.durability, self.timers, clock, max_wait_ms)
-        self.offsets_table = self._table(
+        self._visibility = Visibility(self._durability, self._timers, clock, max_wait_ms)
+        self._offsets_table = self._table(
             OFFSETS_TOPIC,
             settings.offsets_topic_num_partitions,
             settings.offsets_topic_segment_bytes,
             _group_of,
         )
-        self.transactions_table = self._table(
+        self._transactions_table = self._table(
             TRANSACTIONS_TOPIC,
             settings.transaction_state_log_num_partitions,
             settings.transaction_state_log_segment_bytes,
             _transactional_id_of,
         )
-        self.group_coordinator = GroupCoordinator(
-            settings, clock, self.timers, self.offsets_table, lambda: str(new_uuid())
+        self._group_coordinator = GroupCoordinator(
+            settings, clock, self._timers, self._offsets_table, lambda: str(new_uuid())
         )
-        self.producer_ids = ProducerIds(self.log_dir)
-        self.markers = MarkerWriter(
-            self.log_dir, self.catalog, self.group_coordinator, self.durability, clock
+        self._producer_ids = ProducerIds(self._log_dir)
+        self._markers = MarkerWriter(
+            self._log_dir, self._catalog, self._group_coordinator, self._durability, clock
         )
-        self.transaction_coordinator = TransactionCoordinator(
+        self._transaction_coordinator = TransactionCoordinator(
             settings,
             clock,
-            self.timers,
-            self.transactions_table,
-            self.producer_ids,
-            self.markers,
-            self.durability,
+            self._timers,
+            self._transactions_table,
+            self._producer_ids,
+            self._markers,
+            self._durability,
         )
         self._open_services()
-        self.group_coordinator.load()
+        self._group_coordinator.load()
         self._remove_members_of_old_processes()
 
     def _open_services(self) -> None:
         """Create the services that append records, change topics and maintain the folder."""
         settings, clock, runtime = self.settings, self.clock, self._runtime
-        self.appender = RecordAppender(
-            self.log_dir,
-            self.catalog,
-            self.transaction_coordinator,
-            self.durability,
+        self._appender = RecordAppender(
+            self._log_dir,
+            self._catalog,
+            self._transaction_coordinator,
+            self._durability,
             settings,
             clock,
             self.metrics,
             runtime,
         )
-        self.maintenance = Maintenance(
-            self.log_dir,
-            self.catalog,
-            self.durability,
+        self._maintenance = Maintenance(
+            self._log_dir,
+            self._catalog,
+            self._durability,
             settings,
             clock,
-            self.timers,
+            self._timers,
             self.metrics,
             runtime,
             keeps_reserve=self._keeps_reserve,
         )
-        self.topic_admin = TopicAdmin(
-            self.log_dir,
-            self.catalog,
-            self.group_coordinator,
-            self.durability,
-            self.delayed_fetches,
-            self.maintenance,
+        self._topic_admin = TopicAdmin(
+            self._log_dir,
+            self._catalog,
+            self._group_coordinator,
+            self._durability,
+            self._delayed_fetches,
+            self._maintenance,
             settings,
         )
 
@@ -225,88 +225,88 @@ class Broker(RecordRequests, TransactionRequests):
         self, name: str, partitions: int, segment_bytes: int, owner_of: Callable[[bytes], str]
     ) -> CompactedTable:
         spec = TableSpec(name, partitions, {"segment.bytes": segment_bytes}, owner_of)
-        return CompactedTable(self.catalog, spec, self.durability.written, self.log_dir.problems)
+        return CompactedTable(self._catalog, spec, self._durability.written, self._log_dir.problems)
 
     def _remove_members_of_old_processes(self) -> None:
         """Remove group members that ran inside the folder's previous owner process, so that no
         rebalance waits for them."""
-        for listing in self.group_coordinator.list_groups():
-            for member in self.group_coordinator.describe(listing.group_id).members:
+        for listing in self._group_coordinator.list_groups():
+            for member in self._group_coordinator.describe(listing.group_id).members:
                 if member.client_host == IN_PROCESS_HOST:
-                    self.group_coordinator.leave(listing.group_id, member.member_id)
+                    self._group_coordinator.leave(listing.group_id, member.member_id)
 
     def _load_transactions(self) -> None:
-        aborted = self.transaction_coordinator.load()
+        aborted = self._transaction_coordinator.load()
         if aborted:
             self._runtime.report(
                 f"{aborted} transactions that no coordinator knew were aborted at the start"
             )
-        for transaction in self.transaction_coordinator.all():
-            self.producer_ids.note(transaction.producer_id)
-        self.producer_ids.check()
+        for transaction in self._transaction_coordinator.all():
+            self._producer_ids.note(transaction.producer_id)
+        self._producer_ids.check()
 
     # -- for the owner of the runtime ------------------------------------------------------------
 
     def tick(self) -> None:
         """Run the timers that are due, which start maintenance tasks too, and the flushes that are
         due if the runtime executes none."""
-        self.timers.run_due(self.clock.monotonic_ms())
+        self._timers.run_due(self.clock.monotonic_ms())
         if not self._runtime.executes_flushes:
-            for error in self.durability.flush_due():
-                self.maintenance.note(error)
+            for error in self._durability.flush_due():
+                self._maintenance.note(error)
 
     def next_deadline_ms(self, *, with_flushes: bool = True) -> int | None:
         """Return when `tick` must be called next, on the monotonic clock, or None if no timer is
         waiting; with `with_flushes`, also consider when `take_flushes` next has a job."""
-        timer_ms = self.timers.next_deadline_ms()
-        flush_ms = self.durability.next_due_ms() if with_flushes else None
+        timer_ms = self._timers.next_deadline_ms()
+        flush_ms = self._durability.next_due_ms() if with_flushes else None
         if timer_ms is None or flush_ms is None:
             return flush_ms if timer_ms is None else timer_ms
         return min(timer_ms, flush_ms)
 
     def take_flushes(self, max_partitions: int | None = None) -> list[FlushJob]:
         """Return the flushes that are due; any thread may execute them."""
-        return self.durability.take_flushes(max_partitions)
+        return self._durability.take_flushes(max_partitions)
 
     def flush_done(self, job: FlushJob, error: StorageError | None) -> None:
         """Process the outcome of a flush: `error` is None if it succeeded."""
-        self.durability.flush_done(job, error)
+        self._durability.flush_done(job, error)
 
     def flush_dropped(self, job: FlushJob) -> None:
         """Reschedule a flush that was not executed."""
-        self.durability.flush_dropped(job)
+        self._durability.flush_dropped(job)
 
     def flush_all(self) -> Deferred[None]:
         """Flush everything that has been appended; the result completes when it is on disk."""
-        return self.durability.flush_all()
+        return self._durability.flush_all()
 
     def flush_for_close(self) -> Work[None]:
         """Flush all partitions in parallel, so that `close` has little left to do."""
-        return self.log_dir.flush_for_close()
+        return self._log_dir.flush_for_close()
 
     @property
     def has_due_flushes(self) -> bool:
         """Whether `take_flushes` would return a job now."""
-        return self.durability.is_due()
+        return self._durability.is_due()
 
     @property
     def has_waiting_requests(self) -> bool:
         """Whether any request is waiting for the disk."""
-        return self.durability.has_waiting
+        return self._durability.has_waiting
 
     def complete_delayed_fetches(self) -> None:
         """Answer all waiting fetches with the data available now, before the process shuts down."""
-        self.delayed_fetches.complete_all()
+        self._delayed_fetches.complete_all()
 
     def stop_maintenance(self) -> None:
         """Start no more maintenance tasks, and cancel a running compaction."""
-        self.maintenance.stop()
+        self._maintenance.stop()
 
     @property
     def problems(self) -> list[str]:
         """Problems found and repaired at start-up, and failures of maintenance tasks."""
-        found = [*self.log_dir.problems, *self.maintenance.failures]
-        for log in self.log_dir.logs.values():
+        found = [*self._log_dir.problems, *self._maintenance.failures]
+        for log in self._log_dir.logs.values():
             report = log.last_report
             if report.torn_bytes:
                 found.append(f"{log.tp}: a torn tail of {report.torn_bytes} bytes was cut off")
@@ -316,72 +316,72 @@ class Broker(RecordRequests, TransactionRequests):
     def refresh_metrics(self) -> Metrics:
         """Return the metrics, after computing those that are not updated incrementally."""
         metrics = self.metrics
-        metrics.waiting_fetches = self.delayed_fetches.waiting_count
-        metrics.fetched_bytes = self.delayed_fetches.read_bytes
+        metrics.waiting_fetches = self._delayed_fetches.waiting_count
+        metrics.fetched_bytes = self._delayed_fetches.read_bytes
         metrics.problems = len(self.problems)
-        reports = [log.last_report for log in self.log_dir.logs.values()]
+        reports = [log.last_report for log in self._log_dir.logs.values()]
         metrics.torn_bytes = sum(report.torn_bytes for report in reports)
         return metrics
 
     @property
     def cluster_id(self) -> str:
         """The id of the data folder, which clients see as the id of the cluster."""
-        return self.log_dir.cluster_id
+        return self._log_dir.cluster_id
 
     @property
     def path(self) -> str:
         """The data folder."""
-        return self.log_dir.path
+        return self._log_dir.path
 
     def segment_cache(self) -> SegmentCacheUse:
         """Return the cache counters since start-up, and how many segments are mapped now."""
-        cache = self.log_dir.cache
+        cache = self._log_dir.cache
         return SegmentCacheUse(cache.hits, cache.misses, cache.evictions, len(cache))
 
     @property
     def fetched_bytes(self) -> int:
         """Bytes read for consumers since start-up."""
-        return self.delayed_fetches.read_bytes
+        return self._delayed_fetches.read_bytes
 
     @property
     def failed_group_writes(self) -> int:
         """The number of failed writes of the group coordinator."""
-        return self.group_coordinator.failed_writes
+        return self._group_coordinator.failed_writes
 
     def disk_usage(self) -> DiskUsage:
         """Return the disk space of the data folder; any thread may call this."""
-        files, path = self.log_dir.files, self.log_dir.path
+        files, path = self._log_dir.files, self._log_dir.path
         return DiskUsage(path, files.total_bytes(path), files.free_bytes(path))
 
     @property
     def write_failure(self) -> StorageError | None:
         """The error of the last append, if it failed because of the disk."""
-        return self.appender.write_failure
+        return self._appender.write_failure
 
     def probe_write(self) -> None:
         """Write and remove a small file; raise if that fails. Any thread may call this."""
-        path = join(self.log_dir.path, WRITE_PROBE)
-        self.log_dir.files.replace(path, b"probe")
-        self.log_dir.files.remove(path)
+        path = join(self._log_dir.path, WRITE_PROBE)
+        self._log_dir.files.replace(path, b"probe")
+        self._log_dir.files.remove(path)
 
     def write_works_again(self, failure: StorageError) -> None:
         """Clear a write failure after `probe_write` has succeeded, unless a newer one occurred."""
-        if self.appender.write_failure is failure:
-            self.appender.write_failure = None
+        if self._appender.write_failure is failure:
+            self._appender.write_failure = None
 
     def failed_partitions(self) -> list[tuple[TopicPartition, StorageError]]:
         """Return the partitions that reject records because of a failed fsync."""
-        logs = list(self.log_dir.logs.values())
+        logs = list(self._log_dir.logs.values())
         return [(log.tp, log.failure) for log in logs if log.failure is not None]
 
     def close(self) -> None:
         """Close the data folder cleanly."""
         if not self.is_closed:
             self.is_closed = True
-            self.log_dir.close()
+            self._log_dir.close()
 
     def abandon(self) -> None:
         """Release the folder without writing anything, because this process is a fork of its
         owner."""
         self.is_closed = True
-        self.log_dir.abandon()
+        self._log_dir.abandon()

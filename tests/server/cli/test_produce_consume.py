@@ -237,9 +237,9 @@ def test_an_undecodable_batch_is_an_error_or_is_skipped_with_a_warning(
 ) -> None:
     with strandlog.open(cli.data) as log:
         log.create_topic("t")
-        target = log.broker.catalog.log("t", 0)
+        target = log.broker._catalog.log("t", 0)
         for data in (batch(b"a"), raw_batch(b"no gzip at all", 3, Codec.GZIP), batch(b"b")):
-            log.broker.appender.append(target, data)
+            log.broker._appender.append(target, data)
     found = cli.inside("consume", "t", "-e", code=1)
     assert found.out == b"a\n"
     assert "offsets 1 to 3 cannot be decoded" in found.err

@@ -212,10 +212,10 @@ def test_one_fetch_waits_per_connection(tmp_path: Path) -> None:
                 create_topic(other, "t")
                 for _ in range(20):
                     _poll(wire, "t", 60_000)
-                while not server.broker.delayed_fetches.waiting_count:
+                while not server.broker._delayed_fetches.waiting_count:
                     other.ask(18, 0)
                 other.ask(18, 0)
-                return server.broker.delayed_fetches.waiting_count
+                return server.broker._delayed_fetches.waiting_count
 
         assert await asyncio.to_thread(client) == 1
 

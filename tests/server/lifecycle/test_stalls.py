@@ -163,7 +163,7 @@ def play(tmp_path: Path, act: Callable[[Scene], Awaitable[None]], **settings: ob
                 await client.close()
             await server.stop()
         assert not server.crashed.done()
-        assert list(server.broker.maintenance.failures) == []
+        assert list(server.broker._maintenance.failures) == []
 
     asyncio.run(run())
 
@@ -176,7 +176,7 @@ def test_other_clients_are_served_while_a_topic_of_many_partitions_is_created_an
         assert syncs > 10
         names = struct.pack(">i", 1) + _text("wide") + struct.pack(">i", 60_000)
         await scene.answered_during_each_sync(scene.worker.ask(20, 1, names))
-        assert "wide" not in scene.server.broker.catalog
+        assert "wide" not in scene.server.broker._catalog
 
     play(tmp_path, act)
 
@@ -192,7 +192,7 @@ def test_other_clients_are_served_while_settings_are_altered(tmp_path: Path) -> 
         topic = alter(2, "t", "retention.ms", "7")
         for body in (topic, alter(4, "0", "log.retention.bytes", "9")):
             assert await scene.answered_during_each_sync(scene.worker.ask(44, 0, body)) > 0
-        log = scene.server.broker.catalog.log("t", 0)
+        log = scene.server.broker._catalog.log("t", 0)
         assert (log.settings.retention_ms, log.settings.retention_bytes) == (7, 9)
 
     play(tmp_path, act)
@@ -208,7 +208,7 @@ def test_other_clients_are_served_while_a_group_without_find_coordinator_creates
         assert await scene.answered_during_each_sync(scene.worker.ask(8, 2, commit)) > 8
         join = _text("h") + struct.pack(">iih", 30_000, 30_000, 0) + _text("consumer")
         await scene.worker.ask(11, 2, join + struct.pack(">i", 1) + _text("range") + b"\0\0\0\0")
-        assert len(scene.server.broker.catalog.logs("__consumer_offsets")) == 30
+        assert len(scene.server.broker._catalog.logs("__consumer_offsets")) == 30
 
     play(tmp_path, act, offsets_topic_num_partitions=30)
 
@@ -220,7 +220,7 @@ def test_other_clients_are_served_while_the_first_transaction_creates_its_topic(
         await scene.worker.ask(22, 0, struct.pack(">hi", -1, 0))  # reserves a block of producer ids
         init = scene.worker.ask(22, 0, _text("tx") + struct.pack(">i", 60_000))
         assert await scene.answered_during_each_sync(init) > 8
-        assert len(scene.server.broker.catalog.logs("__transaction_state")) == 30
+        assert len(scene.server.broker._catalog.logs("__transaction_state")) == 30
 
     play(tmp_path, act, transaction_state_log_num_partitions=30)
 
@@ -229,7 +229,7 @@ def test_other_clients_are_served_while_the_first_group_creates_its_topic(tmp_pa
     async def act(scene: Scene) -> None:
         syncs = await scene.answered_during_each_sync(scene.worker.ask(10, 0, _text("g")))
         assert syncs > 8
-        assert len(scene.server.broker.catalog.logs("__consumer_offsets")) == 30
+        assert len(scene.server.broker._catalog.logs("__consumer_offsets")) == 30
 
     play(tmp_path, act, offsets_topic_num_partitions=30)
 
@@ -302,7 +302,7 @@ def test_the_figures_tell_what_happened(tmp_path: Path) -> None:
         assert taken["fsyncs"] == taken["fsync_seconds"]["count"] == 1
         assert taken["event_loop_delay_seconds"]["count"] > 0
         assert taken["handler_seconds"]["count"] >= 5
-        scene.server.broker.delayed_fetches.complete_all()
+        scene.server.broker._delayed_fetches.complete_all()
         scene.server.kafka.drain()
         await parked
         assert scene.server.metrics()["requests_in_flight"] == 0

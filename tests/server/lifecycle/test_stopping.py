@@ -124,7 +124,7 @@ def test_sigterm_answers_what_is_under_way_and_leaves_a_clean_folder(broker: Bro
     assert (folder / ".kafka_cleanshutdown").exists()
     with strandlog.open(folder) as log:
         assert log.problems == []
-        end = log.broker.catalog.log("t", 0).log_end_offset
+        end = log.broker._catalog.log("t", 0).log_end_offset
     assert end >= acknowledged * 50
     assert acknowledged == 20, "all of them were there before the signal"
 
@@ -182,7 +182,7 @@ def test_a_second_signal_ends_a_broker_that_waits_for_a_client(tmp_path: Path) -
         os.kill(process.pid, signal.SIGINT)
         assert process.wait(PATIENCE_S) == 130
     with strandlog.open(tmp_path / "data") as log:
-        assert log.broker.catalog.log("t", 0).log_end_offset == 20 * 500
+        assert log.broker._catalog.log("t", 0).log_end_offset == 20 * 500
 
 
 def test_a_client_that_does_not_read_delays_the_end_only_for_the_drain_time(

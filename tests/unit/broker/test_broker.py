@@ -41,11 +41,11 @@ def open_broker(disk: SimulatedFiles, **settings: object) -> Broker:
 
 def commit(broker: Broker, topic: str, offset: int, group: str = "g") -> None:
     offsets = {TopicPartition(topic, 0): OffsetAndMetadata(offset)}
-    broker.group_coordinator.commit_offsets(CommitRequest(group_id=group, offsets=offsets))
+    broker._group_coordinator.commit_offsets(CommitRequest(group_id=group, offsets=offsets))
 
 
 def committed(broker: Broker, group: str = "g") -> dict[TopicPartition, int]:
-    found = broker.group_coordinator.fetch_offsets(group)
+    found = broker._group_coordinator.fetch_offsets(group)
     return {tp: value.offset for tp, value in found.items() if value}
 
 
@@ -57,7 +57,7 @@ def test_a_program_without_groups_has_no_folder_for_them() -> None:
     disk = SimulatedFiles()
     broker = open_broker(disk)
     broker.create_topic(CONTEXT, "t").result()
-    assert broker.group_coordinator.fetch_offsets("g") == {}
+    assert broker._group_coordinator.fetch_offsets("g") == {}
     broker.close()
     assert not [path for path in disk.contents() if "__consumer_offsets" in path]
 
@@ -68,9 +68,9 @@ def test_offsets_live_in_a_compacted_topic_and_come_back() -> None:
     broker.create_topic(CONTEXT, "t").result()
     for number in range(10):
         commit(broker, "t", number, group=f"g{number}")
-    assert broker.catalog.topic("__consumer_offsets").partitions == 3
-    assert broker.catalog.topic("__consumer_offsets").settings.compacts
-    used = [log.log_end_offset > 0 for log in broker.catalog.logs("__consumer_offsets")]
+    assert broker._catalog.topic("__consumer_offsets").partitions == 3
+    assert broker._catalog.topic("__consumer_offsets").settings.compacts
+    used = [log.log_end_offset > 0 for log in broker._catalog.logs("__consumer_offsets")]
     assert sum(used) > 1
     again = open_broker(disk.after_kill())
     for number in range(10):
@@ -82,7 +82,7 @@ def test_one_group_that_cannot_be_read_does_not_hide_the_others() -> None:
     broker = open_broker(disk)
     broker.create_topic(CONTEXT, "t").result()
     commit(broker, "t", 5)
-    log = broker.catalog.log("__consumer_offsets", 0)
+    log = broker._catalog.log("__consumer_offsets", 0)
     log.append(batch(b"no value of ours", key=b"\x00\x09strange"))
     log.flush()
     assert committed(open_broker(disk.after_kill())) == {TopicPartition("t", 0): 5}
@@ -144,7 +144,7 @@ def test_a_crash_while_a_topic_is_deleted_does_not_leave_its_offsets_to_the_next
         with pytest.raises(BaseException, match="power"):
             broker.delete_topic(CONTEXT, "t").result()
         again = open_broker(disk.after_kill())
-        if "t" in again.catalog:
+        if "t" in again._catalog:
             assert committed(again) == {TopicPartition("t", 0): 5}
         else:
             again.create_topic(CONTEXT, "t").result()
@@ -160,7 +160,7 @@ def test_offsets_that_could_not_be_forgotten_are_forgotten_when_the_topic_is_mad
     broker.delete_topic(CONTEXT, "t").result()
     with pytest.raises(StorageError):
         broker.create_topic(CONTEXT, "t").result()
-    assert "t" not in broker.catalog
+    assert "t" not in broker._catalog
     broker.create_topic(CONTEXT, "t").result()
     assert committed(broker) == {}
 
@@ -169,21 +169,21 @@ def test_appends_are_refused_while_there_is_room_for_the_rest() -> None:
     disk = SimulatedFiles(capacity_bytes=10 * MIB)
     broker = open_broker(disk, log_min_free_bytes=2 * MIB)
     broker.create_topic(CONTEXT, "t", 1, {"max.message.bytes": 20 * MIB}).result()
-    log = broker.catalog.log("t", 0)
+    log = broker._catalog.log("t", 0)
     written = 0
     with pytest.raises(DiskFullError, match=r"rejected below 2097152 \(log.min.free.bytes\): free"):
         for _ in range(100):
-            broker.appender.append(log, batch(bytes(MIB // 4)))
+            broker._appender.append(log, batch(bytes(MIB // 4)))
             written += 1
     assert 28 <= written <= 33
     with pytest.raises(DiskFullError):
-        broker.appender.append(log, batch())
+        broker._appender.append(log, batch())
     commit(broker, "t", 1)
     broker.delete_topic(CONTEXT, "t").result()
     broker.clock.advance(60_001)  # type: ignore[attr-defined]
     broker.tick()  # removes the files
     broker.create_topic(CONTEXT, "t").result()
-    broker.appender.append(broker.catalog.log("t", 0), batch())
+    broker._appender.append(broker._catalog.log("t", 0), batch())
     broker.close()
 
 
@@ -191,39 +191,39 @@ def test_the_reserve_may_be_turned_off() -> None:
     disk = SimulatedFiles(capacity_bytes=MIB)
     broker = open_broker(disk, log_min_free_bytes=0)
     broker.create_topic(CONTEXT, "t").result()
-    log = broker.catalog.log("t", 0)
+    log = broker._catalog.log("t", 0)
     with pytest.raises(DiskFullError, match="No space left on device; free some space"):
         for _ in range(100):
-            broker.appender.append(log, batch(bytes(MIB // 16)))
+            broker._appender.append(log, batch(bytes(MIB // 16)))
     end = log.log_end_offset
     assert end >= 15
     disk.capacity_bytes = 2 * MIB
-    assert broker.appender.append(log, batch()).base_offset == end
+    assert broker._appender.append(log, batch()).base_offset == end
 
 
 def test_several_parts_are_appended_all_or_none() -> None:
     broker = open_broker(SimulatedFiles())
     broker.create_topic(CONTEXT, "t", 3, {"max.message.bytes": 1_000}).result()
-    logs = broker.catalog.logs("t")
-    results = broker.appender.append_all([(log, batch()) for log in logs])
+    logs = broker._catalog.logs("t")
+    results = broker._appender.append_all([(log, batch()) for log in logs])
     assert [result.base_offset for result in results] == [0, 0, 0]
     with pytest.raises(MessageTooLargeError):
-        broker.appender.append_all([(logs[0], batch()), (logs[1], batch(bytes(2_000)))])
+        broker._appender.append_all([(logs[0], batch()), (logs[1], batch(bytes(2_000)))])
     plan = logs[2].flush_plan()
     assert plan is not None
     logs[2].flush_failed(plan, StorageError("the disk is gone"))
     with pytest.raises(StorageError, match="t-2 rejects records: the disk is gone"):
-        broker.appender.append_all([(logs[0], batch()), (logs[2], batch())])
+        broker._appender.append_all([(logs[0], batch()), (logs[2], batch())])
     assert [log.log_end_offset for log in logs] == [1, 1, 1]
 
 
 def test_keys_are_asked_for_inside_packed_batches_too() -> None:
     broker = open_broker(SimulatedFiles())
     broker.create_topic(CONTEXT, "t", 1, {"cleanup.policy": "compact"}).result()
-    log = broker.catalog.log("t", 0)
-    broker.appender.append(log, batch(key=b"k", codec=Codec.ZSTD))
+    log = broker._catalog.log("t", 0)
+    broker._appender.append(log, batch(key=b"k", codec=Codec.ZSTD))
     with pytest.raises(Exception, match="t-0 is compacted: every record needs a key"):
-        broker.appender.append(log, batch(codec=Codec.ZSTD))
+        broker._appender.append(log, batch(codec=Codec.ZSTD))
     assert log.log_end_offset == 1
 
 
@@ -262,7 +262,7 @@ def commit_all(broker: Broker, topic: str, partitions: int, group: str = LONG_GR
     offsets = {
         TopicPartition(topic, n): OffsetAndMetadata(n, metadata="m" * 50) for n in range(partitions)
     }
-    broker.group_coordinator.commit_offsets(CommitRequest(group_id=group, offsets=offsets))
+    broker._group_coordinator.commit_offsets(CommitRequest(group_id=group, offsets=offsets))
 
 
 def test_a_deleted_topics_name_is_not_blocked_by_the_offsets_of_its_groups() -> None:
@@ -290,7 +290,7 @@ def test_a_topic_whose_offsets_could_not_be_forgotten_is_deleted_and_forgotten_l
     disk.fail_on("append", OFFSETS_LOG, skip=2, count=1)
     broker.delete_topic(CONTEXT, "t").result()
     assert any("the deleted topic 't'" in problem for problem in broker.problems)
-    assert "t" not in broker.catalog
+    assert "t" not in broker._catalog
     killed = open_broker(disk.after_kill())
     assert 0 < len(committed(killed, LONG_GROUP)) < 4500, "the rest is forgotten at the next chance"
     for each in (broker, killed):
@@ -302,10 +302,10 @@ def test_an_internal_record_may_be_larger_than_clients_may_send() -> None:
     disk = SimulatedFiles()
     broker = open_broker(disk, message_max_bytes=1000)
     key, value = encode_key(GroupKey("g")), bytes(3 * MIB)
-    broker.offsets_table.append([(key, b"small"), (key, value), (key, value)], 0)
+    broker._offsets_table.append([(key, b"small"), (key, value), (key, value)], 0)
     broker.close()
     again = open_broker(disk, message_max_bytes=1000)
-    assert list(again.offsets_table.replay()) == [(key, b"small"), (key, value), (key, value)]
+    assert list(again._offsets_table.replay()) == [(key, b"small"), (key, value), (key, value)]
 
 
 DAMAGES = {
@@ -321,21 +321,21 @@ def test_a_damaged_catalog_does_not_cost_the_groups_their_offsets(how: str, both
     disk = SimulatedFiles()
     broker = open_broker(disk)
     broker.create_topic(CONTEXT, "t", 2).result()
-    broker.appender.append(broker.catalog.log("t", 1), batch(b"kept"))
+    broker._appender.append(broker._catalog.log("t", 1), batch(b"kept"))
     commit(broker, "t", 1)
-    topic_id = broker.catalog.topic("t").topic_id
+    topic_id = broker._catalog.topic("t").topic_id
     broker.close()
     for path in ("data/topics.json", "data/topics.json.previous")[: 1 + both]:
         DAMAGES[how](disk, path)
     for _ in range(2):  # the second start finds everything whole again
         again = open_broker(disk)
-        assert again.catalog.names() == ["__consumer_offsets", "t"]
-        assert again.catalog.topic("__consumer_offsets").settings.compacts
-        assert (again.catalog.topic("t").topic_id, again.catalog.topic("t").partitions) == (
+        assert again._catalog.names() == ["__consumer_offsets", "t"]
+        assert again._catalog.topic("__consumer_offsets").settings.compacts
+        assert (again._catalog.topic("t").topic_id, again._catalog.topic("t").partitions) == (
             topic_id,
             2,
         )
-        assert again.catalog.log("t", 1).log_end_offset == 1
+        assert again._catalog.log("t", 1).log_end_offset == 1
         assert committed(again) == {TopicPartition("t", 0): 1}
         assert not [path for path in disk.contents() if "-stray" in path]
         if not _:
@@ -352,19 +352,19 @@ def test_an_older_catalog_loses_no_partition_that_was_written_to() -> None:
     older = disk.contents()["data/topics.json"]
     commit(broker, "t", 1)
     broker.add_partitions(CONTEXT, "t", 3).result()
-    broker.appender.append(broker.catalog.log("t", 1), batch(b"kept"))
+    broker._appender.append(broker._catalog.log("t", 1), batch(b"kept"))
     broker.create_topic(CONTEXT, "u", 1).result()
-    broker.appender.append(broker.catalog.log("u", 0), batch(b"kept"))
+    broker._appender.append(broker._catalog.log("u", 0), batch(b"kept"))
     broker.create_topic(CONTEXT, "never-written", 1).result()
     broker.close()
     for path in ("data/topics.json", "data/topics.json.previous"):
         disk.replace(path, older)
     again = open_broker(disk)
-    assert again.catalog.names() == ["__consumer_offsets", "t", "u"]
+    assert again._catalog.names() == ["__consumer_offsets", "t", "u"]
     assert committed(again) == {TopicPartition("t", 0): 1}
-    assert [log.log_end_offset for log in again.catalog.logs("t")] == [0, 1]
-    assert again.catalog.log("u", 0).log_end_offset == 1
-    settings = again.catalog.topic("u").settings
+    assert [log.log_end_offset for log in again._catalog.logs("t")] == [0, 1]
+    assert again._catalog.log("u", 0).log_end_offset == 1
+    settings = again._catalog.topic("u").settings
     assert (settings.retention_ms, settings.retention_bytes) == (-1, -1)
     assert not settings.compacts
     assert len([p for p in again.problems if "catalog" in p]) == 3
@@ -380,8 +380,8 @@ def test_an_older_catalog_does_not_delete_a_topic_that_was_created_again() -> No
     disk.watch(None)
     older = next(text for text in snapshots if b"deleting" in text)
     broker.create_topic(CONTEXT, "t", 1).result()
-    broker.appender.append(broker.catalog.log("t", 0), batch(b"kept"))
+    broker._appender.append(broker._catalog.log("t", 0), batch(b"kept"))
     broker.close()
     for path in ("data/topics.json", "data/topics.json.previous"):
         disk.replace(path, older)
-    assert open_broker(disk).catalog.log("t", 0).log_end_offset == 1
+    assert open_broker(disk)._catalog.log("t", 0).log_end_offset == 1

@@ -80,8 +80,8 @@ class MaintenanceHarness:
         ).result()
 
     def append(self, topic: str, value: bytes = b"v", key: bytes | None = b"k") -> None:
-        log = self.broker.catalog.log(topic, 0)
-        self.broker.appender.append(log, build_single(self.clock.now_ms(), value, key))
+        log = self.broker._catalog.log(topic, 0)
+        self.broker._appender.append(log, build_single(self.clock.now_ms(), value, key))
 
     def pass_ms(self, ms: int) -> None:
         """Advance the clock, with a tick at every deadline."""
@@ -92,10 +92,10 @@ class MaintenanceHarness:
         self.clock.advance(end_ms - self.clock.monotonic_ms())
 
     def unflushed(self, topic: str) -> int:
-        return self.broker.catalog.log(topic, 0).unflushed_count
+        return self.broker._catalog.log(topic, 0).unflushed_count
 
     def start(self, topic: str) -> int:
-        return self.broker.catalog.log(topic, 0).log_start_offset
+        return self.broker._catalog.log(topic, 0).log_start_offset
 
     def rot(self, topic: str) -> None:
         """Let a bit of the topic's first record flip."""
@@ -141,11 +141,11 @@ def test_a_busy_partition_is_not_flushed() -> None:
     harness = MaintenanceHarness()
     harness.topic("t", flush_ms=0)
     harness.append("t")
-    log = harness.broker.catalog.log("t", 0)
-    harness.broker.durability.busy.add(log)
+    log = harness.broker._catalog.log("t", 0)
+    harness.broker._durability.busy.add(log)
     harness.pass_ms(1_000)
     assert harness.unflushed("t") == 1
-    harness.broker.durability.busy.clear()
+    harness.broker._durability.busy.clear()
     harness.pass_ms(1_000)
     assert harness.unflushed("t") == 0
 
@@ -175,15 +175,15 @@ def test_dirty_partitions_are_compacted_one_per_turn() -> None:
         harness.topic(topic, cleanup_policy="compact", segment_bytes=1024, retention_ms="-1")
         for number in range(40):
             harness.append(topic, bytes(200), b"k%d" % (number % 2))
-        harness.broker.catalog.log(topic, 0).flush()
-    logs = [harness.broker.catalog.log(topic, 0) for topic in ("a", "b")]
+        harness.broker._catalog.log(topic, 0).flush()
+    logs = [harness.broker._catalog.log(topic, 0) for topic in ("a", "b")]
     whole = logs[0].segments.size_bytes
     compacted = []
     for _ in range(3):
         compacted.append(sum(log.segments.size_bytes < whole / 2 for log in logs))
         harness.pass_ms(15_000)
     assert compacted == [0, 1, 2]
-    assert list(harness.broker.maintenance.failures) == []
+    assert list(harness.broker._maintenance.failures) == []
 
 
 def test_files_of_a_deleted_topic_are_removed_after_the_delay() -> None:
@@ -253,11 +253,11 @@ def test_a_damaged_partition_does_not_stop_the_compaction_of_others() -> None:
         harness.topic(topic, **policy)
         for number in range(count):
             harness.append(topic, bytes(200), b"k%d" % (number % 2))
-        harness.broker.catalog.log(topic, 0).flush()
+        harness.broker._catalog.log(topic, 0).flush()
     harness.rot("damaged")
-    size = harness.broker.catalog.log("whole", 0).segments.size_bytes
+    size = harness.broker._catalog.log("whole", 0).segments.size_bytes
     harness.pass_ms(60_000)
-    assert harness.broker.catalog.log("whole", 0).segments.size_bytes < size / 2
+    assert harness.broker._catalog.log("whole", 0).segments.size_bytes < size / 2
     assert [p for p in harness.broker.problems if "damaged-0" in p and "is damaged" in p]
 
 
@@ -267,7 +267,7 @@ def test_repeated_failures_are_noted_once_and_limited() -> None:
     harness.append("t")
     harness.disk.fail_on("sync", "/t-0/", count=10_000)
     harness.pass_ms(60_000)
-    failures = harness.broker.maintenance.failures
+    failures = harness.broker._maintenance.failures
     assert 1 <= len(failures) == len(set(failures)) <= 3
     for number in range(3 * FAILURES_KEPT):
         failures.append(str(number))
@@ -277,12 +277,12 @@ def test_repeated_failures_are_noted_once_and_limited() -> None:
 def test_idle_producers_expire() -> None:
     harness = MaintenanceHarness(producer_id_expiration_ms=DAY_MS)
     harness.topic("t")
-    log = harness.broker.catalog.log("t", 0)
+    log = harness.broker._catalog.log("t", 0)
     batch = build_single(
         harness.clock.now_ms(), b"v", b"k", producer_id=7, producer_epoch=0, base_sequence=0
     )
-    harness.broker.appender.append(log, bytes(batch))
-    assert harness.broker.appender.append(log, bytes(batch)).is_duplicate
+    harness.broker._appender.append(log, bytes(batch))
+    assert harness.broker._appender.append(log, bytes(batch)).is_duplicate
     harness.clock.advance(2 * DAY_MS)
     harness.broker.tick()
     assert 7 not in log.producers.last_offsets() and not log.producers.last_offsets()
@@ -303,10 +303,10 @@ def old_batch(sequence: int, producer_id: int = 7) -> bytes:
 def test_a_retried_batch_with_timestamps_of_2013_is_not_written_twice_after_the_tick() -> None:
     harness = MaintenanceHarness()
     harness.topic("t", retention_ms=-1)
-    log = harness.broker.catalog.log("t", 0)
-    harness.broker.appender.append(log, old_batch(0))
+    log = harness.broker._catalog.log("t", 0)
+    harness.broker._appender.append(log, old_batch(0))
     harness.pass_ms(600_000)
-    again = harness.broker.appender.append(log, old_batch(0))
+    again = harness.broker._appender.append(log, old_batch(0))
     assert (again.is_duplicate, again.base_offset, log.log_end_offset) == (True, 0, 1)
 
 
@@ -317,19 +317,19 @@ def test_a_batch_that_is_retried_across_a_restart_is_not_written_twice(
 ) -> None:
     harness = MaintenanceHarness()
     harness.topic("t", retention_ms=-1)
-    harness.broker.appender.append(harness.broker.catalog.log("t", 0), old_batch(0))
+    harness.broker._appender.append(harness.broker._catalog.log("t", 0), old_batch(0))
     harness = harness.restarted(is_killed=how == "kill", down_ms=down_ms)
     harness.pass_ms(1_800_000)
-    log = harness.broker.catalog.log("t", 0)
-    assert harness.broker.appender.append(log, old_batch(0)).is_duplicate
+    log = harness.broker._catalog.log("t", 0)
+    assert harness.broker._appender.append(log, old_batch(0)).is_duplicate
     assert log.log_end_offset == 1
 
 
 def test_producers_expire_by_their_last_append_across_restarts_and_jumps_of_the_clock() -> None:
     harness = MaintenanceHarness(producer_id_expiration_ms=EXPIRY_MS)
     harness.topic("t", retention_ms=-1)
-    log = harness.broker.catalog.log("t", 0)
-    harness.broker.appender.append(log, old_batch(0))
+    log = harness.broker._catalog.log("t", 0)
+    harness.broker._appender.append(log, old_batch(0))
     for jump_ms in (400 * DAY_MS, -800 * DAY_MS, 400 * DAY_MS):
         harness.clock.set_wall(harness.clock.now_ms() + jump_ms)
         harness.pass_ms(600_000)
@@ -337,7 +337,7 @@ def test_producers_expire_by_their_last_append_across_restarts_and_jumps_of_the_
     harness.pass_ms(EXPIRY_MS // 2)
     harness = harness.restarted()
     harness.pass_ms(EXPIRY_MS // 4)
-    log = harness.broker.catalog.log("t", 0)
+    log = harness.broker._catalog.log("t", 0)
     assert len(log.producers) == 1
     harness.pass_ms(EXPIRY_MS // 4)
     assert not len(log.producers), "a restart does not keep producers for ever"
@@ -346,11 +346,11 @@ def test_producers_expire_by_their_last_append_across_restarts_and_jumps_of_the_
 def test_a_producer_that_retries_stays_known() -> None:
     harness = MaintenanceHarness(producer_id_expiration_ms=EXPIRY_MS)
     harness.topic("t", retention_ms=-1)
-    log = harness.broker.catalog.log("t", 0)
-    harness.broker.appender.append(log, old_batch(0))
+    log = harness.broker._catalog.log("t", 0)
+    harness.broker._appender.append(log, old_batch(0))
     for _ in range(4):
         harness.pass_ms(EXPIRY_MS * 3 // 4)
-        assert harness.broker.appender.append(log, old_batch(0)).is_duplicate
+        assert harness.broker._appender.append(log, old_batch(0)).is_duplicate
 
 
 # -- in steps ------------------------------------------------------------------------------------
@@ -384,10 +384,10 @@ def test_retention_skips_a_busy_partition() -> None:
     harness.topic("t", segment_bytes=1024, retention_ms="1h", flush_ms="10h")
     for number in range(20):
         harness.append("t", b"%d" % number + bytes(300))
-    log = harness.broker.catalog.log("t", 0)
+    log = harness.broker._catalog.log("t", 0)
     log.flush()
     harness.clock.advance(7_200_000)
-    durability = harness.broker.durability
+    durability = harness.broker._durability
     durability.hold(log)
     harness.broker.tick()
     assert harness.start("t") == 0
@@ -406,7 +406,7 @@ def test_a_server_flushes_in_its_own_threads() -> None:
     harness.broker.tick()
     assert harness.unflushed("t") == 1
     assert [job.log for job in harness.broker.take_flushes()] == [
-        harness.broker.catalog.log("t", 0)
+        harness.broker._catalog.log("t", 0)
     ]
 
 
@@ -416,7 +416,7 @@ def test_a_topic_deleted_during_a_task_is_no_failure() -> None:
     harness.topic("t", segment_bytes=1024, retention_ms="1h")
     for number in range(20):
         harness.append("t", b"%d" % number + bytes(300))
-    harness.broker.catalog.log("t", 0).flush()
+    harness.broker._catalog.log("t", 0).flush()
     harness.clock.advance(7_200_000)
     steps = tasks.take(harness.broker)["retention"]
     part = next(steps)
@@ -429,8 +429,8 @@ def test_a_topic_deleted_during_a_task_is_no_failure() -> None:
                 part = steps.throw(error)
             else:
                 part = next(steps)
-    assert list(harness.broker.maintenance.failures) == []
-    assert not harness.broker.durability.busy
+    assert list(harness.broker._maintenance.failures) == []
+    assert not harness.broker._durability.busy
 
 
 def test_a_request_completes_when_a_task_has_flushed_its_partition() -> None:
@@ -439,12 +439,12 @@ def test_a_request_completes_when_a_task_has_flushed_its_partition() -> None:
     harness.topic("t", segment_bytes=1024, retention_ms="1h", flush_ms="10h")
     for number in range(20):
         harness.append("t", b"%d" % number + bytes(300))
-    log = harness.broker.catalog.log("t", 0)
+    log = harness.broker._catalog.log("t", 0)
     log.flush()
     harness.clock.advance(7_200_000)
     harness.append("t")
     told: list[object] = []
-    durability = harness.broker.durability
+    durability = harness.broker._durability
     steps = tasks.take(harness.broker)["retention"]
     part = next(steps)
     durability.when_durable(log, log.log_end_offset, told.append)
@@ -487,7 +487,7 @@ def test_no_task_starts_after_maintenance_has_stopped() -> None:
     harness.clock.advance(DAY_MS)
     tasks.take(harness.broker)
     harness.broker.stop_maintenance()
-    harness.broker.maintenance.schedule_soon("retention")
+    harness.broker._maintenance.schedule_soon("retention")
     step()
     assert next(running, None) is None
     harness.clock.advance(DAY_MS)

@@ -39,7 +39,7 @@ def keyed(count: int, codec: Codec = Codec.NONE) -> bytes:
 
 
 def log(broker: Broker, topic: str) -> PartitionLog:
-    return broker.catalog.log(topic, 0)
+    return broker._catalog.log(topic, 0)
 
 
 def checks(

@@ -21,9 +21,9 @@ def poisoned(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
     """A log with a good batch, one that cannot be decoded, and a good one, twice."""
     with strandlog.open(tmp_path) as log:
         log.create_topic("t")
-        target = log.broker.catalog.log("t", 0)
+        target = log.broker._catalog.log("t", 0)
         for data in [batch(b"a", b"b"), POISON, batch(b"c"), POISON, POISON, batch(b"d")]:
-            log.broker.appender.append(target, data)
+            log.broker._appender.append(target, data)
         target.flush()
         if request.param == "open":
             yield log
@@ -92,10 +92,10 @@ def test_unknown_choices_raise(poisoned: Any) -> None:
 def test_a_topic_that_validates_records_takes_no_poison(tmp_path: Path) -> None:
     with strandlog.open(tmp_path) as log:
         log.create_topic("t", config={"record.validation": "records"})
-        target = log.broker.catalog.log("t", 0)
+        target = log.broker._catalog.log("t", 0)
         for why, data in BAD_RECORDS.items():
             with pytest.raises(InvalidRecordError):
-                log.broker.appender.append(target, data)
+                log.broker._appender.append(target, data)
                 raise AssertionError(why)
         assert target.log_end_offset == 0
         with log.producer() as producer:
@@ -108,9 +108,9 @@ def test_a_topic_that_validates_records_takes_no_poison(tmp_path: Path) -> None:
 def test_every_kind_of_poison_is_skipped(tmp_path: Path, why: str) -> None:
     with strandlog.open(tmp_path) as log:
         log.create_topic("t")
-        target = log.broker.catalog.log("t", 0)
+        target = log.broker._catalog.log("t", 0)
         for data in (batch(b"before"), BAD_RECORDS[why], batch(b"after")):
-            log.broker.appender.append(target, data)
+            log.broker._appender.append(target, data)
         for way in ("poll", "poll_arrow"):
             with log.consumer(["t"], on_unreadable="skip") as consumer:
                 found = sum(len(getattr(consumer, way)()) for _ in range(3))

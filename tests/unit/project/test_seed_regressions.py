@@ -332,7 +332,7 @@ def test_a_batch_that_unpacks_to_gigabytes_is_not_unpacked(harness: LogHarness) 
         harness.log.producer(compression="zstd").send("t", bytes(70_000_000))
     harness.send("t", (None, b"before"))
     bomb = build_single(harness.clock.now_ms(), bytes(70_000_000), codec=Codec.ZSTD)
-    harness.log.broker.appender.append(harness.log.broker.catalog.log("t", 0), bomb)
+    harness.log.broker._appender.append(harness.log.broker._catalog.log("t", 0), bomb)
     harness.send("t", (None, b"after"))
     consumer = harness.log.consumer(["t"])
     assert [record.value for record in consumer.poll()] == [b"before"]

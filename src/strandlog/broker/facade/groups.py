@@ -35,15 +35,15 @@ T = TypeVar("T")
 class GroupRequests(TopicRequests):
     """The group requests of a `Broker`."""
 
-    catalog: TopicCatalog
-    durability: Durability
-    group_coordinator: GroupCoordinator
-    offsets_table: CompactedTable
+    _catalog: TopicCatalog
+    _durability: Durability
+    _group_coordinator: GroupCoordinator
+    _offsets_table: CompactedTable
 
     def join_group(self, context: RequestContext, request: JoinRequest) -> Deferred[JoinResult]:
         """Join a group; the result completes when the rebalance does."""
         return self._with_table(
-            self.offsets_table, lambda: self.group_coordinator.join(context, request)
+            self._offsets_table, lambda: self._group_coordinator.join(context, request)
         )
 
     def _with_table(self, table: CompactedTable, ask: Callable[[], Deferred[T]]) -> Deferred[T]:
@@ -60,7 +60,7 @@ class GroupRequests(TopicRequests):
 
     def sync_group(self, context: RequestContext, request: SyncRequest) -> Deferred[SyncResult]:
         """Request a member's assignment; the result completes when the leader has sent it."""
-        return deferred(lambda: self.group_coordinator.sync(request))
+        return deferred(lambda: self._group_coordinator.sync(request))
 
     def heartbeat(
         self,
@@ -71,13 +71,13 @@ class GroupRequests(TopicRequests):
         instance_id: str | None = None,
     ) -> None:
         """Keep a member's session alive."""
-        self.group_coordinator.heartbeat(group, generation, member_id, instance_id)
+        self._group_coordinator.heartbeat(group, generation, member_id, instance_id)
 
     def leave_group(
         self, context: RequestContext, group: str, member_id: str, instance_id: str | None = None
     ) -> None:
         """Remove a member from its group."""
-        self.group_coordinator.leave(group, member_id, instance_id)
+        self._group_coordinator.leave(group, member_id, instance_id)
 
     def commit_offsets(
         self,
@@ -92,7 +92,7 @@ class GroupRequests(TopicRequests):
         the call, and nothing is committed. With `missing_partitions`, the partitions need not
         exist."""
         return self._with_table(
-            self.offsets_table,
+            self._offsets_table,
             lambda: self._commit(
                 request, all_or_nothing=all_or_nothing, missing_partitions=missing_partitions
             ),
@@ -106,11 +106,11 @@ class GroupRequests(TopicRequests):
             request, errors = self._with_partitions(request)
         try:
             if not all_or_nothing:
-                errors |= self.group_coordinator.try_commit_offsets(request)
+                errors |= self._group_coordinator.try_commit_offsets(request)
             elif errors:
                 raise next(iter(errors.values()))
             else:
-                self.group_coordinator.commit_offsets(request)
+                self._group_coordinator.commit_offsets(request)
         except StrandlogError as error:
             if all_or_nothing:
                 return Deferred.failed(error)
@@ -124,7 +124,7 @@ class GroupRequests(TopicRequests):
         errors: dict[TopicPartition, StrandlogError] = {}
         for tp in request.offsets:
             try:
-                self.catalog.log(*tp)
+                self._catalog.log(*tp)
             except StrandlogError as error:
                 errors[tp] = error
         if errors:
@@ -136,8 +136,8 @@ class GroupRequests(TopicRequests):
         """Return a result that completes with `value` when everything that the coordinator wrote
         for these groups is on disk."""
         result: Deferred[T] = Deferred()
-        exists = self.offsets_table.exists
-        logs = {self.offsets_table.existing_log_for(group) for group in groups} if exists else ()
+        exists = self._offsets_table.exists
+        logs = {self._offsets_table.existing_log_for(group) for group in groups} if exists else ()
         left, failure = len(logs) + 1, None
 
         def on_durable(error: StorageError | None) -> None:
@@ -149,7 +149,7 @@ class GroupRequests(TopicRequests):
                 result.complete(value)
 
         for log in logs:
-            self.durability.when_durable(log, log.log_end_offset, on_durable)
+            self._durability.when_durable(log, log.log_end_offset, on_durable)
         on_durable(None)
         return result
 
@@ -165,11 +165,11 @@ class GroupRequests(TopicRequests):
         return all offsets of the group. With `require_stable`, an offset that an open transaction
         may change is reported as an error."""
         found: dict[TopicPartition, OffsetAndMetadata | StrandlogError | None] = {
-            **self.group_coordinator.fetch_offsets(group, partitions)
+            **self._group_coordinator.fetch_offsets(group, partitions)
         }
         if require_stable:
             for tp in found:
-                if self.group_coordinator.has_pending_commit(group, tp):
+                if self._group_coordinator.has_pending_commit(group, tp):
                     found[tp] = UnstableOffsetError(
                         f"an open transaction may change the offset of {group!r} in {tp}"
                     )
@@ -180,7 +180,7 @@ class GroupRequests(TopicRequests):
     ) -> Deferred[dict[TopicPartition, StrandlogError]]:
         """Delete committed offsets; return errors for partitions that a member still consumes."""
         try:
-            errors = self.group_coordinator.delete_offsets(group, partitions)
+            errors = self._group_coordinator.delete_offsets(group, partitions)
         except StrandlogError as error:
             return Deferred.failed(error)
         return self.when_groups_durable([group], errors)
@@ -188,23 +188,23 @@ class GroupRequests(TopicRequests):
     def delete_group(self, context: RequestContext, group: str) -> Deferred[None]:
         """Delete a group that has no members; the result completes when that is durable."""
         try:
-            self.group_coordinator.delete(group)
+            self._group_coordinator.delete(group)
         except StrandlogError as error:
             return Deferred.failed(error)
         return self.when_groups_durable([group], None)
 
     def groups(self, context: RequestContext) -> list[GroupListing]:
         """Return all groups, sorted by name."""
-        return self.group_coordinator.list_groups()
+        return self._group_coordinator.list_groups()
 
     def describe_group(self, context: RequestContext, group: str) -> GroupDescription:
         """Return the state and members of a group."""
-        return self.group_coordinator.describe(group)
+        return self._group_coordinator.describe(group)
 
     def member_count(self, context: RequestContext, group: str) -> int:
         """Return the number of members of a group."""
-        return self.group_coordinator.member_count(group)
+        return self._group_coordinator.member_count(group)
 
     def subscribed_groups(self, context: RequestContext, topic: str) -> list[str]:
         """Return the groups with a member that subscribes to a topic."""
-        return self.group_coordinator.groups_subscribed_to(topic)
+        return self._group_coordinator.groups_subscribed_to(topic)

@@ -48,13 +48,13 @@ class ReadBatches(NamedTuple):
 class RecordRequests:
     """The record requests of a `Broker`."""
 
-    catalog: TopicCatalog
+    _catalog: TopicCatalog
     clock: Clock
     metrics: Metrics
-    durability: Durability
-    delayed_fetches: DelayedFetches
-    appender: RecordAppender
-    visibility: Visibility
+    _durability: Durability
+    _delayed_fetches: DelayedFetches
+    _appender: RecordAppender
+    _visibility: Visibility
 
     def produce(
         self,
@@ -64,7 +64,7 @@ class RecordRequests:
         checked: Checked = NOTHING_CHECKED,
     ) -> list[ProduceResult] | Deferred[list[ProduceResult]]:
         """Append to each partition independently; the result completes as `acks` requires."""
-        return self.appender.produce(partitions, acks, checked)
+        return self._appender.produce(partitions, acks, checked)
 
     def produce_work(
         self,
@@ -74,7 +74,7 @@ class RecordRequests:
         checked: Checked = NOTHING_CHECKED,
     ) -> Work[list[ProduceResult] | Deferred[list[ProduceResult]]]:
         """Do the same as `produce`, in steps, for a request with many partitions."""
-        return self.appender.produce_work(partitions, acks, checked)
+        return self._appender.produce_work(partitions, acks, checked)
 
     def record_checks(
         self,
@@ -84,7 +84,7 @@ class RecordRequests:
     ) -> Work[Checked] | None:
         """Return work that decodes and checks the records of a request, if their topics require it,
         before they are produced; None if `produce` can do so quickly itself."""
-        return self.appender.record_checks(partitions, is_abandoned)
+        return self._appender.record_checks(partitions, is_abandoned)
 
     def produce_all(
         self,
@@ -94,7 +94,7 @@ class RecordRequests:
         checked: Checked = NOTHING_CHECKED,
     ) -> list[ProduceResult] | Deferred[list[ProduceResult]]:
         """Append to all partitions, or raise and append nothing."""
-        return self.appender.produce_all(partitions, acks, checked)
+        return self._appender.produce_all(partitions, acks, checked)
 
     def append(
         self, context: RequestContext, topic: str, partition: int, batch: Buffer
@@ -104,7 +104,7 @@ class RecordRequests:
         Callers that need it on disk use `flush_wait`. The partition must exist, which the caller
         knows from `writable_topic`.
         """
-        return self.appender.append(self.catalog.logs(topic)[partition], batch)
+        return self._appender.append(self._catalog.logs(topic)[partition], batch)
 
     def append_all(
         self, context: RequestContext, topic: str, batches: Iterable[tuple[int, Buffer]]
@@ -113,8 +113,8 @@ class RecordRequests:
 
         The batches are in the page cache when this returns.
         """
-        logs = self.catalog.logs(topic)
-        return self.appender.append_all([(logs[number], batch) for number, batch in batches])
+        logs = self._catalog.logs(topic)
+        return self._appender.append_all([(logs[number], batch) for number, batch in batches])
 
     def fetch(
         self, context: RequestContext, request: FetchRequest
@@ -124,7 +124,7 @@ class RecordRequests:
         positions = context.fetch_positions
         for part in request.partitions:
             try:
-                log = self.catalog.resolve(part.topic, part.partition)
+                log = self._catalog.resolve(part.topic, part.partition)
                 if not -1 <= part.leader_epoch <= 0:  # -1: unknown; 0: the only epoch
                     check_leader_epoch(part.leader_epoch)
             except StrandlogError as error:
@@ -134,7 +134,7 @@ class RecordRequests:
                 self._count_consumed(positions, part, log)
             targets.append(log)
         now_ms = self.clock.monotonic_ms()
-        found = self.delayed_fetches.fetch(request, targets, now_ms, self.visibility.when_visible)
+        found = self._delayed_fetches.fetch(request, targets, now_ms, self._visibility.when_visible)
         if isinstance(found, Deferred):
             found.on_done(lambda done: self._note_positions(positions, request, done.result()))
         else:
@@ -165,7 +165,7 @@ class RecordRequests:
 
     def cancel_fetch(self, result: Deferred[FetchResult]) -> None:
         """Cancel a waiting fetch, because its client has disconnected."""
-        self.delayed_fetches.cancel(result)
+        self._delayed_fetches.cancel(result)
 
     def read(
         self, context: RequestContext, topic: str, partition: int, offset: int, max_bytes: int
@@ -176,10 +176,10 @@ class RecordRequests:
         to return, unless its flush is in flight or has failed. Only the first batch is verified:
         the caller verifies the batches that it decodes.
         """
-        log = self.catalog.log(topic, partition)
+        log = self._catalog.log(topic, partition)
         high_watermark = log.high_watermark
         if high_watermark <= offset and high_watermark < log.log_end_offset:
-            self.durability.try_flush(log)
+            self._durability.try_flush(log)
         data = read(log, offset, max_bytes)
         return ReadBatches(data, log.high_watermark, log.log_end_offset, log.folder)
 
@@ -188,7 +188,7 @@ class RecordRequests:
     ) -> tuple[str, int] | None:
         """Return the path and the position of the batch at which `read` starts; None if there is
         none."""
-        plan = read_plan(self.catalog.log(topic, partition), offset, max_bytes=0)
+        plan = read_plan(self._catalog.log(topic, partition), offset, max_bytes=0)
         found = plan.locate() if plan is not None else None
         return None if plan is None or found is None else (plan.path, found[0])
 
@@ -203,7 +203,7 @@ class RecordRequests:
     ) -> Work[TimestampOffset]:
         """Return the offset for a timestamp or for one of Kafka's special timestamps. A lookup by
         time may have to decode a large batch, so it runs in steps."""
-        log = self.catalog.resolve(topic, partition)
+        log = self._catalog.resolve(topic, partition)
         check_leader_epoch(leader_epoch)
         return (yield from offset_at(log, timestamp, isolation))
 
@@ -216,7 +216,7 @@ class RecordRequests:
         current_epoch: int = -1,
     ) -> tuple[int, int]:
         """Return (epoch, end offset) of the last leader epoch up to `epoch`."""
-        log = self.catalog.resolve(topic, partition)
+        log = self._catalog.resolve(topic, partition)
         check_leader_epoch(current_epoch)
         return end_of_epoch(log, epoch)
 
@@ -230,9 +230,11 @@ class RecordRequests:
         long."""
         result: Deferred[None] = Deferred()
         logs = (
-            self.durability.unflushed() if partitions is None else self.catalog.existing(partitions)
+            self._durability.unflushed()
+            if partitions is None
+            else self._catalog.existing(partitions)
         )
-        self.visibility.when_visible(logs, lambda: _complete(result))
+        self._visibility.when_visible(logs, lambda: _complete(result))
         return result
 
     # -- for threads that share the broker ---------------------------------------------------------
@@ -241,9 +243,9 @@ class RecordRequests:
         self, context: RequestContext, topic: str, partition: int, end_offset: int | None = None
     ) -> FlushWait:
         """Return the wait until everything below an offset is on disk (None: everything)."""
-        log = self.catalog.log(topic, partition)
+        log = self._catalog.log(topic, partition)
         end_offset = log.log_end_offset if end_offset is None else end_offset
-        return FlushWait(self.catalog, self.durability, log, end_offset)
+        return FlushWait(self._catalog, self._durability, log, end_offset)
 
     def flush_waits(self, context: RequestContext) -> list[FlushWait]:
         """Return the waits until everything appended so far is on disk.
@@ -252,23 +254,23 @@ class RecordRequests:
         threads, so that a coordinator never finds its partition busy.
         """
         waits = []
-        for name in self.catalog.names():
-            for log in self.catalog.logs(name):
+        for name in self._catalog.names():
+            for log in self._catalog.logs(name):
                 if name in INTERNAL_TOPICS:
-                    self.durability.try_flush(log)
+                    self._durability.try_flush(log)
                     if log.failure is not None:
                         raise StorageError(str(log.failure))
                 else:
                     end_offset = log.log_end_offset
-                    waits.append(FlushWait(self.catalog, self.durability, log, end_offset))
+                    waits.append(FlushWait(self._catalog, self._durability, log, end_offset))
         return waits
 
     def is_flushing(self, context: RequestContext, topic: str | None = None) -> bool:
         """Return whether a flush of any partition, or of any partition of a topic, is in flight."""
-        busy = self.durability.busy
-        names = self.catalog.names() if topic is None else [topic]
+        busy = self._durability.busy
+        names = self._catalog.names() if topic is None else [topic]
         # Through the catalog: a partition that must be reopened after an interrupt is not busy.
-        return any(not busy.isdisjoint(self.catalog.logs(name)) for name in names)
+        return any(not busy.isdisjoint(self._catalog.logs(name)) for name in names)
 
 
 def _complete(result: Deferred[None]) -> None:

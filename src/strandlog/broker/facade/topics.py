@@ -52,39 +52,39 @@ def _state_of(log: PartitionLog) -> PartitionState:
 class TopicRequests:
     """The topic requests of a `Broker`."""
 
-    catalog: TopicCatalog
-    topic_admin: TopicAdmin
+    _catalog: TopicCatalog
+    _topic_admin: TopicAdmin
     _runtime: Runtime
-    visibility: Visibility
+    _visibility: Visibility
 
     def topic_names(self, context: RequestContext) -> list[str]:
         """Return the names of all topics, sorted."""
-        return self.catalog.names()
+        return self._catalog.names()
 
     def topics(self, context: RequestContext) -> list[Topic]:
         """Return all topics, sorted by name."""
-        return [self.catalog.topic(name) for name in self.catalog.names()]
+        return [self._catalog.topic(name) for name in self._catalog.names()]
 
     def has_topic(self, context: RequestContext, name: str) -> bool:
         """Return whether a topic exists."""
-        return name in self.catalog
+        return name in self._catalog
 
     def topic(self, context: RequestContext, topic: TopicRef) -> Topic:
         """Return a topic by name or id; raise InvalidTopicError if the name is not valid."""
         if isinstance(topic, UUID):
-            return self.catalog.topic_with_id(topic)
-        return self.catalog.existing_or_valid(topic)
+            return self._catalog.topic_with_id(topic)
+        return self._catalog.existing_or_valid(topic)
 
     def writable_topic(self, context: RequestContext, name: str) -> Topic:
         """Return a topic that clients may write to; raise if it is internal or does not exist."""
         if name in INTERNAL_TOPICS:  # saves a call per record
             forbid_internal(name)
-        return self.catalog.topic(name)
+        return self._catalog.topic(name)
 
     def partition_count(self, context: RequestContext, name: str) -> int:
         """Return the number of partitions of a topic; raise TopicNotFoundError if it does not
         exist."""
-        return self.catalog.topic(name).partitions
+        return self._catalog.topic(name).partitions
 
     def check_new_topic(
         self,
@@ -95,26 +95,26 @@ class TopicRequests:
     ) -> Topic:
         """Return the topic that `create_topic` would create; raise the errors it would raise."""
         forbid_internal(check_topic_name(name))
-        return self.catalog.check_new(name, partitions, config)
+        return self._catalog.check_new(name, partitions, config)
 
     def partition_state(
         self, context: RequestContext, topic: TopicRef, partition: int
     ) -> PartitionState:
         """Return the offsets, size and failure of one partition."""
-        return _state_of(self.catalog.resolve(topic, partition))
+        return _state_of(self._catalog.resolve(topic, partition))
 
     def partition_states(
         self, context: RequestContext, topic: TopicRef, first: int = 0, end: int | None = None
     ) -> list[PartitionState]:
         """Return the states of a topic's partitions from `first` up to, but excluding, `end`."""
-        name = self.catalog.topic_with_id(topic).name if isinstance(topic, UUID) else topic
-        return [_state_of(log) for log in self.catalog.logs(name)[first:end]]
+        name = self._catalog.topic_with_id(topic).name if isinstance(topic, UUID) else topic
+        return [_state_of(log) for log in self._catalog.logs(name)[first:end]]
 
     def size_from(
         self, context: RequestContext, topic: TopicRef, partition: int, base_offset: int
     ) -> int:
         """Return the total size of a partition's segments from a base offset on."""
-        segments = self.catalog.resolve(topic, partition).segments.all()
+        segments = self._catalog.resolve(topic, partition).segments.all()
         return sum(each.size_bytes for each in segments if each.base_offset >= base_offset)
 
     def producers(
@@ -122,7 +122,7 @@ class TopicRequests:
     ) -> Iterator[ActiveProducer]:
         """Return the idempotent producers of a partition. The rows are made one by one, because
         there may be many."""
-        entries = list(self.catalog.resolve(topic, partition).producers)
+        entries = list(self._catalog.resolve(topic, partition).producers)
         return (
             ActiveProducer(
                 producer_id,
@@ -143,46 +143,46 @@ class TopicRequests:
         config: Mapping[str, object] | None = None,
     ) -> Deferred[Topic]:
         """Create a topic, after deleting offsets left over from an earlier topic of that name."""
-        return self._in_order("CreateTopic", self.topic_admin.create(name, partitions, config))
+        return self._in_order("CreateTopic", self._topic_admin.create(name, partitions, config))
 
     def create_missing_topics(
         self, context: RequestContext, names: Sequence[str]
     ) -> Deferred[dict[str, StrandlogError]]:
         """Create the topics that do not exist (auto.create.topics.enable); return the errors."""
-        return self._in_order("CreateTopic", self.topic_admin.create_missing(names))
+        return self._in_order("CreateTopic", self._topic_admin.create_missing(names))
 
     def delete_topic(self, context: RequestContext, name: str) -> Deferred[None]:
         """Delete a topic and the offsets that groups have committed for it."""
-        return self._in_order("DeleteTopic", self.topic_admin.delete(name))
+        return self._in_order("DeleteTopic", self._topic_admin.delete(name))
 
     def add_partitions(self, context: RequestContext, name: str, count: int) -> Deferred[Topic]:
         """Increase the number of partitions of a topic to `count`."""
-        return self._in_order("CreatePartitions", self.topic_admin.add_partitions(name, count))
+        return self._in_order("CreatePartitions", self._topic_admin.add_partitions(name, count))
 
     def alter_topic(
         self, context: RequestContext, name: str, changes: Mapping[str, object | None]
     ) -> Deferred[Topic]:
         """Change settings of a topic; None resets one to its default."""
-        return self._in_order("AlterConfigs", self.topic_admin.alter(name, changes))
+        return self._in_order("AlterConfigs", self._topic_admin.alter(name, changes))
 
     def alter_broker_settings(
         self, context: RequestContext, layer: Layer, changes: Mapping[str, object | None]
     ) -> Deferred[None]:
         """Change dynamic settings of the broker; None removes a value from the layer."""
-        return self._in_order("AlterConfigs", self.topic_admin.alter_broker(layer, changes))
+        return self._in_order("AlterConfigs", self._topic_admin.alter_broker(layer, changes))
 
     @property
     def dynamic_settings(self) -> DynamicSettings:
         """The broker's dynamic settings, by layer."""
-        return self.catalog.dynamic
+        return self._catalog.dynamic
 
     def compact_topic(self, context: RequestContext, name: str) -> Deferred[CompactionReport]:
         """Compact a topic now, regardless of its cleanup policy and the schedule."""
-        return self._in_order("compaction", self.topic_admin.compact(name))
+        return self._in_order("compaction", self._topic_admin.compact(name))
 
     def apply_retention(self, context: RequestContext, name: str) -> Deferred[int]:
         """Apply the retention settings of a topic now; return how many offsets were removed."""
-        return self._in_order("retention", self.topic_admin.apply_retention(name))
+        return self._in_order("retention", self._topic_admin.apply_retention(name))
 
     def delete_records(
         self, context: RequestContext, offsets: Mapping[TopicPartition, int]
@@ -190,9 +190,9 @@ class TopicRequests:
         """Delete the records below an offset (-1: all visible records); return the new log start
         offsets once they are durable."""
         result: Deferred[dict[TopicPartition, int | StrandlogError]] = Deferred()
-        work = self.topic_admin.delete_records(offsets)
-        self.visibility.when_visible(
-            self.catalog.existing(offsets),
+        work = self._topic_admin.delete_records(offsets)
+        self._visibility.when_visible(
+            self._catalog.existing(offsets),
             lambda: self._run_in_order("DeleteRecords", work, result),
         )
         return result

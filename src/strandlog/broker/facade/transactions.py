@@ -24,15 +24,15 @@ from strandlog.model import ProducerIdentity, TopicPartition
 class TransactionRequests(GroupRequests):
     """The producer and transaction requests of a `Broker`."""
 
-    producer_ids: ProducerIds
-    transaction_coordinator: TransactionCoordinator
-    transactions_table: CompactedTable
+    _producer_ids: ProducerIds
+    _transaction_coordinator: TransactionCoordinator
+    _transactions_table: CompactedTable
 
     def find_coordinator(
         self, context: RequestContext, kind: Literal["group", "transaction"], key: str
     ) -> Deferred[None]:
         """Ensure that a coordinator is usable, creating its topic on first use."""
-        table = self.offsets_table if kind == "group" else self.transactions_table
+        table = self._offsets_table if kind == "group" else self._transactions_table
         if table.exists:
             return Deferred.done(None)
         return self._in_order("FindCoordinator", table.ensure())
@@ -49,17 +49,17 @@ class TransactionRequests(GroupRequests):
             problem = "a transactional id has at least one character; id and epoch come together"
             return Deferred.failed(InvalidRequestError(problem))
         if transactional_id is None:
-            return deferred(lambda: Deferred.done(ProducerIdentity(self.producer_ids.next(), 0)))
+            return deferred(lambda: Deferred.done(ProducerIdentity(self._producer_ids.next(), 0)))
         name = transactional_id
         return self._with_table(
-            self.transactions_table,
-            lambda: self.transaction_coordinator.init_producer(name, timeout_ms, producer),
+            self._transactions_table,
+            lambda: self._transaction_coordinator.init_producer(name, timeout_ms, producer),
         )
 
     def check_transaction_partition(self, context: RequestContext, tp: TopicPartition) -> None:
         """Raise if transactions may not write to the partition."""
         forbid_internal(tp.topic)
-        self.catalog.log(*tp)
+        self._catalog.log(*tp)
 
     def add_partitions_to_transaction(
         self,
@@ -70,7 +70,7 @@ class TransactionRequests(GroupRequests):
     ) -> Deferred[None]:
         """Add partitions to the producer's transaction before it writes to them."""
         return deferred(
-            lambda: self.transaction_coordinator.add_partitions(
+            lambda: self._transaction_coordinator.add_partitions(
                 transactional_id, producer, partitions
             )
         )
@@ -80,9 +80,9 @@ class TransactionRequests(GroupRequests):
     ) -> Deferred[None]:
         """Add the partition that stores a group's offsets to the producer's transaction."""
         return self._with_table(
-            self.offsets_table,
-            lambda: self.transaction_coordinator.add_partitions(
-                transactional_id, producer, [self.offsets_table.existing_log_for(group).tp]
+            self._offsets_table,
+            lambda: self._transaction_coordinator.add_partitions(
+                transactional_id, producer, [self._offsets_table.existing_log_for(group).tp]
             ),
         )
 
@@ -92,9 +92,9 @@ class TransactionRequests(GroupRequests):
         """Commit offsets inside a transaction; they take effect when it commits."""
         request, errors = self._with_partitions(request)
         try:
-            log = self.offsets_table.existing_log_for(request.group_id)
-            self.transaction_coordinator.check_append(producer, log.tp)
-            errors |= self.group_coordinator.try_commit_in_transaction(request, producer)
+            log = self._offsets_table.existing_log_for(request.group_id)
+            self._transaction_coordinator.check_append(producer, log.tp)
+            errors |= self._group_coordinator.try_commit_in_transaction(request, producer)
         except StrandlogError as error:
             errors |= dict.fromkeys(request.offsets, error)
         return self.when_groups_durable([request.group_id], errors)
@@ -109,13 +109,13 @@ class TransactionRequests(GroupRequests):
     ) -> Deferred[None]:
         """Commit or abort a transaction; the result completes when every marker is durable."""
         return deferred(
-            lambda: self.transaction_coordinator.end(transactional_id, producer, commit=commit)
+            lambda: self._transaction_coordinator.end(transactional_id, producer, commit=commit)
         )
 
     def transactions(self, context: RequestContext) -> list[Transaction]:
         """Return all transactional producers, sorted by transactional id."""
-        return self.transaction_coordinator.all()
+        return self._transaction_coordinator.all()
 
     def describe_transaction(self, context: RequestContext, transactional_id: str) -> Transaction:
         """Return one transactional producer and its transaction."""
-        return self.transaction_coordinator.describe(transactional_id)
+        return self._transaction_coordinator.describe(transactional_id)

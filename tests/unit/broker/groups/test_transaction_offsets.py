@@ -51,11 +51,11 @@ def check(
 def test_offsets_count_when_the_transaction_commits(harness: TransactionHarness) -> None:
     producer = sent(harness, "a", 5)
     check(harness, {})
-    assert harness.broker.group_coordinator.has_pending_commit("g", T1)
-    assert not harness.broker.group_coordinator.has_pending_commit("g", T0)
-    assert not harness.broker.group_coordinator.has_pending_commit("h", T1)
+    assert harness.broker._group_coordinator.has_pending_commit("g", T1)
+    assert not harness.broker._group_coordinator.has_pending_commit("g", T0)
+    assert not harness.broker._group_coordinator.has_pending_commit("h", T1)
     end(harness, producer, "a")
-    assert not harness.broker.group_coordinator.has_pending_commit("g", T1)
+    assert not harness.broker._group_coordinator.has_pending_commit("g", T1)
     check(harness, {T1: 5})
 
 
@@ -63,7 +63,7 @@ def test_offsets_never_count_when_the_transaction_aborts(harness: TransactionHar
     harness.commit_offsets({T1: 1})
     producer = sent(harness, "a", 5)
     end(harness, producer, "a", commit=False)
-    assert not harness.broker.group_coordinator.has_pending_commit("g", T1)
+    assert not harness.broker._group_coordinator.has_pending_commit("g", T1)
     check(harness, {T1: 1})
 
 
@@ -72,7 +72,7 @@ def test_offsets_never_count_when_the_transaction_times_out(harness: Transaction
     harness.advance(TIMEOUT_MS)
     harness.settle()
     assert harness.state("a") is S.COMPLETE_ABORT
-    assert not harness.broker.group_coordinator.has_pending_commit("g", T1)
+    assert not harness.broker._group_coordinator.has_pending_commit("g", T1)
     check(harness, {})
 
 
@@ -81,7 +81,7 @@ def test_offsets_of_an_open_transaction_survive_a_restart(harness: TransactionHa
     producer = sent(harness, "a", 5)
     for again in (harness.after_kill(), harness.after_crash()):
         assert again.committed() == {T1: 1}
-        assert again.broker.group_coordinator.has_pending_commit("g", T1)
+        assert again.broker._group_coordinator.has_pending_commit("g", T1)
         end(again, producer, "a")
         check(again, {T1: 5})
 
@@ -168,8 +168,8 @@ def test_deleted_offsets_do_not_return_when_the_transaction_commits(
 ) -> None:
     harness.commit_offsets({T1: 1})
     producer = sent(harness, "a", 5)
-    harness.broker.group_coordinator.delete_offsets("g", [T1])
-    assert not harness.broker.group_coordinator.has_pending_commit("g", T1)
+    harness.broker._group_coordinator.delete_offsets("g", [T1])
+    assert not harness.broker._group_coordinator.has_pending_commit("g", T1)
     end(harness, producer, "a")
     check(harness, {})
 
@@ -179,10 +179,10 @@ def test_a_deleted_group_does_not_return_when_the_transaction_commits(
 ) -> None:
     harness.commit_offsets({T1: 1})
     producer = sent(harness, "a", 5)
-    harness.broker.group_coordinator.delete("g")
+    harness.broker._group_coordinator.delete("g")
     end(harness, producer, "a")
     check(harness, {})
-    assert harness.broker.group_coordinator.list_groups() == []
+    assert harness.broker._group_coordinator.list_groups() == []
 
 
 def test_a_recreated_topic_has_no_old_offsets(harness: TransactionHarness) -> None:
@@ -200,7 +200,7 @@ def test_offsets_of_open_transactions_do_not_expire(harness: TransactionHarness)
     harness.clock.advance(week_ms)
     producer = sent(harness, "a", 5)
     harness.clock.advance(TIMEOUT_MS // 2)
-    harness.broker.timers.run_due(harness.clock.monotonic_ms())
+    harness.broker._timers.run_due(harness.clock.monotonic_ms())
     assert harness.committed() == {T1: 1}
     end(harness, producer, "a")
     check(harness, {T1: 5})
@@ -211,7 +211,7 @@ def test_a_rejected_offset_does_not_affect_the_others(harness: TransactionHarnes
     request = CommitRequest(
         group_id="g", offsets={T0: OffsetAndMetadata(-5), T1: OffsetAndMetadata(5)}
     )
-    errors = harness.broker.group_coordinator.try_commit_in_transaction(request, producer)
+    errors = harness.broker._group_coordinator.try_commit_in_transaction(request, producer)
     assert list(errors) == [T0]
     end(harness, producer, "a")
     check(harness, {T1: 5})
@@ -223,7 +223,7 @@ def test_a_member_of_another_generation_commits_nothing(harness: TransactionHarn
         group_id="g", offsets={T1: OffsetAndMetadata(5)}, member_id="gone", generation=3
     )
     with pytest.raises(StrandlogError):
-        harness.broker.group_coordinator.try_commit_in_transaction(request, producer)
+        harness.broker._group_coordinator.try_commit_in_transaction(request, producer)
     end(harness, producer, "a")
     check(harness, {})
 

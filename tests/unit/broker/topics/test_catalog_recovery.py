@@ -35,9 +35,9 @@ def open_broker(disk: SimulatedFiles) -> Broker:
 
 def append(broker: Broker, topic: str, partition: int = 0, count: int = 1) -> int:
     """Append records, durably; returns the offset of the last."""
-    log = broker.catalog.log(topic, partition)
+    log = broker._catalog.log(topic, partition)
     for _ in range(count):
-        offset = broker.appender.append(
+        offset = broker._appender.append(
             log, batch(b"v", timestamp=broker.clock.now_ms())
         ).base_offset
     log.flush()
@@ -69,8 +69,8 @@ def test_a_copy_of_a_partition_folder_is_no_partition(name: str, is_lost: bool) 
     for path in CATALOG if is_lost else ():
         disk.remove(path)
     again = open_broker(disk)
-    assert again.catalog.names() == ["orders"]
-    assert [log.log_end_offset for log in again.catalog.logs("orders")] == [3]
+    assert again._catalog.names() == ["orders"]
+    assert [log.log_end_offset for log in again._catalog.logs("orders")] == [3]
     assert strays(disk) == {name}
     assert any(f"{name} belongs to no topic" in problem for problem in again.problems)
 
@@ -83,7 +83,7 @@ def test_a_partition_folder_that_was_renamed_does_not_become_another_partition()
     broker.close()
     move(disk, "data/orders-0", "data/orders-1", copies=False)
     again = open_broker(disk)
-    assert again.catalog.topic("orders").partitions == 1
+    assert again._catalog.topic("orders").partitions == 1
     assert append(again, "orders") == 3, "an offset came again"
     assert strays(disk) == {"orders-1"}
 
@@ -102,7 +102,7 @@ def test_folders_with_each_others_metadata_are_no_copies() -> None:
     for path in CATALOG:
         disk.remove(path)
     again = open_broker(disk)
-    assert [log.log_end_offset for log in again.catalog.logs("orders")] == [1, 1]
+    assert [log.log_end_offset for log in again._catalog.logs("orders")] == [1, 1]
     assert strays(disk) == set()
 
 
@@ -112,8 +112,8 @@ def test_offsets_since_the_last_checkpoint_do_not_come_again_after_a_crash(how: 
     broker = open_broker(disk)
     broker.create_topic(CONTEXT, "orders", 1).result()
     append(broker, "orders", count=3)
-    broker.catalog.log("orders", 0).roll()
-    run_inline(broker.log_dir.write_checkpoints())
+    broker._catalog.log("orders", 0).roll()
+    run_inline(broker._log_dir.write_checkpoints())
     last = append(broker, "orders", count=5)
     crashed = disk.after_kill()
     if how == "folder":
@@ -145,12 +145,12 @@ def test_a_clean_stop_leaves_no_gap_where_a_folder_is_lost() -> None:
 def test_internal_topics_keep_their_number_of_partitions_without_their_last_folder() -> None:
     disk = SimulatedFiles()
     broker = open_broker(disk)
-    run_inline(broker.offsets_table.ensure())
+    run_inline(broker._offsets_table.ensure())
     broker.close()
     for path in CATALOG:
         disk.remove(path)
     disk.remove_tree("data/__consumer_offsets-6")
-    assert open_broker(disk).catalog.topic("__consumer_offsets").partitions == 7
+    assert open_broker(disk)._catalog.topic("__consumer_offsets").partitions == 7
 
 
 def test_deleted_records_do_not_come_back_without_a_report() -> None:
@@ -159,14 +159,14 @@ def test_deleted_records_do_not_come_back_without_a_report() -> None:
     assert broker.problems == []
     broker.create_topic(CONTEXT, "orders", 1).result()
     append(broker, "orders", count=8)
-    broker.catalog.log("orders", 0).raise_log_start(5)
-    run_inline(broker.log_dir.write_log_starts())
+    broker._catalog.log("orders", 0).raise_log_start(5)
+    run_inline(broker._log_dir.write_log_starts())
     broker.close()
     assert open_broker(disk.after_kill()).problems == []
     for path in LOG_STARTS:
         disk.remove(path)
     again = open_broker(disk)
-    assert again.catalog.log("orders", 0).log_start_offset == 0
+    assert again._catalog.log("orders", 0).log_start_offset == 0
     assert any("deleted records may have reappeared" in problem for problem in again.problems)
     again.close()
     assert open_broker(disk).problems == []
@@ -181,10 +181,10 @@ def test_old_offsets_in_a_swapped_log_do_not_replace_newer_ones() -> None:
     def commit(offset: int) -> None:
         for group in groups:
             offsets = {tp: OffsetAndMetadata(offset)}
-            broker.group_coordinator.commit_offsets(CommitRequest(group_id=group, offsets=offsets))
+            broker._group_coordinator.commit_offsets(CommitRequest(group_id=group, offsets=offsets))
 
     commit(1)
-    for log in broker.catalog.logs("__consumer_offsets"):
+    for log in broker._catalog.logs("__consumer_offsets"):
         log.roll()
     commit(2)
     broker.close()
@@ -193,7 +193,7 @@ def test_old_offsets_in_a_swapped_log_do_not_replace_newer_ones() -> None:
     disk.replace(first, its)
     disk.replace(last, mine)
     again = open_broker(disk)
-    found = {group: again.group_coordinator.fetch_offsets(group).get(tp) for group in groups}
+    found = {group: again._group_coordinator.fetch_offsets(group).get(tp) for group in groups}
     assert {value.offset for value in found.values() if value} == {2}
     assert any("in partitions that are not theirs" in problem for problem in again.problems)
 
@@ -202,17 +202,17 @@ def test_offsets_of_a_group_are_found_in_a_wrong_partition_when_the_right_one_ha
     disk = SimulatedFiles()
     broker = open_broker(disk)
     tp = TopicPartition("orders", 0)
-    broker.group_coordinator.commit_offsets(
+    broker._group_coordinator.commit_offsets(
         CommitRequest(group_id="g", offsets={tp: OffsetAndMetadata(5)})
     )
-    home = next(log for log in broker.catalog.logs("__consumer_offsets") if log.log_end_offset)
+    home = next(log for log in broker._catalog.logs("__consumer_offsets") if log.log_end_offset)
     other = (home.tp.partition + 1) % 7
     broker.close()
     disk.replace(
         f"data/__consumer_offsets-{other}/{0:020d}.log", disk.read(home.segments.active.log_path)
     )
     disk.truncate(home.segments.active.log_path, 0)
-    found = open_broker(disk).group_coordinator.fetch_offsets("g").get(tp)
+    found = open_broker(disk)._group_coordinator.fetch_offsets("g").get(tp)
     assert found is not None
     assert found.offset == 5
 
@@ -220,12 +220,12 @@ def test_offsets_of_a_group_are_found_in_a_wrong_partition_when_the_right_one_ha
 def test_damage_beside_aborted_commits_does_not_keep_the_broker_from_starting() -> None:
     disk = SimulatedFiles()
     broker = open_broker(disk)
-    tp, table = TopicPartition("orders", 0), broker.offsets_table
+    tp, table = TopicPartition("orders", 0), broker._offsets_table
     for number in range(12):
-        producer = ProducerIdentity(broker.producer_ids.next(), 0)
+        producer = ProducerIdentity(broker._producer_ids.next(), 0)
         table.append(commit_records("g", {tp: OffsetAndMetadata(number)}), 0, producer)
         kind = ControlType.ABORT if number % 2 else ControlType.COMMIT
-        broker.markers.write(Marker(table.existing_log_for("g").tp, producer), kind)
+        broker._markers.write(Marker(table.existing_log_for("g").tp, producer), kind)
     path = table.existing_log_for("g").segments.active.log_path
     broker.close()
     size = len(disk.read(path))
@@ -243,5 +243,5 @@ def test_a_topic_begins_at_offset_0_after_a_power_cut_behind_its_creation(
     disk = SimulatedFiles()
     open_broker(disk).create_topic(CONTEXT, "orders", 2).result()
     broker = open_broker(disk.after_crash(CrashChoice((), (), rest_kept, names_kept)))
-    assert [log.log_end_offset for log in broker.catalog.logs("orders")] == [0, 0]
+    assert [log.log_end_offset for log in broker._catalog.logs("orders")] == [0, 0]
     assert not broker.problems

@@ -65,10 +65,10 @@ def test_a_change_that_the_disk_refuses_has_not_happened() -> None:
     files = SimulatedFiles()
     broker = Broker("data", files, FakeClock(), uuid.uuid4)
     broker.create_topic(CONTEXT, "t", 1).result()
-    before = broker.catalog.topic("t").settings
+    before = broker._catalog.topic("t").settings
     files.fail_on("append", "topics.json")
     with pytest.raises(StorageError):
-        run_inline(broker.catalog.alter_broker("node", {"log.retention.ms": "5"}))
+        run_inline(broker._catalog.alter_broker("node", {"log.retention.ms": "5"}))
     assert broker.settings.topic_defaults == {}
-    assert broker.catalog.topic("t").settings == before
-    assert broker.catalog.log("t", 0).settings == before
+    assert broker._catalog.topic("t").settings == before
+    assert broker._catalog.log("t", 0).settings == before

@@ -272,7 +272,7 @@ def after_many_inits(harness: TransactionHarness, epoch: int) -> TransactionHarn
     """The broker, started again with a table in which the producer has this epoch."""
     value = harness.transactions.describe("tx").value._replace(epoch=epoch)
     entry = (encode_key("tx"), encode_value(value))
-    harness.broker.transactions_table.append([entry], harness.clock.now_ms())
+    harness.broker._transactions_table.append([entry], harness.clock.now_ms())
     harness.settle()
     return harness.after_crash()
 
@@ -482,8 +482,8 @@ def test_a_change_is_retried_whichever_disk_operation_fails(
     operation: Operation, path: str, error: int
 ) -> None:
     clean = TransactionHarness()
-    run_inline(clean.broker.offsets_table.ensure())
-    run_inline(clean.broker.transactions_table.ensure())
+    run_inline(clean.broker._offsets_table.ensure())
+    run_inline(clean.broker._transactions_table.ensure())
     before = len(clean.disk.trace)
     live_once(clean)
     times = sum(
@@ -492,8 +492,8 @@ def test_a_change_is_retried_whichever_disk_operation_fails(
     assert times > 2
     for skip, count in itertools.product(range(times), (1, 3)):
         harness = TransactionHarness()
-        run_inline(harness.broker.offsets_table.ensure())
-        run_inline(harness.broker.transactions_table.ensure())
+        run_inline(harness.broker._offsets_table.ensure())
+        run_inline(harness.broker._transactions_table.ensure())
         harness.disk.fail_on(operation, path, skip=skip, count=count, error=error)
         live_once(harness)
         harness.disk.clear_faults()
@@ -546,10 +546,10 @@ def test_a_change_that_the_table_rejects_has_not_happened(harness: TransactionHa
 
 def delete(harness: TransactionHarness, topic: str) -> None:
     """As DeleteTopics does."""
-    logs = harness.broker.catalog.logs(topic)
+    logs = harness.broker._catalog.logs(topic)
     harness.broker.delete_topic(CONTEXT, topic).result()
     for log in logs:
-        harness.broker.durability.deleted([log])
+        harness.broker._durability.deleted([log])
 
 
 def test_a_topic_is_deleted_in_the_middle_of_a_transaction(harness: TransactionHarness) -> None:
@@ -604,7 +604,7 @@ def test_a_partition_is_reopened_while_its_marker_is_in_flight(
     asked = harness.end(producer)
     harness.sync(TABLE)
     before = harness.log(T0)
-    harness.broker.catalog.reopen_before_use(before)
+    harness.broker._catalog.reopen_before_use(before)
     assert harness.log(T0) is not before
     harness.advance(2 * RETRY_MS)
     assert asked.is_done
@@ -615,12 +615,12 @@ def test_a_partition_is_reopened_while_its_marker_is_in_flight(
 def test_the_table_is_reopened_while_a_change_is_in_flight(
     harness: TransactionHarness, partition: int
 ) -> None:
-    run_inline(harness.broker.transactions_table.ensure())
+    run_inline(harness.broker._transactions_table.ensure())
     name = ("tx", "ty")[partition]
-    table = harness.broker.transactions_table.log_for(name)
+    table = harness.broker._transactions_table.log_for(name)
     asked = harness.init(name)
-    harness.broker.catalog.reopen_before_use(table)
-    assert harness.broker.transactions_table.log_for(name) is not table
+    harness.broker._catalog.reopen_before_use(table)
+    assert harness.broker._transactions_table.log_for(name) is not table
     harness.advance(3 * RETRY_MS)
     assert asked.is_done
     again = harness.producer(name)
@@ -724,7 +724,7 @@ def test_records_of_a_newer_release_are_skipped() -> None:
     from strandlog.protocol.transaction_records import encode_key
 
     newer = (encode_key("new"), b"\x00\x09 whatever that means")
-    harness.broker.transactions_table.append([newer], harness.clock.now_ms())
+    harness.broker._transactions_table.append([newer], harness.clock.now_ms())
     harness.settle()
     again = harness.after_crash()
     assert [each.transactional_id for each in again.transactions.all()] == ["old"]

@@ -31,16 +31,16 @@ def open_broker(disk: SimulatedFiles, clock: FakeClock | None = None) -> Broker:
 
 def write(broker: Broker, producer_id: int, sequence: int = 0, partition: int = 0) -> bool:
     """Append one record of a producer; False if it was taken for a duplicate."""
-    log = broker.catalog.log("t", partition)
+    log = broker._catalog.log("t", partition)
     data = batch(b"v", producer=(producer_id, 0, sequence), timestamp=broker.clock.now_ms())
-    return not broker.appender.append(log, data).is_duplicate
+    return not broker._appender.append(log, data).is_duplicate
 
 
 def used_folder(disk: SimulatedFiles, producers: int = 3) -> list[int]:
     """A stopped folder in which so many producers have written; returns their ids."""
     broker = open_broker(disk)
     broker.create_topic(CONTEXT, "t", 2).result()
-    used = [broker.producer_ids.next() for _ in range(producers)]
+    used = [broker._producer_ids.next() for _ in range(producers)]
     for number, producer_id in enumerate(used):
         write(broker, producer_id, partition=number % 2)
     broker.close()
@@ -85,14 +85,14 @@ def test_records_of_a_new_producer_are_written_after_the_id_file_was_lost(
     broker = open_broker(disk)
     assert any(FILE in problem for problem in broker.problems)
     for _ in range(2):
-        new = broker.producer_ids.next()
+        new = broker._producer_ids.next()
         assert new not in used
         assert write(broker, new), "acknowledged as a duplicate and not written"
         used.append(new)
     broker.close()
     broker = open_broker(disk)
     assert not broker.problems, "reported once"
-    assert broker.producer_ids.next() not in used
+    assert broker._producer_ids.next() not in used
 
 
 def test_an_old_copy_of_the_id_file_is_reported() -> None:
@@ -100,14 +100,14 @@ def test_an_old_copy_of_the_id_file_is_reported() -> None:
     used_folder(disk)
     old = disk.read(PATH)
     broker = open_broker(disk)
-    later = [broker.producer_ids.next() for _ in range(BLOCK)][-1]
+    later = [broker._producer_ids.next() for _ in range(BLOCK)][-1]
     write(broker, later)
     broker.close()
     disk.replace(PATH, old)
     disk.replace(PATH + PREVIOUS_SUFFIX, old)
     broker = open_broker(disk)
     assert any(f"producer id {later} is in use" in problem for problem in broker.problems)
-    assert broker.producer_ids.next() > later
+    assert broker._producer_ids.next() > later
 
 
 def test_an_id_file_older_than_its_copy_is_reported() -> None:
@@ -115,11 +115,11 @@ def test_an_id_file_older_than_its_copy_is_reported() -> None:
     used_folder(disk)
     older = disk.read(PATH)
     broker = open_broker(disk)
-    silent = [broker.producer_ids.next() for _ in range(2 * BLOCK)]  # no partition knows them
+    silent = [broker._producer_ids.next() for _ in range(2 * BLOCK)]  # no partition knows them
     broker.close()
     disk.replace(PATH, older)
     again = open_broker(disk)
-    assert again.producer_ids.next() > silent[-1]
+    assert again._producer_ids.next() > silent[-1]
     assert [p for p in again.problems if "producer-ids.json is older than its copy" in p]
     again.close()
     assert not open_broker(disk).problems
@@ -131,15 +131,15 @@ def test_ids_known_only_to_the_log_or_a_silent_producer_are_not_allocated_again(
     used: list[int] = []
     for _ in range(3):
         broker = open_broker(disk, clock)
-        if "t" not in broker.catalog:
+        if "t" not in broker._catalog:
             broker.create_topic(CONTEXT, "t").result()
-        new = [broker.producer_ids.next() for _ in range(5)]
+        new = [broker._producer_ids.next() for _ in range(5)]
         assert not set(new) & set(used)
         assert write(broker, new[0])
         used += new
         clock.advance(2 * DAY_MS)
         broker.tick()
-        assert not len(broker.catalog.log("t", 0).producers), "nothing shows the ids any more"
+        assert not len(broker._catalog.log("t", 0).producers), "nothing shows the ids any more"
         broker.close()
         both(SimulatedFiles.remove)(disk, PATH)
 
@@ -148,11 +148,11 @@ def test_ids_in_the_recovered_tail_count() -> None:
     disk = SimulatedFiles()
     broker = open_broker(disk, FakeClock(0))  # at this time only evidence helps
     broker.create_topic(CONTEXT, "t").result()
-    used = [broker.producer_ids.next() for _ in range(7)]
+    used = [broker._producer_ids.next() for _ in range(7)]
     write(broker, used[-1])
     killed = disk.after_kill()
     both(SimulatedFiles.remove)(killed, PATH)
-    assert open_broker(killed, FakeClock(0)).producer_ids.next() > used[-1]
+    assert open_broker(killed, FakeClock(0))._producer_ids.next() > used[-1]
 
 
 def test_ids_known_only_to_the_transaction_table_count() -> None:
@@ -161,33 +161,33 @@ def test_ids_known_only_to_the_transaction_table_count() -> None:
     killed = harness.disk.after_kill()
     both(SimulatedFiles.remove)(killed, PATH)
     again = TransactionHarness(killed, FakeClock(0))
-    assert again.broker.producer_ids.next() > producer_id
+    assert again.broker._producer_ids.next() > producer_id
 
 
 def test_an_id_made_up_by_a_client_is_not_allocated_to_another() -> None:
     disk = SimulatedFiles()
     broker = open_broker(disk)
     broker.create_topic(CONTEXT, "t").result()
-    first = broker.producer_ids.next()
+    first = broker._producer_ids.next()
     write(broker, first + 1)
-    second = broker.producer_ids.next()
+    second = broker._producer_ids.next()
     assert second > first + 1
     assert write(broker, second)
     write(broker, 2**63 - 1)
     write(broker, IMPLAUSIBLE_ID)
-    assert broker.producer_ids.next() == second + 1, "absurd ids do not use up all others"
+    assert broker._producer_ids.next() == second + 1, "absurd ids do not use up all others"
     write(broker, 2**61)  # nor do they push ids out of what a double can hold
-    assert broker.producer_ids.next() == second + 2
+    assert broker._producer_ids.next() == second + 2
 
 
 def test_a_new_folder_starts_at_0_and_reports_nothing() -> None:
     disk = SimulatedFiles()
     broker = open_broker(disk)
-    assert [broker.producer_ids.next() for _ in range(3)] == [0, 1, 2]
+    assert [broker._producer_ids.next() for _ in range(3)] == [0, 1, 2]
     assert not broker.problems
     broker.close()
     broker = open_broker(disk)
-    assert broker.producer_ids.next() == BLOCK
+    assert broker._producer_ids.next() == BLOCK
     assert not broker.problems
 
 
@@ -198,15 +198,15 @@ def test_a_folder_without_its_id_file_opens_on_a_full_disk() -> None:
     disk.fail_on("create", FILE, count=1)
     broker = open_broker(disk)
     assert any(FILE in problem for problem in broker.problems)
-    assert broker.producer_ids.next() not in used
+    assert broker._producer_ids.next() not in used
 
 
 def test_ever_higher_made_up_ids_are_reported_once() -> None:
     broker = open_broker(SimulatedFiles())
     broker.create_topic(CONTEXT, "t").result()
     for turn in range(MAX_OF_A_KIND + 90):
-        write(broker, broker.producer_ids.next() + BLOCK, partition=0)
+        write(broker, broker._producer_ids.next() + BLOCK, partition=0)
         assert len(broker.problems) <= MAX_OF_A_KIND + 1, turn
-    broker.producer_ids.check()
+    broker._producer_ids.check()
     assert len(broker.problems) == MAX_OF_A_KIND + 1
     assert broker.problems[-1].endswith(": 90 more times")

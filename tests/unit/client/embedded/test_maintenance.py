@@ -17,10 +17,10 @@ def test_sends_flush_records_that_are_due(embedded: EmbeddedHarness, way: str) -
     embedded.log.producer(acks=1).send("t", b"x")
     embedded.clock.advance(900)
     do(embedded, way)
-    assert embedded.log.broker.catalog.log("t", 0).unflushed_count == 1
+    assert embedded.log.broker._catalog.log("t", 0).unflushed_count == 1
     embedded.clock.advance(100)
     do(embedded, way)
-    assert embedded.log.broker.catalog.log("t", 0).unflushed_count == 0
+    assert embedded.log.broker._catalog.log("t", 0).unflushed_count == 0
     embedded.lose_power()
     assert embedded.values("t") == [b"x"]
 

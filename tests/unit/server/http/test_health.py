@@ -38,12 +38,12 @@ def test_a_disk_that_fails_every_write_makes_the_broker_not_ready_until_it_works
 
     async def run() -> None:
         state = HttpState(broker, _runtime(broker), HttpOptions("127.0.0.1", 0))
-        broker.appender.append(broker.catalog.log("t", 0), batch)
+        broker._appender.append(broker._catalog.log("t", 0), batch)
         assert (await readiness(state)).is_ready
         for operation in ("append", "overwrite", "create"):
             files.fail_on(operation, count=100, error=errno.EIO)
         with pytest.raises(StorageError):
-            broker.appender.append(broker.catalog.log("t", 0), batch)
+            broker._appender.append(broker._catalog.log("t", 0), batch)
         found = await readiness(state)
         assert not found.is_ready
         assert "Input/output error" in found.reasons[0]
@@ -73,10 +73,10 @@ def test_an_append_that_works_makes_it_ready_again() -> None:
     broker = Broker("/data", files, FakeClock(), uuid.uuid4)
     broker.create_topic(CONTEXT, "t").result()
     batch = bytes(build_batch(0, [b"x"]))
-    broker.appender.append(broker.catalog.log("t", 0), batch)
+    broker._appender.append(broker._catalog.log("t", 0), batch)
     files.fail_next("append")
     with pytest.raises(StorageError):
-        broker.appender.append(broker.catalog.log("t", 0), batch)
+        broker._appender.append(broker._catalog.log("t", 0), batch)
     assert broker.write_failure is not None
-    broker.appender.append(broker.catalog.log("t", 0), batch)
+    broker._appender.append(broker._catalog.log("t", 0), batch)
     assert broker.write_failure is None

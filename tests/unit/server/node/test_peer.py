@@ -75,7 +75,7 @@ def test_detail_adds_what_the_prose_promises_in_its_order(broker: Broker) -> Non
 def test_info_counts(ask: Ask, broker: Broker) -> None:
     for _ in range(3):
         ask("partition_append", topic="t", partition=0, message="m")
-    log = broker.catalog.log("t", 0)
+    log = broker._catalog.log("t", 0)
     assert ask("partition_info", topic="t", partition=0) == {
         "type": "partition_info_ok",
         "start_offset": 0,
@@ -230,9 +230,9 @@ def test_committed_offsets_never_go_back(ask: Ask) -> None:
 
 def test_records_of_other_programs_are_readable(ask: Ask, broker: Broker) -> None:
     ask("partition_append", topic="t", partition=0, message=1)
-    log = broker.catalog.log("t", 0)
+    log = broker._catalog.log("t", 0)
     for value in (b"plain", None, b"[" * 5000, b"[" * 600 + b"]" * 600):
-        broker.appender.append(log, build_single(broker.clock.now_ms(), value))
+        broker._appender.append(log, build_single(broker.clock.now_ms(), value))
     read = [ask("partition_read", topic="t", partition=0, offset=offset) for offset in range(1, 5)]
     assert [reply.get("message") for reply in read[:3]] == ["plain", None, "[" * 5000]
     assert read[3]["type"] in ("partition_read_ok", "error")
@@ -244,13 +244,13 @@ def test_acks_decide_what_a_reply_promises(tmp_path: Path, acks: Literal["1", "a
     ask = asker(NodePeer(broker))
     ask("partition_append", topic="t", partition=0, message="m")
     ask("commit_offset", group="g", topic="t", partition=0, offset=1)
-    log = broker.catalog.log("t", 0)
+    log = broker._catalog.log("t", 0)
     assert log.flushed_offset == (1 if acks == "all" else 0)
     assert ask("partition_read", topic="t", partition=0, offset=0)["message"] == "m"
-    broker.log_dir.abandon()  # as kill -9 does
+    broker._log_dir.abandon()  # as kill -9 does
     again = open_broker(str(tmp_path), acks)
     assert asker(NodePeer(again))("partition_read", topic="t", partition=0, offset=0)
-    held = again.group_coordinator.fetch_offsets("g")
+    held = again._group_coordinator.fetch_offsets("g")
     assert held[TopicPartition("t", 0)] is not None
     again.close()
 

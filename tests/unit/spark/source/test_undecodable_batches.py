@@ -33,9 +33,9 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     """Offsets 0, 1: good; 2 to 4 and 5 to 7: undecodable; 8: good."""
     with strandlog.open(tmp_path) as log:
         log.create_topic("t")
-        target = log.broker.catalog.log("t", 0)
+        target = log.broker._catalog.log("t", 0)
         for data in (batch(b"a", b"b"), POISON, POISON, batch(b"c")):
-            log.broker.appender.append(target, data)
+            log.broker._appender.append(target, data)
     yield tmp_path
 
 
@@ -68,9 +68,9 @@ def test_without_fail_on_data_loss_an_undecodable_batch_is_skipped_with_a_warnin
 def test_every_kind_of_undecodable_batch_is_skipped(tmp_path: Path, why: str) -> None:
     with strandlog.open(tmp_path) as log:
         log.create_topic("t")
-        target = log.broker.catalog.log("t", 0)
+        target = log.broker._catalog.log("t", 0)
         for data in (batch(b"before"), BAD_RECORDS[why], batch(b"after")):
-            log.broker.appender.append(target, data)
+            log.broker._appender.append(target, data)
         end = target.log_end_offset
     found = reader(tmp_path, failOnDataLoss="false").read(OffsetRange(TP, 0, end))
     assert values(found) == [b"before", b"after"]

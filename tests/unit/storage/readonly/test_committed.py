@@ -89,3 +89,19 @@ def test_damage_does_not_make_an_open_transaction_look_committed() -> None:
     assert log.last_stable_offset == 2
     files.write_at(log.segments.active.log_path, position + MAGIC_POSITION, b"\xff")
     assert seen_by_reader(files).last_stable_offset == 2
+
+
+def test_damage_in_a_sealed_segment_does_not_prevent_reading_committed_records() -> None:
+    files = SimulatedFiles()
+    _, log = new_log(files, settings=small_settings(segment_bytes=1_000_000))
+    log.append(batch(b"before"))
+    sealed, position = log.segments.active, log.segments.active.size_bytes
+    log.append(batch(b"damaged"))
+    log.append(batch(b"open", producer=(7, 0, 0), transactional=True))
+    log.roll()
+    log.append(batch(b"after"))
+    log.flush()
+    for name in [name for name in files.list_dir(FOLDER) if name.endswith(".snapshot")]:
+        files.remove(f"{FOLDER}/{name}")
+    files.write_at(sealed.log_path, position + MAGIC_POSITION, b"\xff")
+    assert seen_by_reader(files).last_stable_offset == log.last_stable_offset == 2

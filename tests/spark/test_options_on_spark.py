@@ -69,7 +69,7 @@ def test_a_batch_starts_and_ends_at_timestamps(
     given = {"startingOffsetsByTimestamp": begin, "endingOffsetsByTimestamp": end}
     assert values(**given) == ["03", "11", "12"]
     late = {"startingOffsetsByTimestamp": times(p0=9, p1=3)}
-    with pytest.raises(Exception, match=f"{topic}-0 has no record at that time or later"):
+    with pytest.raises(Exception, match=f"no record at or after that time in {topic}-0"):
         values(**late)
     assert values(**late, startingOffsetsByTimestampStrategy="latest") == ["13"]
 

@@ -98,7 +98,7 @@ class StrandlogDataSource(DataSource):
 
 
 def _use_for_schema(given: object) -> str:
-    """Return the first use that accepts the options.
+    """Return the first use, batch or stream, that accepts the options.
 
     Spark asks for a schema without saying whether it is for a batch or a stream.
     """

@@ -208,7 +208,7 @@ def _check_found(
         raise InvalidSettingError(
             "startingTimestamp" if for_all else "startingOffsetsByTimestamp",
             times[missing[0]],
-            f"{', '.join(map(str, missing))} has no record at that time or later; set "
+            f"no record at or after that time in {', '.join(map(str, missing))}; set "
             f"startingOffsetsByTimestampStrategy=latest to start at the end",
         )
 

@@ -180,7 +180,7 @@ def _avro_schemas(name: str, text: str) -> dict[int, Any]:
     found = _avro_schema(name, text)
     if not isinstance(found, dict) or not found or not all(map(str.isdecimal, found)):
         raise InvalidSettingError(
-            name, text, 'expected schemas by their ids: {"17": {"type": "record", …}}'
+            name, text, 'expected schemas keyed by id: {"17": {"type": "record", …}}'
         )
     return {int(number): schema for number, schema in found.items()}
 
@@ -221,14 +221,15 @@ OPTIONS = (
         _READ,
         _times,
         None,
-        'The same for each partition: `{"topic": {"0": 1700000000000}}`.',
+        'A starting timestamp (ms) for each partition: `{"topic": {"0": 1700000000000}}`.',
     ),
     Option(
         "startingOffsetsByTimestampStrategy",
         _READ,
         _choice("error", "latest"),
         "error",
-        "If a partition has no such record: fail (`error`) or start at its end (`latest`).",
+        "If a partition has no record at or after the starting timestamp: fail (`error`) or start "
+        "at its end (`latest`).",
     ),
     Option(
         "endingOffsets",
@@ -244,7 +245,13 @@ OPTIONS = (
         None,
         "End before the first record with this timestamp (ms) or a later one.",
     ),
-    Option("endingOffsetsByTimestamp", _BATCH, _times, None, "The same for each partition."),
+    Option(
+        "endingOffsetsByTimestamp",
+        _BATCH,
+        _times,
+        None,
+        "An ending timestamp (ms) for each partition.",
+    ),
     Option(
         "failOnDataLoss",
         _READ,
@@ -272,7 +279,7 @@ OPTIONS = (
         _STREAM,
         _duration,
         900_000,
-        "Longest time to wait for that minimum, in ms or like `15m`.",
+        "Longest time to wait for `minOffsetsPerTrigger` records, in ms or like `15m`.",
     ),
     Option(
         "minPartitions",
@@ -289,7 +296,7 @@ OPTIONS = (
         _STREAM,
         _group,
         None,
-        "Consumer group to which progress is committed, so that its lag shows. Also "
+        "Consumer group to which progress is committed, so that its lag is visible. Also "
         "`kafka.group.id`.",
     ),
     Option(
@@ -297,8 +304,8 @@ OPTIONS = (
         _READ,
         _choice("binary", "string", "json", "avro"),
         "binary",
-        "How values become columns: `binary`, `string`, `json` (needs .schema()) or `avro` (needs "
-        "`avroSchema`).",
+        "How values become columns: `binary`, `string`, `json` (requires .schema()) or `avro` "
+        "(requires `avroSchema`).",
     ),
     Option("avroSchema", _READ, _avro_schema, None, "Avro schema of the values, as JSON."),
     Option(
@@ -306,7 +313,7 @@ OPTIONS = (
         _READ,
         _avro_schemas,
         None,
-        "Writers' schemas by registry id; values are converted to `avroSchema`.",
+        "Writers' schemas, keyed by registry id; values are converted to `avroSchema`.",
     ),
     Option(
         "avroPrefix",
@@ -331,7 +338,11 @@ OPTIONS = (
         "Retries of a failed offset lookup; each may take `kafka.default.api.timeout.ms`.",
     ),
     Option(
-        "fetchOffset.retryIntervalMs", _READ, _integer(0), 10, "Pause before such a retry, in ms."
+        "fetchOffset.retryIntervalMs",
+        _READ,
+        _integer(0),
+        10,
+        "Pause before each retry of an offset lookup, in ms.",
     ),
     Option(
         "partition.metadata.cache.ttl.ms",
@@ -340,7 +351,9 @@ OPTIONS = (
         -1,
         "How long the list of partitions is cached; -1 fetches it for each micro-batch.",
     ),
-    Option("topic", _SINK, _text, None, "Topic to write to; takes precedence over the column."),
+    Option(
+        "topic", _SINK, _text, None, "Topic to write to; takes precedence over the column `topic`."
+    ),
     Option(
         "deliveryGuarantee",
         _SINK,
@@ -361,21 +374,22 @@ OPTIONS = (
         _SINK,
         _text,
         "strandlog.spark.commits",
-        "Compacted topic that records which batches are published (exactly once).",
+        "Compacted topic that records which batches are published (with `exactly_once`).",
     ),
     Option(
         "txnAppId",
         _SINK,
         _text,
         None,
-        "Name of a job's batch writes to one topic, to recognise a repeated write.",
+        "Name under which a job writes batches to a topic, so that a repeated write is detected.",
     ),
     Option(
         "txnVersion",
         _SINK,
         _integer(0),
         None,
-        "Number of a batch write; must grow. Each number is written once per topic and `txnAppId`.",
+        "Number of a batch write; must increase. Each number is written once per topic and "
+        "`txnAppId`.",
     ),
 )
 
@@ -416,7 +430,7 @@ def parse_options(use: str, given: Mapping[str, str]) -> Options:
         if option is not None:
             shown = lowered if lowered in ALIASES else option.name
             if use not in option.uses:
-                raise InvalidSettingError(shown, text, f"a {use} does not have this option")
+                raise InvalidSettingError(shown, text, f"this option does not apply to a {use}")
             value = option.parse(shown, str(text))
             if option.name in given_names and values[option.name] != value:
                 raise InvalidSettingError(
@@ -496,7 +510,7 @@ def _check_combinations(options: Options) -> None:
         raise InvalidSettingError(
             "groupId",
             options["groupId"],
-            "progress is committed to a broker, and path names a folder",
+            "progress can be committed only to a broker, but path names a folder",
         )
     _check_avro(options)
     names = ("subscribe", "subscribePattern", "assign")

@@ -144,7 +144,7 @@ def check_schema(schema: StructType, options: Options) -> None:
         if field.name in from_records and options["valueFormat"] in ("json", "avro"):
             kind = RECORD_COLUMNS[field.name]
             if field.dataType not in (kind, _as_text(field.name)):
-                text = f"{field.name} of a record is {kind.simpleString()}"
+                text = f"the record column {field.name} has type {kind.simpleString()}"
                 raise InvalidSettingError("schema", field.simpleString(), text)
 
 
@@ -158,7 +158,7 @@ def _check_record_schema(schema: StructType, options: Options) -> None:
                 "schema",
                 field.simpleString(),
                 f"valueFormat={options['valueFormat']} has the columns {_listed(known)}; a schema "
-                f"may name each of them once",
+                f"may name each of them at most once",
             )
         seen.add(field.name)
 
@@ -170,7 +170,7 @@ def _check_corrupt(field: StructField) -> None:
             return
     elif kind == StringType():
         return
-    allowed = f"{CORRUPT} is a STRING, or a STRUCT of some of {_listed(CORRUPT_RECORD)}"
+    allowed = f"{CORRUPT} must be a STRING, or a STRUCT of any of {_listed(CORRUPT_RECORD)}"
     raise InvalidSettingError("schema", field.simpleString(), allowed)
 
 

@@ -71,8 +71,8 @@ def session(
 ) -> SparkSession:
     """Configure and return the active session, or a new one if there is none.
 
-    It reports the progress of its queries, under `app_name`, to those brokers they use that have an
-    HTTP listener. `report` is a different address for the reports, or "off".
+    It reports the progress of its queries, under `app_name`, to every broker that they use and that
+    has an HTTP listener. `report` is a different address for the reports, or "off".
     """
     if report is not None:
         parse_report(report)  # raise errors here rather than in the background

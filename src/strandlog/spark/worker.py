@@ -9,7 +9,7 @@ functions keep their traceback.
 
 `freeze_imports` makes garbage collection cheap. A worker calls `gc.collect()` after each task and
 after each request from the driver. With compiled code and protocol schemas loaded, each collection
-visits 160,000 objects and takes 70 ms of CPU time, more than a small task does. These objects live
+visits 160,000 objects and takes 70 ms of CPU time, longer than a small task. These objects live
 as long as the process, so they are excluded from collection after any call that imported modules.
 """
 

@@ -109,15 +109,15 @@ def test_every_option_of_the_table_is_tested() -> None:
         (BATCH, "valueFormat", "avro", "avroSchema"),
         (BATCH, "avroSchema", "{", "as JSON"),
         (BATCH, "avroSchema", '"int"', "requires valueFormat=avro"),
-        (BATCH, "avroSchemas", '{"x": "int"}', "by their ids"),
-        (BATCH, "avroSchemas", "[]", "by their ids"),
-        (BATCH, "avroSchemas", '{"²": "int"}', "by their ids"),
+        (BATCH, "avroSchemas", '{"x": "int"}', "keyed by id"),
+        (BATCH, "avroSchemas", "[]", "keyed by id"),
+        (BATCH, "avroSchemas", '{"²": "int"}', "keyed by id"),
         (BATCH, "avroPrefix", "some", "auto, none, confluent"),
         (BATCH, "groupIdPrefix", "x", "set groupId to commit"),
-        (BATCH, "kafka.group.id", "g", "a batch does not have this option"),
-        (SINK, "kafka.group.id", "g", "a sink does not have this option"),
-        (BATCH, "maxOffsetsPerTrigger", "5", "a batch does not have this option"),
-        (STREAM, "endingOffsets", "latest", "a stream does not have this option"),
+        (BATCH, "kafka.group.id", "g", "this option does not apply to a batch"),
+        (SINK, "kafka.group.id", "g", "this option does not apply to a sink"),
+        (BATCH, "maxOffsetsPerTrigger", "5", "this option does not apply to a batch"),
+        (STREAM, "endingOffsets", "latest", "this option does not apply to a stream"),
         (BATCH, "kafka.isolation.level", "dirty", "read_committed"),
     ],
 )
@@ -199,7 +199,7 @@ def test_a_sink_needs_a_cluster_and_both_transaction_options_or_none() -> None:
 
 
 def test_a_group_for_a_folder_is_an_error() -> None:
-    with pytest.raises(InvalidSettingError, match="committed to a broker"):
+    with pytest.raises(InvalidSettingError, match="committed only to a broker"):
         parse_options(STREAM, {"path": "x", "subscribe": "t", "groupId": "g"})
 
 

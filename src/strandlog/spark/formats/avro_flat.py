@@ -41,7 +41,7 @@ LARGEST_COLUMN_BYTES = 2**31 - 1
 
 
 class Prefix(NamedTuple):
-    """A possible prefix of a value: its length, and how many of its first bytes are zero."""
+    """A possible prefix of a value: its length, and how many of its first bytes must be zero."""
 
     size: int
     zeros: int

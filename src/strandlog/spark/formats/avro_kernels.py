@@ -119,9 +119,9 @@ def _fits(value: int, digits: int) -> bool:
 def _parse_bytes(
     data: ByteArray, position: int, end: int, kind: int, limit: int, size: int
 ) -> tuple[int, int, int]:
-    """Return a position or a number, its length, and the position after it.
+    """Return a field's two integers (see the module) and the position after the field.
 
-    The last position is -1 if the field cannot be read.
+    The position is -1 if the field cannot be read.
     """
     if kind in (TEXT, DECIMAL):
         size, position = read_varint(data, position, end)

@@ -14,8 +14,8 @@ recursive records cannot be mapped to a column: the error names the field, which
 out with .schema().
 
 Times are read as numbers and converted by Arrow, a column at a time, so the decoder gets a schema
-without these logical types (`without_times`). Decimals keep a logical type, but under another name:
-with its own, fastavro would spend minutes converting a megabyte of digits that Arrow then rejects.
+without these logical types (`without_times`). Decimals get a logical type of our own, because for
+the standard one fastavro would spend minutes converting a megabyte of digits that Arrow rejects.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class AvroColumns:
             return pa.map_(pa.string(), self._type(schema["values"], f"{path}{{}}", inside))
         if kind in ("record", "error"):
             return self._struct(schema, path, inside)
-        raise _without_column(path, f"a field of type {kind} has no column type")
+        raise _without_column(path, f"a field of type {kind} cannot be a column")
 
     def _struct(self, schema: Document, path: str, inside: tuple[str, ...]) -> pa.DataType:
         name = schema["name"]
@@ -155,7 +155,7 @@ class AvroColumns:
         if all(isinstance(branch, str) for branch in rest) and frozenset(rest) in WIDER:
             return WIDER[frozenset(rest)]
         names = ", ".join(map(_kind, rest)) or "null"
-        raise _without_column(path, f"a union of {names} has no column type")
+        raise _without_column(path, f"a union of {names} cannot be a column")
 
 
 def _kind(schema: Document) -> str:

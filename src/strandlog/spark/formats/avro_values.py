@@ -203,7 +203,7 @@ def _piece(count: int) -> int:
 
 
 def _converted(columns: dict[str, pa.Array], schema: pa.Schema, bad: list[int]) -> Parsed:
-    """Cast columns to Spark's types; a row with a time out of their range is bad."""
+    """Cast columns to Spark's types. Rows with a time outside the range of its type are bad."""
     beyond: set[int] = set()
     found = {field.name: _cast(columns[field.name], field.type, 0, beyond) for field in schema}
     if beyond:
@@ -239,7 +239,7 @@ def _cast(array: pa.Array, kind: pa.DataType, start: int, beyond: set[int]) -> p
 
 
 def _placed(known: pa.Array | None, more: pa.Array, rows: pa.Array, count: int) -> pa.Array:
-    """Return a column of `count` rows, with `more` at `rows` and `known`, or nulls, elsewhere."""
+    """Return `known`, or nulls if it is None, with `more` in place of the rows at `rows`."""
     if known is None:
         known = pa.nulls(count, more.type)
     take = np.arange(count)

@@ -1,10 +1,11 @@
 """Parses JSON values one by one, with the same results as Spark's `from_json`.
 
 This is the slow path, for values that Arrow's reader (json_values.py) rejects or reads differently.
-Each column has a converter, built once from its Arrow type. It takes a non-null value from
-`read_json` and returns one that `pyarrow.array` accepts, or raises `MisfitError`. As in `from_json`
-(mode PERMISSIVE), a field that does not fit becomes null and its row is reported. An item that does
-not fit makes its array or map null, unless the item is an object, whose other fields are kept.
+Each column has a converter, built once from its Arrow type. It converts a non-null value from
+`read_json` to one that `pyarrow.array` accepts, or raises `MisfitError`. As in the PERMISSIVE mode
+of `from_json`, a field that cannot be converted becomes null, and its row is reported; this also
+applies to fields of nested objects. Any other item that cannot be converted makes its array or map
+null.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _TIMESTAMP_SECONDS: Final = 2**63 // _SECOND_MICROS
 
 
 class MisfitError(ValueError):
-    """A JSON value does not fit the type of its column."""
+    """A JSON value cannot be converted to the type of its column."""
 
 
 class Rows(NamedTuple):
@@ -120,7 +121,7 @@ def _fill(
         try:
             row[index] = None if value is None else convert(value)
         except MisfitError:
-            faults.append(f"field {name!r} does not fit the type of its column")
+            faults.append(f"field {name!r} cannot be converted to the type of its column")
 
 
 class _Converters:

@@ -5,7 +5,7 @@
     object  tuple of (name, value) pairs, in order, duplicates included
     array   list
     number  int, or Number: the text of a number with a fraction or an exponent
-    others  str, bool, None
+    other   str, bool, None
 
 The standard library's decoder, which is written in C, handles almost all input. Jackson, as
 configured by Spark, also accepts single-quoted strings, escaped single quotes, and the bare words

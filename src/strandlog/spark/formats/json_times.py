@@ -19,7 +19,7 @@ from zoneinfo import ZoneInfo
 
 _MICROS: Final = 1_000_000
 _DAY_SECONDS: Final = 86_400
-_CYCLE_YEARS: Final = 400  # the period of the calendar, weekdays included
+_CYCLE_YEARS: Final = 400  # after which dates and weekdays repeat
 _LAST_YEAR: Final = 9999  # the last year of Python's datetime
 _EPOCH_DAY: Final = 719_468  # days from 0000-03-01 to 1970-01-01
 _TRIMMED: Final = "".join(map(chr, range(0x21))) + "\x7f"
@@ -149,7 +149,7 @@ _CYCLE_SECONDS: Final = 146_097 * _DAY_SECONDS
 
 
 def _offset_seconds(zone: tzinfo, local_seconds: int) -> int:
-    """Return a zone's UTC offset at a local time; in a gap or overlap, that before the change."""
+    """Return a zone's UTC offset at a local time; in a gap or overlap, the offset before it."""
     if local_seconds < _FIRST_SECOND:
         local_seconds = _FIRST_SECOND  # local mean time applies to all earlier dates
     elif local_seconds >= _END_SECOND:
@@ -157,7 +157,7 @@ def _offset_seconds(zone: tzinfo, local_seconds: int) -> int:
         local_seconds -= cycles * _CYCLE_SECONDS
     local = datetime(1970, 1, 1) + timedelta(seconds=local_seconds)
     offset = local.replace(tzinfo=zone).utcoffset()
-    assert offset is not None, "a zone knows its offset"
+    assert offset is not None, "every zone has a UTC offset"
     return round(offset.total_seconds())
 
 
@@ -173,7 +173,7 @@ def named_zone(name: str) -> tzinfo:
     try:
         return ZoneInfo(name)
     except (LookupError, OSError) as error:
-        raise ValueError(f"no time zone {name!r}") from error
+        raise ValueError(f"unknown time zone {name!r}") from error
 
 
 def _offset(match: re.Match[str]) -> int:

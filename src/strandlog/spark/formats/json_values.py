@@ -8,7 +8,7 @@ chunks of `RETRY_ROWS`, so one bad value slows down few others, and no value is 
 than twice.
 
 A row is corrupt, and reported in `_corrupt`, if its value is not exactly one JSON object in UTF-8,
-or if a field does not fit the type of its column. Its other fields are kept.
+or if a field cannot be converted to the type of its column. Its other fields are kept.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class JsonParser:
             return None
 
     def _read(self, texts: pa.Array) -> dict[str, pa.Array] | None:
-        """Return the columns of the values, or None unless Arrow's result matches `from_json`."""
+        """Return the columns of the values, or None if Arrow may read them differently."""
         if self._read_schema is None:
             return None
         try:
@@ -198,7 +198,7 @@ def _read_type(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_date(kind) or pa.types.is_timestamp(kind) or pa.types.is_binary(kind):
         return pa.string()
     if pa.types.is_decimal(kind):
-        # With the target type, Arrow's reader would ignore overflow and precision.
+        # If it were given the target type, Arrow's reader would ignore overflow and precision.
         return pa.decimal256(_DECIMAL_DIGITS, kind.scale)
     if pa.types.is_list(kind):
         return pa.list_(kind.value_field.with_type(_read_type(kind.value_type)))
@@ -258,7 +258,8 @@ def _timestamps(array: pa.Array, kind: pa.DataType, zone: tzinfo) -> pa.Array:
     is_known = pc.and_(pc.greater_equal(local, first), pc.less(local, end))
     if name != "UTC" and pc.all(is_known).as_py() is False:
         raise UnusualError
-    return pc.assume_timezone(local, name).cast(kind)  # raises in a gap or an overlap
+    # This raises an error if daylight saving skips or repeats a local time.
+    return pc.assume_timezone(local, name).cast(kind)
 
 
 def _finished_lists(array: pa.Array, kind: pa.DataType, zone: tzinfo) -> pa.Array:

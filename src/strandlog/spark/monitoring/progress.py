@@ -11,8 +11,8 @@ is planned (reader.py). The progress of a query is reported to the brokers that 
 (session_reports.py).
 
 Spark does not pass the options of a source to listeners. They are read from the query's plan when
-the query starts; Spark waits for the listener at that point. Only the source commits if the plan
-has an unknown shape, and over Spark Connect, whose clients cannot access the plan.
+the query starts; Spark waits for the listener at that point. If the plan has an unknown shape, or
+cannot be accessed (Spark Connect), only the source commits.
 """
 
 from __future__ import annotations

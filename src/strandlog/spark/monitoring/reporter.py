@@ -101,7 +101,7 @@ class Reporter:
                 return
             before = self._reports.get(report.name)
             if before is None and len(self._reports) == HTTP_PIPELINE_MAX_QUERIES:
-                return  # the broker accepts no more
+                return  # the broker accepts no more queries
             if before is not None and report.name in self._unsent and not report.rows:
                 # An idle batch has no rate, so keep that of the previous, unsent report.
                 report = report._replace(
@@ -198,7 +198,7 @@ class Reporter:
         """Send a report; return False if the broker has no HTTP listener."""
         is_new = self._connection is None
         if self._connection is None:
-            assert self._find is not None, "is_over without an address"
+            assert self._find is not None, "without an address, is_over is set and no thread runs"
             self._address = self._find()
             if self._address is None:
                 return False

@@ -68,7 +68,7 @@ class SessionReports:
     def progressed(self, query_id: str, run_id: str, report: QueryReport) -> None:
         """Report that a query has completed a micro-batch."""
         if run_id not in self._runs:
-            return  # its plan could not be read
+            return  # the query's plan could not be read
         sink = None if run_id in self._seen else self._sink(query_id)
         with self._lock:
             self._seen.add(run_id)

@@ -43,7 +43,7 @@ RESERVED_OPTIONS = {
     "source": {
         "subscribe": "set the topic with the key topic",
         "valueFormat": "set the key format",
-        "groupId": "progress is committed to the group of the pipeline's name",
+        "groupId": "progress is committed to the group named after the pipeline",
     },
     "sink": {
         "topic": "set the topic with the key topic",
@@ -158,7 +158,7 @@ class PipelineFile:
             self._add("source", number, "format", 'json needs schema = "id BIGINT, …"')
         if shape not in PARSED_FORMATS and "dead_letter" in table:
             formats = " and ".join(PARSED_FORMATS)
-            self._add("source", number, "dead_letter", f"only {formats} can fail to parse")
+            self._add("source", number, "dead_letter", f"only {formats} values can fail to parse")
         is_static = table.get("static", False)
         if not isinstance(is_static, bool):
             self._add("source", number, "static", "expected true or false, without quotes")
@@ -390,7 +390,7 @@ def nearest(name: str, known: Any) -> str:
 
 
 def _lines(text: str) -> dict[tuple[str, int, str], int]:
-    """Return the line of each key, by (table, index among the tables of that name, key)."""
+    """Map (table, index among the tables of that name, key) to the line number of the key."""
     found: dict[tuple[str, int, str], int] = {}
     counts: dict[str, int] = {}
     kind, number = "", 0

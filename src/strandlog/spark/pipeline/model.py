@@ -1,10 +1,10 @@
 """The tables of a pipeline file as classes.
 
-    [pipeline]   name, and one of bootstrap (a cluster) and data (a folder)
+    [pipeline]   name, and either bootstrap (a cluster) or data (a folder)
                  [, checkpoint, trigger, report, options]
     [[source]]   name, topic [, format, schema, watermark, dead_letter, starting, static, options]
     [[view]]     name, sql
-    [[sink]]     from, and one of topic, parquet and console [, key, partitions, mode, options]
+    [[sink]]     from, and one of topic, parquet or console [, key, partitions, mode, options]
 
 Options are those of the source and the sink; the options of [pipeline] are client options (kafka.*)
 for all sources and sinks. Paths are relative to the working directory.
@@ -47,7 +47,7 @@ KEYS = {
 def check_pipeline_name(name: str) -> None:
     """Raise `InvalidSettingError` if a pipeline name is invalid.
 
-    The name is a folder of the checkpoint and part of file names and of a URL.
+    The name is used for a folder in the checkpoint, in file names and in a URL.
     """
     if not _PIPELINE_NAME.fullmatch(name) or name in (".", ".."):
         raise InvalidSettingError("name", name, PIPELINE_NAME_RULE)
@@ -85,7 +85,7 @@ class SinkTable:
     target: str
     key: str | None = None
     mode: str = "append"
-    partitions: int | None = None  # of a topic to create; None for the broker's default
+    partitions: int | None = None  # used if the topic is created; None for the broker's default
     options: Mapping[str, str] = field(default_factory=dict)
 
     @property

@@ -129,7 +129,7 @@ def run(
     running: RunningPipeline | None = None
 
     def begin(starting: RunningPipeline) -> None:
-        signals.install()  # at this point, to replace the handler that Spark has installed
+        signals.install()  # only now, to replace the handler that Spark has installed
         if on_session is not None:
             on_session(starting)
 
@@ -154,7 +154,7 @@ class RunningPipeline:
     ) -> None:
         self.pipeline = pipeline
         self.spark = spark
-        self.latest: dict[str, QueryReport] = {}  # the last report of each query, by its name
+        self.latest: dict[str, QueryReport] = {}  # the last report of each query, by query name
         self._reporter = reporter
         self._owns_session = owns_session
         self._stop_requested = threading.Event()
@@ -271,7 +271,7 @@ class StopSignals:
     """Records SIGINT and SIGTERM in a flag that is checked between calls into Spark.
 
     Spark's own handler for Ctrl-C cancels all jobs, which makes every query fail. An exception
-    raised during a call into Java would leave its response unread, for the next call to receive.
+    raised during a call into Java would leave its response unread, and the next call would get it.
     """
 
     def __init__(self, on_stop: Callable[[], object] | None = None) -> None:

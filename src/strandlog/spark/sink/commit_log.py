@@ -1,7 +1,7 @@
 """Records in a compacted topic which batches of a query are committed.
 
 A batch is written by many tasks, each in its own Kafka transaction. These transactions cannot be
-committed atomically, so the commit point is a record in the topic whose key is the query:
+committed atomically, so the commit point is a record in the topic, keyed by query:
 
     decided   batch N is to be published by committing these transactions
     done      all of them are committed
@@ -11,8 +11,8 @@ If the driver crashes between decided and done, Spark repeats the batch. The new
 decision and commits the remaining transactions; the tasks find it too and write nothing. A batch is
 therefore published once, no matter how often it runs.
 
-A decision also stores the run that made it, if Spark provides it. Writing the same batch again in
-the same run is not a repetition: it means that two writes use the same name (writer.py).
+A decision also stores the id of the run that made it, if Spark provides one. A second write of the
+same batch in the same run is not a retry: it means that two writes use the same name (writer.py).
 
 The offset of a query's last record is committed to a group named after the query. It may be out of
 date, so the topic is read from that offset to the end.
@@ -51,7 +51,7 @@ class StagedTransaction(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """The last record of a query."""
+    """A record of the topic: whether a batch of a query is published."""
 
     batch_id: int = NO_BATCH
     state: str = DONE
@@ -82,8 +82,8 @@ class CommitLog:
             found = self._last_of(self._former_query)
             if found.batch_id != NO_BATCH:
                 logger.warning(
-                    "version 0.1.0 published batches up to %d of %s without their topic; they "
-                    "count as published",
+                    "version 0.1.0 did not record the topic of batches up to %d of %s; they are "
+                    "treated as published to every topic",
                     found.batch_id,
                     self._query,
                 )

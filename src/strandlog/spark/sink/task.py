@@ -96,7 +96,7 @@ class TaskWriter:
         self._join_transaction([tp for tp in parts if tp not in self._sequences])
         wanted = [name for name in ("key", "value", "headers") if name in names]
         now_ms = SystemClock().now_ms()
-        ready = ready_rows(rows.select(wanted), now_ms)  # once, for all partitions
+        ready = ready_rows(rows.select(wanted), now_ms)  # prepared once for all partitions
         for tp, numbers in parts.items():
             self._send(tp, ready, numbers, now_ms)
         self._rows += len(rows)
@@ -126,7 +126,7 @@ class TaskWriter:
         except MessageTooLargeError as error:
             if error.limit_bytes != self._max_batch_bytes:
                 raise
-            # This is the client's own limit, so raising only the topic's limit would not help.
+            # This is the client's own limit, so increasing only the topic's limit would not help.
             settings = "kafka.max.request.size, and max.message.bytes of the topic"
             raise MessageTooLargeError(error.size_bytes, error.limit_bytes, settings) from None
 

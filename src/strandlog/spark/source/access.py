@@ -41,7 +41,7 @@ class RawChunk(NamedTuple):
 
 
 class LogAccess(Protocol):
-    """The operations that the source needs of a log."""
+    """The operations that the source needs to read a log."""
 
     def partitions(self) -> list[TopicPartition]: ...
     def bounds(

@@ -8,9 +8,9 @@ following cases are errors (`failOnDataLoss=true`) or warnings, as in Spark's Ka
                                                  in between
     it ends before the query's offset            the log was replaced or truncated; the query
                                                  continues at its end
-    it is new to the query and starts above 0    its first records are lost; the query reads it from
-                                                 its start
-    its topic has another id                     the topic was deleted and recreated; the query
+    it is new to the query, and its first        its first records are lost; the query reads it from
+    offset is above 0                            its start
+    its topic has a different id                 the topic was deleted and recreated; the query
                                                  reads it from its start
 
 Spark's Kafka source does not detect the last case. If a topic is deleted, recreated and filled

@@ -59,7 +59,7 @@ class Decoder:
             self._parse = self._json_parser()
         elif self._format == "avro":
             self._parse = self._avro_parser(options)
-        self._read = self._columns  # and those needed to parse values and fill `_corrupt`
+        self._read = self._columns  # plus those needed to parse values and fill `_corrupt`
         if self._parse is not None:
             wanted = {"value", *_fields_of_corrupt(schema)} - {*self._columns, "reason"}
             self._read += tuple(sorted(wanted))
@@ -117,7 +117,7 @@ class Decoder:
             except DataError as error:
                 batch = _first_behind(data, columns.next_offset)
                 if batch is None or not batch.is_intact():
-                    raise  # damaged: its end is unknown
+                    raise  # the batch is damaged, so its end is unknown
                 header = batch.header
                 offsets = header.base_offset, header.last_offset
                 leave_out(UndecodableBatchError(*wanted.tp, *offsets, str(error)))

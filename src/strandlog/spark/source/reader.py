@@ -6,9 +6,9 @@
 Spark stores the offsets of each micro-batch in its checkpoint before running it, and reads the same
 ranges again after a crash. Records in a log do not change, so the rows are the same.
 
-Records that were deleted before they were read, or that do not continue what was read before, cause
-an error or a warning (continuity.py). Tasks check this as well, because a topic can be deleted
-between planning and reading.
+Records that were deleted before they were read, and topics that were recreated, cause an error or a
+warning (continuity.py). Tasks check this as well, because a topic can be deleted between planning
+and reading.
 
 Progress is committed to `groupId` when the next micro-batch is planned, or earlier by the query
 listener if there is one (progress.py). The reader's own `commit` is not used, because Spark calls
@@ -231,7 +231,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._access: LogAccess | None = None
         self._frozen_end: Offsets | None = None  # where an availableNow run ends
         self._triggered_at: float | None = None  # when the last micro-batch was triggered
-        self._seen: dict[TopicPartition, Bounds] = {}  # from the last look-up
+        self._seen: dict[TopicPartition, Bounds] = {}  # from the last lookup
         self._latest: Offsets = {}
         self._committed: Offsets = {}  # the last offsets committed to the group
         self._commit_after = 0.0  # after a failure, no retry before this time
@@ -259,7 +259,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._document(start)
 
     def _document(self, offsets: Offsets) -> dict[str, Any]:
-        """Return the object that Spark stores: offsets, and topic ids from the last look-up."""
+        """Return the object that Spark stores: offsets, and topic ids from the last lookup."""
         ids = {tp.topic: self._seen[tp].topic_id for tp in offsets if tp in self._seen}
         return as_document(offsets, {name: at for name, at in ids.items() if at is not None})
 

@@ -254,7 +254,7 @@ NODE = record(("id", "int"), ("next", ["null", "shop.Row"]))
     ("schema", "words"),
     [
         (record(("x", ["string", "int"])), "'x' for avroSchema: a union of string, int"),
-        (record(("x", "null")), "type null has no column type"),
+        (record(("x", "null")), "type null cannot be a column"),
         (NODE, "shop.Row contains itself"),
         (record(("x", {"type": "bytes", "logicalType": "decimal", "precision": 50})), "38"),
         (record(("x", "Nowhere")), "Nowhere"),
@@ -278,8 +278,8 @@ def test_a_field_without_a_column_can_be_left_out() -> None:
     [
         ("id STRING", "id is bigint in avroSchema"),
         ("nothing INT", "avroSchema has no such field; it has id, name"),
-        ("_corrupt INT", "_corrupt is a STRING, or a STRUCT"),
-        ("offset STRING", "offset of a record is bigint"),
+        ("_corrupt INT", "_corrupt must be a STRING, or a STRUCT"),
+        ("offset STRING", "the record column offset has type bigint"),
     ],
 )
 def test_a_user_schema_must_match_the_avro_schema(ddl: str, words: str) -> None:

@@ -95,7 +95,7 @@ def test_the_report_address_is_optional() -> None:
         ('mode = "update"', 'options = { Topic = "flights" }', 23, "with the key topic"),
         ("maxOffsetsPerTrigger = 1000", 'subscribe = "delays"', 13, "with the key topic"),
         ("maxOffsetsPerTrigger = 1000", 'valueFormat = "avro"', 13, "the key format"),
-        ("maxOffsetsPerTrigger = 1000", '"kafka.group.id" = "g"', 13, "the pipeline's name"),
+        ("maxOffsetsPerTrigger = 1000", '"kafka.group.id" = "g"', 13, "named after the pipeline"),
         (
             'checkpoint = "',
             'options = { "kafka.topic" = "flights" }\ncheckpoint = "',

@@ -15,8 +15,8 @@ methods return their results in one of four forms:
 
 A `TopicRef` argument is a topic name or id. No method returns a `PartitionLog`.
 
-The owner of the runtime calls `tick` at `next_deadline_ms`, executes the jobs of `take_flushes`,
-and reports each with `flush_done` (broker/runtime.py).
+The owner of the runtime calls `tick` at `next_deadline_ms`, executes the jobs that
+`take_flushes` returns, and reports each with `flush_done` (broker/runtime.py).
 
 The tables of the coordinators are compacted topics that are created on first use, so a program
 without groups has no directories for them.
@@ -98,12 +98,12 @@ def _group_of(key: bytes) -> str:
         case GroupKey(group=group) | OffsetKey(group=group):
             return group
         case _:
-            raise AssertionError("a coordinator writes only its own kinds of records")
+            raise AssertionError("the group coordinator writes only group and offset records")
 
 
 def _transactional_id_of(key: bytes) -> str:
     name = transaction_records.decode_key(key)
-    assert name is not None, "a coordinator writes only its own kinds of records"
+    assert name is not None, "the transaction coordinator writes only transaction records"
     return name
 
 
@@ -121,9 +121,9 @@ class Broker(RecordRequests, TransactionRequests):
         *,
         keeps_reserve: bool = False,
     ) -> None:
-        """Open the data folder, on the machine's disk unless `files` is given.
+        """Open the data folder, on the local file system unless `files` is given.
 
-        `keeps_reserve` reserves some disk space, so that data can still be
+        With `keeps_reserve`, the broker reserves some disk space, so that data can still be
         deleted when the disk is full; servers do that, programs that embed the log do not."""
         # Copy the settings, because clients may change dynamic ones while the broker runs.
         self.settings = replace(settings) if settings is not None else broker_settings()
@@ -228,8 +228,8 @@ class Broker(RecordRequests, TransactionRequests):
         return CompactedTable(self._catalog, spec, self._durability.written, self._log_dir.problems)
 
     def _remove_members_of_old_processes(self) -> None:
-        """Remove group members that ran inside the folder's previous owner process, so that no
-        rebalance waits for them."""
+        """Remove group members that ran in the process that previously owned the folder, so that
+        no rebalance waits for them."""
         for listing in self._group_coordinator.list_groups():
             for member in self._group_coordinator.describe(listing.group_id).members:
                 if member.client_host == IN_PROCESS_HOST:
@@ -239,7 +239,7 @@ class Broker(RecordRequests, TransactionRequests):
         aborted = self._transaction_coordinator.load()
         if aborted:
             self._runtime.report(
-                f"{aborted} transactions that no coordinator knew were aborted at the start"
+                f"aborted {aborted} open transactions that were not in the coordinator's table"
             )
         for transaction in self._transaction_coordinator.all():
             self._producer_ids.note(transaction.producer_id)
@@ -248,8 +248,8 @@ class Broker(RecordRequests, TransactionRequests):
     # -- for the owner of the runtime ------------------------------------------------------------
 
     def tick(self) -> None:
-        """Run the timers that are due, which start maintenance tasks too, and the flushes that are
-        due if the runtime executes none."""
+        """Run the timers that are due, including those that start maintenance tasks. If the
+        runtime does not execute flushes, also run the flushes that are due."""
         self._timers.run_due(self.clock.monotonic_ms())
         if not self._runtime.executes_flushes:
             for error in self._durability.flush_due():
@@ -349,7 +349,7 @@ class Broker(RecordRequests, TransactionRequests):
         return self._group_coordinator.failed_writes
 
     def disk_usage(self) -> DiskUsage:
-        """Return the disk space of the data folder; any thread may call this."""
+        """Return the space on the disk of the data folder; any thread may call this."""
         files, path = self._log_dir.files, self._log_dir.path
         return DiskUsage(path, files.total_bytes(path), files.free_bytes(path))
 
@@ -365,7 +365,7 @@ class Broker(RecordRequests, TransactionRequests):
         self._log_dir.files.remove(path)
 
     def write_works_again(self, failure: StorageError) -> None:
-        """Clear a write failure after `probe_write` has succeeded, unless a newer one occurred."""
+        """Clear a write failure after `probe_write` has succeeded, unless it failed again since."""
         if self._appender.write_failure is failure:
             self._appender.write_failure = None
 

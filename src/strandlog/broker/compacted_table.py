@@ -148,8 +148,8 @@ class CompactedTable:
                 yield key, value
         if misplaced:
             self._problems.append(
-                f"{len(misplaced)} records of {self._spec.name} are in partitions that "
-                "are not theirs: log files were swapped or renamed"
+                f"{len(misplaced)} records of {self._spec.name} are in the wrong "
+                "partition: log files were swapped or renamed"
             )
         yield from (record for record in misplaced if record[0] not in found)
 

@@ -1,8 +1,9 @@
 """`RequestContext`: the principal, client and listener that a request comes from.
 
 Each Kafka connection and each embedded log has one context, which all of its requests share; HTTP
-and gRPC create one per call. Kafka's requests carry a client id each, so the listener updates
-`client_id` before it handles one. The broker's permission and quota checks depend on nothing else.
+and gRPC create one per call. Every Kafka request carries a client id, so the listener updates
+`client_id` before it handles the request. The broker's permission and quota checks depend on
+nothing else.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`Deferred`, a result that may become available later, and procedures that await several in turn.
+"""`Deferred`, a result that may become available later, and procedures that await several of them.
 
     open ──complete(value)──▶ done: result() returns the value
       └────fail(error)──────▶ done: result() raises the error
@@ -6,8 +6,8 @@
 Only the first completion takes effect; later ones change nothing and return False. This is not an
 assertion, because a client may disconnect while the broker is about to answer it.
 
-`deadline_ms` is on the monotonic clock: a broker timer rechecks the result by then. None means that
-there is no deadline.
+`deadline_ms` is the time on the monotonic clock by which a broker timer rechecks the result. None
+means that there is no deadline.
 
 Callbacks run inside `complete`, each exactly once, in the order in which they were added. Because a
 callback may call back into the state machine that completes the result, a state machine collects
@@ -63,7 +63,7 @@ class Deferred(Generic[T]):
 
     @property
     def error(self) -> Exception | None:
-        """The error it failed with; None while it is open or if it succeeded."""
+        """The error that the result failed with; None while it is open or if it succeeded."""
         return self._error
 
     def result(self) -> T:

@@ -5,8 +5,8 @@
                                                              partitions whose fsync failed
     retention     log.retention.check.interval.ms            remove expired segments and producers
     compaction    log.cleaner.backoff.ms                     compact the dirtiest partition
-    files         1 s                                        remove files after their delay, hold
-                                                             the disk reserve
+    files         1 s                                        remove files after their delay, and
+                                                             restore the disk reserve
     checkpoints   log.flush.offset.checkpoint.interval.ms    write LogDir's four checkpoint files
 
 Each task has a timer in the broker's heap. When the timer fires, inside `Broker.tick`, the task is
@@ -51,7 +51,7 @@ RETENTION = "retention"
 
 
 class _Task:
-    """A periodic task. Its timer waits except when the task is overdue or maintenance stopped."""
+    """A periodic task. Its timer runs unless the task is overdue or maintenance has stopped."""
 
     __slots__ = ("begin", "interval_ms", "is_overdue", "is_running", "name", "timer")
 
@@ -232,14 +232,14 @@ class Maintenance:
         """Compact the partition that needs it most."""
         due: list[tuple[float, PartitionLog]] = []
 
-        def look(log: PartitionLog) -> Work[None]:
+        def check(log: PartitionLog) -> Work[None]:
             if log.settings.compacts and log not in self._uncleanable:
                 need = need_for_compaction(log, self._log_dir.cleaner_offsets.get(log.tp, 0))
                 if need.is_due:
                     due.append((need.dirty_ratio, log))
             yield from ()
 
-        yield from self._for_each(look)
+        yield from self._for_each(check)
         due = [pair for pair in due if not pair[1].is_closed]
         if not due:
             return

@@ -47,7 +47,7 @@ class Histogram:
         return sum(self.counts)
 
     def quantile(self, share: float) -> float:
-        """Return the upper bound of the bucket with this quantile, capped at the maximum."""
+        """Return the upper bound of the bucket that contains this quantile, at most the maximum."""
         wanted, seen = share * self.count, 0
         for limit, count in zip((*LIMITS_SECONDS, self.max_seconds), self.counts, strict=True):
             seen += count
@@ -117,7 +117,7 @@ class Metrics:
         default_factory=dict,
         metadata=_row("histogram", "Time from HTTP request to response.", "call"),
     )
-    slow_handlers: int = _counter("Requests that blocked the event loop for long; see the log.")
+    slow_handlers: int = _counter("Requests that blocked the event loop too long; see the log.")
     failed_requests: int = _counter("Requests that ended with a closed connection.")
     requests_in_flight: int = _gauge("Requests without a response yet.")
     waiting_fetches: int = _gauge("Fetches waiting for more records.")
@@ -152,7 +152,7 @@ class Metrics:
     )
     retention_segments: int = _counter("Segments deleted by retention.")
     retention_bytes: int = _counter("Bytes deleted by retention.")
-    compactions: int = _counter("Compactions of a partition.")
+    compactions: int = _counter("Partition compactions completed.")
     compacted_bytes: int = _counter("Bytes read by compaction.")
     compaction_saved_bytes: int = _counter("Bytes saved by compaction.")
     torn_bytes: int = _gauge("Bytes of torn tails cut off at start-up.")

@@ -206,7 +206,7 @@ class RecordAppender:
         if records is None or not len(records):
             raise InvalidRecordError("the request has no records")
         if _has_several_batches(records):
-            raise InvalidRecordError("a request carries exactly one batch per partition")
+            raise InvalidRecordError("a request must have exactly one batch per partition")
         is_checked = number in checked
         if is_checked and (error := checked[number]) is not None:
             raise error
@@ -354,7 +354,7 @@ class RecordAppender:
             try:
                 log = self._catalog.resolve(part.topic, part.partition)
             except StrandlogError:
-                return None  # the append reports it
+                return None  # the append reports the error
             if not log.settings.checks_records:
                 return None
         to_check = self._to_check(partitions)
@@ -367,7 +367,7 @@ class RecordAppender:
         for number, part in enumerate(partitions):
             data = part.records
             if data is None or not len(data) or _has_several_batches(data):
-                continue  # the append rejects it
+                continue  # the append rejects the partition
             try:
                 log = self._catalog.resolve(part.topic, part.partition)
                 if not log.settings.checks_records:

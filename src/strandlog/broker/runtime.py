@@ -2,7 +2,7 @@
 `FlushJob`.
 
 The broker starts no threads and never blocks. Its caller supplies a runtime, to which the broker
-hands everything that takes long or has to happen later:
+hands everything that takes a long time or must happen later:
 
     server      executes blocking calls in threads and everything between them in the event loop
     inline      executes everything in the calling thread: the node, the command line, tests, and
@@ -61,8 +61,8 @@ class Runtime(Protocol):
         """Call `callback` after other pending work has had a chance to run."""
 
     def response_room(self) -> int:
-        """Return how many bytes a response may have now. A fetch returns its first batch in full
-        even if it is larger."""
+        """Return the current size limit of a response in bytes. A fetch returns its first batch in
+        full even if it is larger."""
 
     def report(self, problem: str) -> None:
         """Write a problem that an operator should see to the log of the process."""

@@ -2,7 +2,7 @@
 
     schedule ──▶ waiting ──run_due──▶ fired        (the callback ran, once)
                     │ └──cancel─────▶ cancelled    (the callback never runs)
-                    └──reschedule──▶ waiting, with another deadline
+                    └──reschedule──▶ waiting, with a new deadline
 
 Timers that are due together fire in the order of their deadlines, then of their creation, so that
 runs are reproducible. `run_due` fires only the timers that were due when it was called: a timer

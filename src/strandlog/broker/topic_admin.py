@@ -137,7 +137,7 @@ class TopicAdmin:
     def delete_records(
         self, offsets: Mapping[TopicPartition, int]
     ) -> Work[dict[TopicPartition, int | StrandlogError]]:
-        """Raise log start offsets; return the new ones, or errors, once they are durable."""
+        """Increase log start offsets; return the new ones, or errors, once they are durable."""
         found: dict[TopicPartition, int | StrandlogError] = {}
         for tp, offset in offsets.items():
             yield yield_control
@@ -145,7 +145,9 @@ class TopicAdmin:
                 log = self._catalog.log(*tp)
                 forbid_internal(tp.topic)
                 if log.settings.compacts and not log.settings.deletes:
-                    raise PolicyViolationError(f"{tp} is compacted only; nothing is deleted")
+                    raise PolicyViolationError(
+                        f"{tp} is only compacted; its records cannot be deleted"
+                    )
                 log.raise_log_start(log.high_watermark if offset == ALL_RECORDS else offset)
             except StrandlogError as error:
                 found[tp] = error

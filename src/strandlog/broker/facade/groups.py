@@ -161,9 +161,9 @@ class GroupRequests(TopicRequests):
         *,
         require_stable: bool = False,
     ) -> dict[TopicPartition, OffsetAndMetadata | StrandlogError | None]:
-        """Return committed offsets, None for partitions without one. If `partitions` is None,
-        return all offsets of the group. With `require_stable`, an offset that an open transaction
-        may change is reported as an error."""
+        """Return the committed offset of each partition, or None if it has none. If `partitions`
+        is None, return all offsets of the group. With `require_stable`, an offset that an open
+        transaction may change is reported as an error."""
         found: dict[TopicPartition, OffsetAndMetadata | StrandlogError | None] = {
             **self._group_coordinator.fetch_offsets(group, partitions)
         }

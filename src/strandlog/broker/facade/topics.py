@@ -120,8 +120,8 @@ class TopicRequests:
     def producers(
         self, context: RequestContext, topic: TopicRef, partition: int
     ) -> Iterator[ActiveProducer]:
-        """Return the idempotent producers of a partition. The rows are made one by one, because
-        there may be many."""
+        """Return the idempotent producers of a partition, as an iterator because there may be
+        many."""
         entries = list(self._catalog.resolve(topic, partition).producers)
         return (
             ActiveProducer(

@@ -46,7 +46,7 @@ class TransactionRequests(GroupRequests):
     ) -> Deferred[ProducerIdentity]:
         """Return a producer id and epoch, after aborting any transaction the producer left open."""
         if transactional_id == "" or (producer.producer_id < 0) is not (producer.epoch < 0):
-            problem = "a transactional id has at least one character; id and epoch come together"
+            problem = "the transactional id is empty, or only one of producer id and epoch is set"
             return Deferred.failed(InvalidRequestError(problem))
         if transactional_id is None:
             return deferred(lambda: Deferred.done(ProducerIdentity(self._producer_ids.next(), 0)))

@@ -1,1 +1,1 @@
-"""Flushes: which partitions are fsynced when, and what waits for it."""
+"""Decides when partitions are fsynced, and completes the requests that wait for it."""

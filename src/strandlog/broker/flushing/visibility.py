@@ -32,7 +32,7 @@ End = tuple[PartitionLog, int]
 
 
 class _Request:
-    """A request that waits until the ends of some partitions are visible."""
+    """A request that waits until some partitions are visible up to given end offsets."""
 
     __slots__ = ("_ends", "_then", "_timer")
 
@@ -45,13 +45,13 @@ class _Request:
         self._timer = timer
 
     def end_visible(self, end: End) -> None:
-        """Stop waiting for an end, which is visible now or never will be."""
+        """Stop waiting for an end offset that has become visible or never will."""
         self._ends.discard(end)
         if not self._ends:
             self.finish()
 
     def finish(self) -> set[End]:
-        """Answer the request unless it has been answered; return the ends still awaited."""
+        """Answer the request unless it has been answered; return the ends it still waited for."""
         then, self._then = self._then, None
         left, self._ends = self._ends, set()
         if self._timer is not None:
@@ -102,7 +102,7 @@ class Visibility:
             request.end_visible(end)
 
     def _give_up(self, request: _Request) -> None:
-        """Answer a request whose time is up; callbacks stay registered until the flush is done."""
+        """Answer a request that timed out; callbacks stay registered until the flush is done."""
         for end in request.finish():
             if end in self._waiting:
                 self._waiting[end].pop(request, None)

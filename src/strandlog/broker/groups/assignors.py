@@ -107,7 +107,7 @@ def assign_round_robin(members: Members, partitions: Mapping[str, int]) -> Assig
 
 
 def assign_sticky(members: Members, partitions: Mapping[str, int]) -> Assignments:
-    """Keep the partitions with valid claims, assign the rest, then balance the members."""
+    """Keep the partitions with a valid owner, assign the rest, then balance the members."""
     result: Assignments = {member_id: [] for member_id in _sorted_members(members)}
     every = _all_partitions(members, partitions)
     owners = _owners(members, set(every))
@@ -118,7 +118,7 @@ def assign_sticky(members: Members, partitions: Mapping[str, int]) -> Assignment
             result[member_id].append(partition)
     kept = {partition for held in result.values() for partition in held}
     subscribers = _subscribers(members)
-    # Assign partitions with few subscribers first: the others are easier to place later.
+    # Assign partitions with few subscribers first: the others are easier to assign later.
     unassigned = sorted(
         (partition for partition in every if partition not in kept),
         key=lambda partition: len(subscribers[partition.topic]),
@@ -160,7 +160,8 @@ ASSIGNORS: dict[str, Assignor] = {
 def _keep_within_quota(
     result: Assignments, owners: Mapping[TopicPartition, str], total: int
 ) -> None:
-    """Let each member keep its share of `total`; the remainder allows some to keep one more."""
+    """Let each member keep up to `total` / members partitions; the remainder lets some keep one
+    more."""
     share, extra = divmod(total, len(result))
     claimed: Assignments = defaultdict(list)
     for partition, member_id in owners.items():
@@ -252,8 +253,8 @@ def _sorted_members(members: Members) -> list[str]:
 def _java_order(text: str) -> bytes:
     """Return a sort key for Java's string order.
 
-    Java compares UTF-16 code units and Python compares code points, which gives a different order
-    outside the Basic Multilingual Plane.
+    Java compares UTF-16 code units and Python compares code points, so they order
+    characters outside the Basic Multilingual Plane differently.
     """
     return text.encode("utf-16-be", "surrogatepass")
 

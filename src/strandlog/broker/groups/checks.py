@@ -53,8 +53,8 @@ def check_join(context: RequestContext, request: JoinRequest, settings: BrokerSe
     low, high = settings.group_min_session_timeout_ms, settings.group_max_session_timeout_ms
     if not low <= request.session_timeout_ms <= high:
         raise InvalidSessionTimeoutError(
-            f"a session time-out of {request.session_timeout_ms} ms is outside {low} to {high}; "
-            f"choose one inside or change group.min/max.session.timeout.ms"
+            f"a session time-out of {request.session_timeout_ms} ms is not between {low} and "
+            f"{high}; choose another or change group.min/max.session.timeout.ms"
         )
     if not 0 <= request.rebalance_timeout_ms <= MAX_INT:
         raise InvalidSessionTimeoutError(
@@ -70,7 +70,7 @@ def check_join(context: RequestContext, request: JoinRequest, settings: BrokerSe
     if size > limit:
         raise GroupMetadataTooLargeError(
             f"a member of {request.group_id!r} sends {size} bytes of metadata, over the limit of "
-            f"{limit}; subscribe to less or raise group.member.metadata.max.bytes"
+            f"{limit}; subscribe to fewer topics or raise group.member.metadata.max.bytes"
         )
     texts = (context.client_id, context.member_host, request.group_instance_id or "")
     for text in (*texts, request.protocol_type, *(item.name for item in request.protocols)):
@@ -83,7 +83,7 @@ def _ownership_error(group: Group, member: Member, partition: TopicPartition) ->
         return RebalanceInProgressError(f"group {group.group_id!r} is rebalancing; join it again")
     return NotOwnerError(
         f"{partition} is not assigned to member {member.member_id!r}; "
-        f"commit only what the member owns, or join group {group.group_id!r} again"
+        f"commit only for partitions that it owns, or join group {group.group_id!r} again"
     )
 
 
@@ -115,5 +115,5 @@ def offset_errors(
 
 def unknown_member(group_id: str, member_id: str) -> UnknownMemberError:
     return UnknownMemberError(
-        f"group {group_id!r} does not know member {member_id!r}; join without an id"
+        f"group {group_id!r} has no member {member_id!r}; join without a member id"
     )

@@ -133,7 +133,7 @@ class GroupCoordinator:
 
     def load(self) -> LoadReport:
         """Restore groups and offsets from the log and restart the members' sessions."""
-        assert not self._is_loaded, "a coordinator loads once"
+        assert not self._is_loaded, "load is called only once"
         values: dict[str, GroupValue] = {}
         skipped = 0
         for key, value in latest_values(self._table).items():
@@ -231,7 +231,7 @@ class GroupCoordinator:
             raise GroupNotEmptyError(group_id, len(group.members))
         errors: dict[TopicPartition, StrandlogError] = {
             partition: GroupSubscribedError(
-                f"group {group_id!r} is subscribed to it; stop its members first"
+                f"group {group_id!r} is subscribed to {partition.topic!r}; stop its members first"
             )
             for partition in partitions
             if partition.topic in topics
@@ -286,7 +286,8 @@ class GroupCoordinator:
             return
         for group_id, offsets in self._transaction_offsets.commit(producer_id).items():
             if group_id not in self._groups:
-                self._groups[group_id] = Group(group_id, self._services)  # the commit was accepted
+                # `try_commit_in_transaction` accepts commits without creating the group.
+                self._groups[group_id] = Group(group_id, self._services)
             self._offsets.put(group_id, offsets)
 
     def has_pending_commit(self, group_id: str, partition: TopicPartition) -> bool:
@@ -425,7 +426,7 @@ class GroupCoordinator:
     def _delete_offsets(
         self, offsets: Mapping[str, set[TopicPartition]], *others: TableRecord
     ) -> None:
-        """Delete offsets by group: write tombstones and `others` to the log, then update memory."""
+        """Delete offsets of some groups: append tombstones and `others`, then update memory."""
         records = [
             entry for name, held in offsets.items() for entry in tombstones(name, sorted(held))
         ]

@@ -24,7 +24,7 @@ Responses to requests, by state:
     Stable      unchanged follower: its      its assignment  ok              its partitions
                 generation; else rebalance
 
-Rebalance… stands for RebalanceInProgressError. A request with another generation fails with
+Rebalance… stands for RebalanceInProgressError. A request with a different generation fails with
 IllegalGenerationError in every state.
 
 The following rules are the same as in Kafka, except where noted:
@@ -150,7 +150,7 @@ class Group:
 
     def restore(self, generation: int, state_since_ms: int, protocol_name: str | None) -> None:
         """Resume after a restart with the members already added to `members`."""
-        assert self.state is EMPTY and self.generation == 0, "only a new group is restored"
+        assert self.state is EMPTY and self.generation == 0, "only a new group can be restored"
         self.generation = generation
         self.state_since_ms = state_since_ms
         self.protocol_name = protocol_name
@@ -262,7 +262,7 @@ class Group:
         known = self.members.get(request.member_id)
         known = known or self.members.static_member(request.group_instance_id)
         if self.state is PREPARING:
-            # If group.max.size was lowered, the first members to rejoin keep their place.
+            # If group.max.size was lowered, the first members to rejoin stay in the group.
             has_place = known is not None and known.join is not None
             member_count = self.members.joined_count
         else:
@@ -286,8 +286,8 @@ class Group:
         ):
             if more_bytes > 0 and size + more_bytes > limit:
                 raise GroupMetadataTooLargeError(
-                    f"{more_bytes} more bytes for group {self.group_id!r} are over the limit of "
-                    f"{limit}; use fewer members or topics, or raise {name}.max.bytes"
+                    f"{more_bytes} more bytes for group {self.group_id!r} would exceed the limit "
+                    f"of {limit}; use fewer members or topics, or raise {name}.max.bytes"
                 )
 
     def _join_new(self, context: RequestContext, request: JoinRequest) -> Deferred[JoinResult]:
@@ -332,7 +332,7 @@ class Group:
     def _take_over(
         self, member: Member, new_id: str, context: RequestContext, request: JoinRequest
     ) -> Deferred[JoinResult]:
-        """Give a static member that joins without its id a new one, and fence the old id."""
+        """Assign a new id to a static member that joins without one, and fence the old id."""
         old_leader = self.members.leader_id
         old_topics = member.topics_for(self.protocol_name)
         self._reject(member, fenced(member.group_instance_id))
@@ -350,7 +350,7 @@ class Group:
         result = self._join_result(member)
         if request.supports_skip_assignment:
             return Deferred.done(result._replace(skip_assignment=result.is_leader))
-        # An older client would assign again if it were the leader, so return the old leader id.
+        # An older client that is told it leads would assign again, so return the old leader id.
         return Deferred.done(result._replace(leader=old_leader or "", members=()))
 
     def _on_pending_member_expired(self, member_id: str) -> None:
@@ -380,8 +380,8 @@ class Group:
         agreed = {self.protocol_type, self.protocol_name, None}
         if request.protocol_type not in agreed or request.protocol_name not in agreed:
             raise InconsistentProtocolError(
-                f"group {self.group_id!r} agreed on {self.protocol_type!r} with "
-                f"{self.protocol_name!r}; join it again"
+                f"group {self.group_id!r} uses protocol {self.protocol_type!r} with "
+                f"assignor {self.protocol_name!r}; join it again"
             )
 
     def _wait_for_join(self, member: Member) -> Deferred[JoinResult]:
@@ -491,7 +491,7 @@ class Group:
     def _on_sync_timeout(self) -> None:
         with self._completions:
             for member in list(self._unsynced):
-                self._drop(member, f"member {member.member_id!r} did not ask for its assignment")
+                self._drop(member, f"member {member.member_id!r} did not request its assignment")
             self._prepare_rebalance()
 
     def _on_session_end(self, member: Member) -> None:

@@ -228,7 +228,7 @@ class MemberList:
         member = self._by_id.get(member_id)
         if member is None or (group_instance_id not in (None, member.group_instance_id)):
             raise UnknownMemberError(
-                f"group {group_id!r} does not know member {member_id!r}; join without an id"
+                f"group {group_id!r} has no member {member_id!r}; join without a member id"
             )
         return member
 
@@ -279,7 +279,7 @@ class MemberList:
         self._next_position += 1
         self._by_id[member.member_id] = member
         if member.group_instance_id is not None:
-            assert member.group_instance_id not in self._static, "replace it instead"
+            assert member.group_instance_id not in self._static, "instance ids are unique"
             self._static[member.group_instance_id] = member
         else:
             self._absent[member] = None
@@ -344,7 +344,7 @@ class MemberList:
             del self._timeouts[member.rebalance_timeout_ms]
 
     def elect_joined_leader(self) -> bool:
-        """Make sure that the leader has joined; return False if no member has."""
+        """Elect a new leader if the current one has not joined; return False if no member has."""
         if not self._joined:
             return False
         leader = self._by_id.get(self.leader_id or "")
@@ -373,13 +373,13 @@ class MemberList:
             offered = ", ".join(item.name for item in request.protocols) or "none"
             raise InconsistentProtocolError(
                 f"no assignor offered ({offered}) is shared by all members of group {group!r}; "
-                f"add one that they have"
+                f"add one that they support"
             )
 
     def select_protocol(self) -> str:
         members = self._members.values()
         common = {name for name, count in self._offers.items() if count == len(members)}
-        assert common, "every member shares a protocol with the others"
+        assert common, "all members have a protocol in common"
         leader = self._by_id.get(self.leader_id or "") or next(iter(members))
         preferences = [item.name for item in leader.protocols if item.name in common]
         if len(common) == 1:

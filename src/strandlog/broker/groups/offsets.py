@@ -96,8 +96,8 @@ class CommittedOffsets:
         growth = self._growth(group, offsets)
         if growth > 0 and self.size_bytes + growth > limit_bytes:
             raise TooManyOffsetsError(
-                f"committed offsets take {self.size_bytes} bytes, {growth} more are over the limit "
-                f"of {limit_bytes}; delete groups or raise offsets.max.bytes"
+                f"committed offsets use {self.size_bytes} bytes; {growth} more would exceed the "
+                f"limit of {limit_bytes}; delete groups or raise offsets.max.bytes"
             )
 
     def _growth(self, group: str, offsets: Offsets) -> int:
@@ -192,7 +192,7 @@ def tombstones(group: str, partitions: Iterable[TopicPartition]) -> list[TableRe
 def offset_error(
     partition: TopicPartition, value: OffsetAndMetadata, metadata_max_bytes: int
 ) -> StrandlogError | None:
-    """Return the error if this offset is invalid for any committer; None if it is valid."""
+    """Return the error for an offset that no client may commit; None if it is valid."""
     if not 0 <= value.offset <= MAX_OFFSET:
         return DataError(f"{value.offset} is not an offset of {partition}; offsets start at 0")
     if _is_plain(partition, value, metadata_max_bytes):
@@ -212,7 +212,7 @@ def offset_error(
 
 
 def _is_plain(partition: TopicPartition, value: OffsetAndMetadata, metadata_max_bytes: int) -> bool:
-    """Return whether an offset is valid without having to encode it, as almost all are."""
+    """Return whether an offset is valid, as almost all are, without encoding its strings."""
     return (
         value.metadata.isascii()
         and len(value.metadata) <= metadata_max_bytes

@@ -38,7 +38,7 @@ class JoinRequest:
     session_timeout_ms: int = 45_000
     rebalance_timeout_ms: int = 300_000
     require_member_id: bool = False
-    """JoinGroup v4+: a new member first gets its id, so that a lost response costs nothing."""
+    """JoinGroup v4+: a new member first gets its id, so that a retry does not add it twice."""
     supports_skip_assignment: bool = False
     """JoinGroup v9+: the response may ask a returning static leader to skip the assignment."""
     reason: str = ""

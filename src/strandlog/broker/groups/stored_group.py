@@ -53,7 +53,7 @@ def restore_group(group: Group, value: GroupValue) -> None:
     ids = [member.member_id for member in value.members]
     instances = [m.group_instance_id for m in value.members if m.group_instance_id is not None]
     if len(set(ids)) < len(ids) or len(set(instances)) < len(instances):
-        raise DataError(f"group {group.group_id!r} is stored with the same member twice")
+        raise DataError(f"the record of group {group.group_id!r} lists a member twice")
     group.protocol_type = value.protocol_type or None
     for stored in value.members:
         member = Member(

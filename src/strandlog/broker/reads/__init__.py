@@ -1,1 +1,1 @@
-"""Reads of records: fetches that wait, their decoding, and offsets by time."""
+"""Reads records: delayed fetches, record decoding, and offset lookup by time."""

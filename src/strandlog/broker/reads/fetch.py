@@ -106,7 +106,7 @@ class DelayedFetch(Deferred[FetchResult]):
         self.request = request
         self.targets = targets
         self.timer: Timer | None = None
-        self.waits_for_flush = False  # of records that were appended before the fetch arrived
+        self.waits_for_flush = False  # a flush of records appended before the fetch arrived
         self.is_expired = False  # whether its deadline has passed
         self._available = 0
         self._readable: dict[PartitionLog, int] = {}

@@ -1,4 +1,4 @@
-"""Iterates over the records of a fetch result, batch by batch, within a limit on decompression.
+"""Iterates over the records of a fetch result, batch by batch, and limits the decompressed size.
 
 A few kilobytes on disk may decompress to many megabytes (`decompressed.max.bytes`) and a million
 records (`batch.max.records`), and a fetch may return many batches. So records are decoded lazily,
@@ -22,7 +22,7 @@ QUICK_BYTES = 16 * 1024  # decoding this much is faster than handing it to a thr
 
 
 class DecodedRecords(NamedTuple):
-    """Some records of a batch (none if readers must not see it), and the offset after them."""
+    """Some records of a batch (none if it is hidden from readers), and the offset after them."""
 
     records: list[Record]
     next_offset: int

@@ -41,8 +41,8 @@ def check_leader_epoch(epoch: int) -> None:
     if epoch in (NO_EPOCH, LEADER_EPOCH):
         return
     if epoch < LEADER_EPOCH:
-        raise FencedLeaderEpochError(f"leader epoch {epoch} is over; ask for Metadata again")
-    raise UnknownLeaderEpochError(f"leader epoch {epoch} has not begun; ask for Metadata again")
+        raise FencedLeaderEpochError(f"leader epoch {epoch} has ended; refresh the metadata")
+    raise UnknownLeaderEpochError(f"leader epoch {epoch} has not started; refresh the metadata")
 
 
 def end_of_epoch(log: PartitionLog, epoch: int) -> tuple[int, int]:

@@ -128,7 +128,7 @@ class TopicCatalog:
         """Return the topic with this id; a topic that is deleted and recreated has a new id."""
         name = None if topic_id is None else self._names_by_id.get(base64_id(topic_id))
         if name is None:
-            raise UnknownTopicIdError(f"no topic has the id {topic_id}; ask for it by its name")
+            raise UnknownTopicIdError(f"no topic has the id {topic_id}; refer to it by name")
         return self._topics[name]
 
     def logs(self, name: str) -> list[PartitionLog]:
@@ -162,7 +162,7 @@ class TopicCatalog:
 
     @contextlib.contextmanager
     def guard(self, log: PartitionLog) -> Iterator[None]:
-        """Guard a change of a partition: it is reopened after any exception but StrandlogError."""
+        """Reopen a partition if a change to it raises anything other than a StrandlogError."""
         try:
             yield
         except StrandlogError:
@@ -172,7 +172,7 @@ class TopicCatalog:
             raise
 
     def reopen_before_use(self, log: PartitionLog) -> None:
-        """Reopen a partition before its next use, because a change of it was interrupted."""
+        """Reopen a partition before its next use, because a change to it was interrupted."""
         self._to_reopen.add(log)
 
     def _reopen(self) -> None:
@@ -254,7 +254,7 @@ class TopicCatalog:
         limit, there = self._settings.max_partitions_per_broker, len(self._log_dir.logs)
         if there + more > limit:
             raise InvalidPartitionsError(
-                f"{there} partitions exist and {more} more are over the limit of {limit} "
+                f"{there} partitions exist; {more} more would exceed the limit of {limit} "
                 "(max.partitions.per.broker)"
             )
 
@@ -314,8 +314,8 @@ class TopicCatalog:
         try:
             yield from self._finish_delete(deleting)
         except StorageError as error:
-            problem = f"files of the deleted topic {name!r} stay: {error}"
-            self._log_dir.problems.report(problem, kind="files of deleted topics stay")
+            problem = f"files of the deleted topic {name!r} were not removed: {error}"
+            self._log_dir.problems.report(problem, kind="files of deleted topics were not removed")
 
     def _finish_delete(self, topic: Topic) -> Work[None]:
         for tp in [tp for tp in self._log_dir.logs if tp.topic == topic.name]:
@@ -390,7 +390,7 @@ class TopicCatalog:
         problems: list[str] = []
         document = read_document(self._log_dir.files, self._path, problems)
         if document is not None and "topics" not in document:
-            problems.append(f"{self._path} describes no topics and was not used")
+            problems.append(f"{self._path} contains no topic list and was ignored")
             document = None
         self._log_dir.problems += self.dynamic.load((document or {}).get("broker", {}))
         for name, described in (document or {"topics": {}})["topics"].items():

@@ -77,7 +77,7 @@ class Reconciliation:
         self._strays: list[TopicPartition] = []
 
     def run(self, topics: Mapping[str, Topic], *, is_lost: bool) -> Reconciled:
-        """Compare the topics with the directories; `is_lost` if no catalog file was readable."""
+        """Compare the topics with the directories; `is_lost`: no readable catalog file."""
         known_ids = {topic.topic_id for topic in topics.values()}
         found = dict(topics)
         by_topic: dict[str, list[TopicPartition]] = {}
@@ -137,7 +137,7 @@ class Reconciliation:
         return Topic(name, topic_id, count, config, self._effective(config))
 
     def _grown(self, topic: Topic, partitions: list[TopicPartition]) -> Topic:
-        """Return the topic, grown to include partitions with records beyond its catalog count."""
+        """Return the topic with enough partitions to include every directory that has records."""
         beyond = [tp for tp in partitions if tp.partition >= topic.partitions]
         written = [tp.partition for tp in beyond if self._log_dir.has_history(tp)]
         count = max([topic.partitions, *(number + 1 for number in written)])
@@ -145,7 +145,7 @@ class Reconciliation:
         if count > topic.partitions:
             self._problems.append(
                 f"topic {topic.name!r} has {topic.partitions} partitions in the catalog, but its "
-                f"folders hold records of {count}; it keeps all {count}"
+                f"folders hold records of {count}; all {count} are kept"
             )
         return replace(topic, partitions=count)
 

@@ -1,6 +1,6 @@
 """Broker settings that clients can change while the broker runs.
 
-As in Kafka, a change applies to one of two layers. The first of these layers that has a value wins:
+As in Kafka, a change applies to one of two layers. The first layer below that has a value wins:
 
     node       AlterConfigs on broker "0"
     cluster    AlterConfigs on broker "", the default for all brokers
@@ -72,7 +72,7 @@ class DynamicSettings:
             row = BROKER_SETTINGS[name]
             if not row.dynamic:
                 raise InvalidSettingError(
-                    name, raw, "the broker reads it when it starts; set it there"
+                    name, raw, "it is only read at start-up; restart the broker to change it"
                 )
             if raw is None:
                 values.pop(name, None)

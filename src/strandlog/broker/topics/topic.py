@@ -105,18 +105,18 @@ def topic_from_document(
 def check_topic_name(name: object) -> str:
     """Return the name if it is valid. It becomes part of a directory name, hence the rules."""
     if not isinstance(name, str):
-        raise InvalidTopicError(name, "a name is a str")
+        raise InvalidTopicError(name, "it must be a str")
     if not name:
         raise InvalidTopicError(name, "it is empty")
     if name in (".", ".."):
-        raise InvalidTopicError(name, "it names a folder")
+        raise InvalidTopicError(name, "it is a reserved directory name")
     if len(name) > MAX_TOPIC_NAME_CHARACTERS:
         raise InvalidTopicError(
             name[:20] + "…",
             f"it has {len(name)} characters; the maximum is {MAX_TOPIC_NAME_CHARACTERS}",
         )
     if not _LEGAL.match(name) or name.endswith("\n"):
-        raise InvalidTopicError(name, "letters, digits, '.', '_' and '-' are allowed")
+        raise InvalidTopicError(name, "only letters, digits, '.', '_' and '-' are allowed")
     return name
 
 

@@ -114,7 +114,8 @@ class TransactionCoordinator:
     def load(self) -> int:
         """Load the table and complete the transactions that were decided.
 
-        Return the number of aborted partition transactions that were missing from the table.
+        Abort open transactions that are missing from the table, and return how many there were,
+        counted per partition.
         """
         for key, value in latest_values(self._table).items():
             try:
@@ -164,7 +165,7 @@ class TransactionCoordinator:
                 f"got {timeout_ms}"
             )
         if not name:
-            raise DataError("a transactional id has at least one character")
+            raise DataError("a transactional id must not be empty")
         reply: Deferred[ProducerIdentity] = Deferred()
         return run(self._init(name, timeout_ms, producer, reply), reply)
 
@@ -236,8 +237,8 @@ class TransactionCoordinator:
             or tp in self._in_flight.get(transaction.transactional_id, ())  # reply not sent yet
         ):
             raise InvalidTransactionStateError(
-                f"{tp} is in no open transaction of producer {producer.producer_id}; "
-                f"add it to one first"
+                f"{tp} is not in an open transaction of producer {producer.producer_id}; "
+                f"add it to the transaction first"
             )
 
     # -- queries -------------------------------------------------------------------------------
@@ -261,7 +262,7 @@ class TransactionCoordinator:
 
     def _check_idle(self, name: str) -> None:
         if name in self._in_flight:
-            raise ConcurrentTransactionsError(f"a change of {name!r} is not on disk yet; try again")
+            raise ConcurrentTransactionsError(f"a change to {name!r} is not on disk yet; try again")
 
     # -- changes -------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ than 2**20 ids per second are allocated on average, the time-based id is higher 
 Such ids stay below 2**53 until the year 2242, so clients can store them in a double.
 
 A client may send an id that was never allocated here, for example one from another cluster. The
-next id is then raised above it (`ProducerIdsSeen`), so that the ids never collide.
+next id is then moved above it (`ProducerIdsSeen`), so that the ids never collide.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class ProducerIds:
             if document is not None or problems or self._log_dir.logs:
                 problems.append(
                     f"{self._path} {'is missing' if is_missing else 'is damaged'}: the next "
-                    f"producer id is {first}, above all that were allocated"
+                    f"producer id is {first}, above all allocated ids"
                 )
         self._log_dir.problems += problems
         self._try_to_write(first)

@@ -124,7 +124,8 @@ def is_current(transaction: Transaction, producer: ProducerIdentity) -> bool:
         return False
     raise ProducerFencedError(
         f"producer {producer.producer_id} with epoch {producer.epoch} was replaced: transactional "
-        f"id {transaction.transactional_id!r} has {transaction.producer_id}, {transaction.epoch}"
+        f"id {transaction.transactional_id!r} now belongs to producer {transaction.producer_id} "
+        f"with epoch {transaction.epoch}"
     )
 
 
@@ -207,7 +208,7 @@ def prepared(transaction: Transaction, *, commit: bool, now_ms: int) -> Transact
 def fenced(transaction: Transaction, now_ms: int) -> Transaction:
     """Return the transaction aborted by the coordinator, with an incremented epoch.
 
-    No producer ever gets the last epoch, so it never needs to be fenced.
+    No producer ever gets the last epoch, so the increment always fences the producer.
     """
     aborted = prepared(transaction, commit=False, now_ms=now_ms)
     epoch = min(transaction.epoch + 1, LAST_EPOCH)

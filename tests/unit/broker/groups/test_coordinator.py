@@ -67,7 +67,7 @@ def test_group_id_containing_a_bar_makes_the_broker_unable_to_start(
 
 @pytest.mark.parametrize("session_ms", [5_999, 1_800_001])
 def test_session_timeouts_have_limits(harness: GroupHarness, session_ms: int) -> None:
-    with pytest.raises(InvalidSessionTimeoutError, match="6000 to 1800000"):
+    with pytest.raises(InvalidSessionTimeoutError, match="between 6000 and 1800000"):
         harness.join(harness.request(session_ms=session_ms))
     with pytest.raises(InvalidSessionTimeoutError):
         harness.join(harness.request(rebalance_ms=-1))

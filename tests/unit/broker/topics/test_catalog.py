@@ -251,7 +251,7 @@ def test_folders_that_do_not_go_are_tried_again(harness: CatalogHarness) -> None
     harness.disk.fail_on("rename", "data/t-", count=2)
     run_inline(harness.catalog.delete("t"))
     assert harness.catalog.names() == []
-    assert "files of the deleted topic 't' stay" in harness.log_dir.problems[0]
+    assert "files of the deleted topic 't' were not removed" in harness.log_dir.problems[0]
     assert harness.killed().catalog.names() == []
     with pytest.raises(StorageError):
         run_inline(harness.catalog.create("t"))

@@ -195,7 +195,7 @@ def test_old_offsets_in_a_swapped_log_do_not_replace_newer_ones() -> None:
     again = open_broker(disk)
     found = {group: again._group_coordinator.fetch_offsets(group).get(tp) for group in groups}
     assert {value.offset for value in found.values() if value} == {2}
-    assert any("in partitions that are not theirs" in problem for problem in again.problems)
+    assert any("in the wrong partition" in problem for problem in again.problems)
 
 
 def test_offsets_of_a_group_are_found_in_a_wrong_partition_when_the_right_one_has_none() -> None:

@@ -25,17 +25,17 @@ def test_legal_names(name: str) -> None:
     ("name", "reason"),
     [
         ("", "it is empty"),
-        (".", "it names a folder"),
-        ("..", "it names a folder"),
-        ("a b", "letters, digits, '.', '_' and '-' are allowed"),
+        (".", "it is a reserved directory name"),
+        ("..", "it is a reserved directory name"),
+        ("a b", "only letters, digits, '.', '_' and '-' are allowed"),
         ("a/b", "are allowed"),
         ("ä", "are allowed"),
         ("a\n", "are allowed"),
         ("a\0", "are allowed"),
         ("x" * 250, "it has 250 characters; the maximum is 249"),
-        (b"bytes", "a name is a str"),
-        (None, "a name is a str"),
-        (5, "a name is a str"),
+        (b"bytes", "it must be a str"),
+        (None, "it must be a str"),
+        (5, "it must be a str"),
     ],
 )
 def test_invalid_names(name: object, reason: str) -> None:

@@ -4,6 +4,10 @@ The newest producer snapshot contains the transactions that were open at its off
 batches are replayed. The transaction indexes contain the transactions that were aborted before that
 offset; checksums in the manifest and the snapshot prove that an index is complete. The writer takes
 a snapshot at least every 16 MB, so little is scanned.
+
+Damage after the snapshot may hide the marker of a transaction that is open there, and it is unknown
+whether that transaction was aborted. The last stable offset therefore stays at the start of the
+transaction until the owner writes a newer snapshot.
 """
 
 from __future__ import annotations
@@ -11,13 +15,14 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from strandlog.errors import DataError
+from strandlog.record.batch import BatchView
 from strandlog.storage.files import Files
 from strandlog.storage.partition.producer_state import ProducerState, index_mark
 from strandlog.storage.partition.replay import replay_batch
 from strandlog.storage.paths import ABORT_INDEX_SUFFIX, SNAPSHOT_SUFFIX, segment_offsets
 from strandlog.storage.readonly.view import PartitionView
 from strandlog.storage.segment.manifest import read_manifest
-from strandlog.storage.segment.scan import NEVER
+from strandlog.storage.segment.scan import NEVER, Damage
 from strandlog.storage.segment.segment import stem_of
 from strandlog.storage.segment.transaction_index import (
     AbortedTransaction,
@@ -36,22 +41,34 @@ class CommittedView(NamedTuple):
 
 def committed_view(files: Files, view: PartitionView) -> CommittedView:
     """Compute the committed view of a partition as of the last refresh of `view`."""
-    end_offset = view.end_offset
+    stable_offset = view.end_offset
     producers, known_offset, mark = _newest_snapshot(files, view)
     aborted = _indexed(files, view, known_offset, mark)
     for segment in view.segments:
-        for position, header in view.headers(segment, known_offset):
+        for item in view.batches(segment, known_offset):
+            if isinstance(item, Damage):
+                if item.end_offset is None or item.end_offset > known_offset:
+                    stable_offset = _limited(stable_offset, producers)
+                continue
+            position, header = item
             if header.base_offset < known_offset:
                 continue
             data = b""
             if header.is_control:
                 data = files.read_at(segment.log_path, position, header.size_bytes)
+                if not BatchView(data).is_intact():
+                    stable_offset = _limited(stable_offset, producers)
+                    continue
             ended = replay_batch(producers, header, data)
             if ended is not None:
                 aborted.append(ended)
+    stable_offset = max(_limited(stable_offset, producers), view.start_offset)
+    return CommittedView(min(stable_offset, view.end_offset), aborted)
+
+
+def _limited(stable_offset: int, producers: ProducerState) -> int:
     first_open = producers.first_open_transaction()
-    stable = end_offset if first_open is None else max(first_open, view.start_offset)
-    return CommittedView(min(end_offset, stable), aborted)
+    return stable_offset if first_open is None else min(stable_offset, first_open)
 
 
 def _newest_snapshot(

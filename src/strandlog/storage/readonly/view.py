@@ -368,9 +368,9 @@ class PartitionView:
 
         return read
 
-    def headers(self, segment: Segment, from_offset: int) -> Iterator[Batch]:
-        """Yield the intact batches of a segment below the end offset, starting at or shortly before
-        an offset. Damage is skipped, as during recovery; `read` raises an error for it."""
+    def batches(self, segment: Segment, from_offset: int) -> Iterator[Batch | Damage]:
+        """Yield the batches and the damage of a segment below the end offset, starting at or
+        shortly before an offset."""
         is_last = self._is_last(segment)
         if not is_last and segment.end_offset <= from_offset:
             return
@@ -379,9 +379,7 @@ class PartitionView:
             source, entry = self._source_and_entry(segment, from_offset)
             if entry is not None and indexed_header(source, entry, segment.size_bytes):
                 position = entry.position
-        for item in self._visible(segment, SearchStart(position, segment.base_offset)):
-            if isinstance(item, Batch):
-                yield item
+        yield from self._visible(segment, SearchStart(position, segment.base_offset))
 
     def _visible(self, segment: Segment, start: SearchStart) -> Iterator[Batch | Damage]:
         """Yield the batches and the damage of a segment below the end offset. Above it, the owner

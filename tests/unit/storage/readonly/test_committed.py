@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.log_builders import (
@@ -15,7 +16,7 @@ from tests.support.log_builders import (
     small_settings,
 )
 
-from strandlog.record.batch_header import MAGIC_POSITION
+from strandlog.record.batch_header import HEADER_SIZE, MAGIC_POSITION
 from strandlog.record.control import ControlType, control_batch
 from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.readonly.committed import CommittedView, committed_view
@@ -105,3 +106,27 @@ def test_damage_in_a_sealed_segment_does_not_prevent_reading_committed_records()
         files.remove(f"{FOLDER}/{name}")
     files.write_at(sealed.log_path, position + MAGIC_POSITION, b"\xff")
     assert seen_by_reader(files).last_stable_offset == log.last_stable_offset == 2
+
+
+@pytest.mark.parametrize(
+    ("byte", "value"),
+    [(MAGIC_POSITION, b"\xff"), (HEADER_SIZE + 8, b"\x01")],
+    ids=["magic", "type"],
+)
+def test_a_damaged_abort_marker_does_not_make_aborted_records_look_committed(
+    byte: int, value: bytes
+) -> None:
+    files = SimulatedFiles()
+    _, log = new_log(files, settings=small_settings(segment_bytes=1_000_000))
+    log.append(batch(b"before"))
+    log.append(batch(b"aborted", producer=(7, 0, 0), transactional=True))
+    position = log.segments.active.size_bytes
+    for kind, sequence in ((ControlType.ABORT, 1), (ControlType.COMMIT, 2)):
+        marker = control_batch(kind, 7, 0, START_MS)
+        log.append(marker, is_control=True, from_coordinator=True)
+        log.append(batch(b"committed", producer=(7, 0, sequence), transactional=True))
+    log.flush()
+    for name in [name for name in files.list_dir(FOLDER) if name.endswith(".snapshot")]:
+        files.remove(f"{FOLDER}/{name}")
+    files.write_at(log.segments.active.log_path, position + byte, value)
+    assert seen_by_reader(files).last_stable_offset == 1

@@ -24,7 +24,7 @@ from strandlog.broker.flushing.durability import BULK_PARTITIONS, Durability
 from strandlog.broker.metrics import Metrics
 from strandlog.broker.runtime import Runtime
 from strandlog.broker.topics.catalog import TopicCatalog
-from strandlog.broker.topics.topic import forbid_internal
+from strandlog.broker.topics.topic import INTERNAL_TOPICS, forbid_internal
 from strandlog.broker.transactions.coordinator import TransactionCoordinator
 from strandlog.clock import Clock
 from strandlog.config.tables.broker import BrokerSettings
@@ -256,7 +256,8 @@ class RecordAppender:
     ) -> list[AppendResult]:
         """Append to several partitions; if one is rejected, write to none of them."""
         for log, data in parts:
-            forbid_internal(log.tp.topic)
+            if log.tp.topic in INTERNAL_TOPICS:
+                forbid_internal(log.tp.topic)
             self._bytes_until_check -= len(data)
             if self._bytes_until_check < 0:
                 self._check_free_space()
@@ -277,7 +278,8 @@ class RecordAppender:
         self, log: PartitionLog, data: Buffer, *, records_checked: bool = False
     ) -> AppendResult:
         """Append complete batches from a client; they are in the page cache when this returns."""
-        forbid_internal(log.tp.topic)
+        if log.tp.topic in INTERNAL_TOPICS:  # saves a call per append
+            forbid_internal(log.tp.topic)
         self._bytes_until_check -= len(data)
         if self._bytes_until_check < 0:
             self._check_free_space()
@@ -299,8 +301,9 @@ class RecordAppender:
         if self.write_failure is not None:
             self.write_failure = None
         if not result.is_duplicate:
-            self._metrics.produced_bytes += len(data)
-            self._metrics.produced_records += result.last_offset - result.base_offset + 1
+            metrics = self._metrics
+            metrics.produced_bytes += len(data)
+            metrics.produced_records += result.last_offset - result.base_offset + 1
         self._durability.appended(log)
         return result
 

@@ -34,6 +34,7 @@ from strandlog.storage.partition.read import read, read_plan
 from strandlog.storage.work import Work
 
 MAX_COUNTED_POSITIONS = 10_000  # per client
+_new_tuple = tuple.__new__  # three times as fast as the named tuple's own constructor
 
 
 class ReadBatches(NamedTuple):
@@ -181,7 +182,8 @@ class RecordRequests:
         if high_watermark <= offset and high_watermark < log.log_end_offset:
             self._durability.try_flush(log)
         data = read(log, offset, max_bytes)
-        return ReadBatches(data, log.high_watermark, log.log_end_offset, log.folder)
+        found = (data, log.high_watermark, log.log_end_offset, log.folder)
+        return _new_tuple(ReadBatches, found)
 
     def file_position(
         self, context: RequestContext, topic: str, partition: int, offset: int

@@ -14,7 +14,8 @@ them while it commits.
 `flush_done` runs on the owner's thread, advances the high watermark and completes the waiting
 requests. A failed fsync fails all requests that wait for the partition. `next_due_ms` returns the
 time at which `take_flushes` next has a job to return. If the runtime does not execute flushes, a
-partition is flushed inside `when_durable`.
+partition is flushed inside `when_durable`. Such a partition, or one that a thread of the embedded
+library flushes, stays dirty until it is due: its lazy flush may come early or find nothing to do.
 
 In the embedded library an interrupt (Ctrl-C) may occur between any two lines. A job is therefore in
 the caller's list before its partition is busy, a partition is dirty until then, and `flush_done`
@@ -54,6 +55,7 @@ MAX_JOBS = 64  # per group commit
 RESERVED_JOBS = 16  # of those, reserved for partitions that only bulk requests wait for
 BULK_PARTITIONS = 16  # a request that waits for more partitions than this is a bulk request
 NEVER_MS = 2**62  # a due time at or beyond this means that the partition is never due
+_new_tuple = tuple.__new__  # three times as fast as the named tuple's own constructor
 
 
 class Durability:
@@ -220,11 +222,16 @@ class Durability:
         jobs: list[FlushJob] = []
         for log in self._due_logs()[:max_partitions]:
             self.begin_flush(log, jobs)
+            self._dirty.pop(log, None)
         return jobs
 
     def begin_flush(self, log: PartitionLog, taken: list[FlushJob]) -> None:
         """Add a job for a partition that is not busy to `taken`, unless it needs no flush. The
-        caller executes the job and calls `flush_done` or `flush_dropped`."""
+        caller executes the job and calls `flush_done` or `flush_dropped`.
+
+        The partition stays dirty: removing it here and scheduling it again at the next append would
+        add to the cost of every record that a thread sends with acks=all.
+        """
         try:
             plan = log.flush_plan()
         except BaseException:
@@ -234,9 +241,10 @@ class Durability:
             self._clean(log)
             self._complete(log, log.failure)
             return
-        taken.append(FlushJob(log, plan))
+        taken.append(_new_tuple(FlushJob, (log, plan)))
         self.busy.add(log)
-        self._clean(log)
+        self._urgent.pop(log, None)
+        self._bulk.pop(log, None)
 
     def _due_logs(self) -> list[PartitionLog]:
         now_ms = self._clock.monotonic_ms()
@@ -285,8 +293,9 @@ class Durability:
         self.busy.discard(log)
         if error is None:
             self._fetches.high_watermark_moved(log)
-        self._complete(log, error)
-        self._flush_rest(log)
+        if log in self._waiting:
+            self._complete(log, error)
+            self._flush_rest(log)
 
     def flush_dropped(self, job: FlushJob) -> None:
         """Make the partition of a job due again, because the job was not executed."""
@@ -306,8 +315,13 @@ class Durability:
         except BaseException:
             self._rebuild_heap()
             raise
-        outcomes = [self._flush_here(log) for log in due]
-        return [error for error in outcomes if error is not None]
+        errors = []
+        for log in due:
+            error = self._flush_here(log)
+            self._dirty.pop(log, None)
+            if error is not None:
+                errors.append(error)
+        return errors
 
     def try_flush(self, log: PartitionLog) -> None:
         """Flush a partition in this thread, so that a reader sees all of its records.

@@ -58,7 +58,8 @@ class FlushWait:
             return True
         if self._error is not None:
             raise self._error
-        if self._catalog.log(*log.tp) is not log:
+        if not self._catalog.is_open(log):
+            self._catalog.log(*log.tp)  # raises TopicNotFoundError if the partition was deleted
             raise StorageError(
                 f"{log.tp} was created again or reopened meanwhile; "
                 "the record may or may not be stored"
@@ -70,7 +71,7 @@ class FlushWait:
     @property
     def is_blocked(self) -> bool:
         """Whether a flush or a truncation of the partition is in flight."""
-        return self._durability.is_busy(self._log)
+        return self._log in self._durability.busy
 
     def begin(self) -> None:
         """Take the flush of the partition; it must not be blocked."""

@@ -146,6 +146,13 @@ class TopicCatalog:
             raise TopicNotFoundError(name, partition, len(logs))
         return logs[partition]
 
+    def is_open(self, log: PartitionLog) -> bool:
+        """Return whether the partition has been neither deleted nor reopened as another object."""
+        if self._to_reopen:
+            self._reopen()
+        topic, partition = log.tp
+        return log in self._logs.get(topic, ())[partition : partition + 1]
+
     def resolve(self, topic: TopicRef, partition: int) -> PartitionLog:
         """Return the log of a partition whose topic is given by name or by id."""
         if isinstance(topic, UUID):

@@ -6,9 +6,9 @@ done. Threads that arrive during the fsync wait, and the next fsync covers all o
 single thread, this is a plain fsync. The broker decides what to flush
 (broker/flushing/flush_wait.py); this module only releases and reacquires the lock.
 
-An interrupt (Ctrl-C) may occur between any two lines. The lock is reacquired in two nested
-`finally` blocks, so that it is held again and the flush has ended, regardless of where the
-interrupt occurred.
+An interrupt (Ctrl-C) may occur between any two lines. The lock is reacquired in a `finally` block,
+and again if an exception leaves that block, so that it is held again and the flush has ended,
+regardless of where the interrupt occurred.
 """
 
 from __future__ import annotations
@@ -41,8 +41,9 @@ class GroupCommit:
                 wait.execute()
             finally:
                 self._take_back(wait)
-        finally:
+        except BaseException:
             self._take_back(wait)  # again, in case an interrupt occurred in the first call
+            raise
 
     def _take_back(self, wait: FlushWait) -> None:
         """Reacquire the lock unless it was never released, and end the flush."""

@@ -277,6 +277,31 @@ def test_waiting_without_flush_threads_flushes_immediately(harness: DurabilityHa
     assert log.flushed_offset == 1
 
 
+def test_an_append_after_the_flush_of_a_thread_is_flushed_within_flush_ms(
+    harness: DurabilityHarness,
+) -> None:
+    log = harness.append()
+    harness.durability.try_flush(log)
+    assert log.flushed_offset == 1
+    harness.clock.advance(FLUSH_MS - 1)
+    harness.append()
+    harness.clock.advance(FLUSH_MS)
+    assert harness.durability.flush_due() == []
+    assert log.flushed_offset == 2
+    assert harness.durability.next_due_ms() is None  # not due again at once
+
+
+def test_a_lazy_flush_that_finds_nothing_to_do_ends_the_schedule(
+    harness: DurabilityHarness,
+) -> None:
+    log = harness.append()
+    harness.durability.try_flush(log)
+    harness.clock.advance(FLUSH_MS)
+    assert harness.durability.flush_due() == []
+    assert harness.shown == [0]  # one flush
+    assert harness.durability.next_due_ms() is None
+
+
 def test_flush_all_completes_when_every_partition_is_on_disk() -> None:
     harness = DurabilityHarness()
     harness.append(0)

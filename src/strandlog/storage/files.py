@@ -122,7 +122,7 @@ class Files(Protocol):
 
 @contextlib.contextmanager
 def _disk_errors(what: str, path: str, but: type[OSError] = FileNotFoundError) -> Iterator[None]:
-    """Convert each `OSError` to a `StorageError`, except `FileNotFoundError` and `but`."""
+    """Convert every `OSError` to a `StorageError`, except `FileNotFoundError` and type `but`."""
     try:
         yield
     except (FileNotFoundError, but):
@@ -197,7 +197,7 @@ class DiskLogFile:
 
     def sync(self) -> None:
         with _disk_errors("sync", self._path):
-            if self._fd < 0:  # Python would raise a ValueError
+            if self._fd < 0:  # for which os.fdatasync would raise a ValueError
                 raise OSError(errno.EBADF, os.strerror(errno.EBADF))
             os.fdatasync(self._fd)
 

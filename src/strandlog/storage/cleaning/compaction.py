@@ -44,7 +44,7 @@ from strandlog.storage.segment.transaction_index import AbortedRanges, AbortedTr
 from strandlog.storage.work import Work, run_inline
 
 DEFAULT_MAP_BYTES = 128 * 1024 * 1024
-SMALLEST_RECORD_BYTES = 8  # gives an upper bound on the number of keys in the dirty part
+SMALLEST_RECORD_BYTES = 8  # used to limit the number of keys that the dirty part can have
 
 
 @dataclass(slots=True)
@@ -240,7 +240,7 @@ class CompactionPlan:
         truncate the partition until this finishes."""
         files, folder = self.log.context.files, self.log.folder
         yield self.log.persist_recovery_point
-        self.log.open_active_file()  # its name preserves the next offset
+        self.log.open_active_file()  # the file name records the next offset
         yield partial(files.sync_dir, folder)
         for group in self.cleaned:
             first = group.originals[0]

@@ -8,9 +8,9 @@ it), but never because of its size, so at least one segment always remains.
 `drop_oldest` removes segments in steps (work.py):
 
     1  flush a producer snapshot, because producer state outlives the records
-    2  withdraw the segments' claims from the manifest, and make the file name of the active segment
-       durable, because once the others are gone only that name determines the next offset
-    3  rename the segments, a few at a time; the log start offset rises
+    2  withdraw the segments' entries in the manifest, and make the file name of the active segment
+       durable, because once all other segments are removed, only that name records the next offset
+    3  rename the segments, a few at a time; the log start offset advances
     4  make the renames durable. After a crash before this step, segments may reappear; the next
        retention run removes them again
 

@@ -78,7 +78,7 @@ def _write_twice(files: Files, path: str, body: str) -> None:
         files.replace(path, data)
         files.replace(path + PREVIOUS_SUFFIX, data)
     except FileNotFoundError as error:
-        raise StorageError(f"could not write {path}: its folder is gone") from error
+        raise StorageError(f"could not write {path}: its folder is missing") from error
 
 
 def write_document(files: Files, path: str, document: dict[str, Any]) -> None:
@@ -155,7 +155,7 @@ class OffsetCheckpoint:
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
         """Remove these partitions from the file and its copy.
 
-        Call this before creating partitions, because earlier ones of the same name may have left
+        Call this before creating partitions, because deleted ones of the same name may have left
         entries.
         """
         gone = set(partitions)

@@ -1,4 +1,4 @@
-"""Disk space set aside for the writes that free space.
+"""Disk space reserved for operations that free space.
 
 Deleting a topic, lowering its retention and deleting records free disk space, but each of these
 operations first writes some data: `topics.json`, a checkpoint, a producer snapshot, tombstones. On

@@ -244,7 +244,7 @@ class LogDir:
     def register(self, log: PartitionLog) -> None:
         """Register a partition whose files were created."""
         self.cleaner_offsets.pop(log.tp, None)
-        self._removed.discard(log.tp)  # until here, it hides entries of an earlier partition
+        self._removed.discard(log.tp)  # entries of an earlier partition were hidden until now
         self.logs[log.tp] = log
 
     def write_partition_metadata(self, tp: TopicPartition, topic_id: str) -> None:
@@ -318,7 +318,7 @@ class LogDir:
     # -- checkpoints and shutdown -------------------------------------------------------------
 
     def write_log_starts(self) -> Work[None]:
-        """Make raised log start offsets durable."""
+        """Make advanced log start offsets durable."""
         # Partitions that exist but were not opened keep their entry.
         known = self.logs.keys() | self._removed
         starts = {tp: o for tp, o in self._log_starts.offsets.items() if tp not in known}

@@ -4,7 +4,7 @@
     plan                     lists what to fsync to make everything durable
     completed, failed        apply the result of a plan
     persist_recovery_point   makes the recovery point durable before gaps are created below it
-    rewrite_tail             rewrites the unsynced tail so that the next fsync covers it
+    rewrite_tail             rewrites the unsynced tail, so that the next fsync writes it to disk
     close                    stops accepting records
 
 Any thread may execute a plan, together with the plans of other partitions (group commit). The
@@ -175,7 +175,7 @@ class FlushState:
         self._dirty_sealed = [pair for pair in self._dirty_sealed if pair[0] not in gone]
 
     def note_truncation(self, offset: int) -> None:
-        """Record that the log was truncated at `offset` and that the rest is on disk. Earlier
+        """Record that the log was truncated at `offset` and what remains is on disk. Earlier
         plans become invalid, and newer snapshots are removed."""
         self._epoch += 1
         self._flushed_position = self._segments.end_position
@@ -314,7 +314,7 @@ class FlushState:
     # -- failures ----------------------------------------------------------------------------
 
     def failed(self, error: StorageError) -> None:
-        """Record that a plan failed. From now on, no plan acknowledges anything."""
+        """Record that a plan failed. From now on, no records are acknowledged."""
         self._epoch += 1
         self._snapshot_due = True
         self._snapshots = {o for o in self._snapshots if o <= self._point.snapshot_offset}
@@ -331,7 +331,8 @@ class FlushState:
         self.failure = StorageError(f"{self._folder} is closed; open it again")
 
     def rewrite_tail(self) -> None:
-        """Read back the unsynced tail, verify it and rewrite it. The next plan syncs it."""
+        """Read back the unsynced tail, verify it and rewrite it, so that the next flush plan can
+        sync it."""
         if self.is_closed:
             raise StorageError(str(self.failure))
         active = self._segments.active

@@ -56,7 +56,7 @@ from strandlog.storage.segment.segment import (
 from strandlog.storage.segment.transaction_index import packed
 from strandlog.storage.work import Work, run_inline
 
-MAX_LISTED_PROBLEMS = 100  # a client that reads past damage causes one per batch
+MAX_LISTED_PROBLEMS = 100  # a client that reads damaged data causes one problem per batch
 _DAMAGE = "damage that 'strandlog log verify' lists in full"
 LEADER_EPOCH = 0  # the leader never changes: there is only one node
 _new_tuple = tuple.__new__  # three times as fast as the named tuple's own constructor
@@ -356,7 +356,7 @@ class PartitionLog:
     def claim(self, durable: Iterable[Segment]) -> None:
         """Add durable sealed segments to the manifest, unless they have been removed since."""
         kept = [segment for segment in durable if segment in self.segments.sealed]
-        # A segment is durable even without a claim.
+        # An error here is harmless: the segment is durable even without a manifest entry.
         with contextlib.suppress(StorageError, FileNotFoundError):
             self.manifest.claim(self.claims_of(kept))
 
@@ -387,7 +387,7 @@ class PartitionLog:
         self.high_watermark_position = position
 
     def flush_failed(self, _plan: FlushPlan, error: StorageError) -> None:
-        """Record that a plan failed. From now on, nothing is acknowledged."""
+        """Record that a plan failed. From now on, no records are acknowledged."""
         self._flusher.failed(error)
 
     def flush(self) -> None:
@@ -452,10 +452,10 @@ class PartitionLog:
     def check_is_open(self) -> None:
         """Raise `StorageError` if the partition was closed or deleted."""
         if self.is_closed:
-            raise StorageError(f"{self.tp} was closed or deleted meanwhile")
+            raise StorageError(f"{self.tp} was closed or deleted in the meantime")
 
     def remove_segments(self, segments: list[Segment]) -> None:
-        """Remove the oldest segments and raise the log start offset accordingly."""
+        """Remove the oldest segments and advance the log start offset accordingly."""
         self._remove_segments(segments)
         self.log_start_offset = max(self.log_start_offset, self.segments.first_base)
         self.aborted.drop_below(self.segments.first_base)

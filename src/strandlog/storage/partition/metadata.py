@@ -40,7 +40,7 @@ def parse_metadata(folder_name: str, data: bytes) -> PartitionMetadata:
     """Parse a file. The topic id is empty if the file is damaged."""
     body, separator, crc = data.rpartition(f"{_CRC_KEY}: ".encode())
     is_sealed = bool(separator) and crc == f"{_checksum(body, folder_name)}\n".encode()
-    if not is_sealed and data.count(b"\n") != 2:  # not a complete older file either
+    if not is_sealed and data.count(b"\n") != 2:  # nor is it an intact file of an older version
         return PartitionMetadata()
     lines = data.decode(errors="replace").splitlines()
     fields = dict(line.split(": ", 1) for line in lines if ": " in line)

@@ -55,8 +55,8 @@ from strandlog.storage.segment.transaction_index import IndexMark
 BATCHES_KEPT = 5
 SNAPSHOT_VERSION = 1
 NO_OPEN_TRANSACTION = -1
-RESTART_GRACE_MS = 3_600_000
 UNKNOWN_TIME = 0  # the append time of a batch that was read back from the log
+RESTART_GRACE_MS = 3_600_000
 # The broker never assigns ids this high, so such an id was made up by a client. It is ignored when
 # the next id to assign is determined; otherwise it would exhaust the range of ids.
 IMPLAUSIBLE_ID = 2**53

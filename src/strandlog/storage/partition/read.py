@@ -94,7 +94,7 @@ def plan_in(
 
 
 def plan_in_whole(log: PartitionLog, segment: Segment, offset: int) -> ReadPlan:
-    """Return the plan for a read of one batch anywhere in a segment."""
+    """Return the plan for reading one batch from any part of a segment."""
     return plan_in(log, segment, offset, 0, segment.size_bytes, end_offset_of(log, segment))
 
 

@@ -151,10 +151,10 @@ class Recovery:
         self._snapshots: set[int] = set()
         self._needs_flush = False
         self._log_start_offset = 0
-        self._unseen_offsets = 0  # may have been assigned beyond the known end
+        self._unseen_offsets = 0  # how many may have been assigned after the known end
         self._loss_from = NEVER  # a gap at or above this offset is a loss
         self._claims: list[Claim] = []
-        self._indexed: dict[int, Claim] = {}  # those with a transaction index, by base offset
+        self._indexed: dict[int, Claim] = {}  # claims about transaction indexes, by base offset
         self._manifest = SegmentManifest(files, folder, NOTHING)
 
     def run(self, log_start_offset: int = 0, known_end: KnownEnd = NOT_KNOWN) -> Recovered:
@@ -342,7 +342,7 @@ class Recovery:
                 and end_offset is not None
                 and self._loss_from <= found.next_offset < end_offset
             ):
-                found.torn_position = len(view)  # its end is lost, the next segment is not
+                found.torn_position = len(view)  # the end of this segment is lost
             self._report.scanned_bytes += found.scanned_bytes
             self._needs_flush |= found.scanned_bytes > 0
             self._keep_damage_aside(segment, found, view)
@@ -479,7 +479,7 @@ class Recovery:
             # With durability "page_cache", deleted records may never have reached the disk.
             next_offset, ends_here = self._log_start_offset, False
         if not ends_here and next_offset > segments.active.base_offset:
-            # The last record is below the next offset, so the name of a new segment preserves it.
+            # The next offset does not follow the last record, so a new segment's name records it.
             sealed = self._seal(segments.active, next_offset)
             segments.roll(sealed, self._new_active(next_offset))
             self._needs_flush = True

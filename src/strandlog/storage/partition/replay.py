@@ -48,7 +48,8 @@ def rebuild_aborted(
         finally:
             mapped.close()
     aborted.replace(found)
-    for segment in segments:  # including the last: with a snapshot, a start may not read its log
+    # The last segment is included, because a start that loads a snapshot may not read its log.
+    for segment in segments:
         entries = aborted.ending_in(segment.base_offset, segment.end_offset)
         path = segment.stem + ABORT_INDEX_SUFFIX
         if entries or files.exists(path):

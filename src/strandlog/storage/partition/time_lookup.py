@@ -49,7 +49,7 @@ def largest_timestamp(log: PartitionLog, segment: Segment) -> TimeEntry:
 
 
 def _is_true(log: PartitionLog, segment: Segment, entry: TimeEntry) -> bool:
-    """Return whether the batch that the entry refers to has its timestamp."""
+    """Return whether the batch that the entry refers to has the entry's timestamp."""
     if not segment.base_offset <= entry.offset:
         return False
     try:
@@ -84,7 +84,7 @@ def find_latest(log: PartitionLog) -> Work[TimestampOffset | None]:
         found = yield from _search_batch(log, batch, latest.timestamp, 0)
     except DataError as error:
         log.report(f"{log.tp}: {error}")
-        return TimestampOffset(*latest)  # the best answer that the header can give
+        return TimestampOffset(*latest)  # as precise as the header allows
     if found is None or found.offset >= log.log_start_offset:
         return found
     return found._replace(offset=log.log_start_offset)  # the start of the log is inside the batch
@@ -94,7 +94,7 @@ def _largest_visible(log: PartitionLog, segment: Segment) -> TimeEntry:
     """Return the largest timestamp in the visible part of a segment. Used if the largest timestamp
     of the entire segment is outside that part."""
     first, largest = max(log.log_start_offset, segment.base_offset), NO_TIME_ENTRY
-    if isinstance(segment, ActiveSegment):  # batches before an entry have smaller times
+    if isinstance(segment, ActiveSegment):  # batches before an indexed one have smaller timestamps
         entry = segment.indexes.times.last_below(log.high_watermark)
         first = first if entry is None else max(first, entry.offset)
     start = plan_in_whole(log, segment, first).locate()

@@ -92,7 +92,7 @@ class PartitionReport:
         self.last_timestamp = max(self.last_timestamp, header.max_timestamp)
 
     def reach(self, offset: int, end_offset: int) -> None:
-        """Extend the log to `end_offset`, counting offsets missing before `offset`."""
+        """Advance the end of the log to `end_offset`; count the offsets missing before `offset`."""
         self.missing_offsets += max(0, offset - self.end_offset)
         self.end_offset = max(self.end_offset, end_offset)
 
@@ -196,7 +196,7 @@ class _EntryCheck:
 
 
 def _entry_checks(files: Files, stem: str | None) -> tuple[_EntryCheck, _EntryCheck]:
-    """Return the checks of a segment's two indexes, which are empty if `stem` is None."""
+    """Return the checks of a segment's two indexes; if `stem` is None, they check nothing."""
     if stem is None:
         return _EntryCheck("", [], ""), _EntryCheck("", [], "")
     index, moments = stem + paths.INDEX_SUFFIX, stem + paths.TIME_INDEX_SUFFIX
@@ -299,7 +299,7 @@ class _Look:
         elif not is_last or damage.start_offset < self._promised:
             meaning = f"offsets from {damage.start_offset} on cannot be read"
         else:
-            kind, meaning = "tail", "growing or torn; the bytes after it were never acknowledged"
+            kind, meaning = "tail", "being written or torn; these bytes were never acknowledged"
         text = f"{damage.reason}: {size} bytes, {meaning}"
         self._report.findings.append(
             Finding(kind, path, text, damage.position, damage.start_offset)
@@ -312,11 +312,11 @@ class _Look:
             self._say("damage", self._folder, text, end_offset)
 
     def _check_manifest(self, names: dict[str, int]) -> None:
-        """Compare the segments with the claims that were in the manifest before the pass."""
+        """Compare the segments with the manifest entries that existed before the pass."""
         manifest = read_manifest(self._files, self._folder)
         path = join(self._folder, paths.SEGMENT_MANIFEST)
         for loss in losses(manifest.claims, names):
-            if loss.claim in self._claims:  # the owner may have added others since
+            if loss.claim in self._claims:  # ignore entries that the owner has added since
                 text = loss.describe(self._folder)
                 self._say("damage", self._folder, text, loss.claim.base_offset)
         if manifest.damaged:

@@ -162,7 +162,7 @@ class SegmentCache:
             if not self._owns_folder:
                 raise  # the owner may have removed it; the caller refreshes its view
             self._note(f"{segment.log_path} was removed while it was in use")
-            damage = CorruptSegmentError(segment.log_path, 0, "the file is gone")
+            damage = CorruptSegmentError(segment.log_path, 0, "the file is missing")
             damage.resume_offset = segment.end_offset
             raise damage from None
         self._maps[segment.stem] = maps

@@ -2,12 +2,12 @@
 
     entry: i64 base offset | i64 end offset | i64 bytes | u32 CRC-32C (with the name of the folder)
 
-The file is a journal of claims, which is only appended to until it is rewritten. An entry claims
-that the segment with this base offset holds the offsets below this end offset, in a file of this
-size, and replaces every earlier entry that overlaps those offsets. A size of -1 only withdraws the
-earlier entries: their segments may have been removed. A size below -1 extends the claim of the
-segment with the checksum of its transaction index: the size is -2 minus that CRC-32C. Segments
-without aborted transactions have no such entry.
+Entries are appended until the file is rewritten. An entry is a *claim* that the segment with this
+base offset has this end offset and a file of this size; it replaces every earlier entry that
+overlaps those offsets. An entry of size -1 only withdraws the earlier entries, because their
+segments may have been removed. An entry with a size below -1 adds the checksum of the transaction
+index to the claim of its segment: the size is -2 minus that CRC-32C. Segments without aborted
+transactions have no such entry.
 
     sealing      the claim is appended after the segment's files have been synced
     retention    the claims of the expired segments are durably withdrawn before the files are
@@ -15,12 +15,12 @@ without aborted transactions have no such entry.
     compaction   the same for the originals; the new segment is claimed after the swap
     truncation   the same as for retention
 
-So every claim that can be read is true. A crash can only lose the newest claims, and the next start
-adds those again. A segment that is missing, or whose size differs from its claim, is damage.
-Without this file, a lost segment would leave only a gap, and gaps are normal. Claims about lost
-segments remain until retention or compaction passes them, so every start and every `log verify`
-reports the loss. An entry that fails its checksum is skipped. At the end of the file it is torn;
-elsewhere it is damaged and reported.
+So every claim in effect is true. A crash can only lose the newest claims, and the next start adds
+those again. A segment that is missing, or whose size differs from its claim, is damage. Without
+this file, a lost segment would leave only a gap, and gaps are normal. Claims about lost segments
+remain until retention or compaction reaches them, so every start and every `log verify` reports the
+loss. An entry that fails its checksum is skipped. At the end of the file it is considered torn;
+anywhere else it is reported as damaged.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ _CRC = struct.Struct(">I")
 ENTRY_SIZE = _BODY.size + _CRC.size
 WITHDRAWN = -1
 END_OF_OFFSETS = 2**63 - 1
-SPARE_ENTRIES = 256  # allowed beyond twice the needed number before the file is rewritten
+SPARE_ENTRIES = 256  # rewrite the file if it has more than these plus twice the entries needed
 
 
 class Claim(NamedTuple):
-    """The expected offsets, size and transaction index of one segment."""
+    """A manifest entry: the expected offsets, size and transaction index of one segment."""
 
     base_offset: int
     end_offset: int
     size_bytes: int
-    aborted_crc: int = 0  # of the transaction index; 0 if there is none or it is unknown
+    aborted_crc: int = 0  # checksum of the transaction index; 0 if there is none or it is unknown
 
 
 class Loss(NamedTuple):
-    """A claim that the folder contradicts; `size_bytes` is None if the file is missing."""
+    """A segment that is missing (`size_bytes` is None) or has a different size than expected."""
 
     claim: Claim
     size_bytes: int | None
@@ -63,7 +63,7 @@ class Loss(NamedTuple):
         base, end, claimed, _ = self.claim
         path = join(folder, segment_stem(base) + LOG_SUFFIX)
         if self.size_bytes is None:
-            return f"{path} is gone: offsets {base} to {end - 1} are lost"
+            return f"{path} is missing: offsets {base} to {end - 1} are lost"
         return (
             f"{path} has {self.size_bytes} bytes instead of {claimed}: some of the offsets "
             f"{base} to {end - 1} are lost"
@@ -82,7 +82,7 @@ NOTHING = ReadManifest([], 0, 0)
 
 
 def read_manifest(files: Files, folder: str) -> ReadManifest:
-    """Read the manifest and return the claims in effect, ordered by base offset."""
+    """Read the manifest and return the entries in effect, ordered by base offset."""
     try:
         data = files.read(join(folder, SEGMENT_MANIFEST))
     except FileNotFoundError:
@@ -114,7 +114,7 @@ def _add_aborted(claims: dict[int, Claim], found: Claim) -> None:
 
 
 def losses(claims: Iterable[Claim], names: dict[str, int]) -> list[Loss]:
-    """Return the claims that the files of a folder contradict."""
+    """Return the segments that are missing or whose size differs from the manifest."""
     found = []
     for claim in claims:
         size = names.get(segment_stem(claim.base_offset) + LOG_SUFFIX)
@@ -159,12 +159,12 @@ class SegmentManifest:
         return join(self._folder, SEGMENT_MANIFEST)
 
     def claim(self, claims: Iterable[Claim]) -> None:
-        """Claim sealed segments that are durable. The claims are written but not synced, because
+        """Append entries for sealed segments that are durable. The entries are not synced, because
         a manifest without them is also correct."""
         self._append(b"".join(map(self._packed, claims)))
 
     def claim_aborted(self, claims: Sequence[Claim]) -> None:
-        """Update the claims of segments whose transaction indexes were rewritten."""
+        """Update the entries of segments whose transaction indexes were rewritten."""
         checksums = {claim.base_offset: claim.aborted_crc for claim in claims}
         self._append(b"".join(map(self._packed_aborted, claims)))
         self.lost = [
@@ -172,10 +172,10 @@ class SegmentManifest:
         ]
 
     def withdraw(self, base_offset: int, end_offset: int = END_OF_OFFSETS) -> None:
-        """Withdraw all claims about a range of offsets. Durable after `sync`.
+        """Withdraw all entries for a range of offsets. Durable after `sync`.
 
-        A full disk must not prevent files from being removed: in that case all claims are dropped,
-        and the next start adds those that still hold.
+        A full disk must not prevent files from being removed: in that case, the manifest is
+        emptied, and the next start adds the entries that are still valid.
         """
         if not self._entries:
             return
@@ -189,11 +189,11 @@ class SegmentManifest:
 
     def sync(self) -> None:
         """Make withdrawals durable before files are removed. May be called from any thread."""
-        with contextlib.suppress(FileNotFoundError):  # there are no claims yet
+        with contextlib.suppress(FileNotFoundError):  # there are no entries yet
             self._files.sync_file(self.path)
 
     def shorten(self, sealed: Sequence[Claim]) -> None:
-        """Rewrite the file with the claims of all sealed segments if it is damaged or most of its
+        """Rewrite the file with one entry per sealed segment if it is damaged or most of its
         entries are obsolete. Durable when this returns."""
         if not self.is_damaged and self._entries <= 2 * len(sealed) + SPARE_ENTRIES:
             return

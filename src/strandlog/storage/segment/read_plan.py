@@ -8,8 +8,8 @@ always complete, however large it is (KIP-74), so a reader always makes progress
 A plan verifies what it uses. The index entry that it starts from is checked against the log; if the
 log contradicts the entry, the plan starts at the beginning of the segment and sets
 `index_is_wrong`, so that the owner rebuilds the index. The checksum of the first batch is verified,
-and so is that of the last batch of a segment that ends before the offset. Damage is raised with the
-offset of the next intact batch (`resume_offset`), so it hides only the damaged batch.
+and so is that of the last batch of a segment that ends before the offset. The error for a damaged
+batch has the offset of the next intact one (`resume_offset`), so a reader can skip the damage.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
     batches_of_read  yields the batches in the result of a read, whose last batch may be truncated
 
 The caller decides what damage means: recovery treats it as a torn tail at or above the recovery
-point and as damage below it; a reader raises it; an index rebuild skips it.
+point and as damage below it; a reader raises an error; an index rebuild skips it.
 
 A batch is checked against its neighbours before it is yielded, because the checksum does not cover
 the base offset, and because most scans check headers only. A batch must start at or after the end
@@ -237,12 +237,12 @@ def header_error(header: BatchHeader, next_offset: int, room: int) -> str:
 def _neighbour_error(
     header: BatchHeader, next_offset: int, next_header: BatchHeader | None, limit: int
 ) -> str:
-    """Return why a batch with a valid checksum does not fit between its neighbours, or "" if it
-    does."""
+    """Return why the offsets of a batch with a valid checksum contradict its neighbours, or "" if
+    they do not."""
     follows_directly = header.base_offset == next_offset and next_header is not None
     if header.next_offset <= limit or follows_directly:
-        return ""  # a gap follows, or the next batch is the wrong one
-    return f"base offset {header.base_offset} does not fit before {limit}"
+        return ""  # a gap follows, or the next batch has the wrong offset
+    return f"last offset {header.last_offset} overlaps the next batch or segment, at {limit}"
 
 
 def crc_matches(source: ByteSource, batch: Batch) -> bool:
@@ -324,7 +324,7 @@ def _candidates(
 def _connects_to(
     source: ByteSource, batch: Batch, end_position: int, claimed_end: int, seen: set[int]
 ) -> bool:
-    """Return whether a chain of batches leads from here to one of the two ends. Add their
+    """Return whether consecutive batches lead from this one to either of the two ends. Add their
     positions to `seen`."""
     position, header = batch
     while True:
@@ -356,7 +356,7 @@ def batches_of_read(
         batch = BatchView(data, position)
         header = batch.header
         if header.base_offset >= end_offset and position:
-            return  # after a gap; if it is damage, the next read starts with it and reports it
+            return  # a gap precedes this batch, or it is damaged: the next read starts with it
         if position + header.size_bytes > size and header.size_bytes >= HEADER_SIZE and position:
             return  # the read ended inside this batch
         try:
@@ -371,7 +371,7 @@ def batches_of_read(
         else:
             fits = header.base_offset == next_offset or not position
         if not fits or not next_offset < header.next_offset <= end_offset:
-            reason = f"base offset {header.base_offset} does not fit between its neighbours"
+            reason = f"base offset {header.base_offset} contradicts the neighbouring batches"
             raise CorruptSegmentError(path, position, reason, next_offset - 1)
         yield batch
         position += header.size_bytes

@@ -167,7 +167,7 @@ class SegmentIndexes:
         self.note(position, header.size_bytes, header.last_offset, header.max_timestamp)
 
     def note_largest(self) -> None:
-        """Add the largest timestamp to the time index, unless it has it."""
+        """Add the largest timestamp to the time index, unless it is already there."""
         last = self.times.last
         if self.largest.timestamp > (last.timestamp if last else -1):
             self.times.append(self.largest)
@@ -187,7 +187,7 @@ class SegmentIndexes:
             self._save()
         except FileNotFoundError as error:
             raise StorageError(
-                f"could not write {self.offsets.path}: its folder is gone"
+                f"could not write {self.offsets.path}: its folder is missing"
             ) from error
 
     def _save(self) -> None:
@@ -230,7 +230,7 @@ class ActiveSegment(Segment):
         try:
             self._log_file = self._files.open_log(self.log_path)
         except FileNotFoundError as error:
-            raise StorageError(f"could not open {self.log_path}: its folder is gone") from error
+            raise StorageError(f"could not open {self.log_path}: its folder is missing") from error
         if self._log_file.size > self.size_bytes:
             # A write failed part-way, and so did the attempt to undo it.
             self._log_file.truncate(self.size_bytes)

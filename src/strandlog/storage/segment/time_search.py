@@ -1,4 +1,4 @@
-"""Finds where a search for a timestamp must start in a segment, by its time index.
+"""Finds where a search for a timestamp must start in a segment, using its time index.
 
 A time index entry names the first batch to reach its timestamp, so no batch before the last entry
 at or below the wanted timestamp can match. The log is scanned from the previous entry to make sure

@@ -77,7 +77,7 @@ def test_a_sealed_segment_that_is_removed_is_damage_with_a_way_on(tmp_path: Path
         read(log, 0, 100)
     log.context.cache.drop(first.stem)
     assert not Path(first.log_path).exists()
-    with pytest.raises(CorruptSegmentError, match="the file is gone") as damage:
+    with pytest.raises(CorruptSegmentError, match="the file is missing") as damage:
         read(log, 0, 100)
     assert damage.value.resume_offset == first.end_offset
     assert any("was removed while it was in use" in problem for problem in log_dir.problems)
@@ -113,7 +113,7 @@ def test_nothing_is_acknowledged_once_the_folder_or_its_bytes_are_gone(
         with pytest.raises(StorageError, match="No such file"):
             log_dir.files.free_bytes(log_dir.path)
         assert not (tmp_path / "data").exists(), "half a folder would be refused at the next start"
-        with pytest.raises(StorageError, match="its folder is gone"):
+        with pytest.raises(StorageError, match="its folder is missing"):
             log_dir.close()
 
 

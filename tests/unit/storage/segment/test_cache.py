@@ -104,7 +104,7 @@ def test_a_log_that_is_gone_is_damage_to_its_owner_and_not_found_by_others() -> 
     files = SimulatedFiles()
     segment = sealed_log(files).segments.sealed[0]
     files.remove(segment.log_path)
-    with pytest.raises(CorruptSegmentError, match="the file is gone") as damage:
+    with pytest.raises(CorruptSegmentError, match="the file is missing") as damage:
         SegmentCache(files).get(segment)
     assert damage.value.resume_offset == segment.end_offset
     cache = SegmentCache(files, owns_folder=False)

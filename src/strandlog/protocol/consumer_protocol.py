@@ -108,7 +108,7 @@ def decode_sticky_user_data(data: bytes) -> tuple[tuple[TopicPartition, ...], in
 def _read_version(reader: Reader) -> int:
     version = reader.int16()
     if version < 0:
-        raise DataError(f"there is no version {version} of the consumer protocol")
+        raise DataError(f"version {version} of the consumer protocol does not exist")
     return min(version, LATEST_VERSION)
 
 

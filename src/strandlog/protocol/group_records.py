@@ -208,7 +208,7 @@ def _read_version(reader: Reader) -> int:
     if not 0 <= version <= NEWEST_READABLE_VALUE:
         raise DataError(
             f"a value of version {version} is not supported; "
-            f"this release knows versions 0 to {NEWEST_READABLE_VALUE}"
+            f"this release supports versions 0 to {NEWEST_READABLE_VALUE}"
         )
     return version
 

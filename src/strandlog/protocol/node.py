@@ -273,7 +273,7 @@ def _offsets(body: Body) -> dict[str, int]:
     value = _field(body, "offsets")
     if not isinstance(value, dict):
         raise MalformedMessageError(
-            f"offsets must be an object of offsets by key, not {shown(value)}"
+            f"offsets must be an object that maps keys to offsets, not {shown(value)}"
         )
     return {key: _checked_number(value[key], "an offset", MAX_OFFSET) for key in value}
 

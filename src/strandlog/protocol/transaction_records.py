@@ -98,7 +98,7 @@ def decode_value(data: bytes) -> TransactionValue:
     if not 0 <= version <= NEWEST_READABLE_VALUE:
         raise DataError(
             f"a value of version {version} is not supported; "
-            f"this release knows versions 0 to {NEWEST_READABLE_VALUE}"
+            f"this release supports versions 0 to {NEWEST_READABLE_VALUE}"
         )
     flexible = version >= _FLEXIBLE_VERSION
     producer_id, epoch = reader.int64(), reader.int16()

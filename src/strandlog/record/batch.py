@@ -109,8 +109,8 @@ class BatchView:
         limit_bytes: int = DEFAULT_DECOMPRESSED_LIMIT_BYTES,
         most: int = PIECE_RECORDS,
     ) -> Iterator[list[Record]]:
-        """Yield the same records as `records`, in lists of up to `most`, because a batch may
-        contain millions. Lists may be empty."""
+        """Yield the same records as `records`, in lists of up to `most` records, because a batch
+        may contain millions of them. Lists may be empty."""
         header = self.header
         try:
             payload = self._unpacked(limit_bytes)

@@ -117,7 +117,7 @@ class BatchHeader(NamedTuple):
         if codec_id >= len(_CODECS):
             raise UnsupportedCodecError(
                 f"batch at offset {self.base_offset} has unknown codec {codec_id}; "
-                f"the known ones are 0 to {len(_CODECS) - 1}"
+                f"known codecs are 0 to {len(_CODECS) - 1}"
             )
         return _CODECS[codec_id]
 

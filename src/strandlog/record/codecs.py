@@ -67,7 +67,7 @@ def codec_named(name: str) -> Codec:
         if codec.name.lower() == folded:
             return codec
     choices = ", ".join(codec.name.lower() for codec in Codec)
-    raise UnsupportedCodecError(f"there is no codec {name!r}; choose one of {choices}")
+    raise UnsupportedCodecError(f"unknown codec {name!r}; choose one of {choices}")
 
 
 def compress(codec: Codec, data: Buffer) -> bytes:

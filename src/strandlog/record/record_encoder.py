@@ -4,7 +4,8 @@ The parts of one record, in order:
 
     lead     the header count 0 that ends the previous record; this record's length; attributes 0
     time     timestamp delta                            (only if timestamps differ)
-    head     timestamp delta 0 if they do not; offset delta; null key length if there are no keys
+    head     timestamp delta 0 (if all timestamps are equal); offset delta; key length -1 (if there
+             are no keys)
     key      length, bytes                              (only with keys)
     value    length, bytes
     tail     header count and headers                   (only with headers; the lead then has none)
@@ -41,7 +42,7 @@ _ZERO: Final = encode_varint(0)
 _NULL: Final = encode_varint(-1)
 _ZERO_TIME_AND_OFFSET: Final = _ZERO + _ZERO
 
-# The encoded size of a key or value of this many bytes, including its length; -1 is null.
+# Maps the size of a key or value (-1 for null) to its encoded size, including the length prefix.
 _FIELD_SIZES: Final = NumberCache(lambda size: varint_size(size) + max(size, 0))
 _LEADS: Final = NumberCache(lambda size: _NO_HEADERS + encode_varint(size + 2) + _ATTRIBUTES)
 _LEADS_ALONE: Final = NumberCache(lambda size: encode_varint(size + 1) + _ATTRIBUTES)

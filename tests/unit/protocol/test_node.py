@@ -84,7 +84,7 @@ def test_every_request_is_understood_with_and_without_more_fields(
         ({"type": "partition_read", **PLACE, "offset": 2**63}, "from 0 to"),
         ({"type": "partition_read", **PLACE, "offset": "0"}, "an integer"),
         ({"type": "partition_read", **PLACE, "offset": None}, "an integer"),
-        ({"type": "poll", "offsets": [["k", 0]]}, "an object of offsets"),
+        ({"type": "poll", "offsets": [["k", 0]]}, "an object that maps keys"),
         ({"type": "poll", "offsets": {"k": False}}, "an integer"),
         ({"type": "list_committed_offsets", "keys": "k"}, "list of strings"),
         ({"type": "list_committed_offsets", "keys": [1]}, "list of strings"),

@@ -2,7 +2,7 @@
 
     frame: i32 length | i16 api key | ... that many bytes
 
-A negative length or one over the limit raises, because the stream cannot be valid. Only Produce
+A negative length, or one over the limit, is an error: the stream cannot be valid. Only Produce
 requests, which carry records, may be as large as the limit; all others have a lower limit, because
 a decoded request takes several times as much memory as its bytes. Memory use grows with the bytes
 received, never with an announced length. Each frame is a read-only view of a buffer that is not
@@ -31,7 +31,7 @@ class FrameSplitter:
     __slots__ = ("_buffer", "_limit_bytes", "_other_limit_bytes", "_uncut", "_wanted")
 
     def __init__(self, limit_bytes: int, other_limit_bytes: int | None = None) -> None:
-        """Set the limits; `other_limit_bytes` is for all but Produce, by default the same."""
+        """`other_limit_bytes` applies to all requests but Produce, by default `limit_bytes`."""
         self._limit_bytes = limit_bytes
         self._other_limit_bytes = min(other_limit_bytes or limit_bytes, limit_bytes)
         self._buffer: bytearray | None = None  # an incomplete frame, including its length

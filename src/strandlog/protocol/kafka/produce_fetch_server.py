@@ -72,7 +72,7 @@ class FetchedPartition(NamedTuple):
     high_watermark: int
     last_stable_offset: int
     log_start_offset: int
-    aborted: Sequence[tuple[int, int]] | None  # (producer id, first offset), sorted by the latter
+    aborted: Sequence[tuple[int, int]] | None  # (producer id, first offset), sorted by first offset
     records: Sequence[Buffer]
 
 

@@ -56,7 +56,7 @@ class UnpackedBatches:
             self._grow(min(max(self._room_bytes, _GROWTH * len(rest)), self._limit_bytes))
 
     def _grow(self, rest_bytes: int) -> None:
-        """Grow the buffer to have `rest_bytes` bytes free."""
+        """Enlarge the buffer so that `rest_bytes` bytes are free."""
         larger: ByteArray = np.empty(self.used_bytes + rest_bytes, np.uint8)
         larger[: self.used_bytes] = self._array[: self.used_bytes]
         self._array, self._room = larger, larger.data
@@ -227,7 +227,8 @@ class _Group:
         self._plan: list[tuple[int, ...]] = []
 
     def add(self, view: BatchView, start: int, size: int, is_unpacked: bool) -> None:
-        """Add a batch whose records are at `start`, in the decompressed buffer or the input."""
+        """Add a batch. If `is_unpacked`, its records are at `start` in the buffer of decompressed
+        batches, else at `start` in the input."""
         header = view.header
         is_append_time = int(header.timestamp_type)
         self._plan.append(

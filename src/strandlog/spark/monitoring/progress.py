@@ -66,7 +66,7 @@ class QueryReport(NamedTuple):
 
 
 def report_of(progress: Any) -> QueryReport:
-    """Summarise Spark's progress report on a micro-batch."""
+    """Summarize Spark's progress report on a micro-batch."""
     lags = [_lag(source) for source in progress["sources"]]
     known = [lag for lag in lags if lag is not None]
     return QueryReport(

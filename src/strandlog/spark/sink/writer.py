@@ -4,7 +4,7 @@
     driver    all tasks done ─▶ decide ─▶ commit their transactions       (commit_log.py)
 
 With `deliveryGuarantee=exactly_once`, the default for streams, a micro-batch is identified by its
-query id and batch id. A micro-batch that is repeated after a crash is recognised and not written
+query id and batch id. A micro-batch that is repeated after a crash is recognized and not written
 twice; an abort never reverts a decision; a task that Spark has given up on is fenced by its
 replacement. Until a batch is decided, consumers of committed records see none of it.
 

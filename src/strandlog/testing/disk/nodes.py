@@ -5,7 +5,7 @@
                  unsynced   the ordered changes in between: Write (append, overwrite) and Cut
     FolderNode   names, durable_names, unsynced (NameChange: create, mkdir, rename, remove)
 
-Names belong to folders, and nodes do not know their paths. An open file therefore survives a rename
+Names belong to folders, not to the nodes themselves. An open file therefore survives a rename
 or removal, and a crash affects names and contents independently.
 
 A failed sync *loses* the unsynced writes of a file, as on ext4. Readers still see them, and they

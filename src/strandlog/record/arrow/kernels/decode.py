@@ -6,8 +6,8 @@ so buffers of the exact size are allocated, and `gather` copies each column into
 require an additional pass in between, `locate_headers`, because their number varies by record.
 
 The records of a batch are in one of two buffers: in `direct` if they were not compressed, or in
-`unpacked` if they were. A *place* identifies the buffer and the position: `n` is byte n of
-`direct`, `~n` is byte n of `unpacked`.
+`unpacked` if they were. A *place* is an integer that encodes the buffer and the position: `n` is
+byte n of `direct`, `~n` is byte n of `unpacked`.
 
 The columns of a plan, which has one row per batch:
 
@@ -230,8 +230,8 @@ def locate_headers(
     value_places: Int64Array,
     value_sizes: Int32Array,
 ) -> None:
-    """Store the places of the names and values of all headers, which `parse_batches` has
-    checked."""
+    """Store the encoded positions ("places") of the names and values of all headers, which
+    `parse_batches` has checked."""
     index = 0
     for row in range(len(header_places)):
         place = header_places[row]

@@ -35,7 +35,7 @@ from strandlog.record.arrow.kernels.compile import (
     uint64,
 )
 
-NOT_GIVEN: Final = -(2**31)  # never passed by a program, whereas -1 might be
+NOT_GIVEN: Final = -(2**31)  # not -1, which a caller might pass by mistake
 
 _FIELD: Final = (INTS_64, INTS_32, BYTES)
 _MASK: Final = 0xFFFFFFFF

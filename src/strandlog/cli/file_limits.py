@@ -42,7 +42,7 @@ def required(settings: BrokerSettings) -> int:
 
 
 def wanted(settings: BrokerSettings) -> int:
-    """Return the number of descriptors for `required` and all connections that are allowed."""
+    """Return the number of descriptors for `required` plus the maximum number of connections."""
     return (
         required(settings)
         + settings.max_connections
@@ -70,7 +70,7 @@ def fit_to_limit(settings: BrokerSettings, allowed: int) -> BrokerSettings:
     rest -= files
     http = min(settings.http_max_connections, rest // 5)
     grpc = min(settings.grpc_max_connections, rest // 5)
-    # These become explicit values, from which the broker recomputes its settings on every change.
+    # Set these explicitly: the broker recomputes its settings from explicit values on each change.
     lowered: dict[str, Value] = {
         "log.max.open.files": files,
         "http.max.connections": http,

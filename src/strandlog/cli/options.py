@@ -144,7 +144,7 @@ def target_of(data: str | None, bootstrap: str | None, client: list[str]) -> Tar
         is_data_option = isinstance(data, CommandLineValue)
         if is_data_option == isinstance(bootstrap, CommandLineValue):
             names = "-d and -b" if is_data_option else f"{DATA_VARIABLE} and {BOOTSTRAP_VARIABLE}"
-            raise typer.BadParameter(f"{names} are both set: choose one of -d and -b")
+            raise typer.BadParameter(f"{names} are both set: choose either -d or -b")
         data, bootstrap = (data, None) if is_data_option else (None, bootstrap)
     if not data and not bootstrap:
         raise typer.BadParameter(
@@ -159,7 +159,7 @@ def target_of(data: str | None, bootstrap: str | None, client: list[str]) -> Tar
 
 @contextmanager
 def owned(target: Target, *, create: bool = False) -> Iterator[OpenLog]:
-    """Open the log for changes."""
+    """Open the log for reading and writing."""
     if target.data is None:
         with _connected(target) as remote:
             yield remote
@@ -201,7 +201,7 @@ def settings_of(pairs: list[str], option: str = "-c") -> dict[str, str | None]:
 
 
 def ask(question: str, *, yes: bool, as_json: bool) -> None:
-    """Ask for confirmation on the terminal, unless --yes is given; abort if it is refused."""
+    """Ask for confirmation on the terminal, unless --yes is given; abort if the user declines."""
     if yes:
         return
     if as_json or not sys.stdin.isatty():

@@ -184,7 +184,7 @@ def test_too_few_file_descriptors_fail(cli: CommandLine) -> None:
     command = _limited("-n 500", "doctor")
     found = subprocess.run(command, env=cli.env, capture_output=True, text=True, check=False)
     assert found.returncode == 1, found.stderr
-    assert "fail  file descriptors: limit 500" in found.stdout
+    assert "fail  file descriptors: hard limit 500" in found.stdout
     assert "LimitNOFILE=" in found.stdout
 
 

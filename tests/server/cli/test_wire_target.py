@@ -30,7 +30,7 @@ def test_both_or_neither_of_d_and_b_is_a_usage_error(
     cli: CommandLine, command: tuple[str, ...]
 ) -> None:
     found = cli.inside(*command, "-d", "x", "-b", "localhost:9092", code=2)
-    assert "choose one of -d and -b" in found.err
+    assert "choose either -d or -b" in found.err
     del cli.env["STRANDLOG_DATA"]
     found = cli.inside(*command, code=2)
     assert "-d DIR" in found.err

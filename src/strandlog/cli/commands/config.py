@@ -2,7 +2,7 @@
 
 `show` prints every setting that `serve` would start with, and its origin. With -b it prints the
 settings of a running broker (strandlog or Kafka) and the origin that the broker reports. `topic`
-prints the settings of a topic. `check` reads one file and lists all its problems by line.
+prints the settings of a topic. `check` reads one file and lists all its problems with line numbers.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ def check(
     file: Annotated[str, typer.Argument(metavar="FILE", help="A .toml or .properties file.")],
     as_json: Json = False,
 ) -> None:
-    """List all problems of a settings file; exit with 1 if there are any."""
+    """List all problems in a settings file; exit with status 1 if there are any."""
     configuration = resolve([read_file(file)])
     problems = sorted(configuration.problems, key=_line)
     notes = sorted(configuration.notes, key=_line)

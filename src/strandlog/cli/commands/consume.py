@@ -1,14 +1,14 @@
 """The `strandlog consume` command.
 
 Without -g nothing is committed, and -d reads the files even while another process owns the folder.
-With -g the folder is opened as its owner. Offsets are committed after the records are written to
-stdout, so records that could not be written are not committed.
+With -g the command opens the folder as its owner. Offsets are committed after the records are
+written to stdout, so records that could not be written are not committed.
 
-    -e           stop at the end offsets that the partitions had at the start
+    -e           stop at the end offsets that the partitions had when the command started
     -n N         stop after N records
     otherwise    wait for more records, until Ctrl-C or until the reader closes stdout
 
-With an unreadable batch the command fails and names the batch, unless --skip-unreadable is given.
+If a batch is unreadable, the command fails and names it, unless --skip-unreadable is given.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The `strandlog group` commands: list, describe, reset, delete.
 
-With -d, list, describe and a reset without `--yes` read the files, even while another process owns
-the folder. Delete and a reset with `--yes` open the folder as its owner.
+With -d, `list`, `describe` and `reset` without `--yes` read the files, even while another process
+owns the folder. `delete`, and `reset` with `--yes`, open the folder as its owner.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Name = Annotated[str, typer.Argument(metavar="GROUP", help="Group name.")]
 
 
 class Reset(NamedTuple):
-    """The offset reset of one partition."""
+    """The planned offset reset of one partition."""
 
     tp: TopicPartition
     committed: int | None
@@ -75,7 +75,7 @@ def describe(
     client: ClientSettings = [],  # noqa: B006 - typer makes a new one for every call
     as_json: Json = False,
 ) -> None:
-    """Show the members of a group, and its offsets and lag by partition."""
+    """Show a group's members, and its offsets and lag per partition."""
     with readable(target_of(data, bootstrap, client)) as log:
         group = log.describe_group(name)
         rows = _lag_rows(log, group, log.committed_offsets(name))

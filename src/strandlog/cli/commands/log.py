@@ -1,7 +1,7 @@
 """The `strandlog log` commands: verify, dump, stats.
 
-They only read files and are safe to use while another process owns the folder. `verify` checks that
-all files are intact and consistent (storage/readonly), and exits with 1 if there is damage. An
+The commands only read files and are safe to use while another process owns the folder. `verify`
+checks that all files are intact and consistent (storage/readonly); it exits with 1 on damage. An
 incomplete last batch is not damage: the owner is appending it, or crashed while appending it.
 """
 
@@ -91,7 +91,8 @@ def _state_findings(files: Files, path: str, folders: list[str]) -> list[Finding
     if document is None:
         if _log_bytes(files, folders) and not findings:
             lost = (
-                "missing; the next start recreates the topics from their folders, without settings"
+                "missing; the next start recreates the topics from their folders, but not their "
+                "settings"
             )
             findings.append(Finding("damage", catalog, lost))
         return findings
@@ -176,7 +177,7 @@ def _report_document(report: PartitionReport) -> dict[str, Any]:
 
 @app.command()
 def stats(path: Folder, as_json: Json = False) -> None:
-    """Count segments, batches, records and bytes, from batch headers only."""
+    """Count segments, batches, records and bytes; reads only the batch headers."""
     files, path = DiskFiles(), os.path.abspath(path)
     folders = files_verify.partition_folders(files, path)
     with progress("measuring", _log_bytes(files, folders)) as advance:
@@ -224,7 +225,7 @@ def dump(
         try:
             dump_file(files, name, records=records, as_json=as_json)
         except FileNotFoundError:
-            message(f"note: {name} was deleted meanwhile")
+            message(f"note: {name} was deleted in the meantime")
 
 
 def _files_to_dump(files: Files, path: str) -> list[str]:

@@ -21,7 +21,7 @@ def node(
             "-d",
             "--data",
             metavar="DIR",
-            help="Data folder; default: a temporary folder, deleted at the end.",
+            help="Data folder; default: a temporary folder, deleted on exit.",
         ),
     ] = None,
     detail: Annotated[
@@ -31,7 +31,7 @@ def node(
     acks: Annotated[
         Literal["1", "all"],
         typer.Option(
-            help="1: an append survives kill -9. all: fsync each append, it survives a power cut."
+            help="1: appends survive kill -9. all: each append is fsynced and survives a power cut."
         ),
     ] = "1",
     as_json: Json = False,
@@ -43,5 +43,5 @@ def node(
     of the kafka workload (send, poll, commit_offsets, list_committed_offsets). Stops at the end of
     stdin.
     """
-    del as_json  # replies are always JSON; the option applies to errors before the first line
+    del as_json  # replies are always JSON; the option only affects errors at start-up
     run_node(data, detail=detail, acks=acks, on_problem=lambda text: message(f"note: {text}"))

@@ -1,6 +1,6 @@
 """The `strandlog pipeline` command: validates, lists and runs Spark pipelines.
 
-    validate FILE    print all problems of the file, by line; exit code 1 if there are any
+    validate FILE    print all problems in the file with line numbers; exit code 1 if any
     list FILE        print its sources, views and sinks
     run FILE         run it until Ctrl-C or, with --available-now, until all data is processed
 
@@ -37,7 +37,7 @@ File = Annotated[Path, typer.Argument(help="Pipeline file (TOML).", dir_okay=Fal
 
 @app.command()
 def validate(file: File, json: Json = False) -> None:
-    """Print all problems of a pipeline file, without Spark."""
+    """Print all problems in a pipeline file, without starting Spark."""
     problems = read_file(file).problems
     if json:
         print_json({"problems": [problem._asdict() for problem in problems]})
@@ -80,7 +80,7 @@ def run(
     bootstrap: Annotated[
         str | None,
         typer.Option(
-            "-b", "--bootstrap", metavar="HOST:PORT", help="Broker to use instead of the file's."
+            "-b", "--bootstrap", metavar="HOST:PORT", help="Broker; overrides the pipeline file."
         ),
     ] = None,
     master: Annotated[
@@ -97,8 +97,8 @@ def run(
         str | None,
         typer.Option(
             metavar="URL",
-            help="URL for progress reports, or `off`; default: the file's, else the broker's "
-            "HTTP listener.",
+            help="URL for progress reports, or `off`; default: the URL in the file, or else the "
+            "broker's HTTP listener.",
         ),
     ] = None,
     log: Annotated[

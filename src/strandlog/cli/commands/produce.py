@@ -2,8 +2,8 @@
 
 All lines of one read are sent together, in one batch per partition: a file is sent in large
 batches, a slow pipe line by line. A batch that is too large is halved until it fits (with -b, the
-producer does that). Each batch is acknowledged according to `--acks` before the next read. So after
-an error, all lines before the failed one have been written, and the message says how many.
+remote producer does that). Each batch is acknowledged according to `--acks` before the next read.
+So after an error, all lines before the failed one have been written, and the message says how many.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def produce(
 
     With --json each line is an object with a value and optionally key, headers, partition and
     timestamp: {"key": "k", "value": "v", "headers": {"h": "x"}}. Strings are stored as UTF-8, null
-    as null, anything else as JSON text; value_base64 and key_base64 take bytes. The output of
+    as null, anything else as JSON text; value_base64 and key_base64 hold binary data. The output of
     `consume --json` is valid input.
     """
     encode = _encoder(key_delimiter, header, partition, null_empty, as_json=as_json)
@@ -169,7 +169,7 @@ class Sender:
 
 
 def read_lines(source: BinaryIO, read_bytes: int) -> Iterator[list[bytes]]:
-    """Yield the lines that each read of the source completes, without line terminators."""
+    """Yield one list per read of the source: the lines completed by it, without terminators."""
     begun: list[bytes] = []
     begun_bytes = 0
     read = getattr(

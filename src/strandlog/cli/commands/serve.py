@@ -3,9 +3,9 @@
 Settings come from `--config`, the environment and `--set`. DATA, `--host`, `--port` and
 `--advertise` set log.dirs, listeners and advertised.listeners, and take precedence.
 
-When the broker accepts connections, it prints one line on stdout: `ready kafka=HOST:PORT
-grpc=HOST:PORT http=HOST:PORT data=DIR`, without disabled listeners. On a terminal it also prints
-the address of the console on stderr. gRPC requires its extra. On SIGTERM or SIGINT the broker
+Once the broker accepts connections, it prints one line on stdout: `ready kafka=HOST:PORT
+grpc=HOST:PORT http=HOST:PORT data=DIR`, omitting disabled listeners. On a terminal it also prints
+the console's address on stderr. gRPC requires the `grpc` extra. On SIGTERM or SIGINT the broker
 drains requests and stops with exit code 0; a second signal terminates the process immediately.
 """
 

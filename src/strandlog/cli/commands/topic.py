@@ -1,8 +1,8 @@
 """The `strandlog topic` commands: create, list, describe, alter, delete.
 
-With -d, list and describe read the files, even while another process owns the folder; the others
-open the folder as its owner. Settings have Kafka's names and format. Sizes and segment counts are
-known only with -d.
+With -d, `list` and `describe` read the files, even while another process owns the folder; the
+other commands open the folder as its owner. Settings have Kafka's names and format. Sizes and
+segment counts are known only with -d.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def alter(
             "-p",
             "--partitions",
             metavar="N",
-            help="New number of partitions; must exceed the current one.",
+            help="New number of partitions; must exceed the current number.",
         ),
     ] = None,
     data: DataDir = None,
@@ -176,7 +176,7 @@ def delete(
 
 
 def summary(topic: TopicInfo) -> dict[str, Any]:
-    """Return the JSON document of a topic in a list."""
+    """Return the JSON document that `list` prints for a topic."""
     return {
         "name": topic.name,
         "topic_id": topic.topic_id,
@@ -194,7 +194,7 @@ def _print_result(topic: TopicInfo, verb: str, *, as_json: bool) -> None:
 
 
 def _record_count(topic: TopicInfo) -> int:
-    """Return an upper bound on the number of records, because compaction leaves gaps."""
+    """Return an upper bound on the number of records; compaction leaves gaps in the offsets."""
     return sum(partition.end_offset - partition.start_offset for partition in topic.partitions)
 
 

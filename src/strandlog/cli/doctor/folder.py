@@ -77,7 +77,7 @@ def check_space(path: str, found: os.statvfs_result, min_free_bytes: int) -> Che
     free = found.f_bavail * found.f_frsize
     total = max(1, found.f_blocks * found.f_frsize)
     seen = f"{size_text(free)} of {size_text(total)} free ({100 * free // total} %)"
-    shorten = "free some space, shorten retention (log.retention.ms, log.retention.bytes)"
+    shorten = "free some space or shorten retention (log.retention.ms, log.retention.bytes)"
     if free < min_free_bytes:
         limit = size_text(min_free_bytes)
         text = f"{seen}; the broker rejects appends below {limit} (log.min.free.bytes)"
@@ -87,7 +87,7 @@ def check_space(path: str, found: os.statvfs_result, min_free_bytes: int) -> Che
         return warn(
             "disk space",
             text,
-            f"delete small files on the file system of {path}; a partition needs ten",
+            f"delete small files on the file system of {path}; a partition needs ten inodes",
         )
     if free < 4 * min_free_bytes or 20 * free < total:
         return warn("disk space", seen, f"{shorten} before the disk is full")
@@ -124,7 +124,9 @@ def check_file_system(path: str, kind: str) -> Check:
     if kind in CONTAINER_SYSTEMS:
         advice = "mount a volume there"
         return warn(
-            name, f"{path} is in the container's own layer ({kind}) and is deleted with it", advice
+            name,
+            f"{path} is in the container's own layer ({kind}) and is deleted with the container",
+            advice,
         )
     if kind.startswith(NETWORK_SYSTEMS):
         text = f"{path} is on a network file system ({kind}): locks and fsync may be unreliable"
@@ -192,7 +194,7 @@ def _state_checks(files: DiskFiles, path: str) -> Iterator[Check]:
 
 
 def _damage_check(files: DiskFiles, path: str) -> Check:
-    """Check for damage that is visible without reading logs: in state files, or files set aside."""
+    """Check for damage that is visible without reading logs: bad state files, files set aside."""
     seen = [
         f"{finding.path}: {finding.text}"
         for finding in verify_state(files, path, [paths.TOPIC_CATALOG])

@@ -75,7 +75,7 @@ def check_descriptors(found: Limits, settings: BrokerSettings) -> Check:
     """Check the hard limit on open files; `serve` raises the soft limit itself."""
     name = "file descriptors"
     least, most = required(settings), wanted(settings)
-    seen = f"limit {found.hard} (soft limit {found.soft}), the settings need up to {most}"
+    seen = f"hard limit {found.hard}, soft limit {found.soft}; the settings need up to {most}"
     if found.hard >= most:
         return ok(name, seen)
     advice = (
@@ -84,7 +84,7 @@ def check_descriptors(found: Limits, settings: BrokerSettings) -> Check:
     )
     if found.hard >= least:
         return warn(name, seen, advice)
-    return fail(name, f"{seen}, at least {least} to write to all partitions", advice)
+    return fail(name, f"{seen}, and at least {least} to write to all partitions", advice)
 
 
 def check_clock(now_ms: int, newest_file_ms: int | None, newest_record_ms: int | None) -> Check:

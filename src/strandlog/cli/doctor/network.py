@@ -57,7 +57,7 @@ def check_bootstrap(bootstrap: str) -> Iterator[Check]:
         checks = list(_check_broker(host.strip("[]"), int(port)))
         responds |= any(each.name == "protocol" and each.verdict != "fail" for each in checks)
         yield from checks
-    if responds:  # otherwise the client would only time out
+    if responds:  # otherwise librdkafka would only time out
         yield _check_client(bootstrap)
 
 
@@ -147,7 +147,7 @@ def _exactly(connection: socket.socket, length: int) -> bytes:
         part = connection.recv(length - len(data))
         if not part:
             raise NotKafkaError(
-                "it closed the connection: another protocol, or it requires TLS or authentication"
+                "it closed the connection: it may not be Kafka, or requires TLS or authentication"
             )
         data += part
     return bytes(data)
@@ -207,7 +207,7 @@ def _check_advertised(
 def advertised_mistake(bootstrap_host: str, advertised_host: str) -> str:
     """Return why an advertised host cannot work for remote clients, or "" if it can."""
     if advertised_host in EVERY_ADDRESS:
-        return "the wildcard address is not an address that clients can connect to"
+        return "clients cannot connect to a wildcard address"
     if is_loopback(advertised_host) and not is_loopback(bootstrap_host):
         return "a loopback address, so remote clients would connect to themselves"
     return ""

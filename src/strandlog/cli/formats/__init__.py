@@ -1,1 +1,1 @@
-"""How commands print and parse records, offsets and tables."""
+"""Parsing and printing of records, offsets and tables."""

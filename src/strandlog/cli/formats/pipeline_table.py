@@ -88,7 +88,7 @@ def can_show_live() -> bool:
 
 @contextmanager
 def live_table(table: QueryTable) -> Iterator[None]:
-    """Show a table on stderr while it changes; the last state remains on screen."""
+    """Show a live table on stderr; its final state remains on screen."""
     from rich.console import Console  # noqa: PLC0415 - only a terminal needs it
     from rich.live import Live  # noqa: PLC0415
 

@@ -27,7 +27,7 @@ NULL = b"NULL"
 
 
 class RecordFormat:
-    """A parsed format string. `shows_null` prints null keys and values as NULL."""
+    """A parsed format string. With `shows_null`, null keys and values are printed as NULL."""
 
     def __init__(self, text: str, *, shows_null: bool = False) -> None:
         """Parse a format string; raise ValueError for an unknown letter or escape."""

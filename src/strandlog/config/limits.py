@@ -1,13 +1,13 @@
-"""Fixed limits that a client can notice: it gets an error, a shorter response, or has to wait.
+"""Fixed limits that a client can notice, as an error, a shorter response or a delay.
 
-A limit that an operator could want to change is a setting (`config/tables`). The ones here are
+A limit that an operator might want to change is a setting (`config/tables`). The ones here are
 fixed, because a larger value would only cost memory or time and no client needs one, or because a
 file format or protocol defines them:
 
     NAME = _limit(value, "what is limited", above="what happens above it", why="why it is fixed")
 
-`FIXED_LIMITS` has all of them, and the reference page of the settings lists them. Sizes of chunks,
-intervals and thresholds that only affect speed stay in the module that uses them.
+`FIXED_LIMITS` contains all of them, and the reference page for settings lists them. Chunk sizes,
+intervals and thresholds that only affect speed are defined in the modules that use them.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ MAX_RECORD_HEADERS = _limit(
     100_000,
     "headers of a record",
     above="an error; a stored record with more is reported as corrupt",
-    why="a header of 2 bytes in a batch takes hundreds in memory",
+    why="a 2-byte header in a batch takes hundreds of bytes in memory",
 )
 MAX_BATCH_HEADERS = _limit(
     4_000_000,
     "headers of a batch whose records are decoded all at once",
     above="the batch is reported as corrupt",
-    why="a header of 2 bytes in a batch takes hundreds in memory",
+    why="a 2-byte header in a batch takes hundreds of bytes in memory",
 )
 MAX_REPORTED_RECORDS = _limit(
     100,
-    "invalid records that one error lists",
+    "invalid records listed in one error",
     above="further ones are not listed",
     why="the first ones are enough to find the cause",
 )
@@ -71,7 +71,7 @@ MAX_MEMBER_ASSIGNORS = _limit(
     100,
     "assignors that a group member supports",
     above="an error",
-    why="clients list one to three",
+    why="clients usually list one to three",
 )
 
 # -- Kafka -----------------------------------------------------------------------------------------
@@ -92,7 +92,7 @@ MAX_ARRAY_ELEMENTS = _limit(
     1_000_000,
     "Kafka: elements of an array in a request",
     above="the connection is closed",
-    why="an element of 2 bytes in a request takes hundreds in memory",
+    why="a 2-byte element in a request takes hundreds of bytes in memory",
 )
 MAX_REQUESTS_IN_FLIGHT = _limit(
     64,
@@ -104,7 +104,7 @@ LARGE_REQUESTS_MAX_BYTES = _limit(
     2 * MIB,
     "Kafka: requests of at least 32 KiB, except Produce, that are decoded at the same time",
     above="the request waits",
-    why="a decoded request takes tens of times its size",
+    why="a decoded request takes tens of times its encoded size",
 )
 FETCH_MAX_WAIT_MS = _limit(
     60_000,
@@ -114,19 +114,19 @@ FETCH_MAX_WAIT_MS = _limit(
 )
 MAX_WAITING_PARTITIONS = _limit(
     100_000,
-    "Kafka: partitions of all waiting fetches that have more than 32 each",
+    "Kafka: partitions in all waiting fetches of more than 32 partitions each",
     above="a large Fetch gets its response without waiting",
-    why="memory and time for each append",
+    why="each waiting partition costs memory, and time in each append",
 )
 MAX_RESOURCE_SETTINGS = _limit(
     1000,
     "Kafka: settings of one topic or broker in a request",
     above="an error",
-    why="there are fewer settings",
+    why="no resource has that many settings",
 )
 DESCRIBE_GROUPS_MAX_BYTES = _limit(
     16 * MIB,
-    "Kafka: members in a DescribeGroups response",
+    "Kafka: member data in a DescribeGroups response",
     above="an error for each further group",
     why="the client can describe the group in a separate request",
 )
@@ -134,7 +134,7 @@ OFFSET_FETCH_MAX_ROWS = _limit(
     100_000,
     "Kafka: offsets in an OffsetFetch response",
     above="an error for each further group",
-    why="the client can describe the group in a separate request",
+    why="the client can fetch the offsets of that group in a separate request",
 )
 RESPONSE_MAX_BYTES = _limit(
     2**31 - 1 - KIB,
@@ -167,7 +167,7 @@ GRPC_HANDSHAKE_TIMEOUT_MS = _limit(
     10_000,
     "gRPC: time for the HTTP/2 handshake",
     above="the connection is closed",
-    why="local and remote clients need milliseconds",
+    why="clients complete it within milliseconds",
 )
 GRPC_MAX_NAME_BYTES = _limit(
     KIB,
@@ -192,7 +192,7 @@ HTTP_MAX_HEAD_BYTES = _limit(
 )
 HTTP_MAX_HEAD_LINES = _limit(
     100,
-    "HTTP: lines of the request line and headers",
+    "HTTP: lines in a request before its body",
     above="400",
     why="browsers send about twenty",
 )
@@ -212,25 +212,25 @@ HTTP_STALL_SECONDS = _limit(
     15,
     "HTTP: time until the client's kernel acknowledges sent data",
     above="the connection is closed",
-    why="a kernel that is alive acknowledges within milliseconds",
+    why="a live client acknowledges within milliseconds",
 )
 HTTP_PRODUCE_MAX_RECORDS = _limit(
     10_000,
     "HTTP: records of one request to produce",
     above="422",
-    why="the OpenAPI document lists it",
+    why="the limit is part of the OpenAPI document",
 )
 HTTP_PAGE_MAX_RECORDS = _limit(
     1000,
     "HTTP: records of one page",
     above="422",
-    why="pages follow each other by cursor",
+    why="clients can request the next page with a cursor",
 )
 HTTP_PAGE_MAX_BYTES = _limit(
     16 * MIB,
     "HTTP: keys, values and headers of one page, as JSON",
     above="values are truncated",
-    why="pages follow each other by cursor",
+    why="clients can request the next page with a cursor",
 )
 HTTP_PAGE_MAX_PROBLEMS = _limit(
     100,
@@ -252,7 +252,7 @@ HTTP_PARSED_VALUE_BYTES = _limit(
 )
 HTTP_PARSED_VALUE_ITEMS = _limit(
     50_000,
-    "HTTP: JSON items of such a value",
+    "HTTP: JSON items in a value in which a search looks up a path",
     above="the page reports that the value was not searched",
     why="parsing a larger value takes too long",
 )
@@ -260,19 +260,19 @@ HTTP_PATH_MAX_STEPS = _limit(
     50,
     "HTTP: steps of a path in a search",
     above="400",
-    why="values are not nested as deeply",
+    why="values are rarely nested that deeply",
 )
 HTTP_CONCURRENT_READS = _limit(
     2,
     "HTTP: pages that are read at the same time",
     above="a request waits",
-    why="each read competes with the event loop for a CPU",
+    why="each read competes with the event loop for CPU time",
 )
 HTTP_LIVE_MAX_GROUPS = _limit(
     200,
     "HTTP: groups in a lag event",
     above="groups with less lag are left out",
-    why="the size of an event",
+    why="it bounds the size of an event",
 )
 HTTP_STATUS_MAX_PROBLEMS = _limit(
     200,
@@ -290,43 +290,43 @@ HTTP_MAX_PIPELINES = _limit(
     64,
     "HTTP: pipelines that report their progress",
     above="the pipeline with the oldest report is removed",
-    why="the reports are in memory, and any client can send them",
+    why="reports are kept in memory, and any client can send them",
 )
 HTTP_PIPELINE_MAX_QUERIES = _limit(
     32,
     "HTTP: queries of a pipeline",
-    above="422 in one report; otherwise the oldest query is removed",
-    why="the reports are in memory, and any client can send them",
+    above="422 if a single report exceeds it; otherwise the oldest query is removed",
+    why="reports are kept in memory, and any client can send them",
 )
 HTTP_PIPELINE_MAX_POINTS = _limit(
     240,
-    "HTTP: progress reports kept of a query",
+    "HTTP: progress reports kept per query",
     above="the oldest is removed",
-    why="the reports are in memory, and any client can send them",
+    why="reports are kept in memory, and any client can send them",
 )
 HTTP_PIPELINE_NAME_CHARACTERS = _limit(
     200,
     "HTTP: characters of the name of a pipeline or query",
     above="400 or 422",
-    why="the reports are in memory, and any client can send them",
+    why="reports are kept in memory, and any client can send them",
 )
 HTTP_PIPELINE_ERROR_CHARACTERS = _limit(
     2000,
     "HTTP: characters of the error of a pipeline",
     above="422; strandlog's reporter truncates it",
-    why="the reports are in memory, and any client can send them",
+    why="reports are kept in memory, and any client can send them",
 )
 HTTP_PIPELINE_URL_CHARACTERS = _limit(
     500,
     "HTTP: characters of the address of a pipeline's Spark UI",
     above="422; strandlog's reporter truncates it",
-    why="the reports are in memory, and any client can send them",
+    why="reports are kept in memory, and any client can send them",
 )
 HTTP_PIPELINE_WATERMARK_CHARACTERS = _limit(
     100,
     "HTTP: characters of the watermark of a query",
     above="422; strandlog's reporter truncates it",
-    why="the reports are in memory, and any client can send them",
+    why="reports are kept in memory, and any client can send them",
 )
 
 # -- JSON-lines node -------------------------------------------------------------------------------
@@ -341,7 +341,7 @@ NODE_MAX_DEPTH = _limit(
     100,
     "node: levels of nesting in a message",
     above="an error",
-    why="the stack of Python's JSON encoder",
+    why="deeper nesting could overflow the stack of Python's JSON encoder",
 )
 NODE_MAX_PARTITIONS = _limit(
     256,

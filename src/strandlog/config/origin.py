@@ -37,7 +37,7 @@ DYNAMIC = Origin("dynamic", "AlterConfigs")
 
 
 class Entry(NamedTuple):
-    """A setting as it was written in a source."""
+    """A setting as written in a source."""
 
     name: str
     raw: object

@@ -3,7 +3,7 @@
     default  <  file  <  environment  <  --set and other options
 
 Within one source, a setting in milliseconds takes precedence over its variants in minutes and
-hours, and if a name occurs twice, the last one wins. `problems` prevent a broker from starting;
+hours; if a name occurs twice, the last value wins. `problems` prevent a broker from starting;
 `notes` are warnings.
 """
 
@@ -87,7 +87,7 @@ class Configuration:
     # -- merging -------------------------------------------------------------------------------
 
     def add_entry(self, entry: Entry) -> None:
-        """Parse one entry and replace the current value if its precedence is not higher."""
+        """Parse one entry; it replaces the current value unless that has higher precedence."""
         alias = ALIASES.get(entry.name) or Alias(entry.name)
         row = _row(alias.name)
         if row is None:
@@ -171,7 +171,7 @@ def _parsed(row: Setting, alias: Alias, entry: Entry) -> Value:
         raise InvalidSettingError(
             entry.name,
             entry.raw,
-            f"expected an integer number of {alias.unit}; {row.name} takes 5s or 7d",
+            f"expected an integer number of {alias.unit}; {row.name} accepts 5s or 7d",
         ) from None
     # -1 means "no limit" in every unit.
     return row.parse(count if count < 0 else count * alias.unit_ms)

@@ -1,7 +1,7 @@
 """Parses sizes and durations such as `512MiB` and `7d`.
 
-An integer without a unit means bytes or milliseconds. Sizes accept B, KB/KiB, MB/MiB and GB/GiB
-(1 KB = 1000 B, 1 KiB = 1024 B); durations accept ms, s, m, h and d. Negative integers without a
+An integer without a unit means bytes or milliseconds. Size units are B, KB/KiB, MB/MiB and GB/GiB
+(1 KB = 1000 B, 1 KiB = 1024 B); duration units are ms, s, m, h and d. Negative integers without a
 unit are accepted, because -1 means "no limit" in Kafka.
 """
 

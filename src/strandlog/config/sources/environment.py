@@ -45,5 +45,5 @@ def read_environment(variables: Mapping[str, str], known: Iterable[str]) -> Sour
         elif not _SERVICE_LINK.fullmatch(variable):
             near = difflib.get_close_matches(variable, names, n=1)
             hint = f"did you mean {near[0]}?" if near else "remove it"
-            source.add_problem(origin, f"no setting has this variable; {hint}")
+            source.add_problem(origin, f"no setting corresponds to this variable; {hint}")
     return source

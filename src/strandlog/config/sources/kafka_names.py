@@ -2,8 +2,8 @@
 
     ALIASES      other names of a setting; hours and minutes are converted to milliseconds. Within
                  one source the finer unit takes precedence, as in Kafka
-    NO_EFFECT    settings that have no effect on a single broker without a JVM, by reason. They
-                 cause a warning
+    NO_EFFECT    settings that have no effect on a single broker without a JVM, grouped by reason.
+                 They cause a warning
     SECURITY     security settings that strandlog does not support. They are errors, because
                  ignoring them would leave a broker open that its operator believes is protected
 
@@ -87,7 +87,7 @@ NO_EFFECT = {
         "producer.purgatory.",
         "queued.max.",
     ),
-    "it runs when it is due, without a check interval": (
+    "strandlog runs this task when it is due, not at an interval": (
         "log.flush.scheduler.interval.ms",
         "log.flush.start.offset.checkpoint.interval.ms",
         "producer.id.expiration.check.interval.ms",

@@ -41,7 +41,7 @@ class BrokerSettings(ListenerSettings, GroupSettings):
         default=1,
         minimum=1,
         maximum=MAX_INT,
-        help="Number of partitions of a topic that is created without one.",
+        help="Number of partitions of a new topic if none is specified.",
     )
     auto_create_topics_enable: bool = setting(
         kind="bool",
@@ -69,8 +69,8 @@ class BrokerSettings(ListenerSettings, GroupSettings):
         maximum=MAX_INT,
         dynamic=False,
         help=(
-            "Maximum size of a request other than Produce; decoded, such requests take several "
-            "times as much memory as their bytes."
+            "Maximum size of a request other than Produce; once decoded, such a request takes "
+            "several times its size in memory."
         ),
     )
     request_max_elements: int = setting(
@@ -91,7 +91,7 @@ class BrokerSettings(ListenerSettings, GroupSettings):
         maximum=MAX_INT,
         dynamic=False,
         help=(
-            "Maximum number of topics that one Metadata request creates; for others it returns "
+            "Maximum number of topics that one Metadata request creates; further topics get "
             "LEADER_NOT_AVAILABLE, and clients retry."
         ),
     )
@@ -103,7 +103,7 @@ class BrokerSettings(ListenerSettings, GroupSettings):
         dynamic=False,
         help=(
             "Maximum number of topics or settings resources that one request creates, deletes or "
-            "alters; for others it returns POLICY_VIOLATION."
+            "alters; further ones get POLICY_VIOLATION."
         ),
     )
     max_partitions_per_broker: int = setting(
@@ -121,9 +121,9 @@ class BrokerSettings(ListenerSettings, GroupSettings):
         maximum=MAX_LONG,
         dynamic=False,
         help=(
-            "Maximum bytes of incomplete or waiting requests of all connections. Above it, "
-            "connections in the middle of a request wait, except the one that is nearest to the "
-            "end of its request. Kafka has no limit by default."
+            "Maximum memory for incomplete and waiting requests of all connections. Above it, the "
+            "broker pauses connections in the middle of a request, except the one whose request "
+            "is closest to completion. Kafka has no limit by default."
         ),
     )
     queued_max_response_bytes: int = setting(
@@ -133,8 +133,8 @@ class BrokerSettings(ListenerSettings, GroupSettings):
         maximum=MAX_LONG,
         dynamic=False,
         help=(
-            "Maximum bytes in memory of responses that clients have not read yet, over all "
-            "connections. A Fetch returns no more records than fit, but at least one batch."
+            "Maximum memory for responses that clients have not read yet, over all connections. A "
+            "Fetch returns only as many records as fit, but at least one batch."
         ),
     )
     queued_stall_timeout_ms: int = setting(
@@ -144,8 +144,8 @@ class BrokerSettings(ListenerSettings, GroupSettings):
         maximum=MAX_INT,
         dynamic=False,
         help=(
-            "While one of the two limits above is exceeded, a connection that holds such bytes "
-            "and neither sends nor reads for this long is closed."
+            "While queued.max.request.bytes or queued.max.response.bytes is exceeded, a connection "
+            "that uses some of that memory and neither sends nor reads for this long is closed."
         ),
     )
     connections_max_idle_ms: int = setting(
@@ -163,8 +163,8 @@ class BrokerSettings(ListenerSettings, GroupSettings):
         maximum=MAX_INT,
         dynamic=False,
         help=(
-            "Maximum number of Kafka connections; others are closed at once. Kafka has no limit; "
-            "each connection takes a file descriptor, and the log needs some to write."
+            "Maximum number of Kafka connections; further ones are closed immediately. Kafka has "
+            "no limit, but each connection takes a file descriptor, and writing needs some too."
         ),
     )
     fetch_max_bytes: int = setting(
@@ -173,7 +173,7 @@ class BrokerSettings(ListenerSettings, GroupSettings):
         minimum=1024,
         maximum=MAX_INT,
         dynamic=False,
-        help="Maximum size of a Fetch response, whatever the client requests.",
+        help="Maximum size of a Fetch response, regardless of what the client requests.",
     )
     max_request_partition_size_limit: int = setting(
         kind="int",
@@ -197,8 +197,8 @@ class BrokerSettings(ListenerSettings, GroupSettings):
         choices=("fsync", "page_cache"),
         dynamic=False,
         help=(
-            "What the high watermark follows: fsync, the fsynced records (survive a power cut); "
-            "page_cache, the written records (survive a crash of the process)."
+            "When the high watermark advances: fsync, after records are fsynced (they survive a "
+            "power cut); page_cache, after they are written (they survive a process crash)."
         ),
     )
     log_dir_permissions: str = setting(
@@ -208,7 +208,7 @@ class BrokerSettings(ListenerSettings, GroupSettings):
         dynamic=False,
         help=(
             "Permissions of new folders; new files get the same without execute (0600 for 0700). "
-            "The umask may remove more. Existing files keep theirs."
+            "The umask may remove further permissions. Existing files keep their permissions."
         ),
     )
     visibility_max_wait_ms: int = setting(
@@ -218,8 +218,8 @@ class BrokerSettings(ListenerSettings, GroupSettings):
         maximum=MAX_INT,
         dynamic=False,
         help=(
-            "Maximum time that a request about the end of a partition waits for the fsync of "
-            "records acknowledged earlier with acks=1; then the response has what is durable."
+            "Maximum time that a request for the end offset of a partition waits for the fsync of "
+            "records acknowledged with acks=1; after that, only durable records are counted."
         ),
     )
     log_retention_check_interval_ms: int = setting(
@@ -236,14 +236,14 @@ class BrokerSettings(ListenerSettings, GroupSettings):
         minimum=0,
         maximum=MAX_LONG,
         dynamic=False,
-        help="Pause of compaction when there is nothing to compact.",
+        help="Time that compaction pauses when there is nothing to compact.",
     )
     log_cleaner_dedupe_buffer_size: int = setting(
         kind="bytes",
         default=128 * MIB,
         minimum=1024,
         maximum=MAX_LONG,
-        help="Maximum memory of compaction for the last offset of each key.",
+        help="Maximum memory that compaction uses to map keys to their last offsets.",
     )
     log_flush_offset_checkpoint_interval_ms: int = setting(
         kind="ms",
@@ -252,7 +252,8 @@ class BrokerSettings(ListenerSettings, GroupSettings):
         maximum=MAX_LONG,
         dynamic=False,
         help=(
-            "Interval between writes of the recovery points; start-up scans only what follows them."
+            "Interval between writes of the recovery points; start-up scans each log only from its "
+            "recovery point."
         ),
     )
     log_segment_cache_size: int = setting(
@@ -287,7 +288,7 @@ class BrokerSettings(ListenerSettings, GroupSettings):
         help=(
             "Disk space that the server keeps allocated and releases when the disk is full, so "
             "that topics and records can still be deleted and retention can be lowered. "
-            "topics.json must fit into it twice; 0 keeps none."
+            "It must be at least twice the size of topics.json; 0 reserves nothing."
         ),
     )
     decompressed_max_bytes: int = setting(
@@ -314,7 +315,7 @@ class BrokerSettings(ListenerSettings, GroupSettings):
     explicit: Mapping[str, Value] = field(default_factory=dict)  # values that were set, by name
     topic_defaults: Mapping[str, Value] = field(
         default_factory=dict
-    )  # explicit topic defaults, by the names of the topic settings
+    )  # explicit topic defaults, keyed by the names of the topic settings
 
     def value_of(self, name: str) -> Value:
         """Return the value of a setting; topic defaults are included."""
@@ -352,7 +353,7 @@ BROKER_SETTINGS = SettingTable(
 
 
 def broker_settings(overrides: Mapping[str, Value] | None = None) -> BrokerSettings:
-    """Return the settings of a broker: validated overrides (by Kafka's names) and defaults."""
+    """Return the settings of a broker: validated overrides (under Kafka's names) and defaults."""
     explicit = dict(overrides or {})
     topic_defaults = {
         row.name: explicit[row.broker_name] for row in TOPIC_SETTINGS if row.broker_name in explicit

@@ -35,8 +35,8 @@ class GroupSettings:
         minimum=1,
         maximum=MAX_INT,
         help=(
-            "Maximum number of members in a group; others get GROUP_MAX_SIZE_REACHED. Kafka has "
-            "no limit by default; each member adds to the cost of a rebalance."
+            "Maximum number of members in a group; further ones get GROUP_MAX_SIZE_REACHED. Kafka "
+            "has no limit by default, but each member adds to the cost of a rebalance."
         ),
     )
     group_member_metadata_max_bytes: int = setting(
@@ -105,7 +105,7 @@ class GroupSettings:
         minimum=0,
         maximum=MAX_INT,
         dynamic=False,
-        help="Time that an empty group waits for more members before its first rebalance ends.",
+        help="Time that the first rebalance of an empty group waits for more members.",
     )
     offsets_retention_minutes: int = setting(
         kind="int",
@@ -113,7 +113,7 @@ class GroupSettings:
         minimum=1,
         maximum=MAX_INT,
         dynamic=False,
-        help="Time that committed offsets are kept after their group became empty.",
+        help="Time that committed offsets are kept after their group has become empty.",
     )
     offsets_retention_check_interval_ms: int = setting(
         kind="ms",
@@ -155,8 +155,8 @@ class GroupSettings:
         minimum=1,
         maximum=MAX_INT,
         help=(
-            "Time after its last append at which the sequence numbers of a producer are deleted, "
-            "whatever timestamps its records have."
+            "Time after a producer's last append at which its sequence numbers are deleted, "
+            "regardless of the timestamps of its records."
         ),
     )
     transaction_max_timeout_ms: int = setting(
@@ -180,8 +180,8 @@ class GroupSettings:
         maximum=MAX_LONG,
         dynamic=False,
         help=(
-            "Maximum memory for transactional ids, each with its name and 500 bytes. Above it, "
-            "new ids are rejected; Kafka has no limit."
+            "Maximum memory for transactional ids; each takes the length of its name plus 500 "
+            "bytes. Above it, new ids are rejected. Kafka has no limit."
         ),
     )
     transaction_state_log_num_partitions: int = setting(

@@ -31,8 +31,8 @@ class ListenerSettings:
         maximum=MAX_LONG,
         dynamic=False,
         help=(
-            "HTTP connections idle for this long are closed, and so are those whose request line "
-            "and headers are not complete by then."
+            "HTTP connections idle for this long are closed, and so are those that do not "
+            "complete a request line and its headers within this time."
         ),
     )
     http_upload_stall_ms: int = setting(
@@ -60,7 +60,7 @@ class ListenerSettings:
         minimum=1024,
         maximum=MAX_INT,
         dynamic=False,
-        help="The largest body of a request that produces records; a larger one gets a 413.",
+        help="Maximum body size of a request that produces records; a larger one gets a 413.",
     )
     http_queued_max_request_bytes: int = setting(
         kind="bytes",
@@ -90,7 +90,7 @@ class ListenerSettings:
         minimum=0,
         maximum=MAX_INT,
         dynamic=False,
-        help="Streams of /api/v1/live at the same time; further ones get a 503.",
+        help="Maximum number of concurrent /api/v1/live streams; further ones get a 503.",
     )
     http_max_json_objects: int = setting(
         kind="int",

@@ -7,7 +7,7 @@
     log.dirs=./data                                 one folder
 
 HTTP and gRPC do not use the host in `listeners`: even if Kafka clients can reach the broker over
-the network, the console is reachable there only if http.listener says so.
+the network, the console is reachable over the network only if http.listener is set accordingly.
 
 There is one Kafka listener, and its protocol is PLAINTEXT. It may have any name that
 listener.security.protocol.map maps to that protocol. Listeners in controller.listener.names are for

@@ -82,7 +82,7 @@ class LogSettings:
         default=7 * DAY_MS,
         minimum=1,
         maximum=MAX_LONG,
-        help="Age of the first record at which a segment is closed.",
+        help="A segment is closed when its first record reaches this age.",
     )
     segment_jitter_ms: int = setting(
         broker_name="log.roll.jitter.ms",
@@ -101,7 +101,7 @@ class LogSettings:
         default=10 * MIB,
         minimum=128,
         maximum=MAX_INT,
-        help="Size of an index at which its segment is closed.",
+        help="A segment is closed when one of its indexes reaches this size.",
     )
     index_interval_bytes: int = setting(
         broker_name="log.index.interval.bytes",
@@ -132,7 +132,7 @@ class LogSettings:
         default=0.5,
         minimum=0,
         maximum=1,
-        help="Share of bytes not yet compacted at which a partition is compacted.",
+        help="A partition is compacted when this fraction of its bytes is not compacted yet.",
     )
     min_compaction_lag_ms: int = setting(
         broker_name="log.cleaner.min.compaction.lag.ms",
@@ -148,7 +148,7 @@ class LogSettings:
         default=MAX_LONG,
         minimum=1,
         maximum=MAX_LONG,
-        help="Maximum age of a record before it is compacted, whatever the dirty ratio is.",
+        help="Maximum age of a record before it is compacted, regardless of the dirty ratio.",
     )
     delete_retention_ms: int = setting(
         broker_name="log.cleaner.delete.retention.ms",
@@ -156,7 +156,7 @@ class LogSettings:
         default=DAY_MS,
         minimum=0,
         maximum=MAX_LONG,
-        help="Time that a tombstone is kept after it was compacted, so that slow readers see it.",
+        help="Time that a tombstone is kept after its compaction, so that slow readers see it.",
     )
     file_delete_delay_ms: int = setting(
         broker_name="log.segment.delete.delay.ms",
@@ -172,7 +172,7 @@ class LogSettings:
         default=MAX_LONG,
         minimum=1,
         maximum=MAX_LONG,
-        help="Number of records not yet on disk at which a partition is flushed.",
+        help="A partition is flushed when it has this many unflushed records.",
     )
     flush_ms: int = setting(
         broker_name="log.flush.interval.ms",
@@ -181,8 +181,8 @@ class LogSettings:
         minimum=0,
         maximum=MAX_LONG,
         help=(
-            "Time after the first unflushed append at which a partition is flushed; at once if a "
-            "request waits for it. Kafka's default leaves flushing to the operating system."
+            "A partition is flushed this long after its first unflushed append, or immediately if "
+            "a request waits for it. Kafka by default leaves flushing to the operating system."
         ),
     )
     message_timestamp_type: str = setting(
@@ -198,7 +198,7 @@ class LogSettings:
         default=MAX_LONG,
         minimum=0,
         maximum=MAX_LONG,
-        help="How much older than the time of the append a record may be.",
+        help="How far before the time of the append a record's timestamp may be.",
     )
     message_timestamp_after_max_ms: int = setting(
         broker_name="log.message.timestamp.after.max.ms",
@@ -206,7 +206,7 @@ class LogSettings:
         default=HOUR_MS,
         minimum=0,
         maximum=MAX_LONG,
-        help="How much newer than the time of the append a record may be.",
+        help="How far after the time of the append a record's timestamp may be.",
     )
     record_validation: str = setting(
         broker_name="log.record.validation",
@@ -258,7 +258,7 @@ TOPIC_SETTINGS = SettingTable(declared_settings(LogSettings))
 
 
 def log_settings(overrides: Mapping[str, Value] | None = None) -> LogSettings:
-    """Return the settings of a topic: validated overrides (by Kafka's names) and defaults."""
+    """Return the settings of a topic: validated overrides (under Kafka's names) and defaults."""
     chosen: dict[str, Any] = {
         attribute_of(name): value
         for name, value in (overrides or {}).items()

@@ -82,13 +82,13 @@ def test_a_gap_at_the_end_of_the_bytes_is_left_to_the_next_read() -> None:
 
 
 def test_batches_that_overlap_are_damage() -> None:
-    with pytest.raises(CorruptSegmentError, match="neighbours") as caught:
+    with pytest.raises(CorruptSegmentError, match="neighbouring") as caught:
         bases(at(0, 5) + at(3) + at(5))
     assert caught.value.position == len(at(0, 5))
-    with pytest.raises(CorruptSegmentError, match="neighbours"):
+    with pytest.raises(CorruptSegmentError, match="neighbouring"):
         bases(at(0) + at(8, 3) + at(9))
 
 
 def test_a_batch_that_reaches_over_the_end_is_damage() -> None:
-    with pytest.raises(CorruptSegmentError, match="neighbours"):
+    with pytest.raises(CorruptSegmentError, match="neighbouring"):
         bases(at(0) + at(1, 5), end_offset=3)

@@ -350,7 +350,7 @@ class Group:
         result = self._join_result(member)
         if request.supports_skip_assignment:
             return Deferred.done(result._replace(skip_assignment=result.is_leader))
-        # An older client that is told it leads would assign again, so return the old leader id.
+        # If an older client learned that it leads, it would assign again: return the old leader id.
         return Deferred.done(result._replace(leader=old_leader or "", members=()))
 
     def _on_pending_member_expired(self, member_id: str) -> None:

@@ -27,7 +27,7 @@ class AbortedBatches:
     __slots__ = ("_open", "_waiting")
 
     def __init__(self, aborted: Iterable[tuple[int, int]]) -> None:
-        """Take the aborted transactions as pairs of (producer id, first offset)."""
+        """`aborted` contains a (producer id, first offset) pair for each aborted transaction."""
         # In descending order, so that the next transaction can be popped off the end.
         self._waiting = sorted(((first, producer) for producer, first in aborted), reverse=True)
         self._open: set[int] = set()

@@ -70,7 +70,7 @@ def read_run(
 ) -> int:
     """Append up to `most` records with the same layout as the last one. Return the end of the run.
 
-    The last record is between `start` and `end`.
+    The last record occupies the bytes from `start` to `end`.
     """
     layout = _layout(data, start, end)
     delta = records[-1].offset - frame.base_offset

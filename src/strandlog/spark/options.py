@@ -206,8 +206,9 @@ OPTIONS = (
         _READ,
         _offsets_or("earliest", "latest"),
         None,
-        "Where a new query starts: `earliest` (default of a batch), `latest` (default of a stream) "
-        'or offsets, `{"topic": {"0": 23, "1": -2}}` with -1 for latest and -2 for earliest.',
+        "Where a new query starts: `earliest` (default for a batch), `latest` (default for a "
+        'stream) or offsets, `{"topic": {"0": 23, "1": -2}}` with -1 for latest and -2 for '
+        "earliest.",
     ),
     Option(
         "startingTimestamp",
@@ -335,7 +336,7 @@ OPTIONS = (
         _READ,
         _integer(0),
         3,
-        "Retries of a failed offset lookup; each may take `kafka.default.api.timeout.ms`.",
+        "Retries of a failed offset lookup; each may take up to `kafka.default.api.timeout.ms`.",
     ),
     Option(
         "fetchOffset.retryIntervalMs",
@@ -359,8 +360,8 @@ OPTIONS = (
         _SINK,
         _choice("exactly_once", "at_least_once"),
         None,
-        "`exactly_once` (default of a stream, and of a batch with `txnAppId`) or `at_least_once` "
-        "(default of any other batch).",
+        "`exactly_once` (default for a stream, or a batch with `txnAppId`) or `at_least_once` "
+        "(default for any other batch).",
     ),
     Option(
         "compression",

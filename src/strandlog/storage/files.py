@@ -285,8 +285,8 @@ class DiskFiles:
         return DiskMap(path)
 
     def read(self, path: str) -> bytes:
-        # This takes half the system calls of `open`, which matters because a start reads several
-        # small files per partition.
+        # This needs half as many system calls as `open`, which matters because a start reads
+        # several small files per partition.
         with _disk_errors("read", path):
             fd = os.open(path, _READING)
             try:
@@ -426,7 +426,7 @@ class DiskFiles:
         """Acquire the lock. Return None if it is already held, in this process or another.
 
         The folder of the lock file is locked as well, because the lock file could be removed, and
-        a new file of the same name would not carry the lock.
+        a new file of the same name would not be locked.
         """
         taken = DiskLock([])
         with _disk_errors("lock", path):

@@ -84,7 +84,7 @@ def decode_request(
 def decode_request_steps(
     api_key: int, version: int, frame: memoryview, position: int, max_items: int
 ) -> Generator[None, None, Any]:
-    """Do the same as `decode_request`, yielding after each item of an array."""
+    """Decode a request like `decode_request`, yielding after each item of an array."""
     try:
         return (yield from request_steps(api_key, version)(frame, position, max_items))
     except _UNREADABLE as error:

@@ -164,7 +164,7 @@ _new_tuple = tuple.__new__  # calling the named tuple class takes three times as
 
 
 def parse_single_produce(version: int, frame: memoryview, position: int) -> ProduceRequest | None:
-    """Decode a request of the common form for one partition; None if it has any other form."""
+    """Decode a request of the common form for one partition; return None for any other form."""
     with contextlib.suppress(struct.error):  # too short for this form, but may have another
         if version < PRODUCE_FLEXIBLE_FROM:
             return _parse_single(frame, position)
@@ -174,7 +174,7 @@ def parse_single_produce(version: int, frame: memoryview, position: int) -> Prod
 
 
 def _parse_single(frame: memoryview, position: int) -> ProduceRequest | None:
-    """Decode a request with the layout `_SINGLE`; None if it has any other layout."""
+    """Decode a request with the layout `_SINGLE`; return None for any other layout."""
     no_id, acks, timeout_ms, topics, length = _SINGLE.unpack_from(frame, position)
     if no_id != -1 or topics != 1 or length < 0:
         return None
@@ -188,7 +188,7 @@ def _parse_single(frame: memoryview, position: int) -> ProduceRequest | None:
 
 
 def _parse_single_compact(frame: memoryview, position: int) -> ProduceRequest | None:
-    """Do the same as `_parse_single` for compact types without tagged fields."""
+    """Decode a request like `_parse_single`, for compact types without tagged fields."""
     no_id, acks, timeout_ms, topics, length = _SINGLE_COMPACT.unpack_from(frame, position)
     if no_id != 0 or topics != 1 + 1 or not 0 < length < 0x80:
         return None

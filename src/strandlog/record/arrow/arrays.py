@@ -1,4 +1,4 @@
-"""Converts Arrow arrays to the NumPy arrays that the encoding kernels take.
+"""Converts Arrow arrays to the NumPy arrays that the encoding kernels expect.
 
 A column of bytes or strings, with 32-bit or 64-bit offsets, sliced or not, chunked or not, becomes
 a `BytesColumn`: the start of each field, its size (-1 for null), and the content, which is not
@@ -31,7 +31,7 @@ _NO_BYTES.flags.writeable = False
 
 
 class BytesColumn(NamedTuple):
-    """A column of bytes fields, in the form that the kernels take."""
+    """A column of bytes fields, in the form that the kernels expect."""
 
     starts: Int64Array
     sizes: Int32Array

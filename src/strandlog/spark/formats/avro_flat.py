@@ -135,7 +135,7 @@ def _from_buffers(kind: pa.DataType, nulls: npt.NDArray[np.bool_], *buffers: Any
 
 
 def flat_reader(columns: AvroColumns, names: tuple[str, ...]) -> FlatReader | None:
-    """Return a reader of these columns, or None if the schema is not flat."""
+    """Return a reader for these columns, or None if the schema is not flat."""
     program = []
     for name in columns.names:
         row = _field(columns, columns.schema_of(name))

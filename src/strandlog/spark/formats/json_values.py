@@ -131,7 +131,7 @@ class JsonParser:
             return None
 
     def _read(self, texts: pa.Array) -> dict[str, pa.Array] | None:
-        """Return the columns of the values, or None if Arrow may read them differently."""
+        """Return the columns of the values, or None if Arrow may differ from `from_json`."""
         if self._read_schema is None:
             return None
         try:
@@ -147,7 +147,7 @@ class JsonParser:
 
 
 def _usual(values: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """Return which values look like one JSON object, and the values as trimmed strings."""
+    """Return whether each value looks like a single JSON object, and the values, trimmed."""
     try:
         texts = values.cast(pa.string())
     except pa.ArrowInvalid:

@@ -52,7 +52,8 @@ class SessionReports:
         """`report` is an address or "off"; None selects the address that each broker announces."""
         self._session = ref(spark)
         self.report = report
-        # Spark calls `started` on the thread that starts a query, the others on a listener thread.
+        # Spark calls `started` on the thread that starts a query, and other methods on a listener
+        # thread.
         self._lock = threading.Lock()
         self._brokers: dict[str, _Broker] = {}  # by bootstrap.servers
         self._runs: dict[str, list[str]] = {}  # the brokers of each run

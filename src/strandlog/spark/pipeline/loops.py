@@ -21,7 +21,7 @@ _TABLES = re.compile(rf"\b(?:from|join)\s+({_NAME}(?:\s*,\s*{_NAME})*)", re.IGNO
 
 
 class Loop(NamedTuple):
-    """A sink or dead letter whose topic leads back to the source of its rows."""
+    """A sink or dead-letter topic that feeds back into the source of its rows."""
 
     kind: str  # source or sink
     number: int
@@ -31,7 +31,7 @@ class Loop(NamedTuple):
 
 
 def loops(pipeline: Pipeline) -> list[Loop]:
-    """Return every sink and dead letter that is part of a loop."""
+    """Return every sink and dead-letter topic that is part of a loop."""
     streams = [source for source in pipeline.sources if not source.is_static]
     reads = _reads(pipeline)
     sinks = [sink if sink.kind == "topic" else None for sink in pipeline.sinks]

@@ -175,8 +175,8 @@ class CommitLog:
     def _published_in_part(self, decision: Decision, committed: int) -> DataLossError:
         """Return the error for a partially published batch, which the user has to resolve.
 
-        Writing only the rest again would require the same rows in the same tasks, which Spark does
-        not guarantee.
+        Writing only the missing part would require the same rows in the same tasks, which Spark
+        does not guarantee.
         """
         return DataLossError(
             f"batch {decision.batch_id} of query {self._query} is published in part: "

@@ -33,7 +33,7 @@ class Bounds(NamedTuple):
 
     earliest: int
     latest: int
-    topic_id: str | None = None  # None if the broker or the folder has none
+    topic_id: str | None = None  # None if the broker or the folder records no topic ids
 
 
 class Loss(NamedTuple):

@@ -92,7 +92,8 @@ def _split_proportionally(
 ) -> list[OffsetRange]:
     """Split ranges into tasks in proportion to their size.
 
-    Ranges smaller than an equal share are not split; the others divide up the remaining tasks.
+    Ranges smaller than an equal share are not split; the remaining tasks are divided among the
+    larger ones.
     """
     small = [part for part in parts if part.size * wanted < total]
     large = [part for part in parts if part.size * wanted >= total]

@@ -113,7 +113,7 @@ class RangeReader:
         return [RangePartition(part, bounds[part.tp].topic_id) for part in parts]
 
     def read_partition(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        """Return the records of a task; the empty task that Spark may add has none."""
+        """Return the records of a task, or none for the empty task that Spark may add."""
         if isinstance(partition, RangePartition):
             return self.read(partition.wanted, partition.topic_id)
         return iter(())

@@ -63,7 +63,7 @@ def compaction_need(
 def groups(
     segments: Sequence[Segment], settings: LogSettings, end_offset: int
 ) -> list[list[Segment]]:
-    """Group consecutive segments that fit into one file, because compaction leaves small ones."""
+    """Group consecutive segments to be merged into one file, since compaction makes them small."""
     runs: list[list[Segment]] = []
     size = 0
     for number, segment in enumerate(segments):

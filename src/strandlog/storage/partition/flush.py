@@ -201,7 +201,8 @@ class FlushState:
 
     def plan(self, end_offset: int) -> FlushPlan | None:
         """Return the plan that makes everything written so far durable. Return None if everything
-        is durable already, or if a sync would prove nothing because one has failed (`failure`)."""
+        is durable already, or if a sync has failed (`failure`), because further syncs would then
+        prove nothing."""
         is_durable = self.flushed_offset == end_offset and not self._snapshot_due
         if is_durable or self.failure is not None:
             return None

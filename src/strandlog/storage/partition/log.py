@@ -331,7 +331,8 @@ class PartitionLog:
 
     def flush_plan(self) -> FlushPlan | None:
         """Return the plan that makes everything written so far durable. Return None if everything
-        is durable already, or if a sync would prove nothing because one has failed (`failure`)."""
+        is durable already, or if a sync has failed (`failure`), because further syncs would then
+        prove nothing."""
         try:
             return self._flusher.plan(self.log_end_offset)
         except StorageError as error:  # the active file cannot be opened
@@ -373,7 +374,7 @@ class PartitionLog:
         ]
 
     def rebuild_aborted(self) -> None:
-        """Rebuild the list of aborted transactions from the log after an index was found wrong."""
+        """Rebuild the list of aborted transactions from the log after an index proved wrong."""
         rebuild_aborted(self.context.files, self.segments.all(), self.aborted)
         self._flusher.renew_snapshot()
         self._claim_aborted()
@@ -440,7 +441,7 @@ class PartitionLog:
 
     def begin_active_file(self) -> None:
         """Make the name of the active segment durable before other segments are removed. Once they
-        are gone, the next offset is known only from that name."""
+        are removed, the next offset is known only from that name."""
         self.open_active_file()
         self.context.files.sync_dir(self.folder)
 

@@ -348,7 +348,7 @@ def snapshot_name(stem: str) -> str:
 
 
 def _is_sealed_for(seal: bytes, name: str) -> bool:
-    """Return whether the data after the entries matches a file name; older files have none."""
+    """Return whether the seal matches a file name, or is missing as in files of older versions."""
     if not seal:
         return True
     if len(seal) not in (_SEAL.size, _SEAL.size + _INDEX_MARK.size):

@@ -113,8 +113,8 @@ def read(
 ) -> Buffer:
     """Return bytes starting with the batch that contains `offset`, or the next one after a gap.
 
-    Only the first batch is verified. With `verify`, so are the others, and batches that exceed this
-    budget are left to the next read; the first batch is always returned.
+    Without `verify`, only the first batch is verified. With it, all batches are, and those that
+    exceed this budget are left to the next read; the first batch is always returned.
     """
     plan = read_plan(log, offset, max_bytes, unflushed=unflushed, committed=committed)
     while plan is not None:

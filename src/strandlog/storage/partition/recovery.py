@@ -151,10 +151,10 @@ class Recovery:
         self._snapshots: set[int] = set()
         self._needs_flush = False
         self._log_start_offset = 0
-        self._unseen_offsets = 0  # how many may have been assigned after the known end
+        self._unseen_offsets = 0  # number that may have been assigned after the known end
         self._loss_from = NEVER  # a gap at or above this offset is a loss
         self._claims: list[Claim] = []
-        self._indexed: dict[int, Claim] = {}  # claims about transaction indexes, by base offset
+        self._indexed: dict[int, Claim] = {}  # by base offset, if they have a transaction index
         self._manifest = SegmentManifest(files, folder, NOTHING)
 
     def run(self, log_start_offset: int = 0, known_end: KnownEnd = NOT_KNOWN) -> Recovered:

@@ -303,7 +303,7 @@ class PartitionView:
         return entries
 
     def _grown(self, path: str, entries: bytes) -> bytes:
-        """Return the entries of an index file, reading only those that are not yet known."""
+        """Return the entries of an index file, reading only those that follow `entries`."""
         try:
             size = self._files.size(path)
             if size < len(entries):

@@ -74,8 +74,8 @@ class ReadManifest(NamedTuple):
     """The contents of a partition's manifest."""
 
     claims: list[Claim]
-    entries: int  # up to the last valid one; the rest is torn
-    damaged: int  # entries that fail their checksum and are followed by valid ones
+    entries: int  # number of entries up to the last valid one; anything after it is torn
+    damaged: int  # number of entries that fail their checksum and precede a valid one
 
 
 NOTHING = ReadManifest([], 0, 0)

@@ -220,7 +220,7 @@ def scan_strict(
 
 def header_error(header: BatchHeader, next_offset: int, room: int) -> str:
     """Return why this cannot be the header of a batch at or after `next_offset` with at most
-    `room` bytes, or "" if it can."""
+    `room` bytes, or "" if it can be."""
     if header.magic != MAGIC:
         return f"magic byte is {header.magic}, not {MAGIC}"
     if header.size_bytes < HEADER_SIZE:

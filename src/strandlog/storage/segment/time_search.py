@@ -2,7 +2,7 @@
 
 A time index entry names the first batch to reach its timestamp, so no batch before the last entry
 at or below the wanted timestamp can match. The log is scanned from the previous entry to make sure
-that the entry is right, because several batches may have the same timestamp.
+that the entry is correct, because several batches may have the same timestamp.
 """
 
 from __future__ import annotations

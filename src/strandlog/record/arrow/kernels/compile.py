@@ -66,7 +66,7 @@ INTS_64: Final = _array(types.int64)
 TABLE_64: Final = types.Array(types.int64, 2, "C")
 PAIR: Final = types.UniTuple(types.int64, 2)
 
-# The same arrays for the type checker.
+# The same array types, for the type checker.
 ByteArray = npt.NDArray[np.uint8]
 Int32Array = npt.NDArray[np.int32]
 Int64Array = npt.NDArray[np.int64]

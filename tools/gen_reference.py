@@ -137,7 +137,7 @@ def kafka_apis_page() -> str:
         "the connection, except ApiVersions; an API that is not listed is not advertised, and "
         "clients do without it.\n",
         "*Permissions* are what Kafka's authorizer checks; this broker has none yet, so every "
-        "client may do everything.\n",
+        "client may do anything.\n",
         "| key | API | versions | flexible from | description | notes | permissions |",
         "|--:|---|---|---|---|---|---|",
         *map(_api_row, declared_apis()),

@@ -77,7 +77,7 @@ def test_partitions_do_not_move_and_elections_are_not_needed(
     with _kafka_python(shared_broker) as admin:
         assert not admin.list_partition_reassignments()
         answer = admin.elect_leaders(0, {topic: [0, 1]}, raise_errors=False)
-        assert "leads already" in str(answer)
+        assert "already leads" in str(answer)
         moves = {kafka.TopicPartition(topic, 0): [0], kafka.TopicPartition(topic, 1): [7]}
         outcomes = admin.alter_partition_reassignments(moves)
         assert list(outcomes.values()) == [None, kafka.errors.InvalidReplicationAssignmentError]

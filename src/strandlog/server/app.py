@@ -1,7 +1,7 @@
 """Runs one broker with its listeners: startup, crash handling, draining and shutdown.
 
     start    open the data folder, listen, return the ready line
-    run      serve requests; flush, maintain and change topics in threads; run timers
+    run      serve requests; run timers; run flushes, maintenance and topic changes in threads
     stop     stop accepting and reading, answer requests in flight for at most `drain_ms`, wait
              for the threads, close the folder cleanly
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_PROBLEMS_LOGGED = 100
-IDLE_CHECKS = 10  # per connections.max.idle.ms
+IDLE_CHECKS = 10  # checks for idle connections per connections.max.idle.ms
 DRAIN_CHECK_SECONDS = 0.01
 KILLED_EXIT_CODE = 130
 # How long another thread may hold the GIL while the loop waits for it. Compaction is CPU-bound:
@@ -196,7 +196,7 @@ class Server:
         requests = sum(times.count for times in metrics.request_seconds.values())
         stall = metrics.event_loop_delay_seconds
         return (
-            f"{requests} requests of {metrics.connections_accepted} connections; "
+            f"{requests} requests from {metrics.connections_accepted} connections; "
             f"{metrics.produced_records} records ({metrics.produced_bytes} bytes) in, "
             f"{metrics.fetched_bytes} bytes out; {metrics.fsyncs} fsyncs; "
             f"event loop late by at most {stall.max_seconds * 1000:.0f} ms, "
@@ -262,7 +262,7 @@ async def run_until_stopped(options: ServerOptions, say: Callable[[str], None]) 
 
     def on_signal() -> None:
         if stop.is_set():
-            sys.stderr.write("stopped at once: the next start checks what was not flushed\n")
+            sys.stderr.write("stopped immediately: the next start checks the unflushed data\n")
             sys.stderr.flush()
             os._exit(KILLED_EXIT_CODE)
         stop.set()

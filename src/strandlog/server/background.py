@@ -17,7 +17,7 @@ one callback; a listener handles a pending wake before it returns to the loop (`
 that a flush starts as early as possible.
 
 `BrokerDriver` calls `Broker.tick` at each deadline and executes the broker's flushes, one group
-commit after the other: it takes the jobs that are due, runs their fsyncs in the flush threads, and
+commit at a time: it takes the jobs that are due, runs their fsyncs in the flush threads, and
 reports the outcomes to the broker in the event loop.
 """
 
@@ -131,7 +131,7 @@ class ServerRuntime:
         self.turns.add(callback)
 
     def response_room(self) -> int:
-        """Return how many bytes a response may currently have."""
+        """Return the current size limit of a response in bytes."""
         return self.response_bytes.room()
 
     def report(self, problem: str) -> None:

@@ -69,7 +69,7 @@ class RepeatFilter(logging.Filter):
 
 def _summary(template: str, kind: _Kind) -> logging.LogRecord:
     shown = template[:SHOWN_CHARACTERS] or "others"
-    words = "%d more lines like %r were left out of the log within %d s"
+    words = "suppressed %d more lines like %r within %d s"
     arguments = (kind.left_out, shown, INTERVAL_SECONDS)
     return logging.LogRecord(__name__, kind.level, "", 0, words, arguments, None)
 

@@ -6,8 +6,8 @@
 Each is a `ByteBudget` with a server-wide limit. Below the limit it has no effect. Above it:
 
     requests    the server stops reading from connections in the middle of a large frame, except
-                the one whose frame lacks the fewest bytes (`favoured`), so that one can always
-                finish
+                the one whose frame lacks the fewest bytes (`favoured`), so that at least one
+                can finish
     replies     a Fetch returns no more than the remaining budget, or one batch (`room`)
     both        a connection whose client could send or read but has not for `stall_ms` is closed
     both        above `hard_limit`, the connections with the most bytes, weighted by how long they
@@ -151,7 +151,7 @@ class ByteBudget:
             self.favoured.regulate()
 
     def _relax(self) -> None:
-        """Let all connections read again, now that the total is below the limit."""
+        """Resume reading from all connections, now that the total is below the limit."""
         if self._check_handle is not None:
             self._check_handle.cancel()
             self._check_handle = None
@@ -178,8 +178,8 @@ class ByteBudget:
         if now >= self._quiet_until:
             self._quiet_until = now + QUIET_SECONDS
             logger.warning(
-                "%s closed: it holds %d bytes of %s and does not move, and %d bytes are held in "
-                "total; the limit is %d",
+                "%s closed: it holds %d bytes of %s and makes no progress; all connections "
+                "hold %d bytes, and the limit is %d",
                 holder.peer_host,
                 count,
                 self._what,

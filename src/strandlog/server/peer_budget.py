@@ -3,8 +3,8 @@
 A call acquires its share before it reads from its peer or sends to it; calls that do not fit wait
 in FIFO order. A peer that stops reading or sending keeps its share until another call needs it.
 Once another call has waited for half of `patience_seconds`, the call whose peer has been silent the
-longest, and for at least that long, is suspected. If its peer is still silent after the same time
-again, the call is cancelled (it raises `PeerTooSlowError`) and its share is released. Data from a
+longest, and for at least that long, is suspected. If its peer is still silent after the same
+time again, the call is cancelled (`PeerTooSlowError`) and its share is released. Data from a
 peer may be waiting for a busy event loop, so a check that runs late does not cancel calls.
 
     hold = await budget.acquire(size)      waits for room
@@ -61,7 +61,7 @@ class Hold:
 
     def evict(self) -> None:
         """Cancel the wait for the peer, which then raises `PeerTooSlowError`."""
-        assert self._task is not None, "it waits for its peer"
+        assert self._task is not None, "the call is waiting for its peer"
         self._is_evicted = True
         self.silent_since = None
         self._task.cancel()

@@ -100,7 +100,7 @@ class RecordProducer:
     async def _batches(
         self, count: int, partition: int | None, records: Sequence[NewRecord]
     ) -> tuple[dict[int, list[int]], list[bytearray]]:
-        """Return the row numbers of each partition, and the batches built from them."""
+        """Return the indexes of each partition's records, and the batches built from them."""
         turn = next(self._turns)
         now_ms = self._broker.clock.now_ms()
 
@@ -117,7 +117,7 @@ class RecordProducer:
     def _routed(
         self, count: int, partition: int | None, turn: int, records: Sequence[NewRecord]
     ) -> dict[int, list[int]]:
-        """Return the row numbers of each partition; records without a key share a partition."""
+        """Return the indexes of each partition's records; those without a key share a partition."""
         if partition is not None:
             return {partition: list(range(len(records)))}
         found: dict[int, list[int]] = {}

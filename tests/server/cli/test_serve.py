@@ -86,7 +86,7 @@ def test_a_port_in_use_is_reported_with_advice(cli: CommandLine) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         found = cli("serve", str(cli.data), "--port", str(port), code=1)
-    assert "address already in use; stop what listens there, or choose another" in found.err
+    assert "address already in use; stop the other process, or choose another" in found.err
     assert "stopped:" not in found.err, "no summary: the broker was never ready"
 
 

@@ -32,7 +32,7 @@ def test_a_thousand_lines_of_one_kind_become_ten_and_a_summary() -> None:
     log.now += INTERVAL_SECONDS
     log.say("stopped")
     assert log.lines[MAX_LINES:] == [
-        f"{1000 - MAX_LINES} more lines like '%s: garbage; hanging up' were left out of the log "
+        f"suppressed {1000 - MAX_LINES} more lines like '%s: garbage; hanging up' "
         f"within {INTERVAL_SECONDS:.0f} s",
         "stopped",
     ]

@@ -72,7 +72,7 @@ class DynamicSettings:
             row = BROKER_SETTINGS[name]
             if not row.dynamic:
                 raise InvalidSettingError(
-                    name, raw, "it is only read at start-up; restart the broker to change it"
+                    name, raw, "it is only read at start-up; restart to change it"
                 )
             if raw is None:
                 values.pop(name, None)

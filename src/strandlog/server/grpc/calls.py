@@ -1,7 +1,7 @@
 """Receives gRPC calls and sends their responses and errors, for every method.
 
-Every method takes one message. The server nevertheless declares it as a stream of requests: gRPC
-then reads the message only when the server asks for it, so that requests that are being received
+Every method accepts one message. The server nevertheless declares a stream of requests: gRPC then
+reads the message only when the server asks for it, so that requests that are being received
 can share a budget (`grpc.queued.max.request.bytes`). Clients see no difference.
 
 gRPC passes messages as bytes. Decoding a few megabytes of tiny fields is slow and takes a lot of
@@ -58,7 +58,7 @@ def encoded(message: Message) -> bytes:
 def small(kind: type[Request], data: bytes, limit: int = GRPC_SMALL_REQUEST_BYTES) -> Request:
     """Decode the message of a method whose requests are small."""
     if len(data) > limit:
-        raise MalformedMessageError(f"a {kind.__name__} has at most {limit} bytes, got {len(data)}")
+        raise MalformedMessageError(f"{kind.__name__} has at most {limit} bytes, got {len(data)}")
     return parsed(kind, data)
 
 
@@ -117,7 +117,7 @@ class Calls:
     def _stream(self, serve: OpenEnded) -> grpc.RpcMethodHandler:
         async def handle(_: object, context: Any) -> None:
             if self._streams >= self._max_streams:
-                words = f"{self._streams} streams are open; end some, or raise grpc.max.calls"
+                words = f"{self._streams} streams are open; close some, or raise grpc.max.calls"
                 await self._abort(context, StatusCode.RESOURCE_EXHAUSTED, words)
             self._streams += 1
             try:
@@ -167,7 +167,7 @@ class Calls:
         with hold.waiting_for_peer():
             data = await context.read()
         if data is grpc.aio.EOF:
-            raise MalformedMessageError("the call carries no request")
+            raise MalformedMessageError("the call has no request message")
         assert isinstance(data, bytes)
         return data
 

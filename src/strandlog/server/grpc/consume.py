@@ -1,11 +1,11 @@
 """Splits a fetch into Consume messages of bounded size.
 
-Compressed records are larger in a message, and clients accept 4 MB by default. The limit therefore
+Messages contain decompressed records, and clients accept 4 MB by default. The limit therefore
 applies to the decoded records, and a fetch may be split into several messages. A record that is
 larger than the limit is sent in a separate message.
 
 Large fetches are processed in a thread, in steps of about `max_bytes` and at least one batch.
-Messages are serialized there, so that a client that does not read only occupies bytes, not Python
+Messages are serialized there, so a client that stops reading ties up bytes, but no Python
 objects.
 """
 

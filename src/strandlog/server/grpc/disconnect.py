@@ -45,7 +45,7 @@ def hang_up_all(port: int) -> int:
 
 
 def _shut_down(number: int, is_wanted: Callable[[socket.socket], bool]) -> bool:
-    """Shut down a file descriptor if it is a wanted connection; return whether it is."""
+    """Shut down a file descriptor if it is a matching connection; return whether it was."""
     try:
         copy = os.dup(number)  # so that closing the object does not close gRPC's descriptor
     except OSError:

@@ -1,6 +1,6 @@
 """Serves LogService, health and reflection over gRPC.
 
-All resources that a client can occupy are limited: connections, calls, the size of messages and
+All resources that a client can use are limited: connections, calls, the size of messages and
 metadata, and the memory of calls that wait for their clients (`calls.py`, `service.py`).
 Connections without a call are closed after grpc.idle.timeout.ms; those that do not finish their
 handshake are closed sooner.
@@ -56,7 +56,7 @@ class GrpcListener:
                 (
                     "grpc.http2.bdp_probe",
                     0,
-                ),  # otherwise, calls that wait to be read hold megabytes
+                ),  # otherwise gRPC buffers megabytes per unread call
                 ("grpc.so_reuseport", 0),  # otherwise two servers could share one port
             ],
         )

@@ -31,7 +31,7 @@ def check_item_count(data: bytes, limit: int) -> None:
     )
     if next(itertools.islice(items, limit, None), None) is not None:
         raise MalformedMessageError(
-            f"a request has at most {limit} records and headers; send fewer, or raise "
+            f"a request may have at most {limit} records and headers; send fewer, or raise "
             f"grpc.request.max.records"
         )
 

@@ -108,7 +108,7 @@ class LogService:
     ) -> int:
         """Send the records of one fetch and return the offset after them."""
         max_bytes = min(request.max_bytes or GRPC_CONSUME_MESSAGE_BYTES, GRPC_CONSUME_MESSAGE_BYTES)
-        if request.follow:  # wait before acquiring memory, because this may take long
+        if request.follow:  # wait before acquiring memory, because this may take a while
             await self._wait_for_records(context, request, tp, offset)
         hold = await self._unread.acquire(COPIES_OF_A_READ * max_bytes)
         try:
@@ -152,7 +152,7 @@ class LogService:
 
         It includes all records that were written before the call.
         """
-        self._broker.partition_state(context, *tp)  # raises if it does not exist
+        self._broker.partition_state(context, *tp)  # raises if the partition does not exist
         await as_future(self._broker.make_visible(context, [tp]))
         state = self._broker.partition_state(context, *tp)
         return state.last_stable_offset if committed else state.high_watermark
@@ -225,7 +225,7 @@ class LogService:
     async def FetchOffset(self, context: RequestContext, data: bytes) -> bytes:
         request = small(log_pb2.FetchOffsetRequest, data)
         tp = TopicPartition(request.topic, request.partition)
-        self._broker.partition_state(context, *tp)  # raises if it does not exist
+        self._broker.partition_state(context, *tp)  # raises if the partition does not exist
         found = self._broker.fetch_offsets(context, request.group, [tp])[tp]
         if isinstance(found, StrandlogError):
             raise found

@@ -60,7 +60,7 @@ class BodyLimit:
 
     @contextlib.asynccontextmanager
     async def held(self, request: Request, limit: int) -> AsyncIterator[bytes]:
-        """Receive the complete body of a request, at most `limit` bytes, and hold its memory."""
+        """Receive the complete body of a request, at most `limit` bytes, and hold memory for it."""
         length = request.headers.get("content-length", "")
         size = int(length) if length.isdigit() else min(UNKNOWN_BODY_BYTES, limit)
         if size > limit:

@@ -90,7 +90,7 @@ class HttpListener:
         self._task.add_done_callback(self._ended)
 
     async def _serve(self) -> None:
-        assert self._socket is not None, "it was started"
+        assert self._socket is not None, "start was called"
         server = await asyncio.to_thread(_load, self._broker, self._runtime, self._options)
         if not self._is_stopping:
             self._server = server

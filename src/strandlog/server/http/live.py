@@ -3,7 +3,7 @@
     rates       bytes, records and requests per second            every interval
     lag         the groups and their lag                          every interval
     records     the newest records of `topic`, if it is given     when there are new records
-    heartbeat   nothing; a longer silence means a failure         after 10 s without other events
+    heartbeat   no data; a longer silence means a failure         after 10 s without other events
     problem     the reason as problem+json, e.g. a deleted topic  before the stream ends
 
 An event is computed only after the client has accepted the previous one. So nothing is buffered for
@@ -109,7 +109,7 @@ class Live:
                 f"{limit} live streams are open; close one or raise http.max.live.streams",
             )
         if query.partition is not None and query.topic is None:
-            raise bad_request("`partition` needs a `topic`")
+            raise bad_request("`partition` requires a `topic`")
         tail, test = None, query.test()
         if query.topic is not None:
             options = TailOptions(

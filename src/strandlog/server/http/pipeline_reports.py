@@ -6,8 +6,8 @@ the broker. The last reports of each query are kept in memory; a pipeline is rem
 `FORGOTTEN_AFTER_MS` after its last report.
 
 Any client may send reports, so everything is bounded: the number of pipelines, queries and points,
-and the length of strings. A new pipeline over the limit replaces the one with the oldest last
-report.
+and the length of strings. If the limit is reached, a new pipeline replaces the one that
+has been silent the longest.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ class ApiRoute(NamedTuple):
     body: type | None = None
     status: int = 200
     is_large: bool = False  # encode the response in a thread and send it in chunks
-    carries_records: bool = False  # the body may have up to http.request.max.bytes
+    carries_records: bool = False  # the body may be as large as http.request.max.bytes
 
     @property
     def name(self) -> str:
@@ -127,7 +127,7 @@ def _check_object_count(data: bytes, limit: int) -> None:
         raise HttpError(
             413,
             "Content too large",
-            f"a request has at most {limit} JSON objects (http.max.json.objects); send fewer",
+            f"a body may have at most {limit} JSON objects (http.max.json.objects); send fewer",
         )
 
 
@@ -148,10 +148,10 @@ def read_query(request: Request, kind: type[Query]) -> Query:
     try:
         found = msgspec.convert(given, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise bad_request(f"the parameters: {_words(error)}") from None
+        raise bad_request(f"invalid query parameters: {_words(error)}") from None
     for name in given:
         if getattr(found, name) is None:  # msgspec converts the string "null" to None
-            raise bad_request(f"the parameters: {name!r} must not be null; omit it instead")
+            raise bad_request(f"parameter {name!r} must not be null; omit it instead")
     return found
 
 
@@ -162,9 +162,9 @@ async def _body(data: bytes, kind: type) -> Any:
             return decode(data)
         return await asyncio.to_thread(decode, data)
     except msgspec.ValidationError as error:
-        raise HttpError(422, "Invalid content", f"the body: {_words(error)}") from None
+        raise HttpError(422, "Invalid content", f"invalid body: {_words(error)}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise bad_request(f"the body: {_words(error)}") from None
+        raise bad_request(f"invalid body: {_words(error)}") from None
 
 
 def _words(error: Exception) -> str:

@@ -101,7 +101,7 @@ def check_is_json(request: Request) -> None:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise HttpError(
-            415, "Unsupported media type", "send JSON, and Content-Type: application/json"
+            415, "Unsupported media type", "send JSON with Content-Type: application/json"
         )
 
 

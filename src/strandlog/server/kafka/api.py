@@ -102,7 +102,7 @@ class KafkaApi:
         return self.versions[-1]
 
     def advertised(self) -> dict[str, int]:
-        """Return the row for an ApiVersions response."""
+        """Return the entry for an ApiVersions response."""
         return {
             "api_key": self.key,
             "min_version": self.advertised_from,

@@ -13,10 +13,10 @@ after it stay buffered. A complete frame (`_next`) waits while any of these cond
                  is a waiting Fetch; clients rely on the order (`hold_line`, `release_line`)
     gate         it is a large request, and other large requests occupy the memory for decoded
                  requests (`DecodingGate`)
-    turn         after a request that occupied the event loop for long, the next ones start one at
-                 a time, alternating with other connections (`turns.py`)
+    turn         after a request that occupied the event loop for too long, the next ones start one
+                 at a time, alternating with other connections (`turns.py`)
 
-Meanwhile the socket is not read, nor is it while the server is out of memory for requests. A
+The socket is not read while a frame waits or the server is out of memory for requests. A
 request that cannot be decoded, or a Produce with acks=0 that fails, closes the connection, because
 there is no other way to report the failure. Later requests are not executed.
 
@@ -58,7 +58,7 @@ WRITE_AT_ONCE_BYTES = 16 * 1024
 LONG_SECONDS = 0.002  # a connection whose requests take longer has to queue for a turn
 TURN_SECONDS = 0.0001  # length of a turn; short, because hundreds of connections may be queued
 COUNTED_FRAME_BYTES = 16 * 1024  # smaller frames are not counted
-GATED_FRAME_BYTES = 32 * 1024  # frames from this size, except Produce, enter the `DecodingGate`
+GATED_FRAME_BYTES = 32 * 1024  # from this size on, all frames but Produce enter the gate
 PRODUCE = b"\0\0"  # the API key of Produce, the first bytes of a request
 JOINED_BYTES = 16 * 1024  # fewer bytes are faster to write as one copied buffer
 
@@ -177,7 +177,7 @@ class Connection(asyncio.Protocol):
         self._is_paused = False
         self._is_beginning = False
         self._line_holds = 0  # number of requests that block later ones
-        self._takes_long = False  # the last requests took long: the next ones queue for a turn
+        self._takes_long = False  # the last requests were slow: the next ones queue for a turn
         self._waits_for_turn = False
         self._is_draining = False
         self._moved_ms = 0  # when the client last sent or read data
@@ -255,7 +255,7 @@ class Connection(asyncio.Protocol):
     # -- starting requests -----------------------------------------------------------------------
 
     def _may_begin(self) -> bool:
-        """Return whether the next request may start, apart from having to queue for a turn."""
+        """Return whether the next request may start or queue for a turn."""
         return (
             self._next is not None
             and self._peer_reads
@@ -290,7 +290,7 @@ class Connection(asyncio.Protocol):
         if not self._waits_for_turn and self._may_begin():
             self._waits_for_turn = True
             self._owner.turns.add(self._take_turn)
-        elif self._next is not None:  # it waits for another condition, possibly for long
+        elif self._next is not None:  # it waits for another condition, possibly for a long time
             self._next = compacted(self._next)
             self._splitter.compact()
         self._account()  # even if no request started: an incomplete frame may have grown
@@ -458,7 +458,7 @@ class Connection(asyncio.Protocol):
                 self._owner.replies.hold(self, replies)
 
     def missing_bytes(self) -> int:
-        """Return the bytes that the incomplete frame lacks; 0 if there is none or it is small."""
+        """Return how many bytes the incomplete frame lacks; 0 if there is none or it is small."""
         is_counted = self._splitter.buffered_bytes >= COUNTED_FRAME_BYTES
         return self._splitter.missing_bytes if is_counted and self._next is None else 0
 
@@ -484,7 +484,7 @@ class Connection(asyncio.Protocol):
         return self._transport is not None and not self._transport.is_closing()
 
     def is_idle(self, since_ms: int) -> bool:
-        """Return whether there has been no activity since then and no request is in progress."""
+        """Return whether nothing has happened since `since_ms` and no request is in progress."""
         return not self._replies and self.last_active_ms < since_ms
 
     def drain(self) -> None:

@@ -1,7 +1,7 @@
-"""Finds the declared API for a request, checks its version, calls the handler and measures it.
+"""Finds the declared API for a request, checks its version, calls and times the handler.
 
 Handlers are functions in `handlers/`: they decode the request, call the broker and reply, now or
-when a Deferred is done. A handler that may take long returns `Work`, which runs in slices. A
+when a Deferred is done. A handler that may take a long time returns `Work`, which runs in slices. A
 `DataError` raised by a handler means that the entire request is invalid, and the connection is
 closed, as in Kafka. Any other exception is a bug: it is logged and the connection is closed, but
 the broker keeps running.
@@ -118,7 +118,7 @@ class Dispatcher:
     # -- long-running work -----------------------------------------------------------------------
 
     def run_in_slices(self, request: Request, work: Work[None]) -> None:
-        """Run work in the event loop, yielding to other connections if it takes long.
+        """Run work in the event loop, yielding to other connections if it takes a while.
 
         The connection starts no other request until the work is done: clients rely on the order.
         """

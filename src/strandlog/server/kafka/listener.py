@@ -61,7 +61,7 @@ class KafkaListener:
             error.add_note(
                 "this machine has no such address: choose another --host"
                 if error.errno == errno.EADDRNOTAVAIL
-                else "stop what listens there, or choose another --host or --port"
+                else "stop the other process, or choose another --host or --port"
             )
             raise
         return Address(*self._server.sockets[0].getsockname()[:2])

@@ -105,7 +105,7 @@ class Request:
         return body
 
     def _release(self) -> None:
-        """Release the bytes of a decoded request, because its response may take long."""
+        """Release the bytes of a decoded request, because its response may take a while."""
         self.frame = NO_FRAME
         self.pending.release_frame()
 
@@ -138,7 +138,7 @@ class Request:
     # -- long-running work -----------------------------------------------------------------------
 
     def in_slices(self, work: Work[None]) -> None:
-        """Run work in the event loop, yielding to other connections if it takes long."""
+        """Run work in the event loop, yielding to other connections if it takes a while."""
         self._dispatcher.run_in_slices(self, work)
 
     def reply_in_slices(self, body: Mapping[str, Any]) -> None:
@@ -192,7 +192,7 @@ def breathing(steps: Generator[None, None, T]) -> Work[T]:
 class Asked(NamedTuple):
     """The partitions that a request names, without duplicates."""
 
-    topics: dict[str, dict[int, Any]]  # the last row for each topic name and partition
+    topics: dict[str, dict[int, Any]]  # the last entry for each topic name and partition
     repeated: set[tuple[str, int]]
 
 
@@ -202,7 +202,7 @@ def asked_once(
     number_of: Callable[[Any], int] = int,
     name_of: Callable[[Any], str] = lambda topic: str(topic.name),
 ) -> Work[Asked]:
-    """Collect the rows of a request by topic and partition, without duplicates."""
+    """Group the entries of a request by topic and partition, without duplicates."""
     asked = Asked({}, set())
     for topic in topics:
         name = name_of(topic)

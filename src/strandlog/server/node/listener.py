@@ -65,7 +65,7 @@ def open_broker(path: str, acks: Literal["1", "all"]) -> Broker:
 def serve(session: NodePeer, broker: Broker, source: int, sink: int, bell: int) -> None:
     """Answer the lines of `source` until EOF, or until `bell` becomes readable."""
     splitter = LineSplitter()
-    with contextlib.suppress(BrokenPipeError):  # the reader of stdout is gone
+    with contextlib.suppress(BrokenPipeError):  # the process that read stdout has exited
         while True:
             ready, _, _ = select.select([source, bell], [], [], MAINTENANCE_SECONDS)
             broker.tick()

@@ -92,8 +92,8 @@ class NodePeer:
         node_id = envelope.dest if self._node_id is None else self._node_id
         try:
             return node.format_reply(node_id, envelope, kind, fields, msg_id)
-        except (RecursionError, ValueError) as error:  # the record is from another producer
-            failed = node.error_fields(CRASH, f"the reply is not JSON: {error}")
+        except (RecursionError, ValueError) as error:  # a record of another producer
+            failed = node.error_fields(CRASH, f"the reply cannot be encoded as JSON: {error}")
             return node.format_reply(node_id, envelope, "error", failed, msg_id)
 
     def _serve(self, envelope: node.Envelope) -> tuple[str, Fields]:

@@ -59,7 +59,7 @@ class ApiLatency(Struct):
 
 
 class BrokerStatus(Struct):
-    """Counters and latencies since the start, and the current problems."""
+    """Counters and latencies since start-up, and the current problems."""
 
     counters: dict[str, int]
     latencies: dict[str, Latency]
@@ -82,7 +82,7 @@ class BrokerSetting(Struct):
 
 
 class SettingList(Struct):
-    """Settings of the broker, in the order of the reference."""
+    """Settings of the broker, in the order of the reference page."""
 
     settings: list[BrokerSetting]
 

@@ -120,7 +120,7 @@ class OffsetChange(Struct):
 
 
 class OffsetResetResult(Struct):
-    """The changes of a reset; a reset is possible only if the group has no members."""
+    """The offsets that a reset changes; it is possible only if the group has no members."""
 
     is_dry_run: bool
     members: int
@@ -184,7 +184,7 @@ def _member(member: MemberDescription, protocol_type: str) -> GroupMember:
         try:
             owned = decode_assignment(member.assignment).partitions
         except DataError:
-            owned = ()  # only the assignor of the group leader knows its format
+            owned = ()  # only the leader's assignor can decode this format
     return GroupMember(
         member.member_id,
         member.group_instance_id,
@@ -233,7 +233,7 @@ def _partitions_to_reset(
     broker = state.broker
     if reset.topic is None:
         if reset.partitions is not None:
-            raise bad_request("`partitions` needs a `topic`")
+            raise bad_request("`partitions` requires a `topic`")
         return [tp for tp in sorted(committed) if broker.has_topic(context, tp.topic)]
     count = broker.topic(context, reset.topic).partitions
     numbers = range(count) if reset.partitions is None else sorted(set(reset.partitions))
@@ -254,11 +254,11 @@ async def _target(
             return end
         case "offset":
             if reset.offset is None:
-                raise bad_request("`to` offset needs an `offset`")
+                raise bad_request("resetting to an offset requires `offset`")
             return min(max(reset.offset, start), end)
         case "time":
             if reset.time_ms is None:
-                raise bad_request("`to` time needs a `time_ms`")
+                raise bad_request("resetting to a time requires `time_ms`")
             tp = partition.topic, partition.partition
             work = state.broker.list_offset(
                 context, *tp, reset.time_ms, IsolationLevel.READ_UNCOMMITTED

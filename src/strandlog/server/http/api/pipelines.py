@@ -21,7 +21,7 @@ async def report_progress(state: HttpState, request: ApiRequest[Nothing, Pipelin
     name = request.path["name"]
     if len(name) > HTTP_PIPELINE_NAME_CHARACTERS:
         raise bad_request(
-            f"the name of a pipeline has at most {HTTP_PIPELINE_NAME_CHARACTERS} characters"
+            f"a pipeline name may have at most {HTTP_PIPELINE_NAME_CHARACTERS} characters"
         )
     state.pipelines.report(name, request.body)
 

@@ -100,7 +100,7 @@ GROUP_TOPIC = ("consumergroup", "topic")
 
 # fmt: off
 FAMILIES: tuple[Family, ...] = (
-    Family("strandlog_info", "gauge", ("version", "cluster_id"), "Constant 1; see the labels.",
+    Family("strandlog_info", "gauge", ("version", "cluster_id"), "Always 1; see the labels.",
            lambda snapshot: [((snapshot.version, snapshot.cluster_id), 1)]),
     Family("strandlog_partition_size_bytes", "gauge", PARTITION,
            "Size of a partition's log files.", _per_partition(lambda each: each.size_bytes)),
@@ -116,7 +116,7 @@ FAMILIES: tuple[Family, ...] = (
     Family("strandlog_segment_cache_hits_total", "counter", (),
            "Reads of sealed segments that were already mapped.", _one(lambda p: p.cache.hits)),
     Family("strandlog_segment_cache_misses_total", "counter", (),
-           "Reads of sealed segments that had to be mapped.", _one(lambda p: p.cache.misses)),
+           "Reads of sealed segments that had to be mapped first.", _one(lambda p: p.cache.misses)),
     Family("strandlog_segment_cache_evictions_total", "counter", (),
            "Sealed segments unmapped to make room.", _one(lambda p: p.cache.evictions)),
     Family("strandlog_segments_mapped", "gauge", (),
@@ -127,7 +127,7 @@ FAMILIES: tuple[Family, ...] = (
     Family("strandlog_live_clients", "gauge", (),
            "Clients of /api/v1/live.", _one(lambda p: p.live_clients)),
     Family("kafka_brokers", "gauge", (), "Brokers of the cluster.", _one(lambda _: 1)),
-    Family("kafka_broker_info", "gauge", ("id", "address"), "Constant 1; see the labels.",
+    Family("kafka_broker_info", "gauge", ("id", "address"), "Always 1; see the labels.",
            lambda snapshot: [((str(NODE_ID), snapshot.address), 1)]),
     Family("kafka_topic_partitions", "gauge", ("topic",),
            "Partitions of a topic.", _partition_counts),

@@ -29,7 +29,7 @@ class GroupOffset(NamedTuple):
 
     @property
     def lag(self) -> int:
-        """The number of offsets from the committed offset to the end, without deleted records."""
+        """The number of offsets from the committed offset to the end, excluding deleted ones."""
         return max(0, self.end_offset - max(self.committed.offset, self.start_offset))
 
 
@@ -97,7 +97,7 @@ async def group_snapshots(broker: Broker, context: RequestContext) -> list[Group
 
 
 async def group_offsets(broker: Broker, context: RequestContext, group: str) -> list[GroupOffset]:
-    """Return the committed offsets of a group by topic and partition, without deleted topics."""
+    """Return a group's committed offsets, sorted by partition, except in deleted topics."""
     committed = broker.fetch_offsets(context, group)
     found = []
     for number, tp in enumerate(sorted(committed), 1):

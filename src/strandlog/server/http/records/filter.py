@@ -97,7 +97,7 @@ class RecordFilter(msgspec.Struct, forbid_unknown_fields=True):
         if self.path is not None:
             tests.append(_has_path(self.path, self.equals))
         elif self.equals is not None:
-            raise bad_request("`equals` needs a `path`")
+            raise bad_request("`equals` requires a `path`")
         if not tests:
             return None
         return lambda record: all(test(record) for test in tests)

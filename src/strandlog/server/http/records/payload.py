@@ -90,7 +90,7 @@ def json_record(record: Record, form: PayloadFormat, limit_bytes: int) -> JsonRe
 def json_records(
     records: list[Record], form: PayloadFormat, limit_bytes: int, total_bytes: int
 ) -> list[JsonRecord]:
-    """Convert records; once `total_bytes` are used up, keys and values are truncated to nothing."""
+    """Convert records; after `total_bytes` in all, keys and values are truncated to 0 bytes."""
     found: list[JsonRecord] = []
     for record in records:
         found.append(json_record(record, form, min(limit_bytes, max(total_bytes, 0))))

@@ -6,7 +6,7 @@
                   log it can be used to read records that are written later
 
 Partitions are read round-robin in small chunks, so that a page contains records of all partitions;
-a page is ordered by time. `last` returns the newest records among the last offsets of each
+a page is ordered by time. `last` selects the newest records from the last offsets of each
 partition. Bytes are read in the event loop; decoding, filtering and JSON encoding run in a thread,
 for a few requests at a time. Corrupt data is reported in `problems` and skipped.
 """
@@ -113,7 +113,7 @@ async def _begins(
     """Return the start offset for each partition."""
     ways = (query.cursor, query.offset, query.time_ms, query.last)
     if sum(way is not None for way in ways) > 1:
-        raise bad_request("give one of cursor, offset, time_ms and last")
+        raise bad_request("give only one of cursor, offset, time_ms and last")
     if query.cursor is not None:
         return _parse_cursor(query.cursor, partitions)
     begins = {}

@@ -74,7 +74,7 @@ class Tail:
         broker, context, topic = self._broker, self._context, self._topic
         number = self._options.partition
         if number is not None:
-            broker.partition_state(context, topic, number)  # raises if it does not exist
+            broker.partition_state(context, topic, number)  # raises if the partition does not exist
             await as_future(broker.make_visible(context, [(topic, number)]))
             return [broker.partition_state(context, topic, number)]
         count = broker.topic(context, topic).partitions

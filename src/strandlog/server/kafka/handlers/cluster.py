@@ -130,7 +130,7 @@ def describe_cluster(broker: Broker, request: Request) -> None:
         request.reply(
             {
                 "error_code": MISMATCHED_ENDPOINT_TYPE if is_known else UNSUPPORTED_ENDPOINT_TYPE,
-                "error_message": f"this is a broker; ask with endpoint type {ENDPOINT_BROKERS}",
+                "error_message": f"this is a broker; use endpoint type {ENDPOINT_BROKERS}",
                 "cluster_id": "",
             }
         )
@@ -201,7 +201,7 @@ def _size_row(state: PartitionState) -> dict[str, Any]:
     api.ALTER_REPLICA_LOG_DIRS,
     versions=(1, 2),
     requires=[ALTER.on(CLUSTER)],
-    summary="Moves to the data folder succeed, others fail: there is one folder.",
+    summary="Moves to the data folder succeed, others fail: there is only one.",
 )
 def alter_replica_log_dirs(broker: Broker, request: Request) -> Work[None]:
     folder = broker.path
@@ -242,7 +242,7 @@ def elect_leaders(broker: Broker, request: Request) -> Work[None]:
     for topic in wanted or ():
         rows = []
         for number in topic.partitions:
-            failure: StrandlogError = ElectionNotNeededError(f"node {NODE_ID} leads already")
+            failure: StrandlogError = ElectionNotNeededError(f"node {NODE_ID} already leads it")
             try:
                 broker.partition_state(request.context, topic.topic, number)
             except StrandlogError as error:
@@ -278,10 +278,10 @@ def alter_partition_reassignments(broker: Broker, request: Request) -> Work[None
 
 def _check_move(replicas: list[int] | None) -> None:
     if replicas is None:
-        raise NoReassignmentInProgressError("there is no move to cancel")
+        raise NoReassignmentInProgressError("there is no reassignment to cancel")
     if replicas != [NODE_ID]:
         raise InvalidReplicaAssignmentError(
-            f"a partition cannot move to nodes {replicas}; there is node {NODE_ID} alone"
+            f"a partition cannot move to nodes {replicas}; there is only node {NODE_ID}"
         )
 
 

@@ -66,7 +66,7 @@ SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
 CONFIG_TYPES = {"bool": 1, "text": 2, "choice": 2, "float": 6, "list": 7}
 INT_TYPE, LONG_TYPE = 3, 5
 NODE_ROWS = [
-    Setting(name=name, kind="int", default=NODE_ID, dynamic=False, help="The id of the one node.")
+    Setting(name=name, kind="int", default=NODE_ID, dynamic=False, help="The id of the only node.")
     for name in ("node.id", "broker.id")
 ]
 
@@ -89,7 +89,7 @@ Layer = tuple[str, Value, int]  # the name that the value was set under, the val
     ),
     notes=(
         "The permission depends on the resource. `grpc.listener` and `http.listener` of the broker "
-        "have the port that is open; they are empty for a listener that is not."
+        "contain the open port; they are empty for a listener that is not open."
     ),
 )
 def describe_configs(broker: Broker, request: Request) -> Work[None]:
@@ -142,13 +142,13 @@ def _resource_rows(broker: Broker, request: Request, resource: Any) -> list[dict
 
 def _no_such_resource(kind: int, name: str) -> InvalidRequestError:
     return InvalidRequestError(
-        f"resource {name!r} of type {kind} has no settings here: topics (type {RESOURCE_TOPIC}), "
-        f"broker {NODE_ID} (type {RESOURCE_BROKER}) and groups (type {RESOURCE_GROUP}) have"
+        f"resource {name!r} of type {kind} has no settings; only topics (type {RESOURCE_TOPIC}), "
+        f"broker {NODE_ID} (type {RESOURCE_BROKER}) and groups (type {RESOURCE_GROUP}) do"
     )
 
 
 def topic_rows(topic: Topic, dynamic: DynamicSettings) -> list[dict[str, Any]]:
-    """Return a row for every setting of a topic, for DescribeConfigs and CreateTopics."""
+    """Return an entry for every setting of a topic, for DescribeConfigs and CreateTopics."""
     return [_described(row, topic, dynamic) for row in TOPIC_SETTINGS]
 
 
@@ -254,14 +254,14 @@ def alter_configs(broker: Broker, request: Request) -> Work[None]:
     api.INCREMENTAL_ALTER_CONFIGS,
     versions=(0, 1),
     requires=[(ALTER_CONFIGS.on(TOPIC), ALTER_CONFIGS.on(CLUSTER))],
-    summary="Sets, removes or extends single settings of a topic or the broker.",
+    summary="Sets, removes or extends individual settings of a topic or the broker.",
     notes="Resources and permissions as in AlterConfigs.",
 )
 def incremental_alter_configs(broker: Broker, request: Request) -> Work[None]:
     return _alter(broker, request, _increments)
 
 
-# Computes the changes to a resource from its current state and the rows of the request.
+# Computes the changes to a resource from its current state and the request.
 ChangesOf = Callable[["Alterable", Any], Changes]
 
 
@@ -289,7 +289,7 @@ def _alter(broker: Broker, request: Request, changes_of: ChangesOf) -> Work[None
             if len(rows) >= limit:
                 raise TooManyChangesError(limit)
             if times[resource.resource_type, resource.resource_name] > 1:
-                raise InvalidRequestError("a request names each resource once")
+                raise InvalidRequestError("a request may name each resource only once")
             _check_rows(resource)
             alterable = _alterable(broker, request, resource)
             changes = changes_of(alterable, resource)
@@ -314,7 +314,7 @@ def _reply_altered(
         if isinstance(error := result.error, StrandlogError):
             row |= {"error_code": error.kafka_code, "error_message": str(error)}
         else:
-            result.result()  # raises after a bug, which closes the connection
+            result.result()  # raises an unexpected error, which closes the connection
         yield yield_control
     yield from request.replying({"responses": rows})
 
@@ -347,7 +347,7 @@ def _alterable(broker: Broker, request: Request, resource: Any) -> Alterable:
         for row in resource.configs:
             if row.name in SERVER_SETTINGS:
                 raise InvalidSettingError(
-                    row.name, row.value, "the broker reads it when it starts; set it there"
+                    row.name, row.value, "it is only read at start-up; restart to change it"
                 )
         layer, dynamic = RESOURCE_LAYERS[name], broker.dynamic_settings
         return Alterable(
@@ -382,14 +382,14 @@ def _changed(alterable: Alterable, row: Any) -> object | None:
     if row.config_operation == DELETE:
         return None
     if row.value is None:
-        raise InvalidRequestError(f"{row.name!r} needs a value; DELETE resets it")
+        raise InvalidRequestError(f"{row.name!r} requires a value; use DELETE to reset it")
     if row.config_operation == SET:
         return str(row.value)
     if row.config_operation not in (APPEND, SUBTRACT):
         raise InvalidRequestError(f"unknown operation {row.config_operation}")
     current = alterable.current(row.name)
     if not isinstance(current, tuple):
-        raise InvalidSettingError(row.name, row.value, "only lists can be added to")
+        raise InvalidSettingError(row.name, row.value, "APPEND and SUBTRACT apply only to lists")
     given = tuple(part.strip() for part in row.value.split(",") if part.strip())
     if row.config_operation == APPEND:
         return current + tuple(part for part in given if part not in current)

@@ -84,7 +84,7 @@ def fetch(broker: Broker, request: Request) -> Work[None]:
     # Later requests wait: their responses could not be sent before this one anyway.
     request.connection.hold_line()
     if not delayed.is_done:
-        request.pending.leave_gate()  # it may wait long; the broker limits waiting fetches
+        request.pending.leave_gate()  # it may wait a while; the broker limits waiting fetches
         request.pending.on_abandoned = lambda: broker.cancel_fetch(delayed)
 
     def reply(done: Deferred[FetchResult]) -> None:
@@ -106,7 +106,7 @@ def _reply_fetch(request: Request, found: FetchResult) -> Work[None]:
 
 
 def _fetch_rows(request: Request, topics: Any) -> Work[dict[FetchKey, FetchPartition]]:
-    """Return each partition of a request once; the last row for it wins, as in Kafka."""
+    """Return each partition of a request once; its last entry wins, as in Kafka."""
     rows: dict[FetchKey, FetchPartition] = {}
     by_id = request.version >= FETCH_TOPIC_IDS_FROM
     for topic in topics:

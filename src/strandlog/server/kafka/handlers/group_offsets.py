@@ -151,7 +151,7 @@ def offset_fetch(broker: Broker, request: Request) -> Work[None]:
         return _fetched(broker, request, group, topics, require_stable=require_stable)
 
     if request.version >= MANY_GROUPS_FROM:
-        # Duplicate groups are dropped: repeating all offsets of a group would be a huge response.
+        # Duplicate groups are dropped: repeating a group's offsets could make the response huge.
         rows: list[dict[str, Any]] = []
         left_rows = OFFSET_FETCH_MAX_ROWS
         for group in {group.group_id: group for group in body.groups}.values():

@@ -48,7 +48,7 @@ def _reading(broker: Broker, request: Request) -> Work[Any]:
     versions=(0, 9),
     requires=[READ.on(GROUP)],
     summary="Joins a classic group as a dynamic or static member.",
-    notes="From version 4 the first response gives a new member its id.",
+    notes="From version 4, a new member gets its id in the first response.",
 )
 def join_group(broker: Broker, request: Request) -> Work[None]:
     body = yield from _reading(broker, request)
@@ -67,7 +67,7 @@ def join_group(broker: Broker, request: Request) -> Work[None]:
         )
 
     joining = broker.join_group(request.context, _join_request(request, body))
-    request.pending.leave_gate()  # it may wait long; the coordinator limits what it stores
+    request.pending.leave_gate()  # it may wait a while; the coordinator limits what it stores
     request.when_done(joining, lambda result: request.reply_in_slices(_joined(result)), failed)
 
 
@@ -313,7 +313,7 @@ def delete_groups(broker: Broker, request: Request) -> Work[None]:
         for name, deletion in deletions.items():
             error = deletion.error
             if not isinstance(error, StrandlogError):
-                deletion.result()  # raises after a bug, which closes the connection
+                deletion.result()  # raises an unexpected error, which closes the connection
             code = error.kafka_code if isinstance(error, StrandlogError) else 0
             rows.append({"group_id": name, "error_code": code})
         request.reply_in_slices({"results": rows})

@@ -47,7 +47,7 @@ AT_THE_START = (EARLIEST, EARLIEST_LOCAL)  # not affected by later records
     versions=(1, 11),
     requires=[DESCRIBE.on(TOPIC)],
     summary="Finds offsets: by time (exact to the record), earliest, latest, largest timestamp.",
-    notes="The special timestamps of tiered storage are answered as by a broker without it.",
+    notes="The special timestamps of tiered storage work as in Kafka without tiered storage.",
 )
 def list_offsets(broker: Broker, request: Request) -> Work[None]:
     body = yield from request.reading()
@@ -119,7 +119,7 @@ def _offset_rows(
 def _check_timestamp(timestamp: int, version: int) -> None:
     if timestamp < 0 and version < SPECIAL_TIMESTAMPS.get(timestamp, version + 1):
         raise UnsupportedVersionError(
-            f"version {version} of ListOffsets has no special timestamp {timestamp}"
+            f"version {version} of ListOffsets does not support timestamp {timestamp}"
         )
 
 

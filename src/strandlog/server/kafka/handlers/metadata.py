@@ -44,7 +44,7 @@ TOPIC_IDS_FROM = 12
         "Lists topics, partitions and the broker to connect to; creates missing topics on demand."
     ),
     notes=(
-        "CREATE only for a topic to be created. One node leads every partition; cluster and "
+        "CREATE only if a topic is created. One node leads every partition; cluster and "
         "topic ids are stable. Topic ids from version 12."
     ),
 )
@@ -55,7 +55,7 @@ def metadata(broker: Broker, request: Request) -> Work[None]:
     missing = yield from _topics_to_create(broker, request, body, wanted)
     limit = broker.settings.auto_create_topics_max_per_request
     over_limit = LeaderNotAvailableError(
-        f"one request creates at most {limit} topics (auto.create.topics.max.per.request)"
+        f"one request can create at most {limit} topics (auto.create.topics.max.per.request)"
     )
     failures: dict[str, StrandlogError] = dict.fromkeys(missing[limit:], over_limit)
     if not missing:
@@ -131,7 +131,7 @@ def _wanted_topic(
     try:
         if name is None or topic_id is not None:
             if request.version < TOPIC_IDS_FROM or topic_id is None:
-                raise InvalidRequestError("this version asks for topics by name")
+                raise InvalidRequestError("this version requires topic names")
             topic = broker.topic(request.context, topic_id)
         elif name in failures:
             raise failures[name]
@@ -162,7 +162,7 @@ def _encoded_partitions(version: int, count: int) -> bytes:
 
 
 def partition_row(number: int) -> dict[str, Any]:
-    """Return the row of a partition, whose leader and only replica is the one node."""
+    """Return the entry for a partition; its leader and only replica is this node."""
     return {
         "error_code": 0,
         "partition_index": number,

@@ -1,6 +1,6 @@
 """Handlers for the ACL, user and quota APIs; this broker has no ACLs, users or quotas.
 
-    DescribeAcls, CreateAcls, DeleteAcls          SECURITY_DISABLED, like Kafka without authorizer
+    DescribeAcls, CreateAcls, DeleteAcls          SECURITY_DISABLED, as in Kafka without authorizer
     DescribeUserScramCredentials                  an empty list; RESOURCE_NOT_FOUND for a name
     AlterUserScramCredentials                     SECURITY_DISABLED for each user
     DescribeClientQuotas                          an empty list
@@ -28,7 +28,7 @@ from strandlog.server.kafka.api import (
 )
 from strandlog.server.kafka.request import Request
 
-NO_ACLS = SecurityDisabledError("this broker has no authorizer: every client may do everything")
+NO_ACLS = SecurityDisabledError("this broker has no authorizer: every client may do anything")
 NO_USERS = SecurityDisabledError("this broker has no users: its listener does not authenticate")
 NO_QUOTAS = SecurityDisabledError("this broker enforces no quotas")
 

@@ -1,7 +1,7 @@
 """Handlers for CreateTopics, CreatePartitions, DeleteTopics and DeleteRecords.
 
 Each topic of a request is handled separately: an error for one does not affect the others. A topic
-that a request names twice fails, because one result could not be true for both. The connection
+that a request names twice fails, because one result cannot describe both. The connection
 starts no other request until the changes are complete.
 
 There is only one node. The replication factor must be 1, or -1 for the broker's default; a manual
@@ -60,7 +60,7 @@ class Change(NamedTuple):
 
     row: Row  # the fields that identify the topic in the response
     result: Deferred[Any]
-    fields: Callable[[Any], Row]  # returns the rest of the row for the result
+    fields: Callable[[Any], Row]  # returns its other fields, given the result
 
 
 def _change_each(
@@ -184,7 +184,7 @@ def _partition_count(wanted: Any, default: int) -> int:
         by_number = {row.partition_index: row.broker_ids for row in wanted.assignments}
         if by_number.keys() != set(range(len(wanted.assignments))):
             raise InvalidReplicaAssignmentError(
-                "a manual assignment names the partitions 0, 1, 2 and so on, each once"
+                "a manual assignment must list partitions 0, 1, 2 and so on, once each"
             )
         _check_nodes(by_number.values())
         return len(by_number)
@@ -197,7 +197,7 @@ def _check_nodes(assigned: Iterable[Iterable[int]]) -> None:
     for nodes in assigned:
         if list(nodes) != [NODE_ID]:
             raise InvalidReplicaAssignmentError(
-                f"a partition was assigned to nodes {list(nodes)}; there is node {NODE_ID} alone"
+                f"a partition was assigned to nodes {list(nodes)}; there is only node {NODE_ID}"
             )
 
 
@@ -222,13 +222,13 @@ def _grow(broker: Broker, request: Request, wanted: Any, validate_only: bool) ->
     check_partition_count(wanted.count, broker.settings.max_partitions_per_topic)
     if wanted.count <= topic.partitions:
         raise InvalidPartitionsError(
-            f"topic {topic.name!r} has {topic.partitions} partitions; it can only grow"
+            f"topic {topic.name!r} has {topic.partitions} partitions; the number can only grow"
         )
     if wanted.assignments is not None:
         if len(wanted.assignments) != wanted.count - topic.partitions:
             raise InvalidReplicaAssignmentError(
-                f"{wanted.count - topic.partitions} partitions are new, "
-                f"{len(wanted.assignments)} are assigned"
+                f"{wanted.count - topic.partitions} partitions are added, "
+                f"but {len(wanted.assignments)} are assigned"
             )
         _check_nodes(row.broker_ids for row in wanted.assignments)
     fields: Row = {"error_code": 0, "error_message": None}
@@ -293,7 +293,7 @@ def _delete(
     times: Counter[str | None],
 ) -> Change:
     if (name is None) == (topic_id is None):
-        raise InvalidRequestError("a topic is deleted by its name or by its id: give one of them")
+        raise InvalidRequestError("give either the name or the id of the topic to delete")
     topic = (
         _existing(broker, request, name or "")
         if topic_id is None

@@ -96,7 +96,7 @@ def _reply_when_done(
     versions=(0, 5),
     requires=[(WRITE.on(TRANSACTIONAL_ID), IDEMPOTENT_WRITE.on(CLUSTER), WRITE.on(TOPIC))],
     summary="Allocates a producer id for an idempotent or transactional producer.",
-    notes="With a transactional id only the first permission counts.",
+    notes="With a transactional id, only the first permission is required.",
 )
 def init_producer_id(broker: Broker, request: Request) -> None:
     body = request.body()
@@ -117,7 +117,7 @@ def init_producer_id(broker: Broker, request: Request) -> None:
     versions=(0, 3),
     requires=[WRITE.on(TRANSACTIONAL_ID), WRITE.on(TOPIC)],
     summary="Adds partitions to a transaction.",
-    notes="Versions from 4 on are for brokers.",
+    notes="Versions 4 and later are only used between brokers.",
 )
 def add_partitions_to_txn(broker: Broker, request: Request) -> Work[None]:
     body = yield from request.reading()

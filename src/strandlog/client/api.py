@@ -33,7 +33,7 @@ class PartitionInfo(NamedTuple):
 
 
 class TopicInfo(NamedTuple):
-    """Describes a topic. `config` contains the settings that are set for the topic itself."""
+    """Describes a topic. `config` contains the settings that were set explicitly on the topic."""
 
     name: str
     topic_id: str
@@ -57,7 +57,7 @@ class AnyClosable(Protocol):
 
 
 class AnyProducer(AnyClosable, Protocol):
-    """Produces records; each call returns once they are acknowledged according to `acks`."""
+    """Produces records; a call returns once its records are acknowledged according to `acks`."""
 
     @property
     def is_atomic(self) -> bool:

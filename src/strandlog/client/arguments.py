@@ -56,9 +56,9 @@ def check_reset(auto_offset_reset: str) -> None:
 def reset_error(
     group: str | None, tp: TopicPartition, offset: int, start: int, end: int
 ) -> OffsetOutOfRangeError:
-    """Return the error for a consumer without a position whose offset reset policy is "none".
+    """Return the error for a missing or invalid position if the offset reset policy is "none".
 
-    `offset` is negative if the group has no committed offset, else outside the valid range.
+    `offset` is negative if the group has no committed offset; otherwise it is out of range.
     """
     error = OffsetOutOfRangeError(*tp, offset, start, end)
     missing = f"group {group!r} has no committed offset for {tp}"
@@ -91,7 +91,7 @@ def check_auto_commit(group: str | None, *, auto_commit: bool) -> None:
 
 
 def checked_assignors(assignors: Iterable[str], known: Collection[str]) -> list[str]:
-    """Return the assignors as a list; raise if it is empty or contains an unknown one."""
+    """Return the assignors as a list; raise if it is empty or contains an unknown assignor."""
     offered = [assignors] if isinstance(assignors, str) else list(assignors)
     if not offered or not set(offered) <= set(known):
         raise InvalidSettingError("assignors", assignors, "expected some of " + ", ".join(known))

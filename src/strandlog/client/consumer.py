@@ -9,7 +9,7 @@ partitions, starts at the committed offsets, and may commit.
     committed   the offset at which the group resumes after a restart
 
 With auto_commit, each poll commits the records of earlier polls, and close commits the rest: a
-record is considered processed when the program requests more. Iteration commits every 500 records,
+record counts as processed when the program requests more. Iteration commits every 500 records,
 every five seconds, when it reaches the end, and before a rebalance. If a `with` block ends with an
 error, the records of the last poll are not committed, nor is the last record of an iteration.
 
@@ -71,7 +71,7 @@ from strandlog.record.arrow.columns import are_available
 if TYPE_CHECKING:
     from strandlog.client.embedded.membership import Membership
 
-RESETS_PER_POLL = 3  # per partition whose log start offset keeps moving; the next poll retries
+RESETS_PER_POLL = 3  # per partition, if its log start offset keeps moving; the next poll retries
 SKIPS_PER_POLL = 100  # unreadable batches per partition; the next poll continues after them
 SKIPS_REMEMBERED = 1000
 ITERATION_COMMIT_RECORDS = 500  # the default max_records of poll
@@ -186,7 +186,7 @@ class Consumer(Closable):
                 kept[tp] = Cursor(tp, self._first_position(tp))
 
     def forget_topic(self, topic: str) -> None:
-        """Drop the cursors of a deleted topic, so that a new topic of that name is read afresh."""
+        """Drop the cursors of a deleted topic, so that a new topic of that name starts fresh."""
         self._take_over([tp for tp in self._cursors if tp.topic != topic])
 
     def _first_position(self, tp: TopicPartition) -> int:
@@ -292,7 +292,7 @@ class Consumer(Closable):
         return found
 
     def _take(self, max_records: int, began_at: list[tuple[Cursor, int]], decode: Decode) -> Any:
-        """Read records from the partitions round robin; add the old positions to `began_at`."""
+        """Read the partitions round robin; add each cursor and its old position to `began_at`."""
         cursors = list(self._cursors.values())
         if not cursors:
             return []
@@ -310,7 +310,7 @@ class Consumer(Closable):
                 continue
             except StrandlogError:
                 if records:
-                    return records  # the error is raised again once this partition is read first
+                    return records  # the error recurs when a poll reads this partition first
                 raise
             records = records + found if records else found
         return records
@@ -321,8 +321,8 @@ class Consumer(Closable):
             try:
                 return cursor.take(self._source, count, decode)
             except OffsetOutOfRangeError as error:
-                # Retention or deletion moved the log start offset, and a busy writer may cause it
-                # to move again.
+                # Retention or DeleteRecords moved the log start offset, and it may move again
+                # before the next read.
                 cursor.seek(self._reset_position(cursor.tp, error.offset))
                 resets += 1
             except (CorruptSegmentError, UndecodableBatchError) as error:
@@ -431,7 +431,7 @@ class Consumer(Closable):
             return {}
         offsets = {tp: OffsetAndMetadata(offset) for tp, offset in changed.items()}
         for tp in changed:
-            self._committed.pop(tp, None)  # unknown until the commit succeeds
+            self._committed.pop(tp, None)  # not known until the commit succeeds
         if self._membership is not None:
             self._membership.commit(offsets)
         else:

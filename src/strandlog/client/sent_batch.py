@@ -29,8 +29,8 @@ class SentBatch(Sequence[RecordMetadata]):
     ) -> None:
         """Create the result of a batch.
 
-        `routes` is the partition of each record, or one number for all of them. `timestamps` is
-        the list of timestamps by partition, which is empty if all of them are `now_ms`.
+        `routes` lists the partition of each record, or is one partition for all records.
+        `timestamps` maps a partition to its timestamps; it is empty if all of them are `now_ms`.
         """
         self._topic = topic
         self._count = count

@@ -1,4 +1,4 @@
-"""Rows read ahead as Arrow record batches, for `poll_arrow`.
+"""Read-ahead rows, stored as Arrow record batches, for `poll_arrow`.
 
 `ArrowRows` supports the list operations that a cursor uses (length, slicing, concatenation, first
 and last element) without creating a Python object per row. Slices do not copy data.

@@ -65,7 +65,7 @@ from strandlog.storage.paths import (
 from strandlog.storage.readonly.committed import CommittedView, committed_view
 from strandlog.storage.readonly.view import FolderView, PartitionView
 
-LOOKS_BEFORE_BELIEVING = 16
+MAX_STABLE_READ_ATTEMPTS = 16
 # Errors that can be caused by a file swap as well as by real damage.
 UNUSUAL = (OffsetOutOfRangeError, CorruptSegmentError, UndecodableBatchError, DataError)
 
@@ -147,22 +147,22 @@ class ReadOnlySource:
             found = self._stable(view, lambda _: committed_view(self._files, view))
             return found or CommittedView(0, [])  # the files keep changing
 
-    def _stable(self, view: PartitionView, look: Callable[[int], T]) -> T | None:
-        """Run `look` until the files do not change as it runs; return None if they always change.
+    def _stable(self, view: PartitionView, read: Callable[[int], T]) -> T | None:
+        """Call `read` until the files do not change meanwhile; return None if they keep changing.
 
-        `look` gets the previous end offset, because the files that it reads must extend that far.
+        `read` receives the previous end offset; the files that it reads extend at least that far.
         """
-        for _ in range(LOOKS_BEFORE_BELIEVING):
+        for _ in range(MAX_STABLE_READ_ATTEMPTS):
             before = self._stable_files(view)
             end_offset = view.end_offset
             view.refresh()
             error: Exception | None = None
             try:
-                result = look(end_offset)
+                result = read(end_offset)
             except (*UNUSUAL, FileNotFoundError) as unusual:
                 error = unusual
             # The last file may be swapped too, and its size is not compared, so also require that
-            # `look` saw all files.
+            # `read` saw all files.
             seen = {segment_stem(each.base_offset) + LOG_SUFFIX for each in view.segments}
             if before is not None and before.keys() == seen and before == self._stable_files(view):
                 if error is not None:
@@ -197,7 +197,7 @@ class ReadOnlySource:
 
     @contextlib.contextmanager
     def _view_of(self, tp: TopicPartition) -> Iterator[PartitionView]:
-        """Provide the view of a partition; translate errors about files that disappear."""
+        """Yield the view of a partition; translate errors caused by files that disappear."""
         try:
             yield self._folder.view(tp)
         except FileNotFoundError as error:

@@ -62,8 +62,8 @@ from strandlog.model import Record, TopicPartition
 if TYPE_CHECKING:
     from strandlog.client.remote.log import RemoteLog
 
-SLICE_MS = 100  # interval at which Ctrl-C is checked
-NO_GROUP = "strandlog-without-a-group"  # required by librdkafka; nothing is stored under it
+SLICE_MS = 100  # interval between checks for Ctrl-C
+NO_GROUP = "strandlog-without-a-group"  # librdkafka requires a group id; this one never commits
 GROUP_AUTHORIZATION_FAILED = 30
 COOPERATIVE = "cooperative-sticky"
 ASSIGNORS = ("range", "roundrobin", COOPERATIVE)
@@ -180,7 +180,8 @@ class RemoteConsumer(Closable):
         try:
             starts = self._first_positions(tps)
         except StrandlogError as error:
-            # An error raised here would be lost, so poll raises it; librdkafka sets the positions.
+            # An error raised in this callback would be lost, so poll raises it later. Until then,
+            # librdkafka chooses the positions.
             self._failure = error
             starts = dict.fromkeys(tps, NO_POSITION)
         self._progress.move(starts)
@@ -215,7 +216,7 @@ class RemoteConsumer(Closable):
                 self._client.incremental_assign(starts)
             else:
                 self._client.assign(progress.starts(progress.positions))
-                progress.at_end.clear()  # all partitions restart and report their ends again
+                progress.at_end.clear()  # librdkafka restarts and reports all ends again
 
     # -- reading -------------------------------------------------------------------------------
 
@@ -280,7 +281,7 @@ class RemoteConsumer(Closable):
         if code == PARTITION_EOF:
             self._progress.note_end(tp, message.offset())
         elif code == GROUP_AUTHORIZATION_FAILED and self.group is None:
-            return  # librdkafka requests the offsets of the placeholder group
+            return  # librdkafka fetches the offsets of NO_GROUP, which is not needed
         elif code == AUTO_OFFSET_RESET and tp in self._progress.positions:
             self._failure = self._reset_error(tp)
             # Every poll raises until the program seeks.
@@ -293,7 +294,7 @@ class RemoteConsumer(Closable):
                 code,
             )
         elif code not in UNREACHABLE and self._failure is None:
-            # Unreachable errors are ignored: librdkafka retries, and callers have a time-out.
+            # Connection errors are ignored: librdkafka retries, and callers have a time-out.
             self._failure = error_of(error, topic=tp.topic, group=self.group)
 
     def _reset_error(self, tp: TopicPartition) -> OffsetOutOfRangeError:
@@ -414,7 +415,7 @@ class RemoteConsumer(Closable):
     def _release(self) -> None:
         if not self._is_closed:
             self._is_closed = True
-            self._auto_commit = False  # leaving revokes the partitions, which must not commit again
+            self._auto_commit = False  # leaving the group calls _on_revoke, which must not commit
             self._client.close()
 
     def __exit__(

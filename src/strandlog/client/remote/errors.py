@@ -86,7 +86,7 @@ def too_large(size_bytes: int) -> MessageTooLargeError:
 def translated(
     *, topic: str | None = None, group: str | None = None, to: str = ""
 ) -> Iterator[None]:
-    """Translate librdkafka errors raised inside this block.
+    """Translate librdkafka errors raised inside the `with` block.
 
     An exception in a callback is lost and causes a `SystemError`. In our callbacks, only Ctrl-C
     can raise an exception, so a `SystemError` is translated into `KeyboardInterrupt`.

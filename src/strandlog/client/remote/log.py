@@ -158,7 +158,7 @@ class RemoteLog(Closable):
                 info = None
             if self.clock.monotonic_ms() >= deadline_ms:
                 raise UnreachableError(
-                    f"{self.bootstrap} accepted the change of {name!r}, but does not show it yet"
+                    f"{self.bootstrap} accepted the change to {name!r}, but does not show it yet"
                 )
             self._admin.poll(LOOK_SECONDS)
 
@@ -264,7 +264,7 @@ class RemoteLog(Closable):
     def offsets_at(
         self, tps: Iterable[TopicPartition], timestamp_ms: int
     ) -> dict[TopicPartition, int]:
-        """Return the first offset at or after a time in each partition, or else its end offset."""
+        """Return each partition's first offset at or after a time, or else its end offset."""
         wanted = list(tps)
         spec = confluent().admin.OffsetSpec
         found = self._look_up(wanted, spec.for_timestamp(timestamp_ms))

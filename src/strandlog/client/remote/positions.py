@@ -101,7 +101,7 @@ class Progress:
         return records
 
     def note_end(self, tp: TopicPartition, offset: int) -> None:
-        """Mark a partition as read to its end, which may follow a gap."""
+        """Mark a partition as read to its end, which may come after a gap."""
         if offset >= self.positions.get(tp, offset + 1):
             self.positions[tp] = offset
             self.at_end.add(tp)

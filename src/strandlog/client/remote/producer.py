@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from strandlog.client.remote.log import RemoteLog
 
 BATCH_BYTES = 2 * 1024 * 1024
-SERVE_SECONDS = 0.1  # interval at which Ctrl-C is checked
+SERVE_SECONDS = 0.1  # interval between checks for Ctrl-C
 DELIVERY_TIMEOUT_MS = 30_000
 QUEUE_RECORDS = 500_000
 QUEUE_FULL = -184

@@ -4,8 +4,8 @@ A connection uses the highest version that the broker also supports. Every broke
 supports at least one of them. Some ranges deliberately end before Kafka's newest version: from
 Fetch 13 on, topics are identified by id instead of name; Produce 12 and EndTxn 5 belong to
 transactions that change the producer epoch when they end, so a commit could not be retried with its
-original epoch; FindCoordinator 4 and OffsetFetch 8 take several keys or groups, and this client
-needs one.
+original epoch; FindCoordinator 4 and OffsetFetch 8 accept several keys or groups, but this client
+needs only one.
 """
 
 from __future__ import annotations

@@ -210,7 +210,7 @@ class WireClient:
     def offsets_for_times(
         self, times: Mapping[TopicPartition, int], isolation: IsolationLevel | None = None
     ) -> dict[TopicPartition, TimestampOffset | None]:
-        """Return the first record at or after each timestamp, or None if there is none."""
+        """Return the first offset at or after each timestamp, or None if there is none."""
         found = list_offsets(self._cluster, times, self._isolation(isolation))
         return {tp: row if row.offset >= 0 else None for tp, row in found.items()}
 
@@ -290,7 +290,7 @@ class WireClient:
 
     def find_coordinator(self, *, group: str = "", transactional_id: str = "") -> int:
         """Return the id of the node that coordinates a group or a transactional id."""
-        assert bool(group) != bool(transactional_id), "one of the two"
+        assert bool(group) != bool(transactional_id), "pass exactly one of the two"
         kind, key = (GROUP, group) if group else (TRANSACTION, transactional_id)
         return self._cluster.retry(lambda: self._coordinator_client.find(kind, key))
 
@@ -315,7 +315,7 @@ class WireClient:
         self._coordinator.add_partitions_to_txn(transactional_id, producer_id, epoch, partitions)
 
     def end_txn(self, transactional_id: str, producer_id: int, epoch: int, *, commit: bool) -> None:
-        """Commit or abort a transaction; any client that knows the producer id and epoch can."""
+        """Commit or abort a transaction; any client may do this with its producer id and epoch."""
         self._coordinator.end_txn(transactional_id, producer_id, epoch, commit)
 
     def describe_transactions(

@@ -141,8 +141,8 @@ class WireConnection:
             plain = socket.create_connection((host, port), timeout=timeout_s)
         except OSError as error:
             raise UnreachableError(
-                f"cannot connect to {self.name}: {error}; check that the broker runs, its "
-                "advertised.listeners, and bootstrap.servers"
+                f"cannot connect to {self.name}: {error}; check that the broker is running, "
+                "and check advertised.listeners and bootstrap.servers"
             ) from error
         try:
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -297,7 +297,7 @@ class WireConnection:
             self._fill(self._length)
             size = int.from_bytes(self._length)
             if size > self._frame_limit_bytes:
-                raise DataError("the response is not Kafka's protocol: check security.protocol")
+                raise DataError("the response is not in Kafka's protocol: check security.protocol")
             frame = memoryview(bytearray(size))
             self._fill(frame)
         except (OSError, DataError) as error:

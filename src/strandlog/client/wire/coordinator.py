@@ -138,7 +138,7 @@ class CoordinatorClient:
                 for row in topic.results_by_partition
                 if row.partition_error_code
             ]
-            # OPERATION_NOT_ATTEMPTED does not explain the failure, so other codes come first.
+            # OPERATION_NOT_ATTEMPTED does not explain the failure, so other codes take precedence.
             failures.sort(key=lambda failure: failure[0] == OPERATION_NOT_ATTEMPTED)
             for code, tp in failures:
                 raise broker_error(code, f"adding {tp} to transaction {transactional_id!r}")

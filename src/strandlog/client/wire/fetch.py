@@ -1,4 +1,4 @@
-"""Fetches the raw batches of an offset range, one request ahead.
+"""Fetches the raw batches of an offset range, always requesting one chunk ahead.
 
 `fetch` sends one request. `read_range` reads [start, end): while the caller processes one chunk,
 the broker prepares the next, whose offset is known as soon as a chunk has arrived.
@@ -102,7 +102,7 @@ class RangeFetcher:
                 ahead.forget()
 
     def _next(self, tp: TopicPartition, ask: FetchAsk, ahead: Reply | None) -> RawFetch:
-        """Return the response to `ask`, which may already have been sent."""
+        """Return the response to the request `ask`; `ahead` is its reply if it was already sent."""
         if ahead is not None:
             try:
                 return self._take(tp, ask, ahead)
@@ -221,7 +221,7 @@ def cut_at(chunk: RawFetch, end_offset: int) -> RawFetch:
 
 
 def _next_max_bytes(chunk: RawFetch, offset: int, end: int, max_bytes: int) -> int:
-    """Return the size of the next request, so that it does not extend far past the range."""
+    """Return the max_bytes of the next request, so that it reads little past the range."""
     record_bytes = len(chunk.data) / max(1, chunk.next_offset - offset)
     rest_bytes = int(record_bytes * (end - chunk.next_offset) * SPARE)
     return min(max(rest_bytes, MIN_PIECE_BYTES), max_bytes)

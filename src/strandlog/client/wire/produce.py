@@ -72,12 +72,12 @@ class _PartitionQueue:
 
     def may_send(self, now_ms: int) -> bool:
         if self.to_resend and not self.in_flight:
-            # A batch that cannot be sent fails before earlier ones are answered, hence the sorting.
+            # Sort them: a batch that cannot be sent fails before the responses to earlier ones.
             self.waiting.extendleft(sorted(self.to_resend, key=lambda each: -each.number))
             self.to_resend.clear()
         if self.in_flight and not self.batch_count:
-            # Nothing is sent behind the first batch: a new leader could reject it and accept the
-            # second, because it has no earlier sequence number that would reveal the gap.
+            # Wait for the response to the first batch: a new leader could reject the first batch
+            # and accept the second, because it has no earlier sequence number to detect the gap.
             return False
         return bool(self.waiting) and not self.to_resend and now_ms >= self.not_before_ms
 
@@ -233,7 +233,7 @@ class BatchSender:
             return None
         text = f"writing to {queue.tp}"
         if queue.to_resend:
-            # Earlier batches are resent first; only then is an error of this one meaningful.
+            # Earlier batches must be resent first; until then, the error of this one is irrelevant.
             return RetriableBrokerError(text, code)
         found = broker_error(code, text, answer.error_message)
         if code == CORRUPT_MESSAGE:

@@ -2,7 +2,7 @@
 
     PLAIN     one token: \\0 user \\0 password
     SCRAM     client first → server first → client final → server final (RFC 5802, 7677); the
-              password is never sent, and the server proves that it knows it too
+              password is never sent, and the server proves that it knows it as well
 
 A mechanism is a generator: it yields the token to send and receives the response. It returns once
 the user is authenticated, and raises `AuthenticationError` if the server is not authentic.
@@ -70,8 +70,8 @@ def _salted(hash_name: str, password: str, fields: dict[str, str]) -> bytes:
         raise AuthenticationError("the broker sent an invalid SCRAM message") from error
     if not MIN_ITERATIONS <= iterations <= MAX_ITERATIONS:
         raise AuthenticationError(
-            f"the broker requests {iterations} SCRAM iterations; allowed are {MIN_ITERATIONS} to "
-            f"{MAX_ITERATIONS}"
+            f"the broker requests {iterations} SCRAM iterations; the allowed range is "
+            f"{MIN_ITERATIONS} to {MAX_ITERATIONS}"
         )
     return hashlib.pbkdf2_hmac(hash_name, password.encode(), salt, iterations)
 

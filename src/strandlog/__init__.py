@@ -79,8 +79,8 @@ def open(  # noqa: A001 - callers write strandlog.open
     """Open a data folder as its owner; create it if it does not exist.
 
     Raises `AlreadyOpenError` if another process (or another open log in this one) owns the folder,
-    and `UnknownLayoutError` if the folder contains something else. `settings` maps Kafka's names of
-    broker settings to values.
+    and `UnknownLayoutError` if the folder contains something else. `settings` contains broker
+    settings under Kafka's names.
     """
     from strandlog.client.embedded.log import Log  # noqa: PLC0415 - see above
 
@@ -98,8 +98,8 @@ def connect(bootstrap: str, *, timeout_ms: int = 15_000, **client_config: object
     """Connect to a broker and return a log with the same methods as the one from `open`.
 
     `bootstrap` is HOST:PORT, or several of them separated by commas. Raises `UnreachableError` if
-    no broker responds there. `client_config` are librdkafka settings, such as
-    `security_protocol="ssl"`. Requires the extra `client`.
+    no broker responds there. `client_config` contains librdkafka settings, such as
+    `security_protocol="ssl"`. Requires the `client` extra.
     """
     from strandlog.client.remote.log import RemoteLog  # noqa: PLC0415 - see above
 

@@ -1,7 +1,7 @@
 """The `strandlog` command, also available as `python -m strandlog`.
 
-The command line requires the extra `cli`; without it, the command prints one line that says so and
-exits with 2. A simple `strandlog serve` requires only the extra `server` and loads nothing else, so
+The command line requires the `cli` extra; without it, the command prints one line that says so and
+exits with 2. A simple `strandlog serve` requires only the `server` extra and loads nothing else, so
 that it starts faster.
 """
 
@@ -34,7 +34,7 @@ def main() -> None:
 
 
 def _serves(words: list[str]) -> bool:
-    """Serve if the command line is simple; otherwise do nothing and return False."""
+    """Run the broker if the command line is simple; otherwise return False immediately."""
     from strandlog.cli.start_server import parse_plain, serve  # noqa: PLC0415 - only for this command
 
     plain = parse_plain(words)

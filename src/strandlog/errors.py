@@ -1,4 +1,4 @@
-"""Every error that strandlog raises on purpose, as one tree, with its codes in each protocol.
+"""Every error that strandlog raises deliberately, as one tree, with its codes in each protocol.
 
     StrandlogError
     ├── TopicError
@@ -7,7 +7,7 @@
     │   ├── UnknownTopicIdError         look the topic up by name: its id may have changed
     │   ├── TopicInUseError             close its consumers and producers, then delete it
     │   ├── InvalidTopicError           choose a valid name
-    │   ├── InvalidPartitionsError      choose a partition (count) in the range given
+    │   ├── InvalidPartitionsError      choose a partition or count in the range given
     │   ├── InvalidReplicationFactorError   use 1 or -1: there is one broker
     │   ├── InvalidReplicaAssignmentError   assign partitions to this broker only
     │   ├── LeaderNotAvailableError     the topic has no leader yet: retry          (retriable)
@@ -20,7 +20,7 @@
     │   ├── GroupSubscribedError        stop the members that read the topic first
     │   ├── GroupFullError              raise group.max.size or use fewer members
     │   ├── TooManyGroupsError          delete groups or raise groups.max.count
-    │   ├── GroupMetadataTooLargeError  subscribe to less or raise the limit in the message
+    │   ├── GroupMetadataTooLargeError  subscribe to fewer topics or raise the limit given
     │   ├── TooManyOffsetsError         delete groups or raise offsets.max.bytes
     │   ├── CoordinatorLoadingError     retry in a moment                           (retriable)
     │   ├── UnknownMemberError          join again
@@ -28,12 +28,12 @@
     │   ├── FencedInstanceError         another member uses this group.instance.id
     │   ├── IllegalGenerationError      the group has rebalanced: join again
     │   ├── RebalanceInProgressError    join again                                  (retriable)
-    │   ├── InconsistentProtocolError   share a protocol with the other members
+    │   ├── InconsistentProtocolError   use a protocol that the other members support
     │   ├── InvalidSessionTimeoutError  choose a timeout in the range given
-    │   ├── NotOwnerError               only the member that owns a partition commits for it
+    │   ├── NotOwnerError               only the owner of a partition may commit its offset
     │   └── OffsetMetadataTooLargeError commit less metadata
     ├── LogError
-    │   ├── OffsetOutOfRangeError       read inside the range in the message
+    │   ├── OffsetOutOfRangeError       read within the range in the message
     │   ├── MessageTooLargeError        send smaller batches or raise max.message.bytes
     │   ├── TooManyRecordsError         send smaller batches or raise batch.max.records
     │   ├── FencedLeaderEpochError      refresh the metadata: the epoch is too old
@@ -50,23 +50,23 @@
     │   ├── UnsupportedCodecError       use one of none, gzip, snappy, lz4, zstd
     │   ├── DecompressedTooLargeError   the batch decompresses to more than the limit
     │   ├── FrameTooLargeError          check the port and the protocol, or send smaller requests
-    │   ├── MalformedMessageError       fix the gRPC message or JSON line as the text says
-    │   └── UnsupportedMessageError     use one of the message types in the text
+    │   ├── MalformedMessageError       fix the gRPC message or JSON line
+    │   └── UnsupportedMessageError     use a message type that the error lists
     ├── RequestError
     │   ├── InvalidRequestError         fix the fields that the message names
     │   ├── InvalidAcksError            use acks 0, 1 or all
     │   ├── UnsupportedVersionError     use a version that ApiVersions lists
-    │   ├── UnknownServiceError         check a service that this server has
+    │   ├── UnknownServiceError         name a service that this server has
     │   ├── TooManyChangesError         split the request
     │   ├── TooManySettingsError        split the request
-    │   ├── SecurityDisabledError       the broker runs without users, ACLs and quotas
+    │   ├── SecurityDisabledError       the broker has no users, ACLs or quotas
     │   ├── ResourceNotFoundError       check the name of the user
     │   ├── LogDirNotFoundError         use the data folder of the broker
     │   ├── ElectionNotNeededError      nothing to do: the preferred leader is already elected
     │   └── NoReassignmentInProgressError   nothing to cancel
     ├── ProducerError
     │   ├── OutOfOrderSequenceError     a batch of this producer is missing
-    │   ├── DuplicateSequenceError      the batch was written already; its offset is not known
+    │   ├── DuplicateSequenceError      the batch was already written; its offset is unknown
     │   ├── InvalidProducerEpochError   a newer producer uses this id
     │   └── UnknownProducerIdError      initialise the producer again
     ├── TransactionError
@@ -118,7 +118,7 @@ class Codes(NamedTuple):
 
 
 class StrandlogError(Exception):
-    """The root of the tree."""
+    """The base class of all errors."""
 
     codes: ClassVar[Codes] = Codes(-1, 500, "INTERNAL", 13)
     kafka_code: ClassVar[int] = -1  # `codes.kafka`
@@ -377,13 +377,13 @@ class StorageError(LogError):
 
 
 class DiskFullError(StorageError):
-    """There is no space left for this write; none of it was kept."""
+    """There is no space left for this write; nothing was written."""
 
     codes = Codes(56, 507, "RESOURCE_EXHAUSTED", 11)
 
 
 class DataLossError(LogError):
-    """Records of a query were deleted, or only some were written; the message says which."""
+    """Records were deleted before a query read them, or a batch was only partly published."""
 
     codes = Codes(1, 410, "DATA_LOSS", 20)
 
@@ -437,7 +437,7 @@ class CorruptSegmentError(LogError):
 
 
 class DataError(StrandlogError):
-    """The bytes or values passed in are invalid; none of them was kept."""
+    """The bytes or values passed in are invalid; none of them was written."""
 
     codes = Codes(42, 400, "INVALID_ARGUMENT", 12)
 
@@ -491,7 +491,7 @@ class RequestError(StrandlogError):
 
 
 class InvalidRequestError(RequestError):
-    """The fields of a request contradict each other or have no meaning."""
+    """The fields of a request contradict each other or are invalid."""
 
 
 class InvalidAcksError(RequestError):
@@ -737,8 +737,8 @@ def _classes_by_kafka_code() -> dict[int, type[StrandlogError]]:
 def error_for_kafka_code(code: int, text: str, named_text: str = "") -> StrandlogError:
     """Return the error for a code in a broker's response.
 
-    If several classes have that code, the one closest to the root is used; if none has it, a
-    `RemoteError`. `named_text`, if given, replaces the text of an error with a class of its own.
+    If several classes have that code, the one closest to the root is used; if none has it, the
+    result is a `RemoteError`. For any other class, `named_text` replaces `text` if it is given.
     """
     kind = _classes_by_kafka_code().get(code)
     if kind is None:
@@ -747,7 +747,7 @@ def error_for_kafka_code(code: int, text: str, named_text: str = "") -> Strandlo
 
 
 def with_text(kind: type[StrandlogError], text: str) -> StrandlogError:
-    """Create an error with a broker's text, without the unknown arguments of its constructor."""
+    """Create an error with a broker's text, bypassing the constructor and its arguments."""
     error = kind.__new__(kind)
     error.args = (text,)
     if isinstance(error, RemoteError):
@@ -759,7 +759,7 @@ MAX_MESSAGE_CHARACTERS = 500
 
 
 def shortened(text: str, limit: int = MAX_MESSAGE_CHARACTERS) -> str:
-    """Remove the middle of a message that is too long; its end says what to do.
+    """Remove the middle of a long message but keep its end, which says what to do.
 
     Messages quote input such as topic names, and a client may send megabytes.
     """

@@ -87,7 +87,7 @@ class PartitionRecords(NamedTuple):
 
 
 class TimestampType(IntEnum):
-    """Whether the timestamps of a batch were set by the producer or at the append."""
+    """Whether the producer or the broker set the timestamps of a batch."""
 
     CREATE_TIME = 0
     LOG_APPEND_TIME = 1

@@ -39,6 +39,7 @@ from strandlog.record.record_runs import Frame
 
 _NOWHERE: Final = ""
 PIECE_RECORDS: Final = 4096
+_new_tuple: Final = tuple.__new__  # a third of the cost of calling the class
 
 
 class BatchView:
@@ -93,8 +94,9 @@ class BatchView:
         """Return the records at or after `from_offset`, in offset order."""
         header = self.header
         try:
-            payload = self._unpacked(limit_bytes)
-            records = decode_records(payload, header.record_count, self._frame(topic, partition))
+            payload = self._unpacked(header, limit_bytes)
+            frame = _frame(header, topic, partition)
+            records = decode_records(payload, header.record_count, frame)
         except CorruptRecordError as error:
             raise CorruptRecordError(f"batch at offset {header.base_offset}: {error}") from None
         if from_offset <= header.base_offset:
@@ -113,8 +115,8 @@ class BatchView:
         may contain millions of them. Lists may be empty."""
         header = self.header
         try:
-            payload = self._unpacked(limit_bytes)
-            frame = self._frame(topic, partition)
+            payload = self._unpacked(header, limit_bytes)
+            frame = _frame(header, topic, partition)
             for records in record_pieces(payload, header.record_count, frame, most):
                 if records[0].offset >= from_offset:
                     yield records
@@ -122,18 +124,6 @@ class BatchView:
                     yield [record for record in records if record.offset >= from_offset]
         except CorruptRecordError as error:
             raise CorruptRecordError(f"batch at offset {header.base_offset}: {error}") from None
-
-    def _frame(self, topic: str, partition: int) -> Frame:
-        header = self.header
-        is_append_time = header.attributes & APPEND_TIME_BIT != 0
-        return Frame(
-            topic,
-            partition,
-            header.base_offset,
-            header.last_offset_delta,
-            header.max_timestamp if is_append_time else header.base_timestamp,
-            is_append_time,
-        )
 
     def find_timestamp(
         self,
@@ -171,8 +161,7 @@ class BatchView:
         left = len(self.buffer) - self.position
         return f"takes {LOG_OVERHEAD + length} bytes, but only {left} are left"
 
-    def _unpacked(self, limit_bytes: int) -> bytes:
-        header = self.header
+    def _unpacked(self, header: BatchHeader, limit_bytes: int) -> bytes:
         end = self.position + LOG_OVERHEAD + header.batch_length
         if header.batch_length < MIN_BATCH_LENGTH or end > len(self.buffer):
             raise CorruptRecordError(self._misfit())
@@ -181,6 +170,19 @@ class BatchView:
         if header.attributes & CODEC_MASK == 0 or not packed:
             return bytes(packed)
         return bytes(decompress(header.codec, packed, limit_bytes))
+
+
+def _frame(header: BatchHeader, topic: str, partition: int) -> Frame:
+    is_append_time = header.attributes & APPEND_TIME_BIT != 0
+    fields = (
+        topic,
+        partition,
+        header.base_offset,
+        header.last_offset_delta,
+        header.max_timestamp if is_append_time else header.base_timestamp,
+        is_append_time,
+    )
+    return _new_tuple(Frame, fields)
 
 
 def iter_batches(buffer: Buffer, position: int = 0) -> Iterator[BatchView]:

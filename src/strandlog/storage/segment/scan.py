@@ -357,25 +357,26 @@ def batches_of_read(
         header = batch.header
         if header.base_offset >= end_offset and position:
             return  # a gap precedes this batch, or it is damaged: the next read starts with it
-        if position + header.size_bytes > size and header.size_bytes >= HEADER_SIZE and position:
+        end = position + header.size_bytes
+        if end > size and end - position >= HEADER_SIZE and position:
             return  # the read ended inside this batch
         try:
             batch.check()
         except CorruptRecordError as error:
             raise CorruptSegmentError(path, position, str(error), next_offset - 1) from error
+        after = header.next_offset
         if position and header.base_offset > next_offset:
-            next_header = _header_in(data, position + header.size_bytes)
+            next_header = _header_in(data, end)
             if next_header is None:
                 return  # a gap or damage: the next read starts with this batch
-            fits = header.next_offset <= next_header.base_offset
+            fits = after <= next_header.base_offset
         else:
             fits = header.base_offset == next_offset or not position
-        if not fits or not next_offset < header.next_offset <= end_offset:
+        if not fits or not next_offset < after <= end_offset:
             reason = f"base offset {header.base_offset} contradicts the neighbouring batches"
             raise CorruptSegmentError(path, position, reason, next_offset - 1)
         yield batch
-        position += header.size_bytes
-        next_offset = header.next_offset
+        position, next_offset = end, after
 
 
 def _header_in(data: Buffer, position: int) -> BatchHeader | None:

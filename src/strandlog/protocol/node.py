@@ -201,7 +201,9 @@ def parse_request(envelope: Envelope) -> Request:
     parse = _PARSERS.get(kind)
     if parse is None:
         known = ", ".join(_PARSERS)
-        raise UnsupportedMessageError(f"unknown message type {shown(kind)}; the types are {known}")
+        raise UnsupportedMessageError(
+            f"unknown message type {shown(kind)}; expected one of {known}"
+        )
     return parse(envelope.body)
 
 

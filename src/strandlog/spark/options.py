@@ -191,7 +191,13 @@ _ALL = _READ | _SINK
 
 OPTIONS = (
     Option("bootstrap.servers", _ALL, _text, None, "Brokers to connect to: HOST:PORT,HOST:PORT."),
-    Option("path", _ALL, _text, None, "Data folder to read, instead of brokers; not for a sink."),
+    Option(
+        "path",
+        _ALL,
+        _text,
+        None,
+        "Data folder to read, instead of connecting to brokers; not supported by the sink.",
+    ),
     Option("subscribe", _READ, _topics, None, "Topics to read, separated by commas."),
     Option(
         "subscribePattern",

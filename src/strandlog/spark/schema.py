@@ -170,7 +170,7 @@ def _check_corrupt(field: StructField) -> None:
             return
     elif kind == StringType():
         return
-    allowed = f"{CORRUPT} must be a STRING, or a STRUCT of any of {_listed(CORRUPT_RECORD)}"
+    allowed = f"{CORRUPT} must be a STRING, or a STRUCT with any of {_listed(CORRUPT_RECORD)}"
     raise InvalidSettingError("schema", field.simpleString(), allowed)
 
 

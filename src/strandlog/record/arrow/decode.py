@@ -85,7 +85,7 @@ def readonly_bytes(data: Buffer) -> ByteArray:
 
 
 class DecodedColumns:
-    """An iterable of RecordBatches. `next_offset` is the offset after those returned so far."""
+    """An iterable of RecordBatches. `next_offset` follows the last offset returned so far."""
 
     def __init__(
         self,

@@ -106,7 +106,7 @@ def route(
     """See `columns.route_rows`."""
     assert partition_count > 0, "partition_count must be positive"
     columns = [column for column in (keys, given) if column is not None]
-    assert columns or row_count is not None, "row_count is required without columns"
+    assert columns or row_count is not None, "row_count is required if there are no columns"
     count = len(columns[0]) if columns else row_count or 0
     column = no_bytes(count) if keys is None else bytes_column("key", keys)
     chosen = np.full(count, kernels.NOT_GIVEN, np.int32)

@@ -60,7 +60,7 @@ class RowParser:
     def __init__(self, schema: pa.Schema, zone: tzinfo) -> None:
         """`zone` applies to timestamps without a time zone."""
         self._schema = schema
-        self._faults: list[str] = []  # of the current value
+        self._faults: list[str] = []  # problems of the current value
         converters = _Converters(zone, self._faults)
         self._fields = {
             field.name: (index, converters.of(field.type)) for index, field in enumerate(schema)

@@ -99,7 +99,7 @@ class SessionReports:
                     broker.reporter.set_state("stopped")
 
     def _join(self, run_id: str, options: Options | None) -> None:
-        """Add the broker that these options name, if any, to a run."""
+        """Add the broker named in these options, if any, to a run."""
         bootstrap = None if options is None else options["bootstrap.servers"]
         if options is None or bootstrap is None or bootstrap in self._runs[run_id]:
             return

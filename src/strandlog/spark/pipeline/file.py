@@ -41,12 +41,12 @@ STREAM_KEYS = {
 # Options that the pipeline sets itself, and what to use instead.
 RESERVED_OPTIONS = {
     "source": {
-        "subscribe": "set the topic with the key topic",
-        "valueFormat": "set the key format",
+        "subscribe": "set the source's key `topic` instead",
+        "valueFormat": "set the source's key `format` instead",
         "groupId": "progress is committed to the group named after the pipeline",
     },
     "sink": {
-        "topic": "set the topic with the key topic",
+        "topic": "set the sink's key `topic` instead",
         "txnAppId": "a pipeline numbers its micro-batches itself",
         "txnVersion": "a pipeline numbers its micro-batches itself",
     },
@@ -218,7 +218,7 @@ class PipelineFile:
             self._add("sink", number, "partitions", "only topics have partitions")
         partitions = table.get("partitions")
         if partitions is not None and (type(partitions) is not int or partitions < 1):
-            self._add("sink", number, "partitions", "expected a number, 1 or more")
+            self._add("sink", number, "partitions", "expected an integer of at least 1")
         mode = self._choice("sink", number, table, "mode", MODES)
         if kind == "parquet" and mode != "append":
             self._add("sink", number, "mode", "Parquet supports only append")

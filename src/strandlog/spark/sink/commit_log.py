@@ -143,7 +143,7 @@ class CommitLog:
     def publish(
         self, batch_id: int, transactions: tuple[StagedTransaction, ...], run: str | None = None
     ) -> bool:
-        """Publish a batch and return True, or return False if this was decided before.
+        """Publish a batch and return True, or return False if that was already decided before.
 
         In the latter case, any remaining transactions of the decision are committed.
         """

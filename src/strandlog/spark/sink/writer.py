@@ -71,8 +71,8 @@ class TaskId:
     """Identifies an attempt of a task by query, batch, partition and attempt number.
 
     `run` is the run of the streaming query whose foreachBatch writes a DataFrame. If `may_wait` is
-    false, the task fails immediately when the broker is unreachable. A query that has written
-    before waits instead, because its broker may be restarting.
+    false, the task fails immediately when the broker is unreachable. Tasks of a query that has
+    already written wait instead, because the broker may be restarting.
     """
 
     def __init__(

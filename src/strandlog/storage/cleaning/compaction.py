@@ -44,7 +44,7 @@ from strandlog.storage.segment.transaction_index import AbortedRanges, AbortedTr
 from strandlog.storage.work import Work, run_inline
 
 DEFAULT_MAP_BYTES = 128 * 1024 * 1024
-SMALLEST_RECORD_BYTES = 8  # used to limit the number of keys that the dirty part can have
+SMALLEST_RECORD_BYTES = 8  # used to estimate the maximum number of keys in the dirty part
 
 
 @dataclass(slots=True)

@@ -154,7 +154,7 @@ class Recovery:
         self._unseen_offsets = 0  # number that may have been assigned after the known end
         self._loss_from = NEVER  # a gap at or above this offset is a loss
         self._claims: list[Claim] = []
-        self._indexed: dict[int, Claim] = {}  # by base offset, if they have a transaction index
+        self._indexed: dict[int, Claim] = {}  # segments with a transaction index, by base offset
         self._manifest = SegmentManifest(files, folder, NOTHING)
 
     def run(self, log_start_offset: int = 0, known_end: KnownEnd = NOT_KNOWN) -> Recovered:
@@ -479,7 +479,7 @@ class Recovery:
             # With durability "page_cache", deleted records may never have reached the disk.
             next_offset, ends_here = self._log_start_offset, False
         if not ends_here and next_offset > segments.active.base_offset:
-            # The next offset does not follow the last record, so a new segment's name records it.
+            # There is a gap before the next offset, so the name of a new segment must record it.
             sealed = self._seal(segments.active, next_offset)
             segments.roll(sealed, self._new_active(next_offset))
             self._needs_flush = True

@@ -31,7 +31,7 @@ def codec_name(header: BatchHeader) -> str:
 def scan_file(files: Files, path: str, *, checks_crc: bool = True) -> Iterator[Batch | Damage]:
     """Yield the batches of a log file in order, and the damage between them."""
     crc_from = 0 if checks_crc else NEVER
-    # If the writer truncates the file during the scan, the rest reads as zeros: not a valid batch.
+    # If the writer truncates the file during the scan, the missing part reads as zeros.
     source, size = buffered(padded_source(files, path)), files.size(path)
     return scan(source, 0, size, next_offset=_base_of(path), crc_from_offset=crc_from)
 

@@ -148,7 +148,7 @@ def look_at_partition(
 
 
 def _sealed_names(files: Files, folder: str) -> dict[str, int]:
-    """Return the segments of a folder and their sizes, with size 0 for the last, which grows."""
+    """Return the segments of a folder and their sizes, with size 0 for the last, which may grow."""
     names = files.list_dir(folder)
     logs = sorted(name for name in names if name.endswith(paths.LOG_SUFFIX))
     return {name: names[name] if name != logs[-1] else 0 for name in logs}

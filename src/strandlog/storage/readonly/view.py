@@ -507,7 +507,7 @@ class FolderView:
         return found
 
     def read_log_starts(self) -> None:
-        """Reload the log start offsets, which DeleteRecords may have raised."""
+        """Reload the log start offsets, which DeleteRecords may have advanced."""
         starts = read_offsets(self._files, join(self.path, paths.LOG_START_CHECKPOINT), [])
         for tp, view in self._views.items():
             view.checkpointed_log_start = starts.get(tp, 0)

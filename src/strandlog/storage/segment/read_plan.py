@@ -114,7 +114,7 @@ class ReadPlan:
                 last = item
         if last is None or crc_matches(source, last):
             return None
-        # The length of the last batch may be wrong, in which case it hides batches in the log.
+        # If the length of the last batch is wrong, it may hide the batches that follow.
         damage = Damage(
             source,
             last.position,

@@ -17,8 +17,8 @@ KEEP_AT_MOST_ENTRIES = 1024
 
 
 def count_at_or_below(entries: Buffer, layout: struct.Struct, field: int, target: int) -> int:
-    """Count the entries whose `field` is at or below the target, by binary search: the fields
-    ascend."""
+    """Count the entries whose `field` is at or below the target, by binary search. The fields must
+    be in ascending order."""
     low, high = 0, len(entries) // layout.size
     while low < high:
         middle = (low + high) // 2

@@ -112,7 +112,7 @@ class AbortedTransactions:
         return checksum(self.ending_in(offset, end_offset))
 
     def drop_below(self, offset: int) -> None:
-        """Remove the entries of segments below `offset`, which have been removed."""
+        """Remove the entries with markers below `offset`, whose segments have been removed."""
         count = bisect_left(self._last, offset)
         for column in (self._producer, self._first, self._last, self._stable, self._lowest):
             del column[:count]
@@ -166,7 +166,7 @@ class AbortedTransactions:
 
 
 class AbortedRanges:
-    """The offset ranges of aborted transactions by producer, for scans over many batches."""
+    """The offset ranges of aborted transactions, grouped by producer, for scans of many batches."""
 
     __slots__ = ("_ranges",)
 

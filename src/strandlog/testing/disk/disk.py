@@ -32,7 +32,7 @@ ROOT_NUMBER = 0
 
 
 class SimulatedDisk:
-    """The nodes of a disk, the steps performed on them, and its capacity."""
+    """The nodes of a disk, the steps performed on them, and the capacity of the disk."""
 
     __slots__ = (
         "_numbers",

@@ -185,7 +185,7 @@ class Maintenance:
     # -- repair ----------------------------------------------------------------------------------
 
     def repair(self) -> None:
-        """Make partitions whose fsync failed writable again, where the disk allows it."""
+        """Make partitions writable again after a failed fsync, where the disk allows it."""
         run_inline(self._repair_all())
 
     def _repair_all(self) -> Work[None]:

@@ -143,7 +143,7 @@ class Metrics:
     fsyncs: int = _counter("Partitions fsynced.")
     fsync_seconds: Histogram = field(
         default_factory=Histogram,
-        metadata=_row("histogram", "Time of one group commit (all partitions that are due)."),
+        metadata=_row("histogram", "Duration of a group commit (all partitions that are due)."),
     )
     fsync_failures: int = _counter("Fsyncs that failed.")
     event_loop_delay_seconds: Histogram = field(

@@ -145,7 +145,7 @@ class Server:
         return HttpListener(self.broker, self.runtime, http, self.crash)
 
     def warm_up(self) -> None:
-        """Load the codecs before the first requests arrive, then let the listeners serve."""
+        """Load the codecs before the first requests arrive, and start serving."""
         self.runtime.in_thread("loading", _load)
         self._listeners.serve()
 

@@ -1,5 +1,5 @@
-"""Requests about records: produce, fetch, offsets by time and by epoch; flushes for readers and
-for threads that wait.
+"""Requests about records: produce, fetch, look up offsets by time and by epoch, and wait for
+flushes.
 
 `Broker` inherits these methods. Permission and quota checks belong at the top of each method.
 """
@@ -102,8 +102,8 @@ class RecordRequests:
     ) -> AppendResult:
         """Append one batch, which is in the page cache when this returns; raise if it is rejected.
 
-        Callers that need it on disk use `flush_wait`. The partition must exist, which the caller
-        knows from `writable_topic`.
+        Callers that need it on disk use `flush_wait`. The partition must exist; the caller
+        checks this with `writable_topic`.
         """
         return self._appender.append(self._catalog.logs(topic)[partition], batch)
 
@@ -188,8 +188,8 @@ class RecordRequests:
     def file_position(
         self, context: RequestContext, topic: str, partition: int, offset: int
     ) -> tuple[str, int] | None:
-        """Return the path and the position of the batch at which `read` starts; None if there is
-        none."""
+        """Return the file path and position of the first batch that `read` would return; None if
+        there is none."""
         plan = read_plan(self._catalog.log(topic, partition), offset, max_bytes=0)
         found = plan.locate() if plan is not None else None
         return None if plan is None or found is None else (plan.path, found[0])
@@ -244,16 +244,16 @@ class RecordRequests:
     def flush_wait(
         self, context: RequestContext, topic: str, partition: int, end_offset: int | None = None
     ) -> FlushWait:
-        """Return the wait until everything below an offset is on disk (None: everything)."""
+        """Return a wait until everything below an offset (None: everything) is on disk."""
         log = self._catalog.log(topic, partition)
         end_offset = log.log_end_offset if end_offset is None else end_offset
         return FlushWait(self._catalog, self._durability, log, end_offset)
 
     def flush_waits(self, context: RequestContext) -> list[FlushWait]:
-        """Return the waits until everything appended so far is on disk.
+        """Return one wait per partition, until everything appended so far is on disk.
 
-        Internal topics are flushed by this call. Their flushes never run without the lock of the
-        threads, so that a coordinator never finds its partition busy.
+        Internal topics are flushed by this call, while the caller holds the lock, so that a
+        coordinator never finds its partition busy.
         """
         waits = []
         for name in self._catalog.names():
@@ -271,7 +271,7 @@ class RecordRequests:
         """Return whether a flush of any partition, or of any partition of a topic, is in flight."""
         busy = self._durability.busy
         names = self._catalog.names() if topic is None else [topic]
-        # Through the catalog: a partition that must be reopened after an interrupt is not busy.
+        # The catalog reopens partitions after an interrupt; a reopened partition is not busy.
         return any(not busy.isdisjoint(self._catalog.logs(name)) for name in names)
 
 

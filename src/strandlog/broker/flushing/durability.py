@@ -137,7 +137,7 @@ class Durability:
             heapq.heappush(self._due, (due_ms, self._entries, log))
             if len(self._due) > 2 * len(self._dirty) + MAX_JOBS:
                 self._drop_stale_entries()
-        # After the heap: an interrupt may leave a stale entry, but no dirty partition without one.
+        # Set last: an interrupt may leave a stale heap entry, but no dirty partition without one.
         self._dirty[log] = due_ms
 
     def _rebuild_heap(self) -> None:
@@ -160,8 +160,9 @@ class Durability:
     def when_durable(
         self, log: PartitionLog, end_offset: int, on_durable: OnDurable, *, is_bulk: bool = False
     ) -> None:
-        """Call `on_durable` once everything below `end_offset` is as safe as acks=all promises, or
-        with an error if the disk fails. `is_bulk` marks a request that waits for many partitions.
+        """Call `on_durable` once everything below `end_offset` is as durable as acks=all promises,
+        or with an error if the disk fails. `is_bulk` marks a request that waits for many
+        partitions.
         """
         if not self.waits_for_fsync or log.flushed_offset >= end_offset:
             on_durable(None)
@@ -309,7 +310,7 @@ class Durability:
             self._make_urgent(log, is_bulk=False)
 
     def flush_due(self) -> list[StorageError]:
-        """Execute the due flushes, if the runtime executes none; return the errors."""
+        """Execute the due flushes, unless the runtime does so; return the errors."""
         try:
             due = self._due_logs()
         except BaseException:
@@ -327,13 +328,13 @@ class Durability:
         """Flush a partition in this thread, so that a reader sees all of its records.
 
         After a failed fsync only maintenance may flush it again, because it rewrites the tail
-        first. An error is not raised: the records are not visible then, and the writer sees it.
+        first. Errors are not raised: the records stay invisible, and the writer gets the error.
         """
         if log.failure is None and log not in self.busy:
             self._flush_here(log)
 
     def _flush_here(self, log: PartitionLog) -> StorageError | None:
-        """Flush a partition that is not busy in this thread; return the error of the disk."""
+        """Flush a partition that is not busy, in this thread; return the disk error, if any."""
         taken: list[FlushJob] = []
         failure: StorageError | None = None
         try:
@@ -397,7 +398,7 @@ class Durability:
 
 
 def _execute(job: FlushJob) -> StorageError | None:
-    """Execute a flush; return the error of the disk."""
+    """Execute a flush; return the disk error, if any."""
     try:
         job.plan.execute()
     except StorageError as error:

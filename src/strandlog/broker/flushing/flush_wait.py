@@ -1,4 +1,4 @@
-"""`FlushWait`: a thread's wait until records of a partition are on disk, and its share of the work.
+"""`FlushWait` lets a thread wait until records of a partition are on disk, and flush them itself.
 
 Threads that share a broker under one lock (the embedded library) commit in groups: one of them
 flushes the partition while the others wait, and the next flush covers all of them. The broker has
@@ -49,7 +49,7 @@ class FlushWait:
         self._end_offset = end_offset
         self._taken: list[FlushJob] = []  # the flush between `begin` and `end`
         self._is_executed = False
-        self._error: StorageError | None = None  # of the flush that this thread has executed
+        self._error: StorageError | None = None  # the error of this thread's flush
 
     def is_over(self) -> bool:
         """Return whether the records are on disk; raise if they may never be."""
@@ -61,7 +61,7 @@ class FlushWait:
         if not self._catalog.is_open(log):
             self._catalog.log(*log.tp)  # raises TopicNotFoundError if the partition was deleted
             raise StorageError(
-                f"{log.tp} was created again or reopened meanwhile; "
+                f"{log.tp} was recreated or reopened in the meantime; "
                 "the record may or may not be stored"
             )
         if log.failure is not None:
@@ -74,7 +74,7 @@ class FlushWait:
         return self._log in self._durability.busy
 
     def begin(self) -> None:
-        """Take the flush of the partition; it must not be blocked."""
+        """Take over the flush of the partition, which must not be blocked."""
         self._is_executed = False
         self._durability.begin_flush(self._log, self._taken)
 

@@ -83,7 +83,7 @@ def _ownership_error(group: Group, member: Member, partition: TopicPartition) ->
         return RebalanceInProgressError(f"group {group.group_id!r} is rebalancing; join it again")
     return NotOwnerError(
         f"{partition} is not assigned to member {member.member_id!r}; "
-        f"commit only for partitions that it owns, or join group {group.group_id!r} again"
+        f"commit offsets only for its own partitions, or join group {group.group_id!r} again"
     )
 
 

@@ -133,7 +133,7 @@ class GroupCoordinator:
 
     def load(self) -> LoadReport:
         """Restore groups and offsets from the log and restart the members' sessions."""
-        assert not self._is_loaded, "load is called only once"
+        assert not self._is_loaded, "load must be called only once"
         values: dict[str, GroupValue] = {}
         skipped = 0
         for key, value in latest_values(self._table).items():
@@ -242,7 +242,7 @@ class GroupCoordinator:
     def delete_topic_offsets(self, topic: str) -> Work[None]:
         """Delete the offsets of a deleted topic from all groups, in batches.
 
-        It can be called again after an error.
+        After an error, it can be called again to delete the rest.
         """
         self._check_loaded()
         gathered: dict[str, set[TopicPartition]] = {}

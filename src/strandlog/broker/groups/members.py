@@ -372,7 +372,7 @@ class MemberList:
         ):
             offered = ", ".join(item.name for item in request.protocols) or "none"
             raise InconsistentProtocolError(
-                f"no assignor offered ({offered}) is shared by all members of group {group!r}; "
+                f"none of the assignors ({offered}) is shared by all members of group {group!r}; "
                 f"add one that they support"
             )
 

@@ -141,13 +141,13 @@ class TransactionOffsets:
         held.update((partition, _Numbered(number, value)) for partition, value in offsets.items())
 
     def supersede(self, group: str, partitions: Iterable[TopicPartition]) -> None:
-        """Remove the offsets of partitions that were committed or deleted outside transactions."""
+        """Remove offsets that were superseded by a commit or delete outside transactions."""
         newest = next(self._numbers)
         for partition in partitions if self._producers else ():
             self._drop_older(group, partition, newest)
 
     def commit(self, producer_id: int) -> dict[str, dict[TopicPartition, OffsetAndMetadata]]:
-        """End the transaction and return its offsets by group, which are now in effect."""
+        """End the transaction and return its offsets by group; they are now in effect."""
         groups = self._producers.pop(producer_id, {})
         for group, held in groups.items():
             for partition, (number, _) in held.items():

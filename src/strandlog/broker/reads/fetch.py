@@ -157,8 +157,8 @@ class DelayedFetches:
     def fetch(
         self, request: FetchRequest, targets: list[Target], now_ms: int, when_visible: WhenVisible
     ) -> FetchResult | Deferred[FetchResult]:
-        """Return the result, or a deferred one. `when_visible` calls back once readers can see all
-        records that were appended before the fetch."""
+        """Return the result, or a `Deferred` if the fetch has to wait. `when_visible` calls back
+        once readers can see all records that were appended before the fetch."""
         is_large = len(targets) > FEW_PARTITIONS
         if _is_enough(request, targets):
             if not is_large:

@@ -77,7 +77,7 @@ class Reconciliation:
         self._strays: list[TopicPartition] = []
 
     def run(self, topics: Mapping[str, Topic], *, is_lost: bool) -> Reconciled:
-        """Compare the topics with the directories; `is_lost`: no readable catalog file."""
+        """Compare the topics with the directories; `is_lost`: no catalog file was readable."""
         known_ids = {topic.topic_id for topic in topics.values()}
         found = dict(topics)
         by_topic: dict[str, list[TopicPartition]] = {}

@@ -105,7 +105,7 @@ class TransactionCoordinator:
         self._transactions: dict[str, Transaction] = {}
         self._id_by_producer: dict[int, str] = {}
         self._ids_bytes = 0
-        # Transactional ids with a change that is not on disk yet, and the partitions that it adds.
+        # Transactional ids with a change that is not on disk yet, and the partitions it adds.
         self._in_flight: dict[str, frozenset[TopicPartition]] = {}
         self._timeouts: dict[str, Timer] = {}
 

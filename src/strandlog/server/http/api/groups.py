@@ -110,7 +110,7 @@ class OffsetReset(Struct, forbid_unknown_fields=True):
 
 
 class OffsetChange(Struct):
-    """The change of one offset; `before` is null if the group had none."""
+    """A change to one offset; `before` is null if the group had none."""
 
     topic: str
     partition: int
@@ -120,7 +120,7 @@ class OffsetChange(Struct):
 
 
 class OffsetResetResult(Struct):
-    """The offsets that a reset changes; it is possible only if the group has no members."""
+    """The offsets that a reset changes. Only a group without members can be reset."""
 
     is_dry_run: bool
     members: int

@@ -242,8 +242,8 @@ def list_config_resources(broker: Broker, request: Request) -> Work[None]:
     requires=[(ALTER_CONFIGS.on(TOPIC), ALTER_CONFIGS.on(CLUSTER))],
     summary="Replaces all settings of a topic, or all dynamic settings of the broker.",
     notes=(
-        "The permission depends on the resource. The broker is resource `0`, or the empty "
-        "name for every broker."
+        "The permission depends on the resource. Resource `0` is this broker; the empty name "
+        "is the default for all brokers."
     ),
 )
 def alter_configs(broker: Broker, request: Request) -> Work[None]:

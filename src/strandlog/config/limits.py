@@ -39,13 +39,13 @@ def _limit(value: int, meaning: str, *, above: str, why: str) -> int:
 
 MAX_RECORD_HEADERS = _limit(
     100_000,
-    "headers of a record",
+    "headers in a record",
     above="an error; a stored record with more is reported as corrupt",
     why="a 2-byte header in a batch takes hundreds of bytes in memory",
 )
 MAX_BATCH_HEADERS = _limit(
     4_000_000,
-    "headers of a batch whose records are decoded all at once",
+    "headers in a batch whose records are decoded all at once",
     above="the batch is reported as corrupt",
     why="a 2-byte header in a batch takes hundreds of bytes in memory",
 )
@@ -53,17 +53,17 @@ MAX_REPORTED_RECORDS = _limit(
     100,
     "invalid records listed in one error",
     above="further ones are not listed",
-    why="the first ones are enough to find the cause",
+    why="the first few are enough to find the cause",
 )
 MAX_TOPIC_NAME_CHARACTERS = _limit(
     249,
-    "characters of a topic name",
+    "characters in a topic name",
     above="an error",
     why="Kafka's limit; leaves room for a partition number and a suffix in a file name",
 )
 MAX_GROUP_NAME_CHARACTERS = _limit(
     255,
-    "characters of a group name",
+    "characters in a group name",
     above="an error",
     why="names are keys in memory and in the log",
 )
@@ -78,13 +78,13 @@ MAX_MEMBER_ASSIGNORS = _limit(
 
 MAX_STRING_BYTES = _limit(
     32_767,
-    "Kafka: bytes of a string",
+    "Kafka: bytes in a string",
     above="the connection is closed",
     why="the protocol's int16 length; compact strings have the same limit",
 )
 MAX_TAGGED_FIELDS = _limit(
     100,
-    "Kafka: tagged fields of a structure",
+    "Kafka: tagged fields in a structure",
     above="the connection is closed",
     why="no structure in Kafka has more than nine",
 )
@@ -102,7 +102,7 @@ MAX_REQUESTS_IN_FLIGHT = _limit(
 )
 LARGE_REQUESTS_MAX_BYTES = _limit(
     2 * MIB,
-    "Kafka: requests of at least 32 KiB, except Produce, that are decoded at the same time",
+    "Kafka: requests of at least 32 KiB, except Produce, that are decoded concurrently",
     above="the request waits",
     why="a decoded request takes tens of times its encoded size",
 )
@@ -147,13 +147,13 @@ RESPONSE_MAX_BYTES = _limit(
 
 GRPC_SMALL_REQUEST_BYTES = _limit(
     64 * KIB,
-    "gRPC: a request other than Produce",
+    "gRPC: size of a request other than Produce",
     above="INVALID_ARGUMENT",
-    why="such a request carries names and numbers",
+    why="such a request contains only names and numbers",
 )
 GRPC_MAX_METADATA_BYTES = _limit(
     16 * KIB,
-    "gRPC: metadata of a call",
+    "gRPC: size of the metadata of a call",
     above="RESOURCE_EXHAUSTED",
     why="no method uses metadata",
 )
@@ -171,9 +171,9 @@ GRPC_HANDSHAKE_TIMEOUT_MS = _limit(
 )
 GRPC_MAX_NAME_BYTES = _limit(
     KIB,
-    "gRPC: a health or reflection request",
+    "gRPC: size of a health or reflection request",
     above="INVALID_ARGUMENT",
-    why="it carries one name",
+    why="it contains only one name",
 )
 GRPC_REFLECTION_STREAMS = _limit(
     4,
@@ -186,7 +186,7 @@ GRPC_REFLECTION_STREAMS = _limit(
 
 HTTP_MAX_HEAD_BYTES = _limit(
     16 * KIB,
-    "HTTP: request line and headers",
+    "HTTP: size of the request line and headers",
     above="400",
     why="browsers send less",
 )
@@ -198,9 +198,9 @@ HTTP_MAX_HEAD_LINES = _limit(
 )
 HTTP_SMALL_BODY_BYTES = _limit(
     256 * KIB,
-    "HTTP: body of a request that carries no records",
+    "HTTP: size of the body of a request that does not contain records",
     above="413",
-    why="such a request carries names and settings",
+    why="such a request contains only names and settings",
 )
 HTTP_HEALTH_CONNECTIONS = _limit(
     32,
@@ -216,37 +216,37 @@ HTTP_STALL_SECONDS = _limit(
 )
 HTTP_PRODUCE_MAX_RECORDS = _limit(
     10_000,
-    "HTTP: records of one request to produce",
+    "HTTP: records in one produce request",
     above="422",
     why="the limit is part of the OpenAPI document",
 )
 HTTP_PAGE_MAX_RECORDS = _limit(
     1000,
-    "HTTP: records of one page",
+    "HTTP: records on one page",
     above="422",
     why="clients can request the next page with a cursor",
 )
 HTTP_PAGE_MAX_BYTES = _limit(
     16 * MIB,
-    "HTTP: keys, values and headers of one page, as JSON",
+    "HTTP: size of the keys, values and headers on one page, as JSON",
     above="values are truncated",
     why="clients can request the next page with a cursor",
 )
 HTTP_PAGE_MAX_PROBLEMS = _limit(
     100,
-    "HTTP: problems that one page lists",
+    "HTTP: problems listed on one page",
     above="further ones are not listed",
-    why="the first ones are enough",
+    why="the first few are enough",
 )
 HTTP_JSON_VALUE_BYTES = _limit(
     MIB,
-    "HTTP: a value that is returned as JSON",
+    "HTTP: size of a value that is returned as JSON",
     above="it is returned as text",
     why="parsing a larger value takes too long",
 )
 HTTP_PARSED_VALUE_BYTES = _limit(
     8 * MIB,
-    "HTTP: a value in which a search looks up a path",
+    "HTTP: size of a value in which a search looks up a path",
     above="the page reports that the value was not searched",
     why="parsing a larger value takes too long",
 )
@@ -264,7 +264,7 @@ HTTP_PATH_MAX_STEPS = _limit(
 )
 HTTP_CONCURRENT_READS = _limit(
     2,
-    "HTTP: pages that are read at the same time",
+    "HTTP: pages that are read concurrently",
     above="a request waits",
     why="each read competes with the event loop for CPU time",
 )
@@ -276,15 +276,15 @@ HTTP_LIVE_MAX_GROUPS = _limit(
 )
 HTTP_STATUS_MAX_PROBLEMS = _limit(
     200,
-    "HTTP: problems that the status of the broker lists",
+    "HTTP: problems listed in the broker's status",
     above="further ones are not listed",
-    why="the first ones are enough",
+    why="the first few are enough",
 )
 HTTP_READY_MAX_REASONS = _limit(
     20,
-    "HTTP: failed partitions that /readyz lists",
+    "HTTP: failed partitions listed by /readyz",
     above="further ones are not listed",
-    why="the first ones are enough",
+    why="the first few are enough",
 )
 HTTP_MAX_PIPELINES = _limit(
     64,
@@ -294,7 +294,7 @@ HTTP_MAX_PIPELINES = _limit(
 )
 HTTP_PIPELINE_MAX_QUERIES = _limit(
     32,
-    "HTTP: queries of a pipeline",
+    "HTTP: queries per pipeline",
     above="422 if a single report exceeds it; otherwise the oldest query is removed",
     why="reports are kept in memory, and any client can send them",
 )
@@ -306,25 +306,25 @@ HTTP_PIPELINE_MAX_POINTS = _limit(
 )
 HTTP_PIPELINE_NAME_CHARACTERS = _limit(
     200,
-    "HTTP: characters of the name of a pipeline or query",
+    "HTTP: characters in the name of a pipeline or query",
     above="400 or 422",
     why="reports are kept in memory, and any client can send them",
 )
 HTTP_PIPELINE_ERROR_CHARACTERS = _limit(
     2000,
-    "HTTP: characters of the error of a pipeline",
+    "HTTP: characters in the error message of a pipeline",
     above="422; strandlog's reporter truncates it",
     why="reports are kept in memory, and any client can send them",
 )
 HTTP_PIPELINE_URL_CHARACTERS = _limit(
     500,
-    "HTTP: characters of the address of a pipeline's Spark UI",
+    "HTTP: characters in the URL of a pipeline's Spark UI",
     above="422; strandlog's reporter truncates it",
     why="reports are kept in memory, and any client can send them",
 )
 HTTP_PIPELINE_WATERMARK_CHARACTERS = _limit(
     100,
-    "HTTP: characters of the watermark of a query",
+    "HTTP: characters in the watermark of a query",
     above="422; strandlog's reporter truncates it",
     why="reports are kept in memory, and any client can send them",
 )
@@ -333,7 +333,7 @@ HTTP_PIPELINE_WATERMARK_CHARACTERS = _limit(
 
 NODE_MAX_LINE_BYTES = _limit(
     8 * MIB,
-    "node: a line",
+    "node: size of a line",
     above="an error",
     why="memory",
 )
@@ -345,19 +345,19 @@ NODE_MAX_DEPTH = _limit(
 )
 NODE_MAX_PARTITIONS = _limit(
     256,
-    "node: partitions of a topic; an append creates them",
+    "node: partitions of a topic, which appends create on demand",
     above="an error",
     why="each partition costs a folder and two fsyncs; more could exceed the peer's timeout",
 )
 NODE_POLL_MAX_BYTES = _limit(
     MIB,
-    "node: messages in a reply to poll",
+    "node: size of the messages in a reply to poll",
     above="the next poll returns the rest",
     why="memory",
 )
 NODE_MAX_ERROR_CHARACTERS = _limit(
     500,
-    "node: the text of an error",
+    "node: characters in the text of an error",
     above="it is truncated",
     why="a reply must not repeat a large request",
 )

@@ -69,8 +69,8 @@ class ListenerSettings:
         maximum=MAX_LONG,
         dynamic=False,
         help=(
-            "Memory for the bodies of HTTP requests in progress. Above it, requests wait; an "
-            "upload that makes no progress meanwhile is aborted."
+            "Maximum memory for the bodies of HTTP requests in progress. Above it, requests wait, "
+            "and uploads that make no progress are aborted."
         ),
     )
     http_queued_max_response_bytes: int = setting(
@@ -80,8 +80,8 @@ class ListenerSettings:
         maximum=MAX_LONG,
         dynamic=False,
         help=(
-            "Memory for large HTTP responses that their clients have not read. Above it, requests "
-            "wait; a client that does not read meanwhile is disconnected."
+            "Maximum memory for large HTTP responses that clients have not read yet. Above it, "
+            "requests wait, and clients that do not read are disconnected."
         ),
     )
     http_max_live_streams: int = setting(
@@ -164,8 +164,8 @@ class ListenerSettings:
         maximum=MAX_LONG,
         dynamic=False,
         help=(
-            "Memory for gRPC requests that are being received or processed. Above it, calls wait; "
-            "see grpc.stall.timeout.ms."
+            "Maximum memory for gRPC requests that are being received or processed. Above it, "
+            "calls wait; see grpc.stall.timeout.ms."
         ),
     )
     grpc_queued_max_response_bytes: int = setting(
@@ -175,8 +175,8 @@ class ListenerSettings:
         maximum=MAX_LONG,
         dynamic=False,
         help=(
-            "Memory for messages of gRPC Consume streams that clients have not received yet. Above "
-            "it, streams wait; see grpc.stall.timeout.ms."
+            "Maximum memory for messages of gRPC Consume streams that clients have not received "
+            "yet. Above it, streams wait; see grpc.stall.timeout.ms."
         ),
     )
     grpc_stall_timeout_ms: int = setting(

@@ -39,7 +39,9 @@ SERVER_SETTINGS = SettingTable(
             kind="text",
             default="PLAINTEXT://127.0.0.1:9092",
             dynamic=False,
-            help="Address of the Kafka listener: PLAINTEXT://HOST:PORT. No HOST: all addresses.",
+            help=(
+                "Address of the Kafka listener: PLAINTEXT://HOST:PORT. No HOST means all addresses."
+            ),
         ),
         Setting(
             name="advertised.listeners",
@@ -56,7 +58,7 @@ SERVER_SETTINGS = SettingTable(
             kind="text",
             default="",
             dynamic=False,
-            help="Names of listeners: NAME:PLAINTEXT, separated by commas.",
+            help="Protocol of each listener name: NAME:PLAINTEXT, separated by commas.",
         ),
         Setting(
             name="controller.listener.names",

@@ -109,7 +109,7 @@ class LogSettings:
         default=4 * KIB,
         minimum=0,
         maximum=MAX_INT,
-        help="Bytes of log per index entry.",
+        help="Minimum number of log bytes between two index entries.",
     )
     max_message_bytes: int = setting(
         broker_name="message.max.bytes",

@@ -55,7 +55,7 @@ def wanted(settings: BrokerSettings) -> int:
 def fit_to_limit(settings: BrokerSettings, allowed: int) -> BrokerSettings:
     """Lower the settings so that together they need at most `allowed` descriptors.
 
-    Raises `TooFewDescriptorsError` if that is not enough for a broker.
+    Raises `TooFewDescriptorsError` if `allowed` is too small for a broker.
     """
     if allowed < MIN_ALLOWED:
         raise TooFewDescriptorsError(

@@ -122,4 +122,4 @@ def test_skip_unreadable_is_rejected_for_a_remote_broker() -> None:
         [sys.executable, "-m", "strandlog", *arguments], check=False, capture_output=True, text=True
     )
     assert done.returncode == 2
-    assert "pass the offset after the batch: -o OFFSET" in " ".join(done.stderr.split())
+    assert "with -b, start after the batch: -o OFFSET" in " ".join(done.stderr.split())

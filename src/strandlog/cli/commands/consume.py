@@ -124,7 +124,7 @@ def consume(
     start = None if offset is None else parse_offset(offset)
     target = target_of(data, bootstrap, client)
     if skips and target.bootstrap:
-        hint = "only valid with -d; with -b, pass the offset after the batch: -o OFFSET"
+        hint = "only valid with -d; with -b, start after the batch: -o OFFSET"
         raise typer.BadParameter(hint, param_hint="--skip-unreadable")
     with ExitStack() as stack:
         log = stack.enter_context(readable(target) if group is None else owned(target))

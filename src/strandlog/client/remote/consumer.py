@@ -216,7 +216,8 @@ class RemoteConsumer(Closable):
                 self._client.incremental_assign(starts)
             else:
                 self._client.assign(progress.starts(progress.positions))
-                progress.at_end.clear()  # librdkafka restarts and reports all ends again
+                # librdkafka restarts all partitions and reports their ends again.
+                progress.at_end.clear()
 
     # -- reading -------------------------------------------------------------------------------
 

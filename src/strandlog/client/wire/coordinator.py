@@ -1,8 +1,8 @@
 """Requests to a coordinator: transactions and committed offsets.
 
 The coordinator of a group or a transactional id is cached until a request to it fails with a
-retriable error. Every request can be retried: a coordinator that has already executed it reports
-that or does nothing.
+retriable error. Every request can be retried: a coordinator that has already executed it either
+reports this or does nothing.
 
 A transaction has two phases: the writer passes (transactional id, producer id, epoch) to another
 process, which ends the transaction with `end_txn`. The epoch does not change, so a commit without a

@@ -135,7 +135,7 @@ class RangeFetcher:
             raise broker_error(answer.error_code, f"reading {tp}")
         if not answer.partitions:
             if not answer.throttle_ms:
-                raise RetriableBrokerError(f"reading {tp}: the response lacks the partition", -1)
+                raise RetriableBrokerError(f"reading {tp}: the response omits the partition", -1)
             pause(answer.throttle_ms / 1000)
             raise RetriableBrokerError(f"reading {tp}: throttled for {answer.throttle_ms} ms", -1)
         [found] = answer.partitions

@@ -226,7 +226,7 @@ class BatchSender:
     ) -> StrandlogError | None:
         if answer is None:
             return RetriableBrokerError(
-                f"writing to {queue.tp}: the response lacks the partition", -1
+                f"writing to {queue.tp}: the response omits the partition", -1
             )
         code = answer.error_code
         if code in {0, DUPLICATE_SEQUENCE}:

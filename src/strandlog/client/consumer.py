@@ -481,7 +481,7 @@ class Consumer(Closable):
             self._log.leave_group(membership)
 
     def close(self) -> None:
-        """Leave the group, after a final commit if auto_commit is set; idempotent."""
+        """Make a final commit if auto_commit is set, then leave the group. Idempotent."""
         if self._log.is_closed:
             self._is_closed = True
         if self._is_closed:

@@ -168,8 +168,8 @@ def check_fsyncs(times_ms: list[float]) -> Check:
         return warn(
             "writing",
             f"{seen}; an acks=all producer waits for one per batch",
-            "use a faster disk, send larger batches, or set log.durability=page_cache if a "
-            "power cut may lose the last second",
+            "use a faster disk, send larger batches, or set log.durability=page_cache if losing "
+            "the last second of records in a power cut is acceptable",
         )
     return ok("writing", seen)
 

@@ -408,7 +408,7 @@ class RemoteConsumer(Closable):
             raise ClosedError("consumer")
 
     def close(self) -> None:
-        """Leave the group, after a final commit if auto_commit is set; idempotent."""
+        """Make a final commit if auto_commit is set, then leave the group. Idempotent."""
         if not self._is_closed and self._auto_commit:
             self._commit_quietly()
         self._release()

@@ -37,7 +37,8 @@ _TOPIC_EXISTS = 36
 _NO_SUCH_GROUP = 69
 _INVALID_ARGUMENT = -186
 _TIMED_OUT = -192  # a message timed out after retries; librdkafka does not report the reason
-# Transport error, time-out, all brokers down, name resolution, message and queue time-outs.
+
+# Transport error, timeout, all brokers down, name resolution, message and queue timeouts.
 UNREACHABLE = {-195, -185, -187, -193, -192, -166}
 
 

@@ -72,7 +72,7 @@ class _PartitionQueue:
 
     def may_send(self, now_ms: int) -> bool:
         if self.to_resend and not self.in_flight:
-            # Sort them: a batch that cannot be sent fails before the responses to earlier ones.
+            # Sort by number: a batch that cannot be sent may fail before earlier ones in flight.
             self.waiting.extendleft(sorted(self.to_resend, key=lambda each: -each.number))
             self.to_resend.clear()
         if self.in_flight and not self.batch_count:

@@ -56,7 +56,7 @@ class TableLog(Protocol):
         """Append records, as part of a transaction if a producer (id, epoch) is given."""
 
     def replay(self) -> Iterator[tuple[bytes | None, bytes | None]]:
-        """Yield every record in effect, from the beginning."""
+        """Yield every record that is in effect, in log order."""
 
     def replay_open(self) -> Iterator[tuple[int, bytes | None, bytes | None]]:
         """Yield (producer id, key, value) of each record in an open transaction that may still
@@ -128,7 +128,7 @@ class CompactedTable:
             self._append_to(logs[partition], its_records, timestamp_ms, producer)
 
     def replay(self) -> Iterator[tuple[bytes | None, bytes | None]]:
-        """Yield every record in effect, from the beginning."""
+        """Yield every record that is in effect, in log order."""
         logs = self._logs()
         if len(logs) == 1:
             yield from _replay(logs[0], self._problems)

@@ -59,7 +59,7 @@ class GroupRequests(TopicRequests):
         return run(create_and_ask())
 
     def sync_group(self, context: RequestContext, request: SyncRequest) -> Deferred[SyncResult]:
-        """Request a member's assignment; the result completes when the leader has sent it."""
+        """Return a member's assignment; the result completes when the leader has sent it."""
         return deferred(lambda: self._group_coordinator.sync(request))
 
     def heartbeat(

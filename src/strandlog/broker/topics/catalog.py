@@ -179,7 +179,7 @@ class TopicCatalog:
             raise
 
     def reopen_before_use(self, log: PartitionLog) -> None:
-        """Reopen a partition before its next use, because a change to it was interrupted."""
+        """Mark a partition whose change was interrupted, to be reopened before its next use."""
         self._to_reopen.add(log)
 
     def _reopen(self) -> None:

@@ -115,7 +115,7 @@ class ProducerIds:
         return max(first, copied)
 
     def _lost_count(self, known: int) -> int:
-        """Return an id above all that were ever allocated, without relying on the file."""
+        """Return an id above every id ever allocated, without relying on the file."""
         by_time = self._log_dir.clock.now_ms() // 1000 * IDS_PER_SECOND
         seen = self._log_dir.producer_ids_seen.highest
         return max(known + BLOCK, seen + 1, by_time)

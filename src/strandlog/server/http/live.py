@@ -11,7 +11,7 @@ a client that does not read; it misses events instead (`skipped` counts the reco
 closes the connection of a client that acknowledges nothing for `HTTP_STALL_SECONDS`
 (`listener.py`).
 
-A tail returns at most `limit` records per interval, no matter how busy the topic is. Lag is
+At most `limit` records are sent per interval, no matter how busy the topic is. Lag is
 computed once for all clients.
 """
 

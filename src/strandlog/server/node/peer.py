@@ -214,7 +214,7 @@ class NodePeer:
         return result.base_offset, now_ms
 
     def _records(self, state: PartitionState, offset: int, max_bytes: int) -> list[Record]:
-        """Return the records from an offset, at least one batch; none at or after the end."""
+        """Return records from an offset on: at least one batch, or none if it is past the end."""
         if offset >= state.high_watermark:
             return []
         part = FetchPartition(state.topic, state.partition, offset, max_bytes)

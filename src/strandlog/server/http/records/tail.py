@@ -26,7 +26,7 @@ from strandlog.server.http.records.scan import ScanLimits, ScanResult, scan
 from strandlog.server.http.state import HttpState
 from strandlog.server.record_io import fetch
 
-MAX_PARTITIONS = 20  # read per call; the others follow in the next calls
+MAX_PARTITIONS = 20  # read per call; later calls read the others
 PIECE_BYTES = 64 * 1024
 SEARCH_BYTES = 1024 * 1024
 MAX_BYTES = 4 * 1024 * 1024

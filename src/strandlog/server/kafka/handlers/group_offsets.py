@@ -140,7 +140,7 @@ def _commit(
     api.OFFSET_FETCH,
     versions=(1, 10),
     requires=[DESCRIBE.on(GROUP), DESCRIBE.on(TOPIC)],
-    summary="Returns the committed offsets of a group, or of several groups from version 8.",
+    summary="Returns the committed offsets of a group; from version 8, of several groups.",
     notes="Topic ids from version 10.",
 )
 def offset_fetch(broker: Broker, request: Request) -> Work[None]:

@@ -176,7 +176,7 @@ def heartbeat(broker: Broker, request: Request) -> None:
     api.LEAVE_GROUP,
     versions=(0, 5),
     requires=[READ.on(GROUP)],
-    summary="Removes a member from its group, or several members from version 3.",
+    summary="Removes a member from its group; from version 3, several members.",
 )
 def leave_group(broker: Broker, request: Request) -> Work[None]:
     body = yield from _reading(broker, request)

@@ -136,7 +136,7 @@ def _pattern(name: str, text: str) -> str:
 
 
 def _offsets_or(*words: str) -> Parser:
-    """Return a parser for one word for all partitions, or an offset for each partition."""
+    """Return a parser for a keyword that applies to all partitions, or offsets per partition."""
 
     def parse(name: str, text: str) -> Offsets | int:
         if text.strip().lower() in words:

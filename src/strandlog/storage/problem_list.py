@@ -18,8 +18,8 @@ class ProblemList(list[str]):
         self._counts: dict[str, int] = {}  # number of problems by kind
 
     def report(self, problem: str, kind: str = "", limit: int = MAX_OF_A_KIND) -> bool:
-        """Add a problem. Return False if it is not added because it is already listed, or because
-        `limit` problems of its kind are."""
+        """Add a problem unless it is already listed, or `limit` problems of its kind are. Return
+        whether it was added."""
         if problem in self:
             return False
         if not kind:

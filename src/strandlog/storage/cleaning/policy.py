@@ -83,7 +83,7 @@ def groups(
 
 
 def need_for_compaction(log: PartitionLog, first_dirty_offset: int) -> LogToClean:
-    """Apply the compaction policy of its topic to a log."""
+    """Apply the compaction policy of a log's topic to the log."""
     now_ms = log.context.clock.now_ms()
     stable_offset = min(log.last_stable_offset, log.flushed_offset)
     sealed = [summarize(log, segment, now_ms) for segment in log.segments.sealed]

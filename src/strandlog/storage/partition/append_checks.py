@@ -54,8 +54,8 @@ LARGEST_CODEC = int(max(Codec))
 
 
 def split_batches(data: Buffer) -> list[tuple[BatchHeader, memoryview]]:
-    """Return the batches of one append, each with its bytes. Together they must span all of the
-    data."""
+    """Return the batches of one append, each with its bytes. Raise an error if bytes are left over
+    that do not form a complete batch."""
     view = memoryview(data)
     if len(view) > MAGIC_POSITION and view[MAGIC_POSITION] < MAGIC and _is_old_message(view):
         raise InvalidRecordError(

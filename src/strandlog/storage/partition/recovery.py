@@ -151,7 +151,7 @@ class Recovery:
         self._snapshots: set[int] = set()
         self._needs_flush = False
         self._log_start_offset = 0
-        self._unseen_offsets = 0  # number that may have been assigned after the known end
+        self._unseen_offsets = 0  # offsets that may have been assigned after the known end
         self._loss_from = NEVER  # a gap at or above this offset is a loss
         self._claims: list[Claim] = []
         self._indexed: dict[int, Claim] = {}  # segments with a transaction index, by base offset

@@ -392,8 +392,8 @@ class PartitionView:
             yield item
 
     def _whole_batches(self, segment: Segment, position: int, next_offset: int) -> Iterator[Batch]:
-        """Yield the complete batches of the last segment, up to where the owner is writing or
-        crashed."""
+        """Yield the complete batches of the last segment, up to the point where the owner
+        is writing or crashed."""
         source = buffered(self._reader(segment))
         for item in scan(source, position, segment.size_bytes, next_offset=next_offset):
             if isinstance(item, Damage):

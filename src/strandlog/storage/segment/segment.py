@@ -276,7 +276,7 @@ class ActiveSegment(Segment):
         return crc32c(self.stem.encode()) % at_most_ms if at_most_ms else 0
 
     def seal(self) -> Segment:
-        """Seal this segment. The caller keeps the log file until it is synced."""
+        """Seal this segment. The caller keeps the log file open until it is synced."""
         self.indexes.finish()
         return Segment(self.stem, self.base_offset, self.size_bytes, self.indexes.largest)
 

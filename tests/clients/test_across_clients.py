@@ -30,7 +30,7 @@ def _first_codec(data: Path, topic: str) -> str:
 
 @by_client
 @pytest.mark.parametrize("codec", CODECS)
-def test_every_codec_is_kept_as_it_came_and_read_by_everybody(
+def test_batches_keep_the_codec_of_their_producer_and_every_client_reads_them(
     shared_broker: BrokerProcess, topic: str, client: Client, codec: str
 ) -> None:
     sent = [

@@ -70,7 +70,7 @@ def test_partitions_are_described_page_by_page(shared_broker: BrokerProcess, top
         assert rest["next_cursor"] is None
 
 
-def test_partitions_do_not_move_and_elections_are_not_needed(
+def test_reassignments_and_elections_change_nothing_on_a_single_broker(
     shared_broker: BrokerProcess, topic: str
 ) -> None:
     _make(shared_broker, topic, 2)
@@ -84,9 +84,7 @@ def test_partitions_do_not_move_and_elections_are_not_needed(
 
 
 @pytest.mark.filterwarnings("ignore:alter_configs has been deprecated")
-def test_settings_are_listed_changed_and_taken_back(
-    shared_broker: BrokerProcess, topic: str
-) -> None:
+def test_settings_are_listed_changed_and_reset(shared_broker: BrokerProcess, topic: str) -> None:
     _make(shared_broker, topic, retention_ms="9000000", flush_ms="7")
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
     admin = _confluent(shared_broker)

@@ -139,7 +139,7 @@ def test_members_share_a_topic_and_take_over_from_each_other(
     first.close()
 
 
-def test_a_group_goes_on_where_it_committed_after_the_broker_was_killed(
+def test_a_group_continues_at_its_committed_offset_after_the_broker_was_killed(
     broker: BrokerProcess,
 ) -> None:
     _create(broker, "t")
@@ -217,7 +217,9 @@ def test_groups_are_listed_described_and_deleted(broker: BrokerProcess) -> None:
     assert not admin.list_consumer_groups().result(timeout=10).valid
 
 
-def test_a_topic_is_made_on_demand_and_a_bad_name_is_refused(broker: BrokerProcess) -> None:
+def test_a_topic_is_created_on_demand_and_an_invalid_name_is_rejected(
+    broker: BrokerProcess,
+) -> None:
     _produce(broker, "made-on-demand", [b"x"])
     assert "made-on-demand" in _admin(broker).list_topics(timeout=10).topics
     producer = Producer({"bootstrap.servers": broker.address, "message.timeout.ms": 3000})

@@ -97,7 +97,9 @@ def test_an_open_transaction_holds_committed_readers_back(
     assert read(shared_broker, topic) == ["before", "inside", "after"]
 
 
-def test_a_reader_that_waits_hears_of_the_commit(shared_broker: BrokerProcess, topic: str) -> None:
+def test_a_waiting_consumer_gets_the_record_when_the_transaction_commits(
+    shared_broker: BrokerProcess, topic: str
+) -> None:
     producer = transactional(shared_broker, topic)
     producer.begin_transaction()
     send(producer, topic, "x")
@@ -233,7 +235,7 @@ def test_an_open_transaction_survives_the_broker(
     assert read(broker, topic) == ["before", "the stop", "and after"]
 
 
-def test_what_was_aborted_stays_hidden_after_a_restart(broker: BrokerProcess, topic: str) -> None:
+def test_aborted_records_stay_hidden_after_a_restart(broker: BrokerProcess, topic: str) -> None:
     producer = transactional(broker, topic)
     for number in range(20):
         producer.begin_transaction()
@@ -248,7 +250,9 @@ def test_what_was_aborted_stays_hidden_after_a_restart(broker: BrokerProcess, to
     assert read(broker, topic) == expected
 
 
-def test_admin_requests_show_transactions(shared_broker: BrokerProcess, topic: str) -> None:
+def test_admin_requests_list_and_describe_transactions(
+    shared_broker: BrokerProcess, topic: str
+) -> None:
     producer = transactional(shared_broker, topic)
     producer.begin_transaction()
     send(producer, topic, "x")
@@ -270,7 +274,7 @@ def test_admin_requests_show_transactions(shared_broker: BrokerProcess, topic: s
         assert active.current_txn_start_offset == -1
 
 
-def test_nobody_writes_to_the_broker_s_own_topics_in_a_transaction(
+def test_a_transaction_cannot_write_to_internal_topics(
     shared_broker: BrokerProcess, topic: str
 ) -> None:
     producer = transactional(shared_broker, topic)

@@ -152,7 +152,7 @@ def test_a_member_joins_while_another_is_killed(
 
 
 @by_client
-def test_a_static_member_that_restarts_gets_its_partitions_back_and_nobody_notices(
+def test_a_static_member_that_restarts_gets_its_partitions_back_without_a_rebalance(
     shared_broker: BrokerProcess, topic: str, client: str
 ) -> None:
     with _group(shared_broker, topic, LATE_MS) as group:

@@ -64,7 +64,7 @@ def test_what_is_produced_is_consumed(java: Java) -> None:
     ]
 
 
-def test_a_group_commits_goes_on_pauses_and_seeks_by_time(java: Java) -> None:
+def test_a_group_commits_resumes_pauses_and_seeks_by_time(java: Java) -> None:
     assert java.run("group") == [
         {"read": [str(number) for number in range(5)]},
         {"paused": 0, "resumed": ["5"]},
@@ -81,7 +81,7 @@ def test_members_share_and_take_over_with_every_assignor(java: Java) -> None:
     ]
 
 
-def test_the_admin_client_finds_what_it_looks_for(java: Java) -> None:
+def test_the_admin_client_manages_topics_configs_offsets_and_groups(java: Java) -> None:
     said: dict[str, Any] = {}
     for line in java.run("admin"):
         said |= line
@@ -126,7 +126,7 @@ def test_transactions_commit_abort_move_offsets_and_fence(java: Java) -> None:
     ]
 
 
-def test_tiny_fetches_topics_made_anew_and_what_is_refused(java: Java) -> None:
+def test_tiny_fetches_recreated_topics_and_rejected_records(java: Java) -> None:
     assert java.run("corners") == [
         {"by tiny fetches": 100},
         {"before": ["0", "1", "2"], "offset": 0, "then": ["anew"]},

@@ -53,7 +53,7 @@ def test_what_is_produced_is_consumed(kafkajs: KafkaJs) -> None:
     ]
 
 
-def test_a_group_goes_on_seeks_pauses_and_resumes(kafkajs: KafkaJs) -> None:
+def test_a_group_resumes_seeks_and_pauses(kafkajs: KafkaJs) -> None:
     assert kafkajs.run("group") == [
         {"first": [str(number) for number in range(10)], "second": ["10", "11"]},
         {"sought": ["8", "9", "10", "11"]},
@@ -61,7 +61,7 @@ def test_a_group_goes_on_seeks_pauses_and_resumes(kafkajs: KafkaJs) -> None:
     ]
 
 
-def test_the_admin_client_finds_what_it_looks_for(kafkajs: KafkaJs) -> None:
+def test_the_admin_client_manages_topics_configs_offsets_and_groups(kafkajs: KafkaJs) -> None:
     said: dict[str, Any] = {}
     for line in kafkajs.run("admin"):
         said |= line

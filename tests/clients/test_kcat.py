@@ -50,7 +50,7 @@ def kcat(program: str, shared_broker: BrokerProcess, topic: str) -> Kcat:
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_what_kcat_writes_everybody_reads(
+def test_every_client_reads_records_produced_by_kcat(
     shared_broker: BrokerProcess, topic: str, kcat: Kcat, codec: str
 ) -> None:
     lines = "".join(f"key{number}:value {number}\n" for number in range(50))
@@ -62,7 +62,7 @@ def test_what_kcat_writes_everybody_reads(
         ]
 
 
-def test_reading_starts_where_o_says(kcat: Kcat) -> None:
+def test_reading_starts_at_the_offset_of_option_o(kcat: Kcat) -> None:
     base_ms = (int(time.time()) - 100) * SECOND_MS
     CLIENTS[0].produce(
         kcat.address,
@@ -123,7 +123,7 @@ def test_offsets_are_found_by_time(kcat: Kcat) -> None:
         assert query.stdout.split() == [name, "[0]", "offset", str(offset)], wanted
 
 
-def test_a_group_goes_on_where_it_stopped(kcat: Kcat) -> None:
+def test_a_group_continues_where_it_stopped(kcat: Kcat) -> None:
     name = kcat.topic
     for first in (0, 5):
         lines = [str(number) for number in range(first, first + 5)]

@@ -20,7 +20,7 @@ def spark() -> Path:
     return peers.folder(SPARK)
 
 
-def test_a_job_reads_and_writes_in_batches_and_as_a_stream_that_goes_on(
+def test_a_job_reads_and_writes_in_batches_and_as_a_stream_that_resumes(
     spark: Path, shared_broker: BrokerProcess, topic: str, tmp_path: Path
 ) -> None:
     python = spark / "venv" / "bin" / "python"

@@ -98,7 +98,9 @@ SABOTAGE: dict[str, Callable[[pytest.MonkeyPatch], object]] = {
         for name in SABOTAGE
     ],
 )
-def test_a_missing_precaution_is_found_out(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_enumeration_finds_a_missing_precaution(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     SABOTAGE[name](monkeypatch)
     for seed in dict.fromkeys([EXPOSED_BY.get(name, SEEDS[0]), *SEEDS]):
         try:

@@ -9,14 +9,16 @@ from tests.soak import broker_kills, spark_kills, transaction_kills
 
 
 @pytest.mark.smoke
-def test_nothing_is_lost_or_doubled_when_the_broker_is_killed(tmp_path: Path) -> None:
+def test_no_record_is_lost_or_duplicated_when_the_broker_is_killed(tmp_path: Path) -> None:
     report = broker_kills.Soak(tmp_path, seed=11).run(rounds=4)
     assert report.is_right, report
     assert report.kills == 4
     assert report.in_log == report.acknowledged
 
 
-def test_read_process_write_is_exactly_once_when_anybody_is_killed(tmp_path: Path) -> None:
+def test_read_process_write_is_exactly_once_when_workers_and_the_broker_are_killed(
+    tmp_path: Path,
+) -> None:
     report = transaction_kills.Soak(tmp_path, seed=12).run(kills=6)
     assert report.is_right, report
     assert report.squares == report.numbers
@@ -25,7 +27,9 @@ def test_read_process_write_is_exactly_once_when_anybody_is_killed(tmp_path: Pat
 
 @pytest.mark.xdist_group("jvm")
 @pytest.mark.timeout(900)
-def test_a_spark_job_is_exactly_once_when_anybody_is_killed(tmp_path: Path) -> None:
+def test_a_spark_job_is_exactly_once_when_driver_executor_and_broker_are_killed(
+    tmp_path: Path,
+) -> None:
     report = spark_kills.Soak(tmp_path, seed=13).run(rounds=3)
     assert report.is_right, report
     assert (report.driver_kills, report.executor_kills, report.broker_kills) == (1, 1, 1)

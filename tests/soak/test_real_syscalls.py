@@ -71,7 +71,7 @@ def _records(folder: Path) -> list[int]:
 
 
 @needs_strace
-def test_a_failed_sync_is_not_acknowledged_and_the_log_goes_on(tmp_path: Path) -> None:
+def test_a_failed_fsync_is_not_acknowledged_and_the_log_recovers(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     code, lines = _run_with_fault(folder, "fdatasync:error=EIO:when=5")
     assert code == 0
@@ -87,7 +87,7 @@ def test_a_failed_sync_is_not_acknowledged_and_the_log_goes_on(tmp_path: Path) -
 @needs_strace
 @pytest.mark.parametrize("call", ["fdatasync", "rename", "pwrite64", "fsync"])
 @pytest.mark.parametrize("when", [1, 2, 3, 4, 7])
-def test_killed_at_a_call_nothing_acknowledged_is_lost(
+def test_no_acknowledged_record_is_lost_when_the_writer_is_killed_at_a_system_call(
     tmp_path: Path, call: str, when: int
 ) -> None:
     folder = tmp_path / "data"
@@ -104,7 +104,7 @@ def test_killed_at_a_call_nothing_acknowledged_is_lost(
 
 
 @needs_strace
-def test_a_disk_that_is_full_for_a_moment_loses_nothing(tmp_path: Path) -> None:
+def test_no_acknowledged_record_is_lost_when_the_disk_is_full_for_a_moment(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     log_file = folder / "t-0" / f"{0:020d}.log"
     code, lines = _run_with_fault(folder, "pwrite64:error=ENOSPC:when=4", "-P", str(log_file))

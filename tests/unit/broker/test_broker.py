@@ -62,7 +62,7 @@ def test_a_program_without_groups_has_no_folder_for_them() -> None:
     assert not [path for path in disk.contents() if "__consumer_offsets" in path]
 
 
-def test_offsets_live_in_a_compacted_topic_and_come_back() -> None:
+def test_offsets_are_stored_in_a_compacted_topic_and_survive_a_kill() -> None:
     disk = SimulatedFiles()
     broker = open_broker(disk, offsets_topic_num_partitions=3)
     broker.create_topic(CONTEXT, "t").result()
@@ -77,7 +77,7 @@ def test_offsets_live_in_a_compacted_topic_and_come_back() -> None:
         assert committed(again, f"g{number}") == {TopicPartition("t", 0): number}
 
 
-def test_one_group_that_cannot_be_read_does_not_hide_the_others() -> None:
+def test_one_undecodable_group_record_does_not_hide_the_others() -> None:
     disk = SimulatedFiles()
     broker = open_broker(disk)
     broker.create_topic(CONTEXT, "t").result()
@@ -116,7 +116,7 @@ def test_a_flipped_bit_in_the_table_of_offsets_does_not_keep_the_log_from_openin
         assert committed(again) == {TopicPartition("t", 0): 42}
 
 
-def test_a_deleted_topic_is_forgotten_by_its_groups() -> None:
+def test_groups_lose_their_offsets_of_a_deleted_topic() -> None:
     disk = SimulatedFiles()
     broker = open_broker(disk)
     broker.create_topic(CONTEXT, "t").result()
@@ -128,7 +128,7 @@ def test_a_deleted_topic_is_forgotten_by_its_groups() -> None:
     assert committed(open_broker(disk.after_kill())) == {TopicPartition("stays", 0): 3}
 
 
-def test_a_crash_while_a_topic_is_deleted_does_not_leave_its_offsets_to_the_next() -> None:
+def test_a_topic_recreated_after_a_crash_does_not_inherit_old_offsets() -> None:
     whole = SimulatedFiles()
     broker = open_broker(whole)
     broker.create_topic(CONTEXT, "t").result()
@@ -151,7 +151,7 @@ def test_a_crash_while_a_topic_is_deleted_does_not_leave_its_offsets_to_the_next
             assert committed(again) == {}
 
 
-def test_offsets_that_could_not_be_forgotten_are_forgotten_when_the_topic_is_made_anew() -> None:
+def test_offsets_that_could_not_be_deleted_are_deleted_when_the_topic_is_recreated() -> None:
     disk = SimulatedFiles()
     broker = open_broker(disk)
     broker.create_topic(CONTEXT, "t").result()
@@ -165,7 +165,7 @@ def test_offsets_that_could_not_be_forgotten_are_forgotten_when_the_topic_is_mad
     assert committed(broker) == {}
 
 
-def test_appends_are_refused_while_there_is_room_for_the_rest() -> None:
+def test_appends_are_rejected_below_log_min_free_bytes_and_deletion_still_works() -> None:
     disk = SimulatedFiles(capacity_bytes=10 * MIB)
     broker = open_broker(disk, log_min_free_bytes=2 * MIB)
     broker.create_topic(CONTEXT, "t", 1, {"max.message.bytes": 20 * MIB}).result()
@@ -201,7 +201,7 @@ def test_the_reserve_may_be_turned_off() -> None:
     assert broker._appender.append(log, batch()).base_offset == end
 
 
-def test_several_parts_are_appended_all_or_none() -> None:
+def test_an_append_to_several_partitions_is_all_or_nothing() -> None:
     broker = open_broker(SimulatedFiles())
     broker.create_topic(CONTEXT, "t", 3, {"max.message.bytes": 1_000}).result()
     logs = broker._catalog.logs("t")
@@ -217,7 +217,7 @@ def test_several_parts_are_appended_all_or_none() -> None:
     assert [log.log_end_offset for log in logs] == [1, 1, 1]
 
 
-def test_keys_are_asked_for_inside_packed_batches_too() -> None:
+def test_compressed_batches_for_a_compacted_topic_need_keys() -> None:
     broker = open_broker(SimulatedFiles())
     broker.create_topic(CONTEXT, "t", 1, {"cleanup.policy": "compact"}).result()
     log = broker._catalog.log("t", 0)
@@ -227,7 +227,7 @@ def test_keys_are_asked_for_inside_packed_batches_too() -> None:
     assert log.log_end_offset == 1
 
 
-def test_the_logs_own_topics_are_not_made_or_deleted() -> None:
+def test_internal_topics_cannot_be_created_or_deleted() -> None:
     broker = open_broker(SimulatedFiles())
     with pytest.raises(InvalidTopicError):
         broker.create_topic(CONTEXT, "__consumer_offsets").result()
@@ -239,7 +239,7 @@ def test_the_logs_own_topics_are_not_made_or_deleted() -> None:
         broker.add_partitions(CONTEXT, "__consumer_offsets", 5).result()
 
 
-def test_a_start_that_fails_lets_the_folder_go() -> None:
+def test_a_failed_start_releases_the_lock() -> None:
     disk = SimulatedFiles()
     broker = open_broker(disk)
     broker.create_topic(CONTEXT, "t").result()
@@ -282,7 +282,7 @@ def test_a_deleted_topics_name_is_not_blocked_by_the_offsets_of_its_groups() -> 
     assert not again.problems
 
 
-def test_a_topic_whose_offsets_could_not_be_forgotten_is_deleted_and_forgotten_later() -> None:
+def test_a_topic_is_deleted_although_its_offsets_cannot_all_be_deleted() -> None:
     disk = SimulatedFiles()
     broker = open_broker(disk)
     broker.create_topic(CONTEXT, "t").result()

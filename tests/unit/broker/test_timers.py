@@ -16,7 +16,7 @@ def note(heard: list[str], word: str) -> Callable[[], None]:
     return lambda: heard.append(word)
 
 
-def test_due_timers_fire_in_order_of_deadline_then_of_making() -> None:
+def test_due_timers_fire_in_order_of_deadline_then_of_creation() -> None:
     timers, heard = Timers(), list[str]()
     timers.schedule(20, note(heard, "c"))
     timers.schedule(10, note(heard, "a"))

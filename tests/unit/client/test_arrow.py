@@ -203,7 +203,7 @@ def test_a_table_over_the_limit_is_rejected_as_a_whole(tmp_path: Path) -> None:
         assert log.consumer(["t"]).poll() == []
 
 
-def test_other_hashes_are_used_for_tables_too(tmp_path: Path) -> None:
+def test_send_arrow_uses_the_partitioner_of_the_producer(tmp_path: Path) -> None:
     with strandlog.open(tmp_path / "data") as log:
         log.create_topic("t", 5)
         keys = [b"k%d" % number for number in range(30)]

@@ -38,7 +38,7 @@ def test_a_poll_merges_all_partitions_and_keeps_the_order_in_each(
         assert offsets == list(range(10))
 
 
-def test_max_records_bounds_a_poll_and_nothing_is_left_out(embedded: EmbeddedHarness) -> None:
+def test_max_records_limits_a_poll_and_no_record_is_skipped(embedded: EmbeddedHarness) -> None:
     embedded.log.create_topic("t", 3)
     embedded.send("t", *numbered(50))
     consumer = embedded.log.consumer(["t"])
@@ -57,7 +57,7 @@ def test_each_partition_gets_its_turn_first(embedded: EmbeddedHarness) -> None:
 
 
 @pytest.mark.parametrize("wrong", [0, -1, 1.5, "5"])
-def test_a_poll_of_no_records_makes_no_sense(embedded: EmbeddedHarness, wrong: int) -> None:
+def test_an_invalid_max_records_raises(embedded: EmbeddedHarness, wrong: int) -> None:
     with pytest.raises(InvalidSettingError, match="for max_records: expected an integer"):
         embedded.log.consumer().poll(max_records=wrong)
 
@@ -140,7 +140,7 @@ def test_a_waiting_poll_ends_when_the_log_is_closed(embedded: EmbeddedHarness) -
     timer.join()
 
 
-def test_a_poll_waits_no_longer_than_it_was_told() -> None:
+def test_a_poll_without_records_waits_for_its_timeout() -> None:
     embedded = EmbeddedHarness()
 
     def let_time_pass() -> None:
@@ -306,7 +306,7 @@ def test_an_unknown_reset_policy_raises(embedded: EmbeddedHarness) -> None:
 @pytest.mark.parametrize(
     ("reset", "expected"), [("earliest", numbered(10)[6:]), ("latest", []), ("none", None)]
 )
-def test_a_consumer_that_deletion_overtook(
+def test_a_consumer_whose_offset_was_deleted_resets_or_raises(
     embedded: EmbeddedHarness, reset: str, expected: list[bytes] | None
 ) -> None:
     embedded.log.create_topic("t")
@@ -323,7 +323,9 @@ def test_a_consumer_that_deletion_overtook(
     assert consumer.position("t", 0) == 10
 
 
-def test_a_consumer_that_retention_overtook(embedded: EmbeddedHarness) -> None:
+def test_a_consumer_whose_offset_retention_removed_starts_at_the_log_start(
+    embedded: EmbeddedHarness,
+) -> None:
     embedded.log.create_topic("t", config={"segment.bytes": 1024, "retention.bytes": 2048})
     embedded.send("t", *(b"%04d" % n + bytes(200) for n in range(40)))
     consumer = embedded.log.consumer(["t"])
@@ -332,7 +334,7 @@ def test_a_consumer_that_retention_overtook(embedded: EmbeddedHarness) -> None:
     assert [record.offset for record in consumer.poll()] == list(range(dropped, 40))
 
 
-def test_a_committed_offset_that_is_gone(embedded: EmbeddedHarness) -> None:
+def test_a_deleted_committed_offset_resets_or_raises(embedded: EmbeddedHarness) -> None:
     embedded.log.create_topic("t")
     embedded.send("t", *numbered(10))
     consumer = member(embedded)
@@ -418,7 +420,7 @@ def damaged_log(embedded: EmbeddedHarness, topic: str = "t", record: int = 5) ->
     return path
 
 
-def test_records_in_front_of_damage_are_read(embedded: EmbeddedHarness) -> None:
+def test_records_before_damage_are_read(embedded: EmbeddedHarness) -> None:
     path = damaged_log(embedded)
     consumer = embedded.log.consumer(["t"])
     assert [record.value for record in consumer.poll()] == numbered(5)

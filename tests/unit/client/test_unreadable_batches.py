@@ -84,12 +84,12 @@ def test_a_search_by_time_passes_over_it(poisoned: Any) -> None:
         assert consumer.position("t", 0) == 0
 
 
-def test_unknown_choices_raise(poisoned: Any) -> None:
+def test_an_unknown_value_for_on_unreadable_raises(poisoned: Any) -> None:
     with pytest.raises(InvalidSettingError, match="raise, skip"):
         poisoned.consumer(["t"], on_unreadable="ignore")
 
 
-def test_a_topic_that_validates_records_takes_no_poison(tmp_path: Path) -> None:
+def test_a_topic_that_validates_records_rejects_undecodable_batches(tmp_path: Path) -> None:
     with strandlog.open(tmp_path) as log:
         log.create_topic("t", config={"record.validation": "records"})
         target = log.broker._catalog.log("t", 0)
@@ -105,7 +105,7 @@ def test_a_topic_that_validates_records_takes_no_poison(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("why", BAD_RECORDS)
-def test_every_kind_of_poison_is_skipped(tmp_path: Path, why: str) -> None:
+def test_every_kind_of_undecodable_batch_is_skipped(tmp_path: Path, why: str) -> None:
     with strandlog.open(tmp_path) as log:
         log.create_topic("t")
         target = log.broker._catalog.log("t", 0)

@@ -62,7 +62,7 @@ def test_the_public_names_are_these() -> None:
         assert getattr(strandlog, name) is not None
 
 
-def test_the_verbs_of_the_interface_are_there() -> None:
+def test_public_classes_have_their_methods() -> None:
     verbs: dict[type, str] = {
         strandlog.Log: "create_topic topics describe_topic alter_topic delete_topic compact "
         "enforce_retention delete_records producer consumer groups describe_group "
@@ -97,7 +97,7 @@ def test_records_have_the_fields_of_the_interface() -> None:
     assert str(strandlog.TopicPartition("t", 3)) == "t-3"
 
 
-def test_public_things_say_what_they_are() -> None:
+def test_public_names_have_docstrings() -> None:
     for name in strandlog.__all__:
         thing = getattr(strandlog, name)
         if inspect.isclass(thing) and issubclass(thing, Exception):
@@ -138,7 +138,7 @@ def defined_errors() -> dict[str, type[errors.StrandlogError]]:
     }
 
 
-def test_the_drawn_tree_is_the_real_one() -> None:
+def test_the_error_tree_in_the_docstring_matches_the_classes() -> None:
     real = {
         name: (error.__bases__[0].__name__, error.retriable)
         for name, error in defined_errors().items()
@@ -164,7 +164,7 @@ def test_every_public_error_is_of_the_tree() -> None:
             assert getattr(strandlog, name) is tree[name]
 
 
-def test_kafka_codes_are_codes_of_kafka() -> None:
+def test_kafka_codes_exist_in_kafka() -> None:
     with warnings.catch_warnings():  # it reads its schemas in a dated way
         warnings.simplefilter("ignore", DeprecationWarning)
         from kafka import errors as kafka_errors
@@ -244,7 +244,7 @@ def test_kafka_codes_become_the_errors_that_brokers_mean() -> None:
     assert type(errors.error_for_kafka_code(7, "text")) is errors.RemoteError
 
 
-def test_one_except_catches_everything() -> None:
+def test_every_error_is_a_strandlog_error() -> None:
     for error in defined_errors().values():
         assert issubclass(error, strandlog.StrandlogError)
         assert not issubclass(error, AssertionError | OSError | ValueError | KeyError)

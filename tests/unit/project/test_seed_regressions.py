@@ -92,7 +92,9 @@ def test_1_compaction_and_retention_survive_a_reload(harness: LogHarness) -> Non
         assert harness.offsets("retained") == left
 
 
-def test_2_the_start_is_right_when_records_go_from_a_log_with_gaps(harness: LogHarness) -> None:
+def test_2_the_log_start_is_right_after_records_of_a_log_with_gaps_are_deleted(
+    harness: LogHarness,
+) -> None:
     harness.log.create_topic("t")
     harness.send("t", (None, b"0"), (b"k", b"1"), (b"k", b"2"), (b"k", b"3"), (None, b"4"))
     harness.log.compact("t")
@@ -103,7 +105,9 @@ def test_2_the_start_is_right_when_records_go_from_a_log_with_gaps(harness: LogH
         assert harness.span("t") == (4, 5)
 
 
-def test_2_the_start_is_right_when_retention_takes_segments_with_gaps(harness: LogHarness) -> None:
+def test_2_the_log_start_is_right_after_retention_drops_segments_with_gaps(
+    harness: LogHarness,
+) -> None:
     harness.log.create_topic("t", config={"segment.bytes": 1024})
     harness.send("t", *((b"%d" % (n % 3), b"%d" % n + bytes(300)) for n in range(30)))
     harness.log.compact("t")
@@ -118,7 +122,7 @@ def test_2_the_start_is_right_when_retention_takes_segments_with_gaps(harness: L
 
 
 @pytest.mark.parametrize("how", ["delete_records", "retention"])
-def test_3_offsets_are_not_given_out_again_when_everything_is_gone(
+def test_3_offsets_are_not_reused_after_all_records_are_deleted(
     harness: LogHarness, how: str
 ) -> None:
     harness.log.create_topic("t")
@@ -184,7 +188,7 @@ def test_6_a_group_id_with_a_bar_can_start_again(harness: LogHarness, group: str
         assert harness.log.committed_offsets(group)[TopicPartition("t", 0)].offset == 2
 
 
-def test_7_names_that_look_alike_reload_with_their_own_partitions(harness: LogHarness) -> None:
+def test_7_topics_with_similar_names_reload_with_their_own_partitions(harness: LogHarness) -> None:
     counts = {"a": 1, "a_b": 2, "a-1": 3, "a-1-0": 1, "a.b": 2, "a-0": 1}
     for name, count in counts.items():
         harness.log.create_topic(name, count)
@@ -197,7 +201,9 @@ def test_7_names_that_look_alike_reload_with_their_own_partitions(harness: LogHa
 
 
 @pytest.mark.parametrize("assignor", ["range", "roundrobin"])
-def test_8_a_rebalance_gives_nobody_foreign_topics(harness: LogHarness, assignor: str) -> None:
+def test_8_a_rebalance_assigns_no_topic_a_member_did_not_subscribe_to(
+    harness: LogHarness, assignor: str
+) -> None:
     harness.log.create_topic("a", 3)
     harness.log.create_topic("b", 3)
     wishes = [["a"], ["b"], ["a", "b"], ["b"]]
@@ -229,7 +235,7 @@ def test_the_log_end_is_right_after_a_restart_with_many_segments(harness: LogHar
         assert harness.offsets("t") == list(range(sent))
 
 
-def test_positions_come_back_after_a_restart(harness: LogHarness) -> None:
+def test_committed_offsets_survive_a_restart(harness: LogHarness) -> None:
     harness.log.create_topic("t", 2)
     harness.send("t", *((None, b"%d" % n) for n in range(10)))
     read = 0
@@ -242,7 +248,9 @@ def test_positions_come_back_after_a_restart(harness: LogHarness) -> None:
     assert read == 9
 
 
-def test_names_with_spaces_are_refused_in_words(harness: LogHarness) -> None:
+def test_a_topic_name_with_a_space_is_rejected_with_the_allowed_characters(
+    harness: LogHarness,
+) -> None:
     with pytest.raises(InvalidTopicError, match="invalid topic name 'a b': only letters, digits"):
         harness.log.create_topic("a b")
     harness.log.create_topic("t")
@@ -283,7 +291,7 @@ def test_a_record_larger_than_a_segment_is_kept(harness: LogHarness) -> None:
         assert [record.value for record in harness.records("t")] == values
 
 
-def test_nothing_is_created_by_asking_for_it(harness: LogHarness) -> None:
+def test_using_a_missing_topic_does_not_create_it(harness: LogHarness) -> None:
     calls: list[Callable[[], object]] = [
         lambda: harness.log.producer().send("t", b"x"),
         lambda: harness.log.consumer(["t"]),
@@ -311,7 +319,7 @@ def test_an_empty_topic_can_be_flushed_read_and_cleaned(harness: LogHarness) -> 
 # -- kafko -------------------------------------------------------------------------------------
 
 
-def test_settings_of_a_topic_are_there_after_a_restart(harness: LogHarness) -> None:
+def test_settings_of_a_topic_survive_a_restart(harness: LogHarness) -> None:
     config = {"retention.ms": "2d", "segment.bytes": "1MiB", "cleanup.policy": "compact"}
     harness.log.create_topic("t", config=config)
     harness.log.alter_topic("t", {"max.message.bytes": 500})
@@ -342,7 +350,7 @@ def test_a_batch_that_unpacks_to_gigabytes_is_not_unpacked(harness: LogHarness) 
     assert [record.value for record in consumer.poll()] == [b"after"]
 
 
-def test_a_torn_or_foreign_folder_is_refused_not_guessed(tmp_path: Path) -> None:
+def test_a_folder_without_meta_properties_is_rejected_and_not_touched(tmp_path: Path) -> None:
     with strandlog.open(tmp_path / "data") as log:
         log.create_topic("t")
     (tmp_path / "data" / "meta.properties").unlink()

@@ -62,7 +62,7 @@ def test_every_module_opens_with_its_specification(trees: dict[Path, ast.Module]
     assert not silent
 
 
-def test_classes_are_named_for_what_they_are(trees: dict[Path, ast.Module]) -> None:
+def test_class_names_are_not_vague(trees: dict[Path, ast.Module]) -> None:
     vague = [
         f"{_name(path)}: {node.name}"
         for path, tree in trees.items()
@@ -109,7 +109,7 @@ def test_nothing_is_left_unfinished() -> None:
     assert not marks
 
 
-def test_the_project_speaks_of_itself_alone() -> None:
+def test_no_file_mentions_machine_paths_or_registry_hosts() -> None:
     tracked = subprocess.run(
         ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False
     )

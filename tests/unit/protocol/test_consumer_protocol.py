@@ -91,12 +91,12 @@ def test_a_later_version_is_read_as_the_latest_known() -> None:
     assert decode_subscription(later) == FULL
 
 
-def test_an_empty_assignment_is_nothing() -> None:
+def test_an_empty_assignment_has_no_partitions() -> None:
     assert decode_assignment(b"") == Assignment(())
 
 
 @pytest.mark.parametrize("data", [b"", b"\x00", b"\xff\xff" + GOLDEN[2:]])
-def test_what_is_no_subscription_is_rejected(data: bytes) -> None:
+def test_an_invalid_subscription_is_rejected(data: bytes) -> None:
     with pytest.raises(DataError):
         decode_subscription(data)
 
@@ -140,7 +140,7 @@ def test_every_subscription_comes_back(
     assert decoded._replace(owned_partitions=()) == subscription._replace(owned_partitions=())
 
 
-def test_sticky_user_data_comes_back_and_its_first_version_has_no_generation() -> None:
+def test_sticky_user_data_round_trips_and_its_first_version_has_no_generation() -> None:
     data = encode_sticky_user_data(FULL.owned_partitions, 4)
     assert decode_sticky_user_data(data) == (FULL.owned_partitions, 4)
     assert decode_sticky_user_data(data[:-4]) == (FULL.owned_partitions, -1)

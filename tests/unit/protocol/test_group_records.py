@@ -67,7 +67,7 @@ def test_keys() -> None:
 
 
 @pytest.mark.parametrize("version", ["0003", "0010", "7fff", "ffff"])
-def test_a_key_of_another_kind_is_not_ours(version: str) -> None:
+def test_a_key_of_an_unknown_version_is_ignored(version: str) -> None:
     assert decode_key(bytes.fromhex(version) + b"anything") is None
 
 
@@ -132,5 +132,5 @@ def test_random_bytes_are_decoded_or_rejected(version: int, rest: bytes) -> None
         st.integers(0, 2**31 - 1),
     )
 )
-def test_every_key_comes_back(key: OffsetKey) -> None:
+def test_every_key_round_trips(key: OffsetKey) -> None:
     assert decode_key(encode_key(key)) == key

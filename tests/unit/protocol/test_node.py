@@ -61,7 +61,7 @@ PLACE = {"topic": "t", "partition": 3}
         ({"type": "list_committed_offsets", "keys": ["a"]}, node.ListCommittedOffsets(["a"])),
     ],
 )
-def test_every_request_is_understood_with_and_without_more_fields(
+def test_every_request_is_parsed_with_and_without_unknown_fields(
     body: dict[str, Any], request_: node.Request
 ) -> None:
     assert _parse(**body) == request_
@@ -94,7 +94,9 @@ def test_every_request_is_understood_with_and_without_more_fields(
         ({}, "type must be a string"),
     ],
 )
-def test_what_is_wrong_is_said(body: dict[str, Any], words: str) -> None:
+def test_the_error_for_a_malformed_request_names_the_cause(
+    body: dict[str, Any], words: str
+) -> None:
     with pytest.raises(MalformedMessageError, match=words) as caught:
         _parse(**body)
     assert caught.value.codes.node == 12  # malformed-request
@@ -128,19 +130,19 @@ def test_an_unknown_type_is_not_supported() -> None:
         (b"x" * (NODE_MAX_LINE_BYTES + 1), "longer than"),
     ],
 )
-def test_garbage_is_described_not_raised(line: bytes, words: str) -> None:
+def test_garbage_is_reported_in_the_envelope(line: bytes, words: str) -> None:
     envelope = node.read_envelope(line)
     assert words in envelope.problem
     with pytest.raises(MalformedMessageError):
         node.parse_request(envelope)
 
 
-def test_as_much_as_possible_is_read_for_the_answer() -> None:
+def test_a_malformed_message_keeps_the_fields_needed_for_the_reply() -> None:
     assert node.read_envelope(b'{"src": "c9", "dest": "n1", "body": 5}')[:2] == ("c9", "n1")
     assert node.read_envelope(b'{"src": 9, "body": {"msg_id": 5}}')[:3] == (None, None, 5)
 
 
-def test_messages_may_be_deep_but_not_bottomless() -> None:
+def test_the_nesting_of_messages_is_limited() -> None:
     deep: Any = 0
     for _ in range(NODE_MAX_DEPTH - 1):
         deep = [deep]
@@ -150,7 +152,7 @@ def test_messages_may_be_deep_but_not_bottomless() -> None:
 
 
 @given(JSON_VALUES)
-def test_a_message_comes_back_equal(value: Any) -> None:
+def test_messages_round_trip(value: Any) -> None:
     request = _parse(type="send", key="k", msg=value)
     assert isinstance(request, node.Send)
     kept = node.encode_message(request.msg)
@@ -160,7 +162,7 @@ def test_a_message_comes_back_equal(value: Any) -> None:
     assert json.dumps(back) == json.dumps(value), "1, 1.0 and true are three values"
 
 
-def test_what_others_wrote_comes_back_as_text() -> None:
+def test_values_that_are_not_json_are_returned_as_text() -> None:
     assert node.decode_message(None) is None
     assert node.decode_message(b"plain words") == "plain words"
     assert node.decode_message(b"\xff") == "\ufffd"
@@ -168,7 +170,7 @@ def test_what_others_wrote_comes_back_as_text() -> None:
     assert node.decode_message(b"[" * 100_000) == "[" * 100_000
 
 
-def test_replies_are_spelt_as_in_the_samples() -> None:
+def test_replies_match_the_samples_byte_for_byte() -> None:
     envelope = Envelope("c1", "n1", 2)
     assert node.format_reply("n1", envelope, "partition_append_ok", {"offset": 0}, 1) == (
         b'{"src": "n1", "dest": "c1", "body": {"type": "partition_append_ok", '
@@ -182,7 +184,9 @@ def test_replies_are_spelt_as_in_the_samples() -> None:
 
 
 @given(st.lists(st.binary(max_size=20), max_size=6), st.data())
-def test_lines_are_the_same_however_they_arrive(lines: list[bytes], data: st.DataObject) -> None:
+def test_lines_are_the_same_however_the_stream_is_divided(
+    lines: list[bytes], data: st.DataObject
+) -> None:
     stream = b"\n".join(lines)
     expected = stream.split(b"\n")
     splitter = LineSplitter()
@@ -195,7 +199,7 @@ def test_lines_are_the_same_however_they_arrive(lines: list[bytes], data: st.Dat
     assert splitter.finish() == b""
 
 
-def test_an_endless_line_takes_no_endless_memory() -> None:
+def test_a_line_of_any_length_takes_bounded_memory() -> None:
     splitter = LineSplitter()
     for _ in range(40):
         assert splitter.feed(b"x" * (NODE_MAX_LINE_BYTES // 8)) == []

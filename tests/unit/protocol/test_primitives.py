@@ -33,7 +33,7 @@ READS: list[Callable[[Reader], Any]] = [
 ]
 
 
-def test_every_type_comes_back() -> None:
+def test_every_type_round_trips() -> None:
     writer = Writer()
     writer.int8(-1)
     writer.int16(-2)
@@ -76,19 +76,19 @@ def test_tagged_fields_are_skipped() -> None:
 
 
 @pytest.mark.parametrize("count", [2**31 - 1, 1000, 3])
-def test_a_count_that_cannot_be_true_allocates_nothing(count: int) -> None:
+def test_an_array_longer_than_the_data_is_rejected(count: int) -> None:
     reader = Reader(struct.pack(">i", count) + bytes(8))
     with pytest.raises(DataError):
         reader.array(reader.int32, 4)
 
 
 @pytest.mark.parametrize("size", [-2, -32768, 5])
-def test_a_string_of_an_impossible_length(size: int) -> None:
+def test_a_string_longer_than_the_data_is_rejected(size: int) -> None:
     with pytest.raises(DataError):
         Reader(struct.pack(">h", size) + b"abcd").nullable_string()
 
 
-def test_null_where_a_value_must_be() -> None:
+def test_null_is_rejected_where_a_value_is_required() -> None:
     with pytest.raises(DataError):
         Reader(b"\xff\xff").string()
     with pytest.raises(DataError):

@@ -59,7 +59,7 @@ def test_values_have_exactly_these_bytes() -> None:
     assert decode_value(bytes.fromhex(EMPTY_BYTES)) == EMPTY
 
 
-def test_no_partitions_may_be_said_as_null() -> None:
+def test_null_partitions_are_decoded_as_none() -> None:
     null = EMPTY_BYTES.replace("00 00000000 0000018b", "00 ffffffff 0000018b")
     assert null != EMPTY_BYTES
     assert decode_value(bytes.fromhex(null)) == EMPTY
@@ -77,7 +77,7 @@ def test_the_flexible_version_can_be_read(tags: str) -> None:
 
 
 @pytest.mark.parametrize("version", [0, 1])
-def test_a_cut_value_is_no_value(version: int) -> None:
+def test_a_truncated_value_is_rejected(version: int) -> None:
     whole = {
         0: bytes.fromhex(ONGOING_HEAD + ONGOING_TOPICS + ONGOING_TIMES),
         1: bytes.fromhex(
@@ -106,13 +106,13 @@ def test_a_cut_value_is_no_value(version: int) -> None:
         ONGOING_HEAD + "00000001 0002 c328 00000000" + ONGOING_TIMES,  # a name that is no text
     ],
 )
-def test_garbage_is_told(garbage: str) -> None:
+def test_a_garbage_value_is_rejected(garbage: str) -> None:
     with pytest.raises(DataError):
         decode_value(bytes.fromhex(garbage))
 
 
 @pytest.mark.parametrize("garbage", ["", "00", "0000", "0000 ffff", "0000 0005 61", "0000 0001 ff"])
-def test_garbage_for_a_key_is_told(garbage: str) -> None:
+def test_a_garbage_key_is_rejected(garbage: str) -> None:
     with pytest.raises(DataError):
         decode_key(bytes.fromhex(garbage))
 
@@ -131,17 +131,17 @@ VALUES = st.builds(
 
 
 @given(VALUES)
-def test_what_is_written_is_read(value: TransactionValue) -> None:
+def test_values_round_trip(value: TransactionValue) -> None:
     assert decode_value(encode_value(value)) == value
 
 
 @given(TEXTS)
-def test_a_name_is_read_as_it_was_written(name: str) -> None:
+def test_keys_round_trip(name: str) -> None:
     assert decode_key(encode_key(name)) == name
 
 
 @given(st.binary(max_size=80), st.sampled_from([b"", b"\0\0", b"\0\1"]))
-def test_noise_is_a_value_or_a_data_error(noise: bytes, version: bytes) -> None:
+def test_random_bytes_are_decoded_or_rejected(noise: bytes, version: bytes) -> None:
     try:
         found = decode_value(version + noise)
     except DataError:
@@ -150,6 +150,6 @@ def test_noise_is_a_value_or_a_data_error(noise: bytes, version: bytes) -> None:
 
 
 @pytest.mark.parametrize("change", [{"epoch": 2**15}, {"timeout_ms": 2**31}])
-def test_what_does_not_fit_is_rejected(change: dict[str, int]) -> None:
+def test_numbers_out_of_range_are_rejected(change: dict[str, int]) -> None:
     with pytest.raises(DataError):
         encode_value(ONGOING._replace(**change))  # type: ignore[arg-type]

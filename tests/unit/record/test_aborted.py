@@ -79,7 +79,7 @@ steps = st.tuples(
 
 
 @given(story=st.lists(steps, max_size=25), start=st.integers(0, 40), order=st.randoms())
-def test_transactions_that_overlap_are_told_apart(
+def test_overlapping_transactions_are_distinguished(
     story: list[Step], start: int, order: object
 ) -> None:
     partition = Partition()
@@ -100,7 +100,7 @@ def test_transactions_that_overlap_are_told_apart(
     ]
 
 
-def test_without_the_list_everything_but_markers_is_handed_out() -> None:
+def test_without_a_list_of_aborted_transactions_all_records_but_markers_are_returned() -> None:
     partition = told(("send", 1), ("abort", 1), ("send", 2), ("commit", 2))
     columns = decode_columns(bytes(partition.data), 0, 100, topic="t", partition=0)
     assert columns.read_all().column("offset").to_pylist() == [0, 1, 2, 4, 5, 6]
@@ -140,7 +140,7 @@ def test_a_marker_that_compaction_has_emptied_is_no_abort() -> None:
     assert not is_abort_marker(BatchView(filtered_batch(marker.header, [])))
 
 
-def test_a_control_record_of_an_unknown_type_is_passed_over() -> None:
+def test_a_control_record_of_an_unknown_type_is_skipped() -> None:
     strange = build_single(0, b"", b"\0\0\0\7", producer_id=1, is_control=True)
     assert not is_abort_marker(BatchView(strange))
     partition = told(("send", 1))

@@ -172,7 +172,7 @@ def test_append_time_is_the_time_of_the_first_record() -> None:
     assert BatchView(batch).find_timestamp(71) is None
 
 
-def test_no_record_is_left_to_find() -> None:
+def test_an_emptied_batch_has_no_record_to_find() -> None:
     header = BatchView(build_batch(50, [b"a", b"b"])).header
     emptied = BatchView(filtered_batch(header, []))
     assert emptied.header.max_timestamp == 50

@@ -41,7 +41,7 @@ WIDTHS = {
 }
 
 
-def test_fields_lie_side_by_side_in_wire_order() -> None:
+def test_fields_are_contiguous_in_wire_order() -> None:
     assert tuple(WIDTHS) == BatchHeader._fields
     position = 0
     for start, width in WIDTHS.values():
@@ -77,7 +77,7 @@ def test_derived_numbers() -> None:
     ("base", "delta", "last"),
     [(-1, 5, -1), (0, 0, 0), (7, 3, 10), (2**31 - 1, 0, 2**31 - 1), (2**31 - 2, 3, 1)],
 )
-def test_sequences_start_again_at_zero(base: int, delta: int, last: int) -> None:
+def test_sequences_wrap_to_zero(base: int, delta: int, last: int) -> None:
     assert BLANK._replace(base_sequence=base, last_offset_delta=delta).last_sequence == last
 
 
@@ -107,7 +107,7 @@ def test_stamping_keeps_the_checksum(padding: int) -> None:
 
 
 @pytest.mark.parametrize("padding", [0, 7])
-def test_append_time_makes_a_new_checksum(padding: int) -> None:
+def test_stamping_the_append_time_updates_the_checksum(padding: int) -> None:
     batch = bytearray(padding) + build_batch(1000, [b"one", b"two"], timestamps=[1000, 1005])
     batch += b"next"
     stamp_append_time(memoryview(batch), 5555, padding)

@@ -88,7 +88,7 @@ def test_columns_that_are_left_out(batch: list[Row]) -> None:
 
 @examples(0.3)
 @given(batches, codecs)
-def test_size_is_known_before(batch: list[Row], codec: Codec) -> None:
+def test_the_builder_knows_the_size_before_it_builds(batch: list[Row], codec: Codec) -> None:
     builder = BatchBuilder(codec)
     for count, row in enumerate(batch, start=1):
         builder.append(*row)
@@ -98,7 +98,7 @@ def test_size_is_known_before(batch: list[Row], codec: Codec) -> None:
         assert len(builder.build()) == builder.size_bytes
 
 
-def test_building_twice_goes_on_where_it_was() -> None:
+def test_a_builder_can_build_again_after_more_appends() -> None:
     builder = BatchBuilder()
     builder.append(5, None, b"one")
     first = builder.build()
@@ -127,7 +127,7 @@ def test_buffers_other_than_bytes_are_taken() -> None:
     assert [record.key for record in records] == [b"one", b"two", b"three"]
 
 
-def test_nothing_to_build_is_refused() -> None:
+def test_an_empty_batch_is_rejected() -> None:
     with pytest.raises(InvalidRecordError, match="at least one"):
         build_batch(5, [])
     with pytest.raises(InvalidRecordError, match="at least one"):
@@ -174,7 +174,7 @@ ORIGIN: dict[str, Any] = {
     st.none() | st.integers(0, 2**45),
     st.none() | st.integers(0, 2**45),
 )
-def test_filtered_batch_keeps_what_a_log_relies_on(
+def test_a_filtered_batch_keeps_offsets_producer_and_sequences(
     batch: list[Row],
     codec: Codec,
     wanted: set[int],
@@ -212,7 +212,7 @@ def test_filtered_batch_keeps_what_a_log_relies_on(
         assert left.size_bytes == 61
 
 
-def test_a_horizon_stays_when_a_batch_is_filtered_again() -> None:
+def test_a_delete_horizon_stays_when_a_batch_is_filtered_again() -> None:
     view = BatchView(build_batch(5000, [b"a", None, b"c"], [b"1", b"2", b"3"]))
     once = BatchView(filtered_batch(view.header, view.records("t", 0)[1:], delete_horizon_ms=9999))
     again = BatchView(filtered_batch(once.header, once.records("t", 0)[:1]))

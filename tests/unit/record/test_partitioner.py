@@ -58,7 +58,7 @@ def test_fnv1a_as_its_reference(key: bytes, value: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["murmur2", "md5", "fnv1a"])
-def test_the_memory_for_keys_changes_nothing(name: str) -> None:
+def test_the_cache_of_key_hashes_does_not_change_the_result(name: str) -> None:
     chosen = key_hash(name)
     for key in (b"", b"k", b"k", bytes(REMEMBERED_KEY_BYTES), bytes(REMEMBERED_KEY_BYTES + 1)):
         assert chosen.up_to(len(key))(key) == chosen.plain(key)

@@ -223,7 +223,7 @@ def test_damage_in_every_layout_byte_of_a_run(size: int) -> None:
             compare(bytes(changed), len(records), frame_for(40))
 
 
-def test_null_key_length_of_minus_two_is_no_key() -> None:
+def test_a_key_length_of_minus_two_is_rejected() -> None:
     body = b"\0\0\0" + encode_varint(-2) + b"x" + encode_varint(1) + b"v" + b"\0"
     payload = encode_varint(len(body)) + body
     with pytest.raises(CorruptRecordError):

@@ -44,7 +44,7 @@ def test_whole_run() -> None:
         lambda i: encode_record(-1, i, b"key", b"value"),
     ],
 )
-def test_ends_in_front_of_a_record_of_another_kind(odd_one: int, other: object) -> None:
+def test_a_run_ends_before_a_record_of_another_layout(odd_one: int, other: object) -> None:
     assert callable(other)
     parts = [encode_record(7, index, b"key", b"value") for index in range(60)]
     parts[odd_one] = other(odd_one)
@@ -56,7 +56,7 @@ def test_no_run_where_offsets_have_a_gap() -> None:
     assert run_of(parts)[0] == 1
 
 
-def test_ends_where_offsets_get_wider() -> None:
+def test_a_run_ends_where_offsets_take_more_bytes() -> None:
     parts = [encode_record(7, index, None, b"value") for index in range(100)]
     assert run_of(parts)[0] == 64
     assert run_of(parts[64:], 64)[0] == 36
@@ -83,14 +83,14 @@ def test_wide_times_must_stay_the_same() -> None:
     assert run_of(parts)[0] == 30
 
 
-def test_takes_no_more_than_it_is_told() -> None:
+def test_a_run_has_no_more_records_than_requested() -> None:
     data = b"".join(encode_record(0, index, None, b"v") for index in range(40))
     records = [Record("t", 0, 100, 0, None, None)]
     assert read_run(data, 0, len(data) // 40, 30, FRAME, records) == len(data) // 40 * 31
     assert len(records) == 31
 
 
-def test_short_runs_headers_and_nulls_are_left_alone() -> None:
+def test_short_runs_records_with_headers_and_nulls_are_not_read_by_columns() -> None:
     assert run_of([encode_record(0, i, None, b"v") for i in range(MIN_RUN - 1)])[0] == 1
     assert run_of([encode_record(0, i, b"key", None) for i in range(40)])[0] == 1
     assert run_of([encode_record(0, i, None, b"v", (("h", b""),)) for i in range(40)])[0] == 1

@@ -203,7 +203,7 @@ def paths_of(suffix: str) -> list[str]:
 
 @pytest.mark.parametrize("how", ["clean", "kill"])
 @pytest.mark.parametrize("path", paths_of(".log"))
-def test_a_bit_of_a_log_hides_its_batch_and_nothing_else(path: str, how: str) -> None:
+def test_a_flipped_bit_in_a_segment_hides_only_its_batch(path: str, how: str) -> None:
     specimen = SPECIMENS[how]
     rng = random.Random(path + how)
     size = specimen.disk.size(path)
@@ -226,7 +226,7 @@ def test_a_bit_of_a_log_hides_its_batch_and_nothing_else(path: str, how: str) ->
 
 @pytest.mark.parametrize("how", ["clean", "kill"])
 @pytest.mark.parametrize("suffix", [".index", ".timeindex", ".snapshot", "recovery-point"])
-def test_a_bit_of_what_can_be_made_again_hides_nothing(suffix: str, how: str) -> None:
+def test_a_flipped_bit_in_a_rebuildable_file_hides_no_record(suffix: str, how: str) -> None:
     specimen = SPECIMENS[how]
     rng = random.Random(suffix + how)
     paths = sorted(path for path in specimen.disk.contents() if path.endswith(suffix))
@@ -256,7 +256,7 @@ def test_a_damaged_snapshot_or_recovery_point_is_reported() -> None:
 
 @pytest.mark.parametrize("how", ["clean", "kill"])
 @pytest.mark.parametrize("name", ["log-start", "cleaner", "replication", "recovery-point"])
-def test_a_bit_of_a_checkpoint_hides_nothing(name: str, how: str) -> None:
+def test_a_flipped_bit_in_a_checkpoint_hides_no_record(name: str, how: str) -> None:
     specimen = SPECIMENS[how]
     for path in (f"data/{name}-offset-checkpoint", f"data/{name}-offset-checkpoint.previous"):
         if not specimen.disk.exists(path):
@@ -273,7 +273,7 @@ def test_a_bit_of_a_checkpoint_hides_nothing(name: str, how: str) -> None:
 @pytest.mark.parametrize(
     "name", ["meta.properties", ".kafka_cleanshutdown", "events-0/partition.metadata"]
 )
-def test_a_bit_of_a_file_about_the_folder_hides_nothing(name: str) -> None:
+def test_a_flipped_bit_in_a_file_about_the_folder_hides_no_record(name: str) -> None:
     specimen = SPECIMENS["clean"]
     for bit in range(0, 8 * specimen.disk.size(f"data/{name}"), 7):
         disk = specimen.disk.after_kill()
@@ -283,7 +283,7 @@ def test_a_bit_of_a_file_about_the_folder_hides_nothing(name: str) -> None:
         assert all_records(log) == list(specimen.records)
 
 
-def test_a_checkpoint_that_is_lost_with_its_copy_is_reported_and_the_log_opens() -> None:
+def test_a_log_opens_and_reports_that_a_checkpoint_and_its_copy_are_damaged() -> None:
     disk = SPECIMENS["clean"].disk.after_kill()
     log_dir, log = opened(disk)
     log.raise_log_start(9)
@@ -306,7 +306,7 @@ def neighbours(specimen: Specimen, path: str, position: int) -> set[int]:
 
 
 @pytest.mark.parametrize("how", ["clean", "kill"])
-def test_a_bit_of_a_compacted_log_never_gives_a_wrong_value(how: str) -> None:
+def test_a_flipped_bit_in_a_compacted_log_never_gives_a_wrong_value(how: str) -> None:
     """The documented limit: next to a gap a base offset may move within the gap. Nothing else of a
     record may change, and no other record may go."""
     specimen = build(how, compacted=True)
@@ -337,7 +337,7 @@ def test_a_bit_of_a_compacted_log_never_gives_a_wrong_value(how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["clean", "kill"])
-def test_compaction_and_retention_of_a_damaged_log_lose_nothing_else(how: str) -> None:
+def test_compaction_and_retention_of_a_damaged_log_lose_no_intact_record(how: str) -> None:
     specimen = SPECIMENS[how]
     rng = random.Random(how)
     for path, start, size, first, last in specimen.batches[::5]:
@@ -359,7 +359,7 @@ def test_compaction_and_retention_of_a_damaged_log_lose_nothing_else(how: str) -
             assert keyless <= {r.offset for r in after}
 
 
-def test_a_value_that_looks_like_a_log_is_not_taken_for_one() -> None:
+def test_batches_inside_a_value_are_not_read_as_records_after_damage() -> None:
     """A log of logs: its values are batches. Damage must not let them pass for records."""
     files = SimulatedFiles()
     log_dir, log = new_log(files, settings=small_settings(segment_bytes=10**6))

@@ -19,7 +19,7 @@ def disk(*names: str) -> SimulatedFiles:
     return files
 
 
-def test_a_retired_file_has_another_name_at_once_and_is_gone_when_it_is_due() -> None:
+def test_a_retired_file_is_renamed_immediately_and_removed_when_due() -> None:
     files = disk("a.log", "b.log")
     remover = FileRemover(files)
     remover.retire("a.log", 200)
@@ -33,7 +33,7 @@ def test_a_retired_file_has_another_name_at_once_and_is_gone_when_it_is_due() ->
     assert (files.contents(), remover.next_due_ms(), remover.removed) == ({}, None, 2)
 
 
-def test_a_missing_file_is_fine() -> None:
+def test_retiring_a_missing_file_is_no_error() -> None:
     files = disk()
     remover = FileRemover(files)
     remover.retire("a.index", 100)
@@ -42,7 +42,7 @@ def test_a_missing_file_is_fine() -> None:
     assert run_inline(remover.remove(100)) == 1
 
 
-def test_a_file_that_somebody_removed_is_fine() -> None:
+def test_a_retired_file_that_another_program_removed_is_no_error() -> None:
     files = disk("a.log")
     remover = FileRemover(files)
     remover.retire("a.log", 100)
@@ -50,7 +50,7 @@ def test_a_file_that_somebody_removed_is_fine() -> None:
     assert run_inline(remover.remove(100)) == 1
 
 
-def test_a_folder_goes_with_all_that_is_in_it() -> None:
+def test_a_folder_is_removed_with_its_contents() -> None:
     files = SimulatedFiles()
     files.make_dir("t-0.0-delete/deeper")
     files.append_to("t-0.0-delete/deeper/x", b"x")
@@ -62,7 +62,7 @@ def test_a_folder_goes_with_all_that_is_in_it() -> None:
     assert set(files.list_dir("")) == {"stays"}
 
 
-def test_a_stop_removes_what_waits_due_or_not() -> None:
+def test_a_stop_removes_retired_files_before_they_are_due() -> None:
     files = disk("a.log", "b.log")
     remover = FileRemover(files)
     remover.retire("a.log", 2**62)
@@ -71,7 +71,7 @@ def test_a_stop_removes_what_waits_due_or_not() -> None:
     assert files.contents() == {}
 
 
-def test_a_segment_that_was_dropped_waits_for_its_delay() -> None:
+def test_files_of_a_dropped_segment_are_removed_after_file_delete_delay() -> None:
     files, clock = SimulatedFiles(), FakeClock()
     log_dir, log = new_log(files, clock)
     fill(log, 30)
@@ -88,7 +88,7 @@ def test_a_segment_that_was_dropped_waits_for_its_delay() -> None:
     assert not any(name.endswith(".deleted") for name in files.list_dir(FOLDER))
 
 
-def test_what_waits_at_a_crash_goes_at_the_next_start() -> None:
+def test_retired_files_are_removed_at_the_start_after_a_crash() -> None:
     files = SimulatedFiles()
     _, log = new_log(files)
     fill(log, 30)

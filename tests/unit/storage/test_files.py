@@ -69,7 +69,7 @@ def test_append_to_a_full_disk_is_cut_back(small_disk: str) -> None:
     log.close()
 
 
-def test_append_goes_on_once_there_is_space_again(small_disk: str) -> None:
+def test_append_works_again_after_space_is_freed(small_disk: str) -> None:
     files = DiskFiles()
     files.append_to(f"{small_disk}/ballast", b"b" * (TMPFS_BYTES - 8192))
     log = files.open_log(f"{small_disk}/a.log")
@@ -89,7 +89,7 @@ def test_replace_on_a_full_disk_leaves_the_old_file(small_disk: str) -> None:
     assert files.read(f"{small_disk}/state") == b"old"
 
 
-def test_every_write_by_name_tells_that_the_disk_is_full(small_disk: str) -> None:
+def test_writes_by_name_to_a_full_disk_raise_disk_full_error(small_disk: str) -> None:
     files = DiskFiles()
     with pytest.raises(DiskFullError):
         files.append_to(f"{small_disk}/a", BIG)
@@ -98,7 +98,7 @@ def test_every_write_by_name_tells_that_the_disk_is_full(small_disk: str) -> Non
         files.write_at(f"{small_disk}/b", 0, BIG)
 
 
-def test_free_bytes_knows_the_disk(small_disk: str) -> None:
+def test_free_bytes_shrink_by_the_size_of_a_written_file(small_disk: str) -> None:
     files = DiskFiles()
     before = files.free_bytes(small_disk)
     assert before == TMPFS_BYTES
@@ -122,7 +122,7 @@ def test_a_short_append_is_cut_back(tmp_path: Path) -> None:
     log.close()
 
 
-def test_short_writes_by_name_are_not_taken_for_whole_ones(tmp_path: Path) -> None:
+def test_short_writes_by_name_are_not_mistaken_for_complete_ones(tmp_path: Path) -> None:
     files = DiskFiles()
     with file_size_limit(64):
         with pytest.raises(StorageError):
@@ -147,7 +147,9 @@ def test_short_writes_by_name_are_not_taken_for_whole_ones(tmp_path: Path) -> No
         (errno.EACCES, StorageError),
     ],
 )
-def test_disk_error_names_what_and_where(number: int, kind: type[StorageError]) -> None:
+def test_disk_error_names_the_operation_the_path_and_the_reason(
+    number: int, kind: type[StorageError]
+) -> None:
     error = disk_error("sync", "/data/x.log", OSError(number, os.strerror(number)))
     assert type(error) is kind
     assert str(error).startswith(f"could not sync /data/x.log: {os.strerror(number)}")
@@ -173,7 +175,7 @@ def test_a_failed_sync_is_a_storage_error(tmp_path: Path, monkeypatch: pytest.Mo
     log.close()
 
 
-def test_a_file_that_grows_during_the_check_was_not_cut(
+def test_a_file_that_grows_during_the_check_is_not_reported_as_truncated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = DiskFiles().open_log(str(tmp_path / "log"))
@@ -294,13 +296,13 @@ def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
     lock.release()
 
 
-def test_a_file_that_goes_while_the_folder_is_listed_is_left_out(tmp_path: Path) -> None:
+def test_a_file_removed_while_its_folder_is_listed_is_left_out(tmp_path: Path) -> None:
     (tmp_path / "there").write_bytes(b"1")
     (tmp_path / "gone").symlink_to(tmp_path / "nowhere")  # looks the same to stat
     assert DiskFiles().list_dir(str(tmp_path)) == {"there": 1}
 
 
-def test_a_planted_fifo_is_not_waited_for(tmp_path: Path) -> None:
+def test_opening_a_planted_fifo_does_not_block(tmp_path: Path) -> None:
     path = str(tmp_path / "00000000000000000000.log")
     os.mkfifo(path)
     files = DiskFiles()

@@ -132,7 +132,7 @@ def test_they_read_our_segment_files(tmp_path: Path, codec: Codec) -> None:
         assert [f"{part[0][0]:020d}.log" for part in found] == [file.name for file in files]
 
 
-def test_they_read_a_file_in_which_every_codec_takes_turns(tmp_path: Path) -> None:
+def test_they_read_a_file_with_a_mix_of_all_codecs(tmp_path: Path) -> None:
     log_dir, log = open_log(tmp_path, create=True)
     for number in range(30):
         append_rows(log, rows(number * 3, 3), list(Codec)[number % 5])

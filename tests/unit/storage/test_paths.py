@@ -16,7 +16,7 @@ from strandlog.storage.paths import (
 
 
 @given(base=st.integers(0, 2**63 - 1), suffix=st.sampled_from([".log", ".index", ".timeindex"]))
-def test_segment_names_come_back_and_sort_as_their_offsets(base: int, suffix: str) -> None:
+def test_segment_names_round_trip_and_sort_like_their_offsets(base: int, suffix: str) -> None:
     stem = segment_stem(base)
     assert len(stem) == 20
     assert parse_segment_file(stem + suffix) == (base, suffix, "")
@@ -42,12 +42,12 @@ def test_segment_names_come_back_and_sort_as_their_offsets(base: int, suffix: st
         "00000000000000000000.log\nmore",
     ],
 )
-def test_other_files_are_no_segments(name: str) -> None:
+def test_other_file_names_are_not_segments(name: str) -> None:
     assert parse_segment_file(name) is None
 
 
 @given(topic=st.text("abzAZ019._-", min_size=1, max_size=30), partition=st.integers(0, 999_999_999))
-def test_partition_folders_come_back(topic: str, partition: int) -> None:
+def test_partition_folder_names_round_trip(topic: str, partition: int) -> None:
     tp = TopicPartition(topic, partition)
     assert parse_partition_dir(partition_dir(tp)) == tp
 
@@ -62,7 +62,7 @@ def test_partition_folders_come_back(topic: str, partition: int) -> None:
         ("__consumer_offsets-49", ("__consumer_offsets", 49)),
     ],
 )
-def test_the_last_dash_divides(name: str, tp: tuple[str, int]) -> None:
+def test_the_last_dash_separates_topic_and_partition(name: str, tp: tuple[str, int]) -> None:
     assert parse_partition_dir(name) == tp
 
 
@@ -81,10 +81,10 @@ def test_the_last_dash_divides(name: str, tp: tuple[str, int]) -> None:
         "a-1234567890",
     ],
 )
-def test_other_folders_are_no_partitions(name: str) -> None:
+def test_other_folder_names_are_not_partitions(name: str) -> None:
     assert parse_partition_dir(name) is None
 
 
 @pytest.mark.parametrize("name", ["a-007", "a-00"])
-def test_a_folder_that_no_partition_is_called_is_none(name: str) -> None:
+def test_a_partition_number_with_leading_zeros_is_not_a_partition(name: str) -> None:
     assert parse_partition_dir(name) is None

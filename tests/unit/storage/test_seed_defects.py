@@ -140,7 +140,7 @@ def test_a_torn_tail_is_cut_off_and_the_next_record_takes_its_place(cut: int) ->
     assert values(reopen(disk.after_kill())[1]) == [b"v0", b"v1", b"v2", b"again"]
 
 
-def test_a_rebuilt_index_takes_the_place_of_what_was_there() -> None:
+def test_rebuilding_an_index_does_not_append_to_the_old_one() -> None:
     files = SimulatedFiles()
     log_dir, log = new_log(files)
     fill(log, 40)
@@ -157,7 +157,7 @@ def test_a_rebuilt_index_takes_the_place_of_what_was_there() -> None:
         assert again == whole
 
 
-def test_null_and_empty_are_not_the_same() -> None:
+def test_null_and_empty_keys_and_values_stay_distinct() -> None:
     files = SimulatedFiles()
     log_dir, log = new_log(files, settings=COMPACT)
     pairs: list[tuple[bytes | None, bytes | None]] = [
@@ -204,7 +204,7 @@ def test_flushing_an_empty_partition_is_fine_at_any_time() -> None:
 
 
 @pytest.mark.parametrize("how", ["close", *STOPS])
-def test_what_compaction_removed_does_not_come_back(how: str) -> None:
+def test_records_removed_by_compaction_do_not_return_after_a_restart(how: str) -> None:
     files = SimulatedFiles()
     log_dir, log = new_log(files, settings=COMPACT)
     put(log, b"a", b"a", None, b"b", b"a")
@@ -218,7 +218,7 @@ def test_what_compaction_removed_does_not_come_back(how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["close", *STOPS])
-def test_what_retention_removed_does_not_come_back(how: str) -> None:
+def test_records_removed_by_retention_do_not_return_after_a_restart(how: str) -> None:
     files, clock = SimulatedFiles(), FakeClock()
     settings = small_settings(retention_ms=100)
     log_dir, log = new_log(files, clock, settings)

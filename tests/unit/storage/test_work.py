@@ -43,7 +43,7 @@ def do_with(steps: Work[T], pause: int, act: Callable[[], None]) -> T:
     return run_inline(interrupted())
 
 
-def test_parts_are_done_in_order_and_the_result_comes_out() -> None:
+def test_parts_run_in_order_and_the_result_is_returned() -> None:
     done: list[str] = []
 
     def work() -> Work[int]:
@@ -57,7 +57,7 @@ def test_parts_are_done_in_order_and_the_result_comes_out() -> None:
     assert done == ["begin", "slow", "between", "slower"]
 
 
-def test_the_error_of_a_part_is_the_generators_to_handle() -> None:
+def test_the_error_of_a_part_is_raised_inside_the_generator() -> None:
     def fail() -> None:
         raise StorageError("no")
 

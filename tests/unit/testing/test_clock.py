@@ -8,13 +8,13 @@ from strandlog.clock import Clock
 from strandlog.testing import FakeClock
 
 
-def test_it_stands_still() -> None:
+def test_a_fake_clock_does_not_advance_by_itself() -> None:
     clock: Clock = FakeClock(now_ms=5)
     assert [clock.now_ms(), clock.now_ms()] == [5, 5]
     assert clock.monotonic_ms() == clock.monotonic_ms()
 
 
-def test_advance_moves_both() -> None:
+def test_advance_moves_wall_and_monotonic_time() -> None:
     clock = FakeClock()
     wall, monotonic = clock.now_ms(), clock.monotonic_ms()
     clock.advance(250)
@@ -22,7 +22,7 @@ def test_advance_moves_both() -> None:
     assert clock.monotonic_ms() == monotonic + 250
 
 
-def test_the_wall_clock_may_jump_back_and_the_monotonic_one_does_not_notice() -> None:
+def test_set_wall_does_not_change_monotonic_time() -> None:
     clock = FakeClock(now_ms=1_000_000)
     clock.advance(10)
     clock.set_wall(3)
@@ -30,6 +30,6 @@ def test_the_wall_clock_may_jump_back_and_the_monotonic_one_does_not_notice() ->
     assert clock.monotonic_ms() == 10
 
 
-def test_time_does_not_run_backwards() -> None:
+def test_advance_rejects_negative_steps() -> None:
     with pytest.raises(AssertionError, match="set_wall"):
         FakeClock().advance(-1)

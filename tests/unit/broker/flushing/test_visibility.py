@@ -147,7 +147,7 @@ def test_a_slow_disk_delays_a_request_no_longer_than_the_limit(
     assert harness.answered == [0], "answered once"
 
 
-def test_a_disk_that_fails_lets_requests_see_what_is_durable(harness: VisibilityHarness) -> None:
+def test_after_a_failed_flush_requests_see_what_is_durable(harness: VisibilityHarness) -> None:
     harness.append()
     harness.look()
     (job,) = harness.durability.take_flushes()

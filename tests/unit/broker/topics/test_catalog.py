@@ -69,7 +69,7 @@ def harness() -> CatalogHarness:
     return CatalogHarness()
 
 
-def test_topics_with_their_settings_are_there_after_a_restart(harness: CatalogHarness) -> None:
+def test_topics_and_their_settings_survive_a_restart(harness: CatalogHarness) -> None:
     run_inline(
         harness.catalog.create("a", 3, {"retention.ms": "7d", "cleanup.policy": "compact,delete"})
     )
@@ -93,7 +93,7 @@ def test_names_that_contain_each_other_keep_their_own_partitions(harness: Catalo
         assert all(ends[0] == 1 and not any(ends[1:]) for ends in again.ends().values())
 
 
-def test_a_topic_is_made_once(harness: CatalogHarness) -> None:
+def test_creating_an_existing_topic_raises_topic_exists_error(harness: CatalogHarness) -> None:
     run_inline(harness.catalog.create("t", 2))
     harness.append("t")
     with pytest.raises(TopicExistsError, match="topic 't' already exists; use it, or"):
@@ -118,7 +118,7 @@ def test_unknown_topics_and_partitions(harness: CatalogHarness) -> None:
             harness.catalog.log("t", partition)
 
 
-def test_a_topic_grows_and_never_shrinks(harness: CatalogHarness) -> None:
+def test_partitions_can_be_added_but_not_removed(harness: CatalogHarness) -> None:
     run_inline(harness.catalog.create("t", 2))
     harness.append("t", partition=1)
     assert run_inline(harness.catalog.add_partitions("t", 4)).partitions == 4
@@ -132,7 +132,7 @@ def test_a_topic_grows_and_never_shrinks(harness: CatalogHarness) -> None:
         run_inline(harness.catalog.add_partitions("t", 10_001))
 
 
-def test_settings_are_changed_and_taken_back(harness: CatalogHarness) -> None:
+def test_settings_can_be_changed_and_reset(harness: CatalogHarness) -> None:
     run_inline(harness.catalog.create("t", config={"retention.ms": 5}))
     run_inline(harness.catalog.alter("t", {"retention.ms": None, "segment.bytes": "1MiB"}))
     assert harness.catalog.topic("t").config == {"segment.bytes": 1 << 20}
@@ -146,7 +146,7 @@ def test_settings_are_changed_and_taken_back(harness: CatalogHarness) -> None:
     assert harness.killed().catalog.topic("t").config == {"segment.bytes": 1 << 20}
 
 
-def test_a_topic_made_anew_is_another_one(harness: CatalogHarness) -> None:
+def test_a_recreated_topic_has_a_new_id_and_no_records(harness: CatalogHarness) -> None:
     old = run_inline(harness.catalog.create("t", 3))
     harness.append("t")
     run_inline(harness.catalog.delete("t"))
@@ -156,7 +156,7 @@ def test_a_topic_made_anew_is_another_one(harness: CatalogHarness) -> None:
     assert harness.ends() == harness.killed().ends() == harness.reopened().ends() == {"t": [0]}
 
 
-def test_the_longest_name_can_be_made_and_deleted(harness: CatalogHarness) -> None:
+def test_a_topic_with_the_longest_name_can_be_created_and_deleted(harness: CatalogHarness) -> None:
     name = "x" * 249
     run_inline(harness.catalog.create(name, 11))
     run_inline(harness.catalog.delete(name))
@@ -213,7 +213,7 @@ OPERATIONS: list[Operation] = ["create", "append", "sync", "sync_dir", "rename",
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize("name", ["create", "grow", "alter", "delete"])
-def test_a_change_that_the_disk_refuses_has_not_happened(name: str, operation: Operation) -> None:
+def test_a_change_that_cannot_be_written_is_rolled_back(name: str, operation: Operation) -> None:
     for skip in range(8):
         harness = prepared()
         before = state(harness)
@@ -245,7 +245,9 @@ def test_a_topic_whose_deletion_failed_is_not_deleted_by_a_later_change(
     assert harness.killed().ends() == {"t": [1], "another": [0]}
 
 
-def test_folders_that_do_not_go_are_tried_again(harness: CatalogHarness) -> None:
+def test_folders_that_could_not_be_removed_are_removed_when_the_topic_is_recreated(
+    harness: CatalogHarness,
+) -> None:
     run_inline(harness.catalog.create("t", 2))
     harness.append("t", b"old")
     harness.disk.fail_on("rename", "data/t-", count=2)
@@ -259,7 +261,7 @@ def test_folders_that_do_not_go_are_tried_again(harness: CatalogHarness) -> None
     assert harness.ends() == harness.killed().ends() == {"t": [0]}
 
 
-def test_a_folder_that_is_gone_is_made_anew_and_reported(harness: CatalogHarness) -> None:
+def test_a_missing_folder_is_recreated_and_reported(harness: CatalogHarness) -> None:
     run_inline(harness.catalog.create("t", 2))
     harness.append("t")
     harness.log_dir.close()
@@ -271,7 +273,7 @@ def test_a_folder_that_is_gone_is_made_anew_and_reported(harness: CatalogHarness
     ]
 
 
-def test_a_folder_that_no_topic_knows_is_set_aside(harness: CatalogHarness) -> None:
+def test_a_folder_of_no_topic_is_set_aside(harness: CatalogHarness) -> None:
     run_inline(harness.catalog.create("t", 1))
     harness.log_dir.close()
     harness.disk.make_dir("data/t-7")
@@ -291,7 +293,7 @@ def test_a_folder_with_a_wrong_id_gets_the_right_one(harness: CatalogHarness) ->
     assert topic.topic_id.encode() in harness.disk.contents()["data/t-0/partition.metadata"]
 
 
-def test_a_damaged_catalog_has_a_copy_that_says_the_same(harness: CatalogHarness) -> None:
+def test_a_damaged_catalog_is_read_from_its_copy(harness: CatalogHarness) -> None:
     run_inline(harness.catalog.create("t"))
     run_inline(harness.catalog.alter("t", {"retention.ms": 5}))
     harness.log_dir.close()
@@ -328,7 +330,9 @@ def test_defaults_of_the_broker_are_not_written_into_topics() -> None:
 # -- in steps ------------------------------------------------------------------------------------
 
 
-def test_a_topic_that_is_being_made_is_not_made_twice(harness: CatalogHarness) -> None:
+def test_a_topic_whose_creation_is_in_progress_is_not_created_twice(
+    harness: CatalogHarness,
+) -> None:
     steps = harness.catalog.create("t", 2)
     clear_checkpoints = next(steps)
     assert harness.catalog.is_in_progress("t")
@@ -344,7 +348,7 @@ def test_a_topic_that_is_being_made_is_not_made_twice(harness: CatalogHarness) -
     assert harness.reopened().ends() == {"other": [0], "t": [0, 0]}
 
 
-def test_checkpoints_written_while_a_topic_is_made_again_do_not_hide_its_records(
+def test_checkpoints_written_while_a_topic_is_recreated_do_not_hide_its_records(
     harness: CatalogHarness,
 ) -> None:
     """The old topic's log start came back as that of the new one."""
@@ -365,7 +369,7 @@ def test_checkpoints_written_while_a_topic_is_made_again_do_not_hide_its_records
     assert again.ends() == {"t": [1]}
 
 
-def test_making_a_topic_that_fails_leaves_nothing_behind(harness: CatalogHarness) -> None:
+def test_a_failed_creation_leaves_nothing_behind(harness: CatalogHarness) -> None:
     steps = harness.catalog.create("t", 2)
     for _ in range(3):
         next(steps)()

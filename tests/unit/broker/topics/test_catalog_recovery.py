@@ -59,7 +59,7 @@ def strays(disk: SimulatedFiles) -> set[str]:
 
 @pytest.mark.parametrize("is_lost", [False, True])
 @pytest.mark.parametrize("name", ["orders-1", "orders-20261116", "backup-0", "backup-20261116"])
-def test_a_copy_of_a_partition_folder_is_no_partition(name: str, is_lost: bool) -> None:
+def test_a_copy_of_a_partition_folder_is_not_a_partition(name: str, is_lost: bool) -> None:
     disk = SimulatedFiles()
     broker = open_broker(disk)
     broker.create_topic(CONTEXT, "orders", 1).result()
@@ -88,7 +88,7 @@ def test_a_partition_folder_that_was_renamed_does_not_become_another_partition()
     assert strays(disk) == {"orders-1"}
 
 
-def test_folders_with_each_others_metadata_are_no_copies() -> None:
+def test_folders_with_swapped_metadata_are_not_treated_as_copies() -> None:
     disk = SimulatedFiles()
     broker = open_broker(disk)
     broker.create_topic(CONTEXT, "orders", 2).result()
@@ -107,7 +107,7 @@ def test_folders_with_each_others_metadata_are_no_copies() -> None:
 
 
 @pytest.mark.parametrize("how", ["folder", "files", "active file and recovery point"])
-def test_offsets_since_the_last_checkpoint_do_not_come_again_after_a_crash(how: str) -> None:
+def test_offsets_after_the_last_checkpoint_are_not_reused_after_a_crash(how: str) -> None:
     disk = SimulatedFiles()
     broker = open_broker(disk)
     broker.create_topic(CONTEXT, "orders", 1).result()
@@ -237,7 +237,7 @@ def test_damage_beside_aborted_commits_does_not_keep_the_broker_from_starting() 
 
 @pytest.mark.parametrize("names_kept", [False, True])
 @pytest.mark.parametrize("rest_kept", [False, True])
-def test_a_topic_begins_at_offset_0_after_a_power_cut_behind_its_creation(
+def test_a_topic_starts_at_offset_0_after_a_power_cut_right_after_its_creation(
     names_kept: bool, rest_kept: bool
 ) -> None:
     disk = SimulatedFiles()

@@ -34,7 +34,7 @@ def test_the_strongest_layer_wins() -> None:
     assert layers_document(dynamic.layers) == {}
 
 
-def test_a_value_survives_the_file() -> None:
+def test_a_value_survives_a_save_and_a_load() -> None:
     dynamic = _dynamic()
     dynamic.apply(dynamic.with_changes("cluster", {"log.cleanup.policy": "compact,delete"}))
     settings = broker_settings()
@@ -61,7 +61,7 @@ def test_only_dynamic_settings_can_be_changed(name: str, error: type[Exception])
         _dynamic().with_changes("node", {name: "1"})
 
 
-def test_a_change_that_the_disk_refuses_has_not_happened() -> None:
+def test_a_change_that_cannot_be_written_is_rolled_back() -> None:
     files = SimulatedFiles()
     broker = Broker("data", files, FakeClock(), uuid.uuid4)
     broker.create_topic(CONTEXT, "t", 1).result()

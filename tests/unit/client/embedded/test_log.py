@@ -190,7 +190,7 @@ def test_offsets_are_not_reused_after_deleting_all_records(embedded: EmbeddedHar
         assert embedded.log.producer().send("t", b"next").offset == end
 
 
-def test_compaction_by_hand_keeps_the_last_value_of_each_key(embedded: EmbeddedHarness) -> None:
+def test_compact_keeps_the_last_value_of_each_key(embedded: EmbeddedHarness) -> None:
     embedded.log.create_topic("t")
     producer = embedded.log.producer()
     for key, value in ((b"a", b"1"), (None, b"2"), (b"b", b"3"), (b"a", b"4"), (b"b", None)):
@@ -227,7 +227,9 @@ def test_tombstones_are_removed_after_delete_retention_ms(embedded: EmbeddedHarn
     assert producer.send("t", b"2", b"k").offset == 2
 
 
-def test_retention_by_hand(embedded: EmbeddedHarness) -> None:
+def test_enforce_retention_deletes_segments_older_than_retention_ms(
+    embedded: EmbeddedHarness,
+) -> None:
     embedded.log.create_topic("t", config={"segment.bytes": 1024, "retention.ms": "1h"})
     embedded.send("t", *(bytes(300) for _ in range(8)))
     embedded.clock.advance(1_800_000)
@@ -244,7 +246,7 @@ def test_retention_by_hand(embedded: EmbeddedHarness) -> None:
         assert embedded.log.describe_topic("t").partitions[0].end_offset == 11
 
 
-def test_offsets_from_outside_are_checked(embedded: EmbeddedHarness) -> None:
+def test_commit_offsets_checks_its_offsets_and_partitions(embedded: EmbeddedHarness) -> None:
     embedded.log.create_topic("t")
     with pytest.raises(DataError, match="-1 is not an offset of t-0; offsets start at 0"):
         embedded.log.commit_offsets("g", {TopicPartition("t", 0): -1})

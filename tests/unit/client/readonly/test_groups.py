@@ -12,7 +12,7 @@ from strandlog.errors import GroupNotFoundError
 from strandlog.protocol.consumer_protocol import decode_assignment
 
 
-def test_a_reader_follows_the_groups_of_the_owner(tmp_path: Path) -> None:
+def test_a_read_only_log_sees_the_groups_of_the_owner(tmp_path: Path) -> None:
     with strandlog.open(tmp_path) as log, strandlog.read(tmp_path) as reader:
         assert reader.groups() == []
         with pytest.raises(GroupNotFoundError):
@@ -32,7 +32,7 @@ def test_a_reader_follows_the_groups_of_the_owner(tmp_path: Path) -> None:
         assert reader.describe_group("g").state == "Empty"
 
 
-def test_what_is_deleted_is_gone_at_the_next_look(tmp_path: Path) -> None:
+def test_a_read_only_log_does_not_show_deleted_groups_and_topics(tmp_path: Path) -> None:
     with strandlog.open(tmp_path) as log, strandlog.read(tmp_path) as reader:
         log.create_topic("t", 2)
         for group in ("a", "b"):
@@ -48,7 +48,7 @@ def test_what_is_deleted_is_gone_at_the_next_look(tmp_path: Path) -> None:
         assert reader.groups() == []
 
 
-def test_a_look_after_a_compaction_shows_the_same(tmp_path: Path) -> None:
+def test_a_read_only_log_shows_the_same_offsets_after_a_compaction(tmp_path: Path) -> None:
     with strandlog.open(tmp_path) as log, strandlog.read(tmp_path) as reader:
         log.create_topic("t")
         log.producer().send_batch("t", [b"x"] * 50)

@@ -35,7 +35,7 @@ def test_invalid_addresses_raise(text: str) -> None:
         parse_bootstrap(text)
 
 
-def test_both_families_of_names_and_units_are_understood() -> None:
+def test_names_of_java_and_librdkafka_and_units_are_parsed() -> None:
     options = WireOptions.parse(
         "a",
         {
@@ -97,7 +97,7 @@ def test_unsupported_security_options_raise(options: dict[str, str], what: str) 
         WireOptions.parse("a", options)
 
 
-def test_what_cannot_matter_is_passed_over_and_its_value_is_not_logged(
+def test_an_option_without_effect_is_logged_without_its_value(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with caplog.at_level(logging.DEBUG):

@@ -53,7 +53,7 @@ def test_scram_matches_the_examples_of_the_rfc() -> None:
         (b"r=abcd,s=c2FsdA==,i=4096", b"e=other-error"),
     ],
 )
-def test_a_server_that_cannot_be_believed_is_not(first: bytes, final: bytes) -> None:
+def test_an_invalid_server_response_raises_authentication_error(first: bytes, final: bytes) -> None:
     exchange = tokens("SCRAM-SHA-512", "user", "pencil", nonce="abc")
     next(exchange)
     with pytest.raises(AuthenticationError):

@@ -123,7 +123,7 @@ def test_an_array_is_no_longer_than_the_limit() -> None:
         (13, 3, struct.pack(">hi", 0, 2**31 - 1)),
     ],
 )
-def test_an_announced_length_without_bytes_costs_nothing(
+def test_an_array_longer_than_the_request_is_rejected(
     api_key: int, version: int, frame: bytes
 ) -> None:
     # kio's own reader made room for all elements first, and took the process with it.

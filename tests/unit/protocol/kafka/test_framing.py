@@ -37,7 +37,7 @@ def test_frames_come_out_whole_and_in_order_however_the_bytes_are_cut(
 
 
 @given(st.lists(st.binary(max_size=20), max_size=30), st.lists(st.integers(0, 3), max_size=40))
-def test_frames_that_are_cut_late_come_out_in_order(frames: list[bytes], cuts: list[int]) -> None:
+def test_frames_that_are_taken_late_come_out_in_order(frames: list[bytes], cuts: list[int]) -> None:
     stream = _framed(frames)
     splitter = FrameSplitter(LIMIT)
     found: list[bytes] = []
@@ -51,7 +51,7 @@ def test_frames_that_are_cut_late_come_out_in_order(frames: list[bytes], cuts: l
     assert found == frames
 
 
-def test_frames_that_are_not_cut_keep_no_more_memory_than_their_bytes() -> None:
+def test_waiting_frames_keep_no_more_memory_than_their_bytes() -> None:
     chunk = _framed([b"x" * 900, b"y"])
     splitter = FrameSplitter(LIMIT)
     splitter.feed(chunk)
@@ -91,7 +91,7 @@ def test_a_frame_that_arrives_in_one_piece_is_not_copied() -> None:
         (b"\x7f\x00\x00\x00", "a frame of 2130706432 bytes was announced"),
     ],
 )
-def test_a_browser_at_kafkas_port_is_not_called_a_frame_of_1195725856_bytes(
+def test_the_error_names_http_or_tls_instead_of_a_frame_of_1195725856_bytes(
     start: bytes, told: str
 ) -> None:
     with pytest.raises(FrameTooLargeError, match=told):

@@ -109,7 +109,7 @@ def test_our_headers_are_read_by_our_broker(api: Api, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", FETCH_VERSIONS)
-def test_a_fetch_request_is_read_by_kio_as_it_was_meant(version: int) -> None:
+def test_kio_decodes_a_fetch_request(version: int) -> None:
     written = fetch_request(version, FetchAsk("töpic", 7, 2**40, 1000, 1, 500, 3))
     found = _read(load_request_schema(FETCH.key, version), written)
     assert found.max_wait.total_seconds() == 0.5
@@ -148,7 +148,7 @@ def test_a_fetch_response_is_read_as_it_was_written_and_when_cut_is_a_data_error
 
 @pytest.mark.parametrize("version", PRODUCE_VERSIONS)
 @pytest.mark.parametrize("transactional_id", [None, "txn"])
-def test_a_produce_request_is_read_as_it_was_meant(
+def test_kio_and_the_broker_decode_a_produce_request(
     version: int, transactional_id: str | None
 ) -> None:
     topics: dict[str, list[tuple[int, Buffer]]] = {

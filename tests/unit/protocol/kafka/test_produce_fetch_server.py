@@ -88,7 +88,7 @@ def _outcome(parse: Any, version: int, frame: bytes) -> Any:
     st.integers(0, 20),
     st.lists(st.tuples(st.integers(0, 40), st.integers(0, 255)), max_size=2),
 )
-def test_the_short_way_and_the_long_way_read_the_same_in_any_bytes(
+def test_the_fast_and_the_general_parser_agree_on_any_bytes(
     version: int, topic: str, records: bytes, missing: int, damage: list[tuple[int, int]]
 ) -> None:
     frame = bytearray(_produce_bytes(version, [(topic, [(3, records)])]))
@@ -150,9 +150,7 @@ PARTITIONS = st.lists(
 @pytest.mark.parametrize("version", FETCH_VERSIONS)
 @examples(0.125)
 @given(st.lists(PARTITIONS, max_size=3))
-def test_a_fetch_response_is_read_by_kio_as_it_was_meant(
-    version: int, topics: list[list[FetchedPartition]]
-) -> None:
+def test_kio_decodes_a_fetch_response(version: int, topics: list[list[FetchedPartition]]) -> None:
     names: list[TopicRef] = [
         uuid4() if version >= 13 else f"topic-{number}" for number in range(len(topics))
     ]
@@ -198,9 +196,7 @@ ANSWERS = st.lists(
 @pytest.mark.parametrize("version", PRODUCE_VERSIONS)
 @examples(0.125)
 @given(st.lists(ANSWERS, max_size=3))
-def test_a_produce_response_is_read_by_kio_as_it_was_meant(
-    version: int, topics: list[list[ProduceAnswer]]
-) -> None:
+def test_kio_decodes_a_produce_response(version: int, topics: list[list[ProduceAnswer]]) -> None:
     names: list[TopicRef] = [
         uuid4() if version >= 13 else f"topic-{number}" for number in range(len(topics))
     ]

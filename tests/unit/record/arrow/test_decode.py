@@ -91,13 +91,13 @@ def test_any_buffer_is_taken(kind: Any) -> None:
     assert decoded(kind(data)).read_all().column("offset").to_pylist() == [0, 1, 2, 3, 4]
 
 
-def test_no_bytes_are_no_records() -> None:
+def test_empty_input_has_no_records() -> None:
     columns = decoded(b"", 7)
     assert list(columns) == []
     assert columns.next_offset == 7
 
 
-def test_what_is_handed_out_outlives_its_input() -> None:
+def test_decoded_batches_outlive_their_input() -> None:
     data = bytearray(numbered(1000))
     (batch,) = decoded(data)
     before = batch.to_pylist()
@@ -168,7 +168,7 @@ def test_a_time_that_microseconds_cannot_hold_is_null() -> None:
     assert in_ms.cast(pa.int64()).to_pylist() == [None, *(given for given, _ in rows[1:])]
 
 
-def test_header_names_that_are_no_text_are_mended_as_java_does() -> None:
+def test_header_names_that_are_not_utf_8_get_replacement_characters_as_in_java() -> None:
     data = bytes(build_single(5, b"v", headers=(("\udcff\udcfeok", b"1"), ("ä", None))))
     (row,) = fast_rows(data)
     assert row["headers"] == [
@@ -187,7 +187,7 @@ def sealed(payload: bytes, count: int, last_offset_delta: int, base_offset: int 
     return bytes(batch)
 
 
-def test_what_stands_before_the_damage_is_handed_out_first() -> None:
+def test_records_before_the_damage_are_returned_first() -> None:
     bad = sealed(encode_record(0, 0, b"k", b"v") + b"\x7e", 2, 1, base_offset=5)
     data = numbered(5) + bad + numbered(3, 7)
     columns = decoded(data)
@@ -259,7 +259,7 @@ def test_an_emptied_batch_moves_the_next_offset() -> None:
     assert columns.next_offset == 30
 
 
-def test_bytes_behind_the_end_offset_are_not_looked_at() -> None:
+def test_bytes_after_the_end_offset_are_ignored() -> None:
     columns = decoded(numbered(5) + bytes(sealed(b"rubbish", 1, 0, base_offset=9)), 0, 9)
     assert columns.read_all().num_rows == 5
     assert columns.next_offset == 9

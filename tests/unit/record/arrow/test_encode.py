@@ -138,7 +138,7 @@ def test_batches_are_cut_at_the_limit_and_lose_nothing(
 
 @examples(0.3)
 @given(given_rows=st.lists(timed_rows, min_size=1, max_size=8), codec=st.sampled_from(list(Codec)))
-def test_there_and_back(given_rows: list[Row], codec: Codec) -> None:
+def test_records_round_trip(given_rows: list[Row], codec: Codec) -> None:
     (batch,) = encode_columns(table_of(given_rows), timestamp_ms=NOW_MS, codec=codec)
     stamp(batch, 40, 0)
     for index, (row, found) in enumerate(zip(given_rows, fast_rows(bytes(batch)), strict=True)):
@@ -149,7 +149,7 @@ def test_there_and_back(given_rows: list[Row], codec: Codec) -> None:
         assert [(one["key"], one["value"]) for one in found["headers"]] == list(row.headers)
 
 
-def test_what_was_decoded_can_be_encoded_again() -> None:
+def test_decoded_records_can_be_encoded_again() -> None:
     data = bytes(build_batch(5, [b"a", None, b""], [None, b"k", b""], base_offset=7))
     (batch,) = decode_columns(data, 8, FOREVER, topic="t", partition=0)
     (again,) = encode_columns(batch, timestamp_ms=NOW_MS)
@@ -206,7 +206,7 @@ def test_a_null_list_is_no_headers() -> None:
     assert batch == build_batch(NOW_MS, [b"a", b"b", b"c"], headers=[(), (("h", None),), ()])
 
 
-def test_no_rows_are_no_batch() -> None:
+def test_no_rows_make_no_batch() -> None:
     table = table_of([])
     assert encode_columns(table, timestamp_ms=NOW_MS) == []
     assert encode_columns(table.slice(0), np.empty(0, np.int64), timestamp_ms=NOW_MS) == []
@@ -258,14 +258,14 @@ def test_a_record_over_the_limit_is_refused() -> None:
     assert len(one_batch({"value": [b"x" * 500]}, max_batch_bytes=500, codec=Codec.ZSTD)) < 500
 
 
-def test_what_packing_makes_too_large_goes_unpacked() -> None:
+def test_a_batch_that_compression_makes_too_large_is_sent_uncompressed() -> None:
     noise = np.random.default_rng(1).bytes(500)
     plain = one_batch({"value": [noise]})
     for codec in Codec:
         assert one_batch({"value": [noise]}, max_batch_bytes=len(plain), codec=codec) == plain
 
 
-def test_batches_use_the_room_to_the_byte() -> None:
+def test_batches_are_filled_to_the_exact_limit() -> None:
     values = [b"x" * 10] * 4
     size = len(build_batch(NOW_MS, values))
     table = pa.table({"value": values})
@@ -303,7 +303,7 @@ def test_keys_go_where_every_kafka_client_puts_them(
         assert rows_ == [row for row, chosen in enumerate(expected) if chosen == number]
 
 
-def test_a_given_partition_goes_before_the_key() -> None:
+def test_a_given_partition_takes_precedence_over_the_key() -> None:
     keys = pa.array([b"a", b"a", None, None], pa.binary())
     given_ = pa.array([2, None, None, 0], pa.int64())
     routed = route_rows(keys, 3, 1, given=given_)
@@ -322,7 +322,7 @@ def test_a_partition_that_is_not_there_is_refused(number: int) -> None:
         group_rows(np.array([0, number]).clip(-5, 5).astype(np.int32), 3)
 
 
-def test_ready_rows_serve_many_partitions() -> None:
+def test_prepared_rows_can_be_encoded_in_parts() -> None:
     table = pa.table({"value": [b"a", b"b", b"c"]})
     ready = ready_rows(table, NOW_MS)
     assert encode_columns(ready, np.array([2, 0]), timestamp_ms=0) == [

@@ -30,7 +30,9 @@ batches = st.lists(
 @pytest.mark.parametrize("reader", READERS)
 @examples(0.15)
 @given(batch=batches, codec=st.sampled_from(list(Codec)))
-def test_they_read_what_columns_make(reader: str, batch: list[Row], codec: Codec) -> None:
+def test_they_read_batches_encoded_from_columns(
+    reader: str, batch: list[Row], codec: Codec
+) -> None:
     (made,) = encode_columns(table_of(batch), timestamp_ms=0, codec=codec)
     stamp(made, 30, 1)
     assert read_by(reader, made) == [(30 + index, *row) for index, row in enumerate(batch)]
@@ -39,7 +41,9 @@ def test_they_read_what_columns_make(reader: str, batch: list[Row], codec: Codec
 @pytest.mark.parametrize("writer", WRITERS)
 @examples(0.15)
 @given(batch=batches, codec=st.sampled_from(list(Codec)))
-def test_columns_read_what_they_make(writer: str, batch: list[Row], codec: Codec) -> None:
+def test_columns_are_decoded_from_their_batches(
+    writer: str, batch: list[Row], codec: Codec
+) -> None:
     builder = WRITERS[writer](2, int(codec), 0, -1, -1, -1, 1 << 30)
     for index, (timestamp, key, value, extra) in enumerate(batch):
         builder.append(index, timestamp, key, value, list(extra))

@@ -23,7 +23,7 @@ def some_bytes(count: int) -> bytes:
 
 
 @pytest.mark.parametrize("room_bytes", [1, 5000, LIMIT])
-def test_batches_of_all_codecs_lie_one_behind_the_other(room_bytes: int) -> None:
+def test_batches_of_all_codecs_are_stored_contiguously(room_bytes: int) -> None:
     unpacked = UnpackedBatches(room_bytes, LIMIT)
     expected = b""
     for number, codec in enumerate(PACKING * 2):
@@ -34,7 +34,7 @@ def test_batches_of_all_codecs_lie_one_behind_the_other(room_bytes: int) -> None
     assert unpacked.used_bytes == len(expected)
 
 
-def test_the_last_batch_can_be_the_first_of_the_next_ones() -> None:
+def test_the_last_batch_can_be_kept_for_the_next_round() -> None:
     unpacked = UnpackedBatches(LIMIT, LIMIT)
     first, second, third = some_bytes(100), some_bytes(5000), some_bytes(9000)
     for data in (first, second):
@@ -57,7 +57,7 @@ def test_a_batch_may_have_as_much_as_the_limit_and_not_a_byte_more(codec: Codec)
 
 
 @pytest.mark.parametrize("codec", PACKING)
-def test_what_is_damaged_leaves_the_others_as_they_are(codec: Codec) -> None:
+def test_a_damaged_batch_does_not_affect_the_ones_before_it(codec: Codec) -> None:
     unpacked = UnpackedBatches(LIMIT, LIMIT)
     data = some_bytes(4000)
     unpacked.unpack(codec, compress(codec, data))
@@ -67,7 +67,7 @@ def test_what_is_damaged_leaves_the_others_as_they_are(codec: Codec) -> None:
 
 
 @pytest.mark.parametrize("target_bytes", [1, 2000, 6000, 1 << 24])
-def test_packed_and_plain_batches_take_turns(target_bytes: int) -> None:
+def test_compressed_and_plain_batches_can_alternate(target_bytes: int) -> None:
     rng = random.Random(5)
     values = [some_bytes(rng.randint(0, 400)) for _ in range(600)]
     batches = [

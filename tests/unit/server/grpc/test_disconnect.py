@@ -13,7 +13,7 @@ def open_files() -> int:
     return len(os.listdir("/dev/fd"))
 
 
-def test_the_connection_of_this_client_is_shut_down_and_no_other(tmp_path: Path) -> None:
+def test_only_the_connection_of_the_given_client_is_shut_down(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener, (tmp_path / "file").open("w"):
         clients = [socket.create_connection(listener.getsockname()) for _ in range(2)]
         accepted = [listener.accept()[0] for _ in clients]
@@ -28,13 +28,13 @@ def test_the_connection_of_this_client_is_shut_down_and_no_other(tmp_path: Path)
             each.close()
 
 
-def test_a_client_that_is_gone_leaves_nothing_open() -> None:
+def test_disconnecting_an_unknown_client_leaves_no_descriptor_open() -> None:
     before = open_files()
     assert not hang_up("ipv6:%5B::1%5D:1")
     assert open_files() == before
 
 
-def test_all_connections_to_a_port_are_shut_down_and_no_others() -> None:
+def test_only_connections_to_the_given_port_are_shut_down() -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as listener,
         socket.create_server(("127.0.0.1", 0)) as other,

@@ -54,7 +54,9 @@ def test_a_disk_that_fails_every_write_makes_the_broker_not_ready_until_it_works
     asyncio.run(run())
 
 
-def test_a_data_folder_that_was_removed_is_a_reason_and_metrics_go_on(tmp_path: Path) -> None:
+def test_a_removed_data_folder_makes_the_broker_not_ready_and_metrics_still_work(
+    tmp_path: Path,
+) -> None:
     broker = Broker(str(tmp_path / "data"), DiskFiles(), FakeClock(), uuid.uuid4)
     shutil.rmtree(tmp_path / "data")
 

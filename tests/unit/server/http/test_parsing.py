@@ -46,20 +46,20 @@ def refused(data: bytes) -> str:
     return str(caught.value)
 
 
-def test_a_head_of_ten_thousand_headers_is_refused_when_it_arrives_whole() -> None:
+def test_a_head_of_ten_thousand_headers_in_one_piece_is_rejected() -> None:
     assert refused(head(*(f"X-{number}: y" for number in range(10_000)))) == "too many headers"
 
 
-def test_a_long_request_line_is_refused_when_it_arrives_whole() -> None:
+def test_a_long_request_line_in_one_piece_is_rejected() -> None:
     refused(b"GET /" + b"x" * (HTTP_MAX_HEAD_BYTES + PIECE_BYTES) + b" HTTP/1.1" + END)
 
 
-def test_large_trailers_are_refused_when_they_arrive_whole() -> None:
+def test_large_trailers_in_one_piece_are_rejected() -> None:
     trailers = b"a: b\r\n" * 10_000
     refused(head("Transfer-Encoding: chunked") + b"0\r\n" + trailers + b"\r\n")
 
 
-def test_a_large_head_behind_another_request_is_refused() -> None:
+def test_a_large_head_in_a_pipelined_request_is_rejected() -> None:
     parser = BoundedParser()
     parser.receive_data(head() + head(*(f"X-{number}: y" for number in range(10_000))))
     assert events(parser)[-1] is h11.PAUSED
@@ -68,7 +68,7 @@ def test_a_large_head_behind_another_request_is_refused() -> None:
         events(parser)
 
 
-def test_as_many_headers_as_are_allowed_are_read() -> None:
+def test_the_largest_allowed_number_of_headers_is_read() -> None:
     parser = BoundedParser()
     parser.receive_data(head(*(f"X-{number}: y" for number in range(HTTP_MAX_HEAD_LINES - 2))))
     request, *_ = events(parser)
@@ -77,7 +77,7 @@ def test_as_many_headers_as_are_allowed_are_read() -> None:
 
 
 @pytest.mark.parametrize("step", [1, 7, 100_000])
-def test_a_body_of_many_lines_is_read_however_its_head_arrives(step: int) -> None:
+def test_a_body_of_many_lines_is_read_in_pieces_of_any_size(step: int) -> None:
     body = b"line\n" * 10_000
     data = head(f"Content-Length: {len(body)}") + body
     parser, read, ended = BoundedParser(), bytearray(), False
@@ -91,7 +91,7 @@ def test_a_body_of_many_lines_is_read_however_its_head_arrives(step: int) -> Non
     assert ended
 
 
-def test_many_requests_that_arrive_at_once_are_all_read() -> None:
+def test_all_of_two_thousand_pipelined_requests_are_read() -> None:
     parser = BoundedParser()
     parser.receive_data(head() * 2000)
     requests = 0
@@ -101,7 +101,7 @@ def test_many_requests_that_arrive_at_once_are_all_read() -> None:
     assert requests == 2000
 
 
-def test_a_request_with_two_lengths_is_refused() -> None:
+def test_a_request_with_content_length_and_chunked_encoding_is_rejected() -> None:
     parser = BoundedParser()
     parser.receive_data(head("Content-Length: 2", "Transfer-Encoding: chunked") + b"0\r\n\r\n")
     with pytest.raises(h11.RemoteProtocolError):

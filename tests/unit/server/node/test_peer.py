@@ -61,7 +61,7 @@ def test_appends_are_numbered_and_read_back(ask: Ask) -> None:
         assert found == {"type": "partition_read_ok", "message": message, "offset": offset}
 
 
-def test_detail_adds_what_the_prose_promises_in_its_order(broker: Broker) -> None:
+def test_detail_adds_the_documented_fields_in_order(broker: Broker) -> None:
     ask = asker(NodePeer(broker, detail=True))
     found = ask("partition_append", topic="t", partition=0, message="m")
     assert list(found) == ["type", "offset", "segment", "timestamp"]
@@ -72,7 +72,7 @@ def test_detail_adds_what_the_prose_promises_in_its_order(broker: Broker) -> Non
     assert found["next_offset"] == 1
 
 
-def test_info_counts(ask: Ask, broker: Broker) -> None:
+def test_partition_info_counts_offsets_segments_and_bytes(ask: Ask, broker: Broker) -> None:
     for _ in range(3):
         ask("partition_append", topic="t", partition=0, message="m")
     log = broker._catalog.log("t", 0)
@@ -99,7 +99,7 @@ def test_a_topic_grows_with_the_partitions_that_are_written_to(ask: Ask) -> None
     assert str(NODE_MAX_PARTITIONS) in found["text"]
 
 
-def test_groups_remember_and_what_is_unknown_is_at_zero(ask: Ask) -> None:
+def test_committed_offsets_are_kept_and_default_to_zero(ask: Ask) -> None:
     place = {"group": "g", "topic": "t", "partition": 0}
     assert ask("fetch_offset", **place) == {"type": "fetch_offset_ok", "offset": 0}
     assert ask("commit_offset", **place, offset=42) == {"type": "commit_offset_ok"}
@@ -144,7 +144,7 @@ def test_failures_have_maelstroms_codes(
     assert ask("partition_info", topic="t", partition=0)["end_offset"] == 1
 
 
-def test_trouble_with_the_disk_is_temporary_and_a_mistake_of_ours_is_a_crash(
+def test_a_full_disk_is_temporarily_unavailable_and_a_bug_is_a_crash(
     ask: Ask, broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(error: Exception) -> None:
@@ -164,7 +164,7 @@ def test_trouble_with_the_disk_is_temporary_and_a_mistake_of_ours_is_a_crash(
     assert ask("send", key="k", msg=1) == {"type": "send_ok", "offset": 0}
 
 
-def test_the_node_counts_its_replies_and_answers_before_init(broker: Broker) -> None:
+def test_replies_are_numbered_and_the_node_replies_before_init(broker: Broker) -> None:
     session = NodePeer(broker)
     lines = [
         b'{"src": "c1", "dest": "n7", "body": {"type": "partition_info"}}',
@@ -204,7 +204,7 @@ def test_poll_takes_any_offset_and_leaves_unknown_keys_out(ask: Ask) -> None:
     assert ask("poll", offsets={})["msgs"] == {}
 
 
-def test_a_poll_is_bounded_and_gets_on(ask: Ask) -> None:
+def test_a_poll_is_bounded_and_always_returns_messages(ask: Ask) -> None:
     sent = [[offset, "x" * 200_000] for offset in range(12)]
     for _, message in sent:
         ask("send", key="k", msg=message)
@@ -239,7 +239,7 @@ def test_records_of_other_programs_are_readable(ask: Ask, broker: Broker) -> Non
 
 
 @pytest.mark.parametrize("acks", ["1", "all"])
-def test_acks_decide_what_a_reply_promises(tmp_path: Path, acks: Literal["1", "all"]) -> None:
+def test_acks_all_waits_for_the_flush(tmp_path: Path, acks: Literal["1", "all"]) -> None:
     broker = open_broker(str(tmp_path), acks)
     ask = asker(NodePeer(broker))
     ask("partition_append", topic="t", partition=0, message="m")
@@ -336,7 +336,7 @@ def stormy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodePeer]:
 
 
 @given(lines=st.lists(LINES, min_size=1, max_size=5))
-def test_any_line_gets_one_reply_and_the_node_lives_on(
+def test_any_line_gets_one_reply_and_the_node_survives(
     stormy: NodePeer, lines: list[bytes]
 ) -> None:
     for line in lines:

@@ -128,7 +128,7 @@ def test_the_log_is_a_dict_of_last_values(
         assert [(r.offset, r.key, r.value) for r in all_records(log)] == written
 
 
-def test_a_map_too_small_takes_several_passes_to_the_same_end() -> None:
+def test_a_small_offset_map_takes_several_passes_to_the_same_result() -> None:
     logs = [compacted_log(), compacted_log()]
     for log in logs:
         for number in range(120):
@@ -175,7 +175,7 @@ def test_a_tombstone_stays_until_its_horizon_which_the_first_compaction_sets() -
     assert [r.timestamp for r in all_records(log)] == [START_MS] * 2
 
 
-def test_a_tombstone_behind_the_end_of_a_full_map_waits() -> None:
+def test_a_tombstone_that_the_offset_map_has_no_room_for_stays() -> None:
     clock = FakeClock(START_MS)
     log = compacted_log(clock=clock, segment_bytes=100_000)
     put(log, *((b"key %d" % n, b"1") for n in range(40)))
@@ -242,7 +242,7 @@ def test_young_records_wait_for_min_compaction_lag() -> None:
     assert offsets(log) == list(range(plan.end_offset - 1, 30))
 
 
-def test_a_log_that_is_hardly_dirty_waits_for_max_compaction_lag() -> None:
+def test_a_log_below_the_dirty_ratio_is_compacted_after_max_compaction_lag() -> None:
     clock = FakeClock(START_MS)
     log = dirty_log(clock, min_cleanable_dirty_ratio=0.9, max_compaction_lag_ms=5000)
     first_dirty = log.segments.sealed[0].end_offset
@@ -251,7 +251,7 @@ def test_a_log_that_is_hardly_dirty_waits_for_max_compaction_lag() -> None:
     assert plan_due_compaction(log, first_dirty) is not None
 
 
-def test_what_is_not_on_disk_is_not_compacted() -> None:
+def test_unflushed_records_are_not_compacted() -> None:
     log = compacted_log()
     for number in range(30):
         put(log, (b"k", b"v%d" % number))
@@ -325,7 +325,7 @@ def test_a_batch_keeps_its_codec_times_and_headers(codec: Codec) -> None:
     assert [r.headers for r in left] == [*extras[:2], ()]
 
 
-def test_times_are_found_in_a_compacted_log_and_after_its_restart() -> None:
+def test_time_lookups_work_in_a_compacted_log_and_after_a_restart() -> None:
     files, clock = SimulatedFiles(), FakeClock(START_MS)
     log = compacted_log(files, clock)
     for number in range(60):
@@ -357,7 +357,7 @@ def test_damage_ends_the_compaction_and_leaves_every_original() -> None:
     assert after == before
 
 
-def test_retention_may_be_quicker_than_a_compaction() -> None:
+def test_retention_may_drop_segments_while_they_are_compacted() -> None:
     log = dirty_log(FakeClock(START_MS))
     plan = plan_due_compaction(log, 0)
     assert plan is not None
@@ -370,7 +370,7 @@ def test_retention_may_be_quicker_than_a_compaction() -> None:
     assert not [n for n in log.context.files.list_dir(FOLDER) if n.endswith((".cleaned", ".swap"))]
 
 
-def test_what_a_crash_leaves_of_a_compaction_is_dropped() -> None:
+def test_files_of_an_unfinished_compaction_are_removed_at_the_start() -> None:
     log = dirty_log(FakeClock(START_MS))
     plan = plan_due_compaction(log, 0)
     assert plan is not None

@@ -15,7 +15,7 @@ keys = st.binary(max_size=3) | st.integers(0, 40).map(lambda n: b"k%d" % n)
     slots=st.integers(1, 64),
     asked=st.lists(keys, max_size=10),
 )
-def test_it_is_a_dict_that_refuses_new_keys_when_full(
+def test_the_map_behaves_like_a_dict_that_rejects_new_keys_when_full(
     puts: list[tuple[bytes, int]], slots: int, asked: list[bytes]
 ) -> None:
     offset_map, expected = OffsetMap(slots * SLOT_SIZE), dict[bytes, int]()

@@ -20,7 +20,7 @@ THREE = [SegmentSummary(10 * n, 10 * n + 10, 100, START_MS - 30 + 10 * n) for n 
 @pytest.mark.parametrize(
     ("first_dirty", "dirty_bytes"), [(0, 300), (9, 300), (10, 200), (20, 100), (30, 0), (99, 0)]
 )
-def test_what_lies_below_the_first_dirty_offset_is_clean(
+def test_segments_below_the_first_dirty_offset_are_clean(
     first_dirty: int, dirty_bytes: int
 ) -> None:
     need = compaction_need(THREE, first_dirty, 30, small_settings(), START_MS)
@@ -48,7 +48,9 @@ def test_the_allowed_ratio_itself_is_allowed() -> None:
 @pytest.mark.parametrize(
     ("lag_ms", "end_offset"), [(0, 30), (10, 30), (11, 20), (20, 20), (21, 10), (31, 0)]
 )
-def test_young_records_and_all_behind_them_wait(lag_ms: int, end_offset: int) -> None:
+def test_records_younger_than_min_compaction_lag_and_all_after_them_wait(
+    lag_ms: int, end_offset: int
+) -> None:
     settings = small_settings(min_compaction_lag_ms=lag_ms)
     need = compaction_need(THREE, 0, 30, settings, START_MS)
     assert (need.end_offset, need.total_bytes) == (end_offset, 10 * end_offset)
@@ -56,7 +58,7 @@ def test_young_records_and_all_behind_them_wait(lag_ms: int, end_offset: int) ->
 
 
 @pytest.mark.parametrize(("stable", "end_offset"), [(30, 30), (29, 20), (10, 10), (9, 0), (0, 0)])
-def test_what_is_not_on_disk_or_in_an_open_transaction_waits(stable: int, end_offset: int) -> None:
+def test_records_above_the_stable_offset_wait(stable: int, end_offset: int) -> None:
     assert compaction_need(THREE, 0, stable, small_settings(), START_MS).end_offset == end_offset
 
 
@@ -71,7 +73,7 @@ def test_a_log_is_due_when_its_oldest_dirty_record_waits_too_long(
     assert compaction_need(THREE, first_dirty, 30, settings, START_MS).is_due is is_due
 
 
-def test_a_log_without_sealed_segments_needs_nothing() -> None:
+def test_a_log_without_sealed_segments_is_not_due() -> None:
     need = compaction_need([], 0, 100, small_settings(min_cleanable_dirty_ratio=0.0), START_MS)
     assert need == (0, 0, 0, False)
     assert need.dirty_ratio == 0.0
@@ -93,7 +95,7 @@ def of_sizes(*sizes: int) -> list[Segment]:
         ((600, 1, 599, 1), [[600], [1, 599], [1]]),
     ],
 )
-def test_neighbours_that_fit_into_one_file_become_one(
+def test_adjacent_segments_that_fit_into_one_file_are_merged(
     sizes: tuple[int, ...], expected: list[list[int]]
 ) -> None:
     found = groups(of_sizes(*sizes), small_settings(), 1000)
@@ -101,7 +103,7 @@ def test_neighbours_that_fit_into_one_file_become_one(
 
 
 @pytest.mark.parametrize(("beyond", "count"), [(0, 1), (1, 2)])
-def test_offsets_of_a_group_fit_its_index(beyond: int, count: int) -> None:
+def test_segments_are_merged_only_if_their_offsets_fit_one_index(beyond: int, count: int) -> None:
     two = [Segment("a", 50, 10), Segment("b", 60, 10)]
     end_offset = 50 + MAX_RELATIVE_OFFSET + beyond
     assert len(groups(two, small_settings(), end_offset)) == count

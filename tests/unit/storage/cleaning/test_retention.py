@@ -23,7 +23,9 @@ EMPTY_ACTIVE = [*FOUR[:3], SegmentSummary(30, 30, 0, START_MS)]
 @pytest.mark.parametrize(
     ("log_start", "count"), [(0, 0), (9, 0), (10, 1), (19, 1), (20, 2), (30, 3), (40, 3)]
 )
-def test_segments_below_the_log_start_go_but_not_the_active_one(log_start: int, count: int) -> None:
+def test_segments_below_the_log_start_are_deleted_except_the_active_one(
+    log_start: int, count: int
+) -> None:
     assert below_log_start(FOUR, log_start) == count
 
 
@@ -49,12 +51,12 @@ def test_an_empty_active_segment_stays() -> None:
     assert over_size(EMPTY_ACTIVE, 0) == 3
 
 
-def test_an_emptied_segment_does_not_keep_older_ones_waiting() -> None:
+def test_an_emptied_segment_does_not_delay_the_expiry_of_others() -> None:
     emptied = [FOUR[0], SegmentSummary(10, 20, 0, START_MS + 10**6), *FOUR[2:]]
     assert too_old(emptied, 10, START_MS + 31) == 2
 
 
-def test_a_young_segment_protects_those_behind_it() -> None:
+def test_a_young_segment_keeps_the_segments_after_it() -> None:
     young_first = [SegmentSummary(0, 10, 100, START_MS + 10**6), *FOUR[1:]]
     assert too_old(young_first, 10, START_MS + 1000) == 0
 
@@ -69,7 +71,7 @@ def test_a_young_segment_protects_those_behind_it() -> None:
         (("compact", "delete"), 0, 2),
     ],
 )
-def test_the_strictest_reason_counts_and_the_policy_must_delete(
+def test_the_strictest_limit_counts_and_only_the_delete_policy_expires(
     policy: tuple[str, ...], log_start: int, count: int
 ) -> None:
     settings = small_settings(cleanup_policy=policy, retention_bytes=300, retention_ms=10)
@@ -101,7 +103,7 @@ def test_when_everything_is_old_an_empty_segment_stays_at_the_end() -> None:
     assert enforce_retention(log) == 0
 
 
-def test_what_nobody_could_see_yet_stays() -> None:
+def test_records_above_the_high_watermark_are_not_deleted() -> None:
     clock = FakeClock(START_MS)
     _, log = new_log(SimulatedFiles(), clock, small_settings(retention_ms=100))
     fill(log, 12)

@@ -36,7 +36,7 @@ def sealed(body: str, name: str = PATH) -> bytes:
 
 
 @given(offsets=marks)
-def test_offsets_come_back(offsets: dict[TopicPartition, int]) -> None:
+def test_offsets_round_trip(offsets: dict[TopicPartition, int]) -> None:
     files, problems = SimulatedFiles(), list[str]()
     write_offsets(files, PATH, offsets)
     assert read_offsets(files, PATH, problems) == offsets
@@ -49,14 +49,14 @@ def test_the_text_is_kafkas_with_a_checksum_behind_it() -> None:
     assert files.read(PATH) == sealed("0\n2\na-topic 0 17\nb 12 4\n")
 
 
-def test_no_file_is_no_problem() -> None:
+def test_a_missing_file_without_a_copy_is_not_reported() -> None:
     problems: list[str] = []
     assert read_offsets(SimulatedFiles(), PATH, problems) == {}
     assert read_document(SimulatedFiles(), PATH, problems) is None
     assert problems == []
 
 
-def test_a_file_without_a_name_in_its_seal_is_read_as_older_versions_wrote_it() -> None:
+def test_a_file_of_an_older_version_without_a_name_in_its_checksum_line_is_read() -> None:
     files, problems = SimulatedFiles(), list[str]()
     body = "0\n1\na-topic 0 17\n"
     files.replace(PATH, f"{body}crc32c {crc32c(body.encode()):08x}\n".encode())
@@ -64,7 +64,7 @@ def test_a_file_without_a_name_in_its_seal_is_read_as_older_versions_wrote_it() 
     assert problems == []
 
 
-def test_a_file_in_the_place_of_another_is_not_used() -> None:
+def test_a_file_copied_over_another_checkpoint_is_not_used() -> None:
     files, problems = SimulatedFiles(), list[str]()
     write_offsets(files, PATH, {A: 1})
     files.replace(PATH, sealed("0\n1\na-topic 0 17\n", "another-checkpoint"))
@@ -80,7 +80,7 @@ def test_a_missing_file_is_reported_and_its_copy_used() -> None:
     assert problems == [f"{PATH} is missing; its copy was used"]
 
 
-def test_any_flipped_bit_or_cut_makes_the_copy_count() -> None:
+def test_the_copy_is_used_after_any_flipped_bit_or_truncation() -> None:
     files = SimulatedFiles()
     write_offsets(files, PATH, {A: 1})
     write_offsets(files, PATH, {A: 2, B: 3})
@@ -97,7 +97,7 @@ def test_any_flipped_bit_or_cut_makes_the_copy_count() -> None:
         assert problems == [f"{PATH} fails its checksum and was not used"]
 
 
-def test_when_both_are_damaged_nothing_is_believed_and_both_are_named() -> None:
+def test_nothing_is_read_if_both_copies_are_damaged_and_both_are_reported() -> None:
     files, problems = SimulatedFiles(), list[str]()
     write_offsets(files, PATH, {A: 1})
     write_offsets(files, PATH, {A: 2})
@@ -107,7 +107,7 @@ def test_when_both_are_damaged_nothing_is_believed_and_both_are_named() -> None:
     assert [problem.split()[0] for problem in problems] == [PATH, PATH + ".previous"]
 
 
-def test_a_first_file_that_is_damaged_has_a_copy_too() -> None:
+def test_the_first_write_already_makes_a_copy() -> None:
     files, problems = SimulatedFiles(), list[str]()
     write_document(files, PATH, {"a": 1})
     files.flip_bit(PATH, 9)
@@ -115,7 +115,7 @@ def test_a_first_file_that_is_damaged_has_a_copy_too() -> None:
     assert len(problems) == 1
 
 
-def test_a_version_of_the_future_is_not_read() -> None:
+def test_a_newer_version_is_not_read() -> None:
     files, problems = SimulatedFiles(), list[str]()
     files.replace(PATH, sealed("1\n1\na-topic 0 17\n"))
     assert read_offsets(files, PATH, problems) == {}
@@ -125,7 +125,7 @@ def test_a_version_of_the_future_is_not_read() -> None:
 @pytest.mark.parametrize(
     "document", [{}, {"a": [1, None, "\N{SNOWMAN} crc32c 00000000\n"], "b": {}}]
 )
-def test_documents_come_back(document: dict[str, object]) -> None:
+def test_documents_round_trip(document: dict[str, object]) -> None:
     files, problems = SimulatedFiles(), list[str]()
     write_document(files, PATH, {"older": True})
     write_document(files, PATH, document)
@@ -157,7 +157,7 @@ def test_a_crash_leaves_the_old_file_or_the_new_one() -> None:
     assert read_offsets(files, PATH, []) == {A: 3}
 
 
-def test_a_forgotten_partition_is_in_neither_file() -> None:
+def test_forget_removes_a_partition_from_both_files() -> None:
     files = SimulatedFiles()
     checkpoint = OffsetCheckpoint(files, PATH, [])
     checkpoint.write({A: 1, B: 2})
@@ -167,7 +167,7 @@ def test_a_forgotten_partition_is_in_neither_file() -> None:
         assert read_offsets(files, name, []) == {B: 4}
 
 
-def test_forgetting_a_stranger_writes_nothing() -> None:
+def test_forgetting_an_unknown_partition_writes_nothing() -> None:
     files = SimulatedFiles()
     checkpoint = OffsetCheckpoint(files, PATH, [])
     checkpoint.write({B: 4})

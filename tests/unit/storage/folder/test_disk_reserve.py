@@ -22,7 +22,7 @@ def folder_of(capacity_bytes: int | None) -> SimulatedFiles:
     return files
 
 
-def test_it_is_released_only_while_the_disk_is_full() -> None:
+def test_the_reserve_is_released_only_while_the_disk_is_full() -> None:
     files = folder_of(10 * SIZE)
     reserve = DiskReserve(files, "/data", SIZE)
     reserve.hold()
@@ -40,14 +40,14 @@ def test_it_is_released_only_while_the_disk_is_full() -> None:
     assert files.exists("/data/.reserve")
 
 
-def test_it_never_fills_the_disk_up() -> None:
+def test_the_reserve_is_not_allocated_if_it_would_fill_the_disk() -> None:
     files = folder_of(2 * SIZE - 1)
     reserve = DiskReserve(files, "/data", SIZE)
     reserve.hold()
     assert not reserve.is_held
 
 
-def test_an_allocation_that_was_cut_short_is_made_again() -> None:
+def test_an_incomplete_reserve_file_is_allocated_again() -> None:
     files = folder_of(None)
     files.append_to("/data/.reserve", bytes(SIZE - 1))
     reserve = DiskReserve(files, "/data", SIZE)
@@ -56,7 +56,7 @@ def test_an_allocation_that_was_cut_short_is_made_again() -> None:
     assert files.size("/data/.reserve") == SIZE
 
 
-def test_a_disk_that_refuses_the_reserve_is_no_error() -> None:
+def test_a_failed_allocation_is_not_an_error() -> None:
     files = folder_of(None)
     reserve = DiskReserve(files, "/data", SIZE)
     files.fail_next("append", errno.ENOSPC)
@@ -64,13 +64,13 @@ def test_a_disk_that_refuses_the_reserve_is_no_error() -> None:
     assert not reserve.is_held
 
 
-def test_a_size_of_zero_keeps_none() -> None:
+def test_a_size_of_zero_disables_the_reserve() -> None:
     files = folder_of(None)
     DiskReserve(files, "/data", 0).hold()
     assert not files.exists("/data/.reserve")
 
 
-def test_a_real_one_takes_up_space_and_does_not_follow_a_planted_link(tmp_path: Path) -> None:
+def test_on_a_real_disk_the_reserve_occupies_blocks_and_follows_no_symlink(tmp_path: Path) -> None:
     files = DiskFiles()
     reserve = DiskReserve(files, str(tmp_path), 1 << 20)
     reserve.hold()

@@ -55,7 +55,7 @@ def cut_under_a_reader(folder: str) -> None:
         compact_now(log)
 
 
-def test_a_sealed_segment_that_is_cut_does_not_kill_the_process(tmp_path: Path) -> None:
+def test_truncating_a_mapped_sealed_segment_does_not_kill_the_process(tmp_path: Path) -> None:
     call = f"from {__name__} import cut_under_a_reader as f; f({str(tmp_path / 'data')!r})"
     done = subprocess.run(
         [sys.executable, "-c", call], capture_output=True, text=True, timeout=60, check=False
@@ -63,7 +63,9 @@ def test_a_sealed_segment_that_is_cut_does_not_kill_the_process(tmp_path: Path) 
     assert done.returncode == 0, f"{done.returncode}: {done.stderr}"
 
 
-def test_a_sealed_segment_that_is_removed_is_damage_with_a_way_on(tmp_path: Path) -> None:
+def test_a_removed_sealed_segment_is_reported_as_damage_with_a_resume_offset(
+    tmp_path: Path,
+) -> None:
     log_dir, log = opened(tmp_path / "data", 600)
     fill(log, 60)
     log.flush()
@@ -84,7 +86,7 @@ def test_a_sealed_segment_that_is_removed_is_damage_with_a_way_on(tmp_path: Path
 
 
 @pytest.mark.parametrize("accident", ["removed", "truncated"])
-def test_nothing_is_acknowledged_once_the_folder_or_its_bytes_are_gone(
+def test_nothing_is_acknowledged_after_the_folder_is_removed_or_the_segment_truncated(
     tmp_path: Path, accident: str
 ) -> None:
     log_dir, log = opened(tmp_path / "data")

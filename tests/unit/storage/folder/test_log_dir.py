@@ -43,7 +43,7 @@ from strandlog.testing.disk.crash_outcome import ALL_LOST
 OTHER = TopicPartition("other-topic", 12)
 
 
-def test_a_second_owner_is_turned_away_and_the_first_one_goes_on() -> None:
+def test_a_second_owner_is_rejected_and_the_first_one_is_unaffected() -> None:
     files = SimulatedFiles()
     first, log = new_log(files)
     with pytest.raises(AlreadyOpenError, match="data"):
@@ -55,7 +55,7 @@ def test_a_second_owner_is_turned_away_and_the_first_one_goes_on() -> None:
     second.close()
 
 
-def test_a_second_owner_is_turned_away_on_a_real_disk(tmp_path: Path) -> None:
+def test_a_second_owner_is_rejected_on_a_real_disk(tmp_path: Path) -> None:
     folder = str(tmp_path / "deep" / "er" / "data")
     first = LogDir(folder, DiskFiles(), FakeClock(), uuids())
     with pytest.raises(AlreadyOpenError):
@@ -67,7 +67,7 @@ def test_a_second_owner_is_turned_away_on_a_real_disk(tmp_path: Path) -> None:
     second.close()
 
 
-def test_a_file_is_not_a_folder(tmp_path: Path) -> None:
+def test_a_path_to_a_file_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"hello")
     with pytest.raises(UnknownLayoutError, match="a file, not a folder"):
         LogDir(str(tmp_path / "file"), DiskFiles(), FakeClock(), uuids())
@@ -77,7 +77,7 @@ def test_a_file_is_not_a_folder(tmp_path: Path) -> None:
         open_dir(files)
 
 
-def test_a_folder_with_other_things_in_it_is_refused_and_not_touched() -> None:
+def test_a_folder_with_other_files_is_rejected_and_not_touched() -> None:
     files = SimulatedFiles()
     files.make_dir(DATA)
     files.append_to("data/holiday.jpg", b"...")
@@ -87,7 +87,7 @@ def test_a_folder_with_other_things_in_it_is_refused_and_not_touched() -> None:
     assert files.contents() == before
 
 
-def test_a_kafka_folder_is_refused_and_not_touched() -> None:
+def test_a_folder_of_kafka_is_rejected_and_not_touched() -> None:
     files = SimulatedFiles()
     files.make_dir(DATA)
     files.append_to(
@@ -99,7 +99,7 @@ def test_a_kafka_folder_is_refused_and_not_touched() -> None:
     assert files.contents() == before
 
 
-def test_a_newer_layout_is_refused() -> None:
+def test_a_newer_layout_is_rejected() -> None:
     files = SimulatedFiles()
     files.make_dir(DATA)
     files.append_to("data/meta.properties", b"version=1\ncluster.id=abc\nstrandlog.layout=2\n")
@@ -107,14 +107,14 @@ def test_a_newer_layout_is_refused() -> None:
         open_dir(files)
 
 
-def test_an_empty_folder_and_what_file_systems_put_there_are_fine() -> None:
+def test_a_folder_with_only_lost_and_found_is_accepted() -> None:
     files = SimulatedFiles()
     files.make_dir("data/lost+found")
     open_dir(files).close()
 
 
 @pytest.mark.parametrize("operation", ["append", "sync", "rename", "sync_dir", "read", "list"])
-def test_a_start_that_failed_lets_the_next_one_in(operation: str) -> None:
+def test_a_failed_start_releases_the_lock(operation: str) -> None:
     files = SimulatedFiles()
     new_log(files)[0].close()
     for skip in range(12):
@@ -129,7 +129,7 @@ def test_a_start_that_failed_lets_the_next_one_in(operation: str) -> None:
         log_dir.close()
 
 
-def test_a_folder_survives_a_power_cut_right_after_its_first_flush_however_deep_it_lies() -> None:
+def test_a_new_folder_survives_a_power_cut_after_its_first_flush_at_any_depth() -> None:
     files = SimulatedFiles()
     log_dir = LogDir("srv/logs/data", files, FakeClock(), uuids())
     create_partition(log_dir, TP, "id", small_settings())
@@ -145,11 +145,11 @@ def test_a_folder_survives_a_power_cut_right_after_its_first_flush_however_deep_
     ("path", "parent"),
     [("data", "."), ("a/data", "a"), ("/data", "/"), ("/a/data/", "/a"), ("./data", ".")],
 )
-def test_parents(path: str, parent: str) -> None:
+def test_the_parent_of_a_path(path: str, parent: str) -> None:
     assert parent_of(path) == parent
 
 
-def test_the_marker_of_a_clean_stop_is_taken_once() -> None:
+def test_the_clean_shutdown_marker_counts_for_one_start() -> None:
     files = SimulatedFiles()
     first = open_dir(files)
     assert not first.was_clean
@@ -174,7 +174,7 @@ def test_the_identity_stays_and_is_written_as_kafka_writes_it() -> None:
     assert second.cluster_id == first.cluster_id
 
 
-def test_one_flipped_bit_does_not_lock_everybody_out() -> None:
+def test_one_flipped_bit_in_meta_properties_is_repaired_at_the_start() -> None:
     files = SimulatedFiles()
     log_dir, log = new_log(files)
     fill(log, 2)
@@ -190,7 +190,7 @@ def test_one_flipped_bit_does_not_lock_everybody_out() -> None:
             assert damaged.read(name) == files.read(name)
 
 
-def test_damage_in_both_copies_of_the_identity_is_named() -> None:
+def test_a_folder_with_both_copies_of_its_identity_damaged_does_not_open() -> None:
     files = SimulatedFiles()
     open_dir(files).close()
     for name in ("data/meta.properties", "data/meta.properties.previous"):
@@ -233,7 +233,7 @@ def test_a_partition_that_was_not_opened_keeps_its_log_start() -> None:
 
 
 @pytest.mark.parametrize("how", ["close", "kill", "power cut"])
-def test_a_topic_made_anew_does_not_inherit_the_log_start_of_the_old_one(how: str) -> None:
+def test_a_recreated_topic_does_not_inherit_the_log_start_offset(how: str) -> None:
     files = SimulatedFiles()
     log_dir, log = new_log(files)
     fill(log, 10)
@@ -261,7 +261,7 @@ def test_a_topic_made_anew_does_not_inherit_the_log_start_of_the_old_one(how: st
         assert offsets(reopen(disk)[1]) == list(range(9))
 
 
-def test_a_topic_made_anew_does_not_inherit_how_far_the_old_one_was_compacted() -> None:
+def test_a_recreated_topic_does_not_inherit_the_cleaner_offset() -> None:
     files = SimulatedFiles()
     settings = small_settings(cleanup_policy=("compact",))
     log_dir, log = new_log(files, settings=settings)
@@ -275,7 +275,7 @@ def test_a_topic_made_anew_does_not_inherit_how_far_the_old_one_was_compacted() 
     assert TP not in open_dir(files.after_crash(ALL_LOST)).cleaner_offsets
 
 
-def test_a_deleted_partition_leaves_the_checkpoint() -> None:
+def test_a_deleted_partition_is_removed_from_the_checkpoint() -> None:
     files = SimulatedFiles()
     log_dir, log = new_log(files)
     fill(log, 10)
@@ -288,7 +288,7 @@ def test_a_deleted_partition_leaves_the_checkpoint() -> None:
     assert b"events" not in files.read("data/log-start-offset-checkpoint")
 
 
-def test_a_log_start_above_the_end_of_the_log_moves_the_end() -> None:
+def test_a_log_start_above_the_log_end_raises_the_log_end() -> None:
     """With page-cache durability a power cut may take more than was deleted."""
     files = SimulatedFiles()
     log_dir, log = new_log(files, log_durability="page_cache")
@@ -306,7 +306,7 @@ def test_a_log_start_above_the_end_of_the_log_moves_the_end() -> None:
 # -- partitions --------------------------------------------------------------------------------
 
 
-def test_partition_folders_are_told_with_their_topic_ids() -> None:
+def test_partition_folders_are_listed_with_their_topic_ids() -> None:
     files = SimulatedFiles()
     log_dir, _ = new_log(files)
     create_partition(log_dir, OTHER, "id-2", small_settings())
@@ -319,7 +319,7 @@ def test_partition_folders_are_told_with_their_topic_ids() -> None:
     ]
 
 
-def test_a_deleted_partition_is_gone_at_once_and_its_files_after_the_delay() -> None:
+def test_a_deleted_partition_disappears_immediately_and_its_files_after_the_delay() -> None:
     files, clock = SimulatedFiles(), FakeClock()
     log_dir, log = new_log(files, clock)
     fill(log, 3)
@@ -344,7 +344,7 @@ def test_a_crash_before_the_delay_is_over_removes_the_files_at_the_next_start() 
     assert not any("events-0" in path for path in disk.contents())
 
 
-def test_a_stray_is_kept_under_another_name() -> None:
+def test_a_stray_folder_is_kept_under_another_name() -> None:
     files = SimulatedFiles()
     log_dir, log = new_log(files)
     fill(log, 3)
@@ -373,7 +373,7 @@ def test_a_topic_with_the_longest_name_can_be_deleted() -> None:
 # -- stopping ----------------------------------------------------------------------------------
 
 
-def test_a_partition_that_cannot_be_flushed_does_not_keep_the_others_from_it() -> None:
+def test_close_flushes_the_other_partitions_if_one_cannot_be_flushed() -> None:
     files = SimulatedFiles()
     log_dir, log = new_log(files)
     create_partition(log_dir, OTHER, "other", small_settings())
@@ -429,7 +429,7 @@ def test_the_four_checkpoints_are_kafkas_text_with_a_checksum() -> None:
         assert lines[3].startswith("crc32c ")
 
 
-def test_options_have_a_default() -> None:
+def test_durability_defaults_to_waiting_for_fsync() -> None:
     log_dir = LogDir(DATA, SimulatedFiles(), FakeClock(), uuids())
     create_partition(log_dir, TP, "id", dataclasses.replace(small_settings()))
     assert log_dir.logs[TP].context.settings.waits_for_fsync
@@ -444,7 +444,7 @@ def _dirty_dir(files: SimulatedFiles, count: int) -> LogDir:
     return log_dir
 
 
-def test_flushing_before_the_close_leaves_the_close_nothing_to_sync_per_partition() -> None:
+def test_close_does_not_fsync_partitions_that_flush_for_close_has_flushed() -> None:
     files = SimulatedFiles()
     log_dir = _dirty_dir(files, 100)
     run_inline(log_dir.flush_for_close())
@@ -459,7 +459,7 @@ def test_flushing_before_the_close_leaves_the_close_nothing_to_sync_per_partitio
     again.close()
 
 
-def test_a_sync_that_fails_before_the_close_is_reported_by_the_close() -> None:
+def test_close_reports_an_fsync_that_failed_in_flush_for_close() -> None:
     files = SimulatedFiles()
     log_dir = _dirty_dir(files, 3)
     files.fail_on("sync", "t-1")

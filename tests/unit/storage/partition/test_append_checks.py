@@ -62,12 +62,12 @@ def test_good_batches_pass() -> None:
     check(bytes(control_batch(ControlType.ABORT, 5, 0, START_MS)), is_control=True)
 
 
-def test_the_timestamp_window_is_not_for_markers() -> None:
+def test_transaction_markers_are_exempt_from_the_timestamp_window() -> None:
     late = bytes(control_batch(ControlType.ABORT, 5, 0, START_MS - 1))
     check(late, is_control=True, message_timestamp_before_max_ms=0)
 
 
-def test_every_flipped_bit_of_what_the_checksum_covers_is_refused() -> None:
+def test_every_flipped_bit_that_the_checksum_covers_is_rejected() -> None:
     for bit in range(8 * MAGIC_POSITION, 8 * len(WHOLE)):
         damaged = bytearray(WHOLE)
         damaged[bit // 8] ^= 1 << bit % 8
@@ -90,7 +90,9 @@ BAD: dict[str, tuple[bytes, type[StrandlogError], str]] = {
 
 
 @pytest.mark.parametrize("magic", [0, 1])
-def test_a_message_of_before_batches_is_not_sent_again_and_again(magic: int) -> None:
+def test_a_message_in_the_format_before_batches_gets_an_error_that_is_not_retried(
+    magic: int,
+) -> None:
     """Producers repeat what was damaged on its way; this is whole, and will not be taken."""
     timestamp = struct.pack(">q", START_MS) if magic else b""
     body = struct.pack(">bb", magic, 0) + timestamp + struct.pack(">ii", -1, 1) + b"v"
@@ -104,13 +106,13 @@ def test_a_message_of_before_batches_is_not_sent_again_and_again(magic: int) -> 
 
 
 @pytest.mark.parametrize("why", BAD)
-def test_what_contradicts_itself_is_refused(why: str) -> None:
+def test_inconsistent_headers_are_rejected(why: str) -> None:
     data, error, text = BAD[why]
     with pytest.raises(error, match=text):
         check(data)
 
 
-def test_a_control_batch_is_expected_or_refused() -> None:
+def test_control_batches_are_accepted_only_from_the_coordinator() -> None:
     marker = bytes(control_batch(ControlType.COMMIT, 5, 0, START_MS))
     with pytest.raises(InvalidRecordError, match="control"):
         check(marker)
@@ -118,7 +120,7 @@ def test_a_control_batch_is_expected_or_refused() -> None:
         check(WHOLE, is_control=True)
 
 
-def test_a_sequence_without_a_producer_does_not_matter() -> None:
+def test_a_sequence_number_without_a_producer_id_is_ignored() -> None:
     check(changed(BASE_SEQUENCE_POSITION, ">i", 17))
 
 
@@ -140,7 +142,9 @@ def test_a_batch_may_be_as_large_as_the_setting_says() -> None:
         (0, False),
     ],
 )
-def test_timestamps_lie_in_the_window_of_the_topic(timestamp: int, is_fine: bool) -> None:
+def test_timestamps_outside_the_window_of_the_topic_are_rejected(
+    timestamp: int, is_fine: bool
+) -> None:
     window: dict[str, Any] = {
         "message_timestamp_after_max_ms": 100,
         "message_timestamp_before_max_ms": 200,
@@ -157,9 +161,7 @@ def test_timestamps_lie_in_the_window_of_the_topic(timestamp: int, is_fine: bool
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
 @pytest.mark.parametrize("place", range(3))
-def test_a_record_that_is_too_old_does_not_hide_among_younger_ones(
-    codec: Codec, place: int
-) -> None:
+def test_a_record_that_is_too_old_is_found_among_newer_ones(codec: Codec, place: int) -> None:
     times = [START_MS, START_MS - 200, -1]
     limit = before(200)
     check(batch(b"1", b"2", b"3", timestamps=times, codec=codec), **limit)
@@ -176,7 +178,7 @@ def before(limit_ms: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])
-def test_batches_are_split_where_they_meet(count: int) -> None:
+def test_concatenated_batches_are_split(count: int) -> None:
     pieces = [batch(*[b"v"] * (n + 1)) for n in range(count)]
     for data in (b"".join(pieces), bytearray().join(pieces), memoryview(b"".join(pieces))):
         found = split_batches(data)
@@ -199,13 +201,13 @@ PIECES: dict[str, Callable[[], bytes]] = {
 
 
 @pytest.mark.parametrize("what", PIECES)
-def test_pieces_of_batches_are_refused(what: str) -> None:
+def test_incomplete_batches_are_rejected(what: str) -> None:
     with pytest.raises(CorruptRecordError):
         split_batches(PIECES[what]())
 
 
 @pytest.mark.parametrize("why", BAD)
-def test_a_log_writes_nothing_of_an_append_of_which_a_part_is_bad(why: str) -> None:
+def test_an_append_with_one_bad_batch_writes_nothing(why: str) -> None:
     files = SimulatedFiles()
     _, log = new_log(files, FakeClock(START_MS))
     log.append(WHOLE)
@@ -217,7 +219,7 @@ def test_a_log_writes_nothing_of_an_append_of_which_a_part_is_bad(why: str) -> N
     assert [record.offset for record in all_records(log)] == [0, 1, 2]
 
 
-def test_batches_with_a_producer_come_alone() -> None:
+def test_several_batches_with_a_producer_id_in_one_append_are_rejected() -> None:
     _, log = new_log(SimulatedFiles())
     with pytest.raises(InvalidRecordError, match="one at a time"):
         log.append(batch(b"v", producer=(7, 0, 0)) + batch(b"v", producer=(7, 0, 1)))

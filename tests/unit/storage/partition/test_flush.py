@@ -77,7 +77,7 @@ def test_a_flush_survives_a_power_cut() -> None:
 # -- plans that are executed late, out of order or never ---------------------------------------
 
 
-def test_a_late_plan_does_not_vouch_for_a_segment_that_grew_and_rolled_since() -> None:
+def test_a_plan_completed_late_does_not_count_for_records_appended_since() -> None:
     files = SimulatedFiles()
     _, log = new_log(files)
     fill(log, 2)
@@ -93,7 +93,7 @@ def test_a_late_plan_does_not_vouch_for_a_segment_that_grew_and_rolled_since() -
     assert offsets(after_power_cut(files)) == [0, 1, 2, 3, 4]
 
 
-def test_a_newer_plan_makes_the_names_durable_that_an_older_one_was_to_sync() -> None:
+def test_a_newer_plan_also_syncs_the_directory_entries_of_an_older_one() -> None:
     files = SimulatedFiles()
     _, log = new_log(files)
     fill(log, 2)
@@ -106,7 +106,7 @@ def test_a_newer_plan_makes_the_names_durable_that_an_older_one_was_to_sync() ->
     assert offsets(after_power_cut(files)) == [0, 1, 2, 3]
 
 
-def test_an_older_plan_that_comes_later_takes_nothing_back() -> None:
+def test_an_older_plan_completed_later_does_not_lower_the_high_watermark() -> None:
     files = SimulatedFiles()
     _, log = new_log(files)
     fill(log, 2)
@@ -122,7 +122,7 @@ def test_an_older_plan_that_comes_later_takes_nothing_back() -> None:
     assert log.first_unflushed_ms is None
 
 
-def test_a_plan_that_is_never_executed_costs_nothing() -> None:
+def test_a_plan_that_is_never_executed_leaves_no_snapshots() -> None:
     files = SimulatedFiles()
     log_dir, log = new_log(files)
     for _ in range(4):
@@ -138,7 +138,7 @@ def test_a_plan_that_is_never_executed_costs_nothing() -> None:
     assert len(snapshots) <= 2
 
 
-def test_a_plan_may_outlive_the_segments_that_it_was_made_for() -> None:
+def test_a_plan_may_complete_after_its_segments_are_deleted() -> None:
     files, clock = SimulatedFiles(), FakeClock()
     _, log = new_log(files, clock, small_settings(retention_ms=1000))
     fill(log, 12)
@@ -155,7 +155,7 @@ def test_a_plan_may_outlive_the_segments_that_it_was_made_for() -> None:
     assert offsets(after_power_cut(files)) == [12]
 
 
-def test_a_plan_may_outlive_its_partition() -> None:
+def test_a_plan_of_a_deleted_partition_acknowledges_nothing() -> None:
     files = SimulatedFiles()
     log_dir, log = new_log(files)
     fill(log, 3)
@@ -190,7 +190,7 @@ def failed_log() -> tuple[SimulatedFiles, PartitionLog]:
     return files, log
 
 
-def test_after_a_failed_sync_nothing_is_taken_or_acknowledged() -> None:
+def test_after_a_failed_fsync_appends_and_flushes_are_rejected() -> None:
     _, log = failed_log()
     assert log.failure is not None
     with pytest.raises(StorageError, match="rejects records"):
@@ -202,14 +202,14 @@ def test_after_a_failed_sync_nothing_is_taken_or_acknowledged() -> None:
     assert values(log) == [b"v0", b"v1", b"v2"]
 
 
-def test_a_sync_that_is_simply_repeated_loses_the_records() -> None:
+def test_repeating_a_failed_fsync_loses_the_records() -> None:
     """What the log must not do, shown on the disk below it."""
     files, log = failed_log()
     log.segments.active.file.sync()
     assert offsets(after_power_cut(files)) == [0, 1, 2]
 
 
-def test_a_plan_made_before_a_failure_does_not_count_after_it() -> None:
+def test_a_plan_made_before_a_failed_fsync_does_not_count_after_it() -> None:
     files = SimulatedFiles()
     _, log = new_log(files)
     fill(log, 2)
@@ -227,7 +227,7 @@ def test_a_plan_made_before_a_failure_does_not_count_after_it() -> None:
     assert offsets(after_power_cut(files)) == [0, 1]
 
 
-def test_revalidate_writes_the_tail_again_so_that_a_power_cut_loses_nothing() -> None:
+def test_rewrite_tail_makes_records_durable_after_a_failed_fsync() -> None:
     files, log = failed_log()
     log.rewrite_tail()
     assert log.failure is None
@@ -238,7 +238,7 @@ def test_revalidate_writes_the_tail_again_so_that_a_power_cut_loses_nothing() ->
 
 
 @pytest.mark.parametrize("refused", range(8))
-def test_whichever_file_refused_to_be_synced_revalidate_mends_it(refused: int) -> None:
+def test_rewrite_tail_recovers_whichever_fsync_failed(refused: int) -> None:
     files = SimulatedFiles()
     _, log = new_log(files)
     fill(log, 3)
@@ -257,7 +257,7 @@ def test_whichever_file_refused_to_be_synced_revalidate_mends_it(refused: int) -
     assert restarted.last_report.problems == []
 
 
-def test_a_failed_sync_of_names_is_made_up_for() -> None:
+def test_rewrite_tail_repeats_a_failed_fsync_of_the_folder() -> None:
     files = SimulatedFiles()
     _, log = new_log(files)
     fill(log, 3)
@@ -268,7 +268,7 @@ def test_a_failed_sync_of_names_is_made_up_for() -> None:
     assert offsets(after_power_cut(files)) == [0, 1, 2]
 
 
-def test_revalidate_fails_as_long_as_the_disk_does() -> None:
+def test_rewrite_tail_fails_as_long_as_the_disk_fails() -> None:
     files, log = failed_log()
     files.fail_on("sync", ".log", count=2)
     for _ in range(2):
@@ -280,7 +280,7 @@ def test_revalidate_fails_as_long_as_the_disk_does() -> None:
     assert offsets(after_power_cut(files)) == [0, 1, 2, 3, 4]
 
 
-def test_a_restart_after_a_failed_sync_does_not_show_records_that_a_power_cut_takes_back() -> None:
+def test_records_shown_after_a_failed_fsync_and_a_restart_survive_a_power_cut() -> None:
     files, _ = failed_log()
     killed = files.after_kill()
     _, log = reopen(killed)
@@ -289,7 +289,7 @@ def test_a_restart_after_a_failed_sync_does_not_show_records_that_a_power_cut_ta
     assert offsets(after_power_cut(killed)) == shown
 
 
-def test_a_restart_after_a_failed_sync_of_sealed_segments_is_as_careful() -> None:
+def test_records_of_sealed_segments_shown_after_a_failed_fsync_survive_a_power_cut() -> None:
     files = SimulatedFiles()
     _, log = new_log(files)
     fill(log, 2)
@@ -308,7 +308,7 @@ def test_a_restart_after_a_failed_sync_of_sealed_segments_is_as_careful() -> Non
 # -- a disk that is full -----------------------------------------------------------------------
 
 
-def test_a_full_disk_refuses_one_append_and_the_log_goes_on() -> None:
+def test_a_full_disk_rejects_one_append_and_the_log_continues() -> None:
     files = SimulatedFiles()
     _, log = new_log(files)
     fill(log, 3)
@@ -326,7 +326,7 @@ def test_a_full_disk_refuses_one_append_and_the_log_goes_on() -> None:
 
 
 @pytest.mark.parametrize("room", range(0, 900, 13))
-def test_a_disk_that_fills_up_anywhere_leaves_every_acknowledged_record(room: int) -> None:
+def test_every_acknowledged_record_survives_a_disk_that_fills_up_at_any_step(room: int) -> None:
     files = SimulatedFiles()
     log_dir, log = new_log(files, settings=small_settings(index_interval_bytes=0))
     fill(log, 3)
@@ -352,7 +352,7 @@ def test_a_disk_that_fills_up_anywhere_leaves_every_acknowledged_record(room: in
     assert values(log) == [b"v%d" % offset for offset in range(log.log_end_offset)]
 
 
-def test_a_full_disk_does_not_keep_written_records_from_becoming_durable() -> None:
+def test_written_records_become_durable_on_a_full_disk() -> None:
     files = SimulatedFiles()
     _, log = new_log(files)
     fill(log, 12)  # segments were rolled, so that a snapshot is due
@@ -363,7 +363,7 @@ def test_a_full_disk_does_not_keep_written_records_from_becoming_durable() -> No
     assert offsets(after_power_cut(files)) == list(range(12))
 
 
-def test_an_index_that_cannot_be_saved_does_not_make_two_batches_of_one_offset() -> None:
+def test_a_failed_index_write_does_not_duplicate_an_offset() -> None:
     files = SimulatedFiles()
     log_dir, log = new_log(
         files, settings=small_settings(segment_bytes=10**6, index_interval_bytes=0)
@@ -409,7 +409,7 @@ def test_the_recovery_point_counts_further_than_an_unsigned_int() -> None:
     assert log.last_report.scanned_bytes == 0 or log.flushed_offset == 4
 
 
-def test_a_restart_after_a_failed_sync_does_not_put_durable_records_at_risk() -> None:
+def test_a_restart_after_a_failed_fsync_does_not_overwrite_durable_records() -> None:
     """The mark of a failed sync may outlive its mending in a power cut: what was mended since is
     durable, and must not be written over in place."""
     files, log = failed_log()
@@ -427,7 +427,7 @@ def test_a_restart_after_a_failed_sync_does_not_put_durable_records_at_risk() ->
     assert offsets(reopen(killed)[1]) == [0, 1, 2, 3, 4]
 
 
-def test_records_behind_a_lost_segment_end_are_not_served() -> None:
+def test_records_after_a_lost_segment_end_are_not_served() -> None:
     """The disk wrote the newer segment and not the end of the older one; nobody was told that
     either is durable."""
     files = SimulatedFiles()
@@ -449,7 +449,7 @@ def test_records_behind_a_lost_segment_end_are_not_served() -> None:
     assert log.append(batch(b"next")).base_offset == log.log_end_offset - 1 >= 15
 
 
-def test_gaps_of_compaction_are_no_loss_after_a_power_cut() -> None:
+def test_gaps_left_by_compaction_are_not_reported_as_loss_after_a_power_cut() -> None:
     files = SimulatedFiles()
     _, log = new_log(files)
     for number in range(30):

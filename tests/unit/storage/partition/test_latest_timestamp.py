@@ -37,7 +37,7 @@ def latest(log: PartitionLog) -> tuple[int, int] | None:
     return None if found is None else (found.timestamp - START_MS, found.offset)
 
 
-def test_the_first_of_several_is_named() -> None:
+def test_the_first_of_several_records_with_the_largest_timestamp_is_found() -> None:
     _, log = new_log(SimulatedFiles())
     assert latest(log) is None
     append(log, 5, 40, 40, 7)
@@ -47,14 +47,14 @@ def test_the_first_of_several_is_named() -> None:
     assert latest(log) == (40, 1)
 
 
-def test_records_without_a_time_have_no_latest() -> None:
+def test_records_without_timestamps_have_no_latest() -> None:
     _, log = new_log(SimulatedFiles())
     log.append(batch(b"v", timestamp=-1))
     log.flush()
     assert latest(log) is None
 
 
-def test_what_is_not_on_disk_yet_does_not_hide_what_is() -> None:
+def test_unflushed_records_do_not_hide_flushed_ones() -> None:
     """Somebody who writes without pause, not waiting for the disk, has always something there."""
     _, log = new_log(SimulatedFiles(), settings=small_settings(segment_bytes=10**6))
     for time in range(50):
@@ -66,7 +66,7 @@ def test_what_is_not_on_disk_yet_does_not_hide_what_is() -> None:
     assert latest(log) == (1000, 50)
 
 
-def test_a_segment_that_was_sealed_before_it_was_on_disk_does_not_hide_it_either() -> None:
+def test_an_unflushed_sealed_segment_does_not_hide_flushed_records() -> None:
     _, log = new_log(SimulatedFiles(), settings=small_settings(segment_bytes=10**6))
     append(log, 10)
     log.flush()
@@ -76,7 +76,7 @@ def test_a_segment_that_was_sealed_before_it_was_on_disk_does_not_hide_it_either
     assert latest(log) == (10, 0)
 
 
-def test_what_was_deleted_does_not_hide_what_was_not() -> None:
+def test_deleted_records_do_not_hide_the_others() -> None:
     _, log = new_log(SimulatedFiles(), settings=small_settings(segment_bytes=10**6))
     for time in (10, 900, 20, 30, 25):
         append(log, time)
@@ -88,7 +88,7 @@ def test_what_was_deleted_does_not_hide_what_was_not() -> None:
     assert latest(log) is None
 
 
-def test_the_end_of_a_transaction_does_not_hide_its_records() -> None:
+def test_the_marker_of_a_transaction_can_have_the_largest_timestamp() -> None:
     """The marker is the last to be written, so nearly always it has the largest time."""
     _, log = new_log(SimulatedFiles())
     stamped = {"producer": (7, 0, 0), "transactional": True}
@@ -121,7 +121,7 @@ def _rounded_up(after: int) -> int:
     return -(-after // 5) * 5
 
 
-def test_a_batch_that_cannot_be_decoded_is_named_by_its_header() -> None:
+def test_the_timestamp_of_an_undecodable_batch_is_taken_from_its_header() -> None:
     files = SimulatedFiles()
     _, log = new_log(files)
     append(log, 1, 2)
@@ -137,7 +137,7 @@ def test_a_batch_that_cannot_be_decoded_is_named_by_its_header() -> None:
     assert at == TimestampOffset(START_MS + 50, 2), "who begins there gets the error"
 
 
-def test_a_log_that_starts_inside_a_batch_names_nothing_before_its_start() -> None:
+def test_a_log_that_starts_inside_a_batch_finds_no_record_before_its_start() -> None:
     _, log = new_log(SimulatedFiles())
     append(log, 40, 5, 7)
     log.flush()
@@ -147,7 +147,7 @@ def test_a_log_that_starts_inside_a_batch_names_nothing_before_its_start() -> No
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
 @given(data=st.data())
-def test_whatever_was_written_deleted_and_not_synced(codec: Codec, data: st.DataObject) -> None:
+def test_the_latest_timestamp_equals_that_of_a_full_scan(codec: Codec, data: st.DataObject) -> None:
     files = SimulatedFiles()
     log_dir, log = new_log(files)
     starts = [0]

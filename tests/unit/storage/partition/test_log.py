@@ -69,7 +69,7 @@ def test_batches_without_a_producer_may_come_together() -> None:
     assert values(log, unflushed=True) == [b"a", b"b", b"c", b"d"]
 
 
-def test_a_closed_log_takes_nothing_and_writes_nothing() -> None:
+def test_a_closed_log_rejects_appends_and_writes_nothing() -> None:
     files = SimulatedFiles()
     log_dir, log = new_log(files)
     fill(log, 2)
@@ -152,7 +152,7 @@ def test_truncation_between_two_batches_of_one_segment_keeps_the_first() -> None
 # -- compaction --------------------------------------------------------------------------------
 
 
-def test_a_segment_that_goes_during_a_compaction_ends_it_with_an_error_that_has_a_name() -> None:
+def test_a_segment_removed_during_its_compaction_raises_storage_error() -> None:
     clock = FakeClock(START_MS)
     settings = small_settings(cleanup_policy=("compact", "delete"), retention_ms=1000)
     _, log = new_log(SimulatedFiles(), clock, settings)
@@ -167,7 +167,7 @@ def test_a_segment_that_goes_during_a_compaction_ends_it_with_an_error_that_has_
         plan.execute()
 
 
-def test_a_cleaner_mark_of_another_log_does_not_bring_deleted_keys_back() -> None:
+def test_a_cleaner_checkpoint_beyond_the_log_end_does_not_bring_deleted_keys_back() -> None:
     """A mark beyond the end was taken for a clean log, in which tombstones go first."""
     clock = FakeClock(START_MS)
     _, log = new_log(SimulatedFiles(), clock, small_settings(delete_retention_ms=0))
@@ -184,7 +184,7 @@ def test_a_cleaner_mark_of_another_log_does_not_bring_deleted_keys_back() -> Non
     assert values(log) == []
 
 
-def test_a_compacted_end_does_not_make_the_next_start_complain() -> None:
+def test_a_start_reports_no_problem_after_compaction_removed_the_last_records() -> None:
     clock = FakeClock(START_MS)
     files = SimulatedFiles()
     settings = small_settings(delete_retention_ms=0)
@@ -216,7 +216,7 @@ def damaged_log(bit: int, segment_bytes: int = 600) -> tuple[PartitionLog, Simul
     return reopen(files, clock, settings)[1], files
 
 
-def test_damage_does_not_keep_a_lookup_by_time_from_what_lies_behind_it() -> None:
+def test_a_time_lookup_finds_records_after_damage() -> None:
     log, _ = damaged_log(8 * (HEADER_SIZE + 3))
     for offset in range(30):
         found = run_inline(find_timestamp(log, START_MS + 10 * offset))
@@ -228,13 +228,13 @@ def test_damage_does_not_keep_a_lookup_by_time_from_what_lies_behind_it() -> Non
     assert len(log.last_report.problems) == count, "what is known is not said again"
 
 
-def test_a_timestamp_that_rotted_into_the_future_does_not_hide_later_segments() -> None:
+def test_a_timestamp_damaged_into_the_future_does_not_hide_later_segments() -> None:
     log, _ = damaged_log(8 * MAX_TIMESTAMP_POSITION + 5)  # some hundred thousand years ahead
     assert run_inline(find_timestamp(log, START_MS + 290)) == (START_MS + 290, 29)
     assert run_inline(find_timestamp(log, START_MS + 291)) is None
 
 
-def test_an_entry_for_a_later_batch_of_the_same_time_is_not_believed() -> None:
+def test_a_damaged_time_index_does_not_skip_the_first_of_several_equal_timestamps() -> None:
     """Many batches may have one timestamp; the index names the first of them."""
     files, clock = SimulatedFiles(), FakeClock(START_MS)
     settings = small_settings(segment_bytes=10**6)
@@ -257,7 +257,7 @@ def test_an_entry_for_a_later_batch_of_the_same_time_is_not_believed() -> None:
 # -- opening -----------------------------------------------------------------------------------
 
 
-def test_after_a_power_cut_only_the_tail_is_walked() -> None:
+def test_a_start_after_a_power_cut_scans_only_the_tail() -> None:
     files = SimulatedFiles()
     _, log = new_log(files)
     for _ in range(40):
@@ -269,7 +269,7 @@ def test_after_a_power_cut_only_the_tail_is_walked() -> None:
     assert restarted.last_report.scanned_bytes < total / 4
 
 
-def test_garbage_in_an_index_that_was_never_synced_is_forgotten() -> None:
+def test_garbage_in_an_index_that_was_never_synced_is_discarded() -> None:
     files = SimulatedFiles()
     log_dir, log = new_log(files)
     log_dir.abandon()
@@ -298,7 +298,7 @@ def test_indexes_without_a_log_are_removed() -> None:
     assert not any(name.startswith(f"{99:020d}") for name in files.list_dir(FOLDER))
 
 
-def test_a_transaction_marker_that_says_nothing_does_not_lock_the_partition() -> None:
+def test_a_partition_with_an_empty_transaction_marker_opens() -> None:
     files = SimulatedFiles()
     _, log = new_log(files)
     fill(log, 2)

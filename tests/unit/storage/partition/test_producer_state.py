@@ -46,7 +46,7 @@ def state_after(*headers: BatchHeader) -> ProducerState:
 
 
 @pytest.mark.parametrize("sequence", [0, 5, LAST_SEQUENCE])
-def test_an_unknown_producer_may_begin_anywhere(sequence: int) -> None:
+def test_an_unknown_producer_may_start_at_any_sequence(sequence: int) -> None:
     assert ProducerState().check(header(sequence)) is None
 
 
@@ -70,7 +70,7 @@ def test_duplicates_of_the_last_five_batches_get_their_old_offsets() -> None:
             state.check(forgotten)
 
 
-def test_a_batch_that_overlaps_a_known_one_is_no_duplicate_of_it() -> None:
+def test_a_batch_that_overlaps_a_known_one_is_not_a_duplicate() -> None:
     state = state_after(header(0, 3), header(3, 3))
     for written in (header(3, 2), header(4, 2), header(1, 5)):
         with pytest.raises(DuplicateSequenceError):
@@ -94,7 +94,7 @@ def test_a_batch_that_failed_before_the_first_one_is_not_lost_as_a_duplicate(beg
             state.check(missing)
 
 
-def test_a_forgotten_duplicate_is_known_across_the_wrap_of_sequences() -> None:
+def test_an_old_duplicate_is_recognized_after_sequence_numbers_wrap() -> None:
     sent = [header((LAST_SEQUENCE - 1 + number) % 2**31) for number in range(12)]
     state = state_after(*sent)
     assert state.check(header(10)) is None
@@ -134,7 +134,7 @@ def test_a_new_epoch_begins_at_zero_and_ends_the_old_one() -> None:
     assert old.first_offset == 103
 
 
-def test_producers_do_not_know_each_other() -> None:
+def test_sequences_are_tracked_per_producer() -> None:
     state = state_after(header(0, 3), header(50, producer=8))
     assert len(state) == 2
     assert state.check(header(3)) is None
@@ -142,7 +142,7 @@ def test_producers_do_not_know_each_other() -> None:
     assert state.last_offsets() == {102, 103}
 
 
-def test_silent_producers_expire_and_those_in_a_transaction_stay() -> None:
+def test_idle_producers_expire_unless_they_have_an_open_transaction() -> None:
     state = ProducerState()
     state.update(header(0), 100, START_MS)
     state.update(header(0, producer=8, transactional=True), 101, START_MS)
@@ -156,7 +156,7 @@ def test_silent_producers_expire_and_those_in_a_transaction_stay() -> None:
     assert len(state) == 0
 
 
-def test_open_transactions_are_told_by_their_first_offset() -> None:
+def test_the_first_open_transaction_is_the_one_with_the_lowest_offset() -> None:
     state = state_after(
         header(0),
         header(0, 2, producer=8, transactional=True),
@@ -176,9 +176,7 @@ batches_sent = st.lists(
 
 
 @given(sent=batches_sent, start=st.sampled_from([0, 1000, LAST_SEQUENCE - 3]))
-def test_a_snapshot_goes_on_where_the_state_was(
-    sent: list[tuple[int, int, bool, bool]], start: int
-) -> None:
+def test_a_snapshot_restores_the_state(sent: list[tuple[int, int, bool, bool]], start: int) -> None:
     state, offset = ProducerState(), 0
     next_sequence: dict[int, int] = {}
     epochs: dict[int, int] = {}
@@ -261,7 +259,7 @@ def test_a_log_acknowledges_a_duplicate_across_restarts_and_writes_it_once(how: 
     assert offsets(log) == list(range(41))
 
 
-def test_a_truncated_batch_is_as_unknown_to_the_log_as_to_its_next_start() -> None:
+def test_a_truncated_batch_can_be_appended_again() -> None:
     files = SimulatedFiles()
     _, log = new_log(files)
     sent = [batch(b"v%d" % n, producer=(7, 0, n)) for n in range(6)]

@@ -34,14 +34,14 @@ def check(data: bytes, settings: LogSettings, limit_bytes: int = MIB) -> None:
 
 
 @pytest.mark.parametrize("why", BAD_COUNTS)
-def test_every_topic_refuses_a_count_that_cannot_be(why: str) -> None:
+def test_every_topic_rejects_an_impossible_record_count(why: str) -> None:
     with pytest.raises(StrandlogError) as caught:
         check(BAD_COUNTS[why], small_settings())
     assert caught.value.kafka_code in (INVALID_RECORD, MESSAGE_TOO_LARGE)
 
 
 @pytest.mark.parametrize("why", BAD_RECORDS)
-def test_a_topic_that_validates_records_refuses_what_cannot_be_decoded(why: str) -> None:
+def test_a_topic_that_validates_records_rejects_undecodable_batches(why: str) -> None:
     """Not as a damaged message: a producer would send the same bytes again and again."""
     with pytest.raises(InvalidRecordError, match="cannot be decoded") as caught:
         check(BAD_RECORDS[why], small_settings(record_validation="records"))
@@ -57,14 +57,14 @@ def test_a_topic_that_validates_records_takes_good_ones(codec: Codec) -> None:
     check(batch(b"v", codec=codec), small_settings(record_validation="records"))
 
 
-def test_what_passes_the_check_can_be_read_and_what_fails_it_cannot() -> None:
+def test_records_that_fail_the_check_cannot_be_decoded() -> None:
     for why, data in BAD_RECORDS.items():
         with pytest.raises(StrandlogError):
             BatchView(data).records(*TP)
             raise AssertionError(why)
 
 
-def test_only_rules_about_records_have_them_decoded() -> None:
+def test_records_are_decoded_only_if_a_setting_of_the_topic_requires_it() -> None:
     assert not log_settings().checks_records
     assert log_settings({"record.validation": "records"}).checks_records
     assert log_settings({"cleanup.policy": ("compact",)}).checks_records
@@ -96,7 +96,7 @@ def test_the_timestamp_check_unpacks_no_more_than_decompressed_max_bytes() -> No
     check(data, settings, 2 * MIB)
 
 
-def test_the_error_names_the_records_without_a_key_by_their_place_in_the_batch() -> None:
+def test_the_error_lists_the_indexes_of_records_without_a_key() -> None:
     keys: list[bytes | None] = [b"k"] * 9000
     keys[5000] = keys[5001] = None
     with pytest.raises(InvalidRecordError, match="record 5000") as caught:
@@ -104,7 +104,7 @@ def test_the_error_names_the_records_without_a_key_by_their_place_in_the_batch()
     assert caught.value.records == [5000, 5001]
 
 
-def test_an_old_record_is_found_wherever_it_stands() -> None:
+def test_an_old_record_at_the_end_of_a_batch_is_found() -> None:
     times = [START_MS] * 9000
     times[8999] = START_MS - 201
     settings = small_settings(message_timestamp_before_max_ms=200)
@@ -124,5 +124,5 @@ def test_an_old_record_is_found_wherever_it_stands() -> None:
         (POISON["garbage inside gzip"], True),
     ],
 )
-def test_what_takes_long_is_known_before_it_is_done(data: bytes, expected: bool) -> None:
+def test_the_header_tells_whether_a_check_is_quick(data: bytes, expected: bool) -> None:
     assert is_quick(read_header(data), memoryview(data)) is expected

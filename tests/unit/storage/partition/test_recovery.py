@@ -64,7 +64,7 @@ def damaged_names(files: SimulatedFiles) -> list[str]:
 # -- how much is read --------------------------------------------------------------------------
 
 
-def test_a_start_after_a_clean_stop_walks_nothing_and_writes_next_to_nothing() -> None:
+def test_a_start_after_a_clean_stop_scans_and_changes_nothing() -> None:
     files = SimulatedFiles()
     log_dir, log = new_log(files)
     fill(log, 60)
@@ -78,7 +78,7 @@ def test_a_start_after_a_clean_stop_walks_nothing_and_writes_next_to_nothing() -
     assert offsets(reopen(files)[1]) == list(range(60))
 
 
-def test_a_start_after_a_kill_walks_only_what_came_after_the_last_snapshot() -> None:
+def test_a_start_after_a_kill_scans_only_from_the_last_snapshot() -> None:
     files = SimulatedFiles()
     log_dir, log = new_log(files)
     fill(log, 60)
@@ -96,7 +96,7 @@ def test_a_start_after_a_kill_walks_only_what_came_after_the_last_snapshot() -> 
     assert offsets(log) == list(range(73))
 
 
-def test_a_flush_after_a_roll_leaves_little_to_walk() -> None:
+def test_a_start_scans_little_after_a_flush_that_follows_a_roll() -> None:
     files = SimulatedFiles()
     _, log = new_log(files)
     fill(log, 60)
@@ -107,7 +107,7 @@ def test_a_flush_after_a_roll_leaves_little_to_walk() -> None:
     assert offsets(log) == list(range(61))
 
 
-def test_without_a_recovery_point_everything_is_walked_and_nothing_lost() -> None:
+def test_without_a_recovery_point_the_whole_log_is_scanned_and_nothing_is_lost() -> None:
     files = SimulatedFiles()
     log_dir, log = new_log(files)
     fill(log, 60)
@@ -124,7 +124,7 @@ def test_without_a_recovery_point_everything_is_walked_and_nothing_lost() -> Non
 
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex", ".snapshot"])
-def test_what_is_missing_beside_the_log_is_made_again(suffix: str) -> None:
+def test_missing_indexes_and_snapshots_are_rebuilt(suffix: str) -> None:
     files, clock = SimulatedFiles(), FakeClock(START_MS)
     log_dir, log = new_log(files, clock)
     fill(log, 60, advance_ms=10)
@@ -141,7 +141,7 @@ def test_what_is_missing_beside_the_log_is_made_again(suffix: str) -> None:
     assert log.append(batch(b"v60", producer=(7, 0, 5), timestamp=clock.now_ms())).is_duplicate
 
 
-def test_an_active_segment_goes_on_where_it_was() -> None:
+def test_the_active_segment_rolls_at_the_same_offsets_after_a_kill() -> None:
     files = SimulatedFiles()
     _, log = new_log(files)
     fill(log, 8)
@@ -179,7 +179,7 @@ def test_wherever_the_tail_is_torn_it_is_cut_off_and_counted() -> None:
 
 
 @pytest.mark.parametrize("noise", [bytes(10), bytes(500), b"\xff" * 500, b"\x02" * 500])
-def test_noise_behind_the_log_is_cut_off(noise: bytes) -> None:
+def test_garbage_after_the_last_batch_is_cut_off(noise: bytes) -> None:
     files = SimulatedFiles()
     log_dir, log = new_log(files)
     fill(log, 5)
@@ -192,7 +192,7 @@ def test_noise_behind_the_log_is_cut_off(noise: bytes) -> None:
     assert (offsets(log), log.log_end_offset) == (list(range(5)), 5)
 
 
-def test_intact_batches_behind_a_tear_are_set_aside_and_their_offsets_not_used_again() -> None:
+def test_intact_batches_after_damage_are_set_aside_and_their_offsets_are_not_reused() -> None:
     files = SimulatedFiles()
     _, log = new_log(files)
     fill(log, 3)
@@ -214,7 +214,7 @@ def test_intact_batches_behind_a_tear_are_set_aside_and_their_offsets_not_used_a
     assert offsets(reopen(disk.after_kill())[1]) == [0, 1, 2, 3, 6]
 
 
-def test_a_tear_in_an_older_segment_takes_the_later_ones_out() -> None:
+def test_damage_above_the_recovery_point_sets_later_segments_aside() -> None:
     files = SimulatedFiles()
     _, log = new_log(files)
     fill(log, 3)
@@ -267,7 +267,7 @@ def test_damage_below_the_recovery_point_keeps_everything_after_it(
         assert disk.read(f"{FOLDER}/{name}") == before[starts[number] : starts[number + 1]]
 
 
-def test_an_end_that_is_missing_is_reported_and_its_offsets_are_not_used_again() -> None:
+def test_a_missing_end_is_reported_and_its_offsets_are_not_reused() -> None:
     files = SimulatedFiles()
     _, log = new_log(files)
     fill(log, 5)
@@ -283,7 +283,7 @@ def test_an_end_that_is_missing_is_reported_and_its_offsets_are_not_used_again()
     assert values(reopen(disk.after_kill())[1]) == [b"v0", b"v1", b"v2", b"v5"]
 
 
-def test_all_segments_gone_is_an_empty_log_that_goes_on_counting() -> None:
+def test_a_log_without_segments_continues_at_its_old_end_offset() -> None:
     files = SimulatedFiles()
     log_dir, log = new_log(files)
     fill(log, 30)
@@ -296,7 +296,7 @@ def test_all_segments_gone_is_an_empty_log_that_goes_on_counting() -> None:
     assert log.append(batch(b"v30")).base_offset == 30
 
 
-def test_a_second_start_finds_nothing_left_to_do() -> None:
+def test_a_second_start_has_nothing_to_repair() -> None:
     files = SimulatedFiles()
     _, log = new_log(files)
     fill(log, 20)
@@ -326,7 +326,7 @@ class CountingFiles:
         return getattr(self._files, name)
 
 
-def test_a_start_after_a_clean_stop_asks_the_disk_for_little() -> None:
+def test_a_start_after_a_clean_stop_needs_few_disk_operations() -> None:
     """With 50,000 partitions, every call costs a second."""
     files = SimulatedFiles()
     log_dir, log = new_log(files)

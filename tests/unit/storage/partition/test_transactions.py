@@ -107,7 +107,7 @@ def test_aborted_transactions_come_in_the_order_of_their_first_records() -> None
     assert committed(log) == [b"c"]
 
 
-def test_only_those_that_overlap_are_told() -> None:
+def test_only_aborted_transactions_that_overlap_the_read_are_returned() -> None:
     _, log = new_log(SimulatedFiles())
     for number in range(5):  # offsets 0, 1 | 2, 3 | ...
         write(log, 7, number, b"a")
@@ -119,7 +119,7 @@ def test_only_those_that_overlap_are_told() -> None:
 
 
 @pytest.mark.parametrize("stop", ["close", "kill"])
-def test_a_restart_forgets_neither_open_nor_aborted_ones(stop: str) -> None:
+def test_open_and_aborted_transactions_survive_a_restart(stop: str) -> None:
     files = SimulatedFiles()
     log_dir, log = new_log(files)
     for number in range(12):  # several segments
@@ -144,7 +144,7 @@ def test_a_restart_forgets_neither_open_nor_aborted_ones(stop: str) -> None:
     assert committed(log) == [*before[2], b"v25", b"after"]
 
 
-def test_a_marker_with_a_newer_epoch_shuts_the_zombie_out() -> None:
+def test_a_marker_with_a_newer_epoch_fences_the_old_producer() -> None:
     _, log = new_log(SimulatedFiles())
     write(log, 7, 0, b"a")
     end(log, 7, ABORT, epoch=1)
@@ -152,7 +152,7 @@ def test_a_marker_with_a_newer_epoch_shuts_the_zombie_out() -> None:
         write(log, 7, 1, b"b")
 
 
-def test_a_coordinator_writes_for_a_producer_without_its_sequence() -> None:
+def test_the_coordinator_appends_for_a_producer_without_a_sequence_number() -> None:
     files = SimulatedFiles()
     log_dir, log = new_log(files)
     data = build_batch(
@@ -170,7 +170,7 @@ def test_a_coordinator_writes_for_a_producer_without_its_sequence() -> None:
     assert committed(log) == [b"offset", b"its own"]
 
 
-def test_compaction_drops_what_was_aborted_and_keeps_what_it_would_have_replaced() -> None:
+def test_compaction_drops_aborted_records_and_keeps_the_older_value_of_their_key() -> None:
     files = SimulatedFiles()
     settings = small_settings(cleanup_policy=("compact",), min_cleanable_dirty_ratio=0.0)
     log_dir, log = new_log(files, settings=settings)
@@ -199,7 +199,7 @@ def test_compaction_stops_before_an_open_transaction() -> None:
     assert values(log) == [b"old", b"new"]
 
 
-def test_retention_takes_the_entries_with_the_segments() -> None:
+def test_retention_removes_aborted_transactions_with_their_segments() -> None:
     settings = small_settings(retention_bytes=300)
     _, log = new_log(SimulatedFiles(), settings=settings)
     for number in range(20):
@@ -226,7 +226,7 @@ def _sealed_with_aborts(files: SimulatedFiles) -> list[AbortedTransaction]:
 
 
 @pytest.mark.parametrize("damage", ["cut", "producer", "first offset", "last offset", "version"])
-def test_a_damaged_transaction_index_is_made_anew(damage: str) -> None:
+def test_a_damaged_transaction_index_is_rebuilt(damage: str) -> None:
     files = SimulatedFiles()
     entries = _sealed_with_aborts(files)
     path = f"{FOLDER}/{0:020d}.txnindex"

@@ -62,7 +62,7 @@ def handed_out(log: PartitionLog, max_bytes: int = WHOLE) -> dict[int, bytes]:
 
 
 @given(place=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7), sealed=st.booleans())
-def test_whatever_bit_is_flipped_a_client_gets_only_batches_that_were_written(
+def test_a_client_never_gets_a_damaged_batch_whichever_bit_is_flipped(
     place: float, bit: int, sealed: bool
 ) -> None:
     files = stopped(**({} if sealed else {"segment_bytes": 10_000_000}))
@@ -94,7 +94,7 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return seen
 
 
-def test_what_an_earlier_process_wrote_is_checked_once(checks: list[int]) -> None:
+def test_batches_of_an_earlier_process_are_checked_once(checks: list[int]) -> None:
     _, log = reopen(stopped())
     assert len(handed_out(log, 300)) == COUNT
     assert sorted(checks) == list(range(COUNT))
@@ -102,7 +102,7 @@ def test_what_an_earlier_process_wrote_is_checked_once(checks: list[int]) -> Non
     assert len(checks) == COUNT
 
 
-def test_what_this_process_wrote_is_not_checked_again(checks: list[int]) -> None:
+def test_batches_of_this_process_are_not_checked(checks: list[int]) -> None:
     _, log = new_log(SimulatedFiles())
     fill(log, COUNT)
     log.flush()
@@ -110,7 +110,7 @@ def test_what_this_process_wrote_is_not_checked_again(checks: list[int]) -> None
     assert not checks
 
 
-def test_records_behind_the_inherited_ones_are_not_checked(checks: list[int]) -> None:
+def test_batches_appended_after_a_restart_are_not_checked(checks: list[int]) -> None:
     _, log = reopen(stopped(segment_bytes=10_000_000), settings=small_settings())
     log.append(batch(b"new"))
     log.flush()
@@ -119,7 +119,7 @@ def test_records_behind_the_inherited_ones_are_not_checked(checks: list[int]) ->
 
 
 @pytest.mark.parametrize("limit", [("batches", 3), ("size_bytes", 200)])
-def test_one_request_checks_so_much_and_leaves_the_rest_to_the_next(
+def test_a_read_ends_where_its_check_budget_is_spent(
     checks: list[int], limit: tuple[str, int]
 ) -> None:
     _, log = reopen(stopped(segment_bytes=10_000_000))

@@ -46,7 +46,7 @@ def _flip(path: Path, position: int) -> None:
     path.write_bytes(data)
 
 
-def test_a_whole_folder_is_called_whole_and_counted(tmp_path: Path) -> None:
+def test_an_intact_folder_has_no_findings_and_is_counted(tmp_path: Path) -> None:
     _fill(tmp_path, batches=24, partitions=2)
     assert partition_folders(FILES, str(tmp_path)) == [_folder(tmp_path, 0), _folder(tmp_path, 1)]
     seen: list[int] = []
@@ -83,19 +83,19 @@ def test_a_look_succeeds_beside_an_owner_that_keeps_replacing_its_snapshot(tmp_p
     assert look_at_partition(_BusyOwner(), _folder(tmp_path)).findings == []
 
 
-def test_headers_alone_tell_the_same_numbers(tmp_path: Path) -> None:
+def test_a_look_without_checksums_counts_the_same(tmp_path: Path) -> None:
     _fill(tmp_path)
     thorough = look_at_partition(FILES, _folder(tmp_path))
     assert look_at_partition(FILES, _folder(tmp_path), verifies=False) == thorough
 
 
-def test_a_partitions_own_folder_will_do(tmp_path: Path) -> None:
+def test_a_partition_folder_is_accepted_as_the_path(tmp_path: Path) -> None:
     _fill(tmp_path)
     assert partition_folders(FILES, _folder(tmp_path)) == [_folder(tmp_path)]
 
 
 @pytest.mark.parametrize("name", ["nothing", "file", "other"])
-def test_other_places_are_refused_with_a_reason(tmp_path: Path, name: str) -> None:
+def test_paths_that_are_no_log_folder_are_rejected(tmp_path: Path, name: str) -> None:
     (tmp_path / "file").write_text("x")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "readme").write_text("x")
@@ -108,7 +108,9 @@ def test_an_empty_log_has_no_partitions(tmp_path: Path) -> None:
     assert partition_folders(FILES, str(tmp_path)) == []
 
 
-def test_a_flipped_bit_is_found_wherever_a_checksum_or_a_neighbour_can_tell(tmp_path: Path) -> None:
+def test_a_flipped_bit_is_found_wherever_a_checksum_or_the_next_batch_shows_it(
+    tmp_path: Path,
+) -> None:
     _fill(tmp_path, batches=3)
     (path,) = _logs(tmp_path)
     intact = path.read_bytes()
@@ -143,7 +145,7 @@ def test_damage_is_named_by_position_and_offset_and_the_rest_is_still_counted(
     assert report.missing_offsets == 20
 
 
-def test_damage_at_the_end_of_a_sealed_segment_is_damage(tmp_path: Path) -> None:
+def test_damage_at_the_end_of_a_sealed_segment_is_reported(tmp_path: Path) -> None:
     _fill(tmp_path)
     path = _logs(tmp_path)[0]
     _flip(path, path.stat().st_size - 3)
@@ -181,7 +183,7 @@ def test_an_unfinished_last_batch_is_no_damage_at_any_cut(tmp_path: Path) -> Non
         assert kinds == ([] if size in ends else ["tail"]), size
 
 
-def test_what_was_promised_and_is_cut_off_is_damage(tmp_path: Path) -> None:
+def test_truncation_below_the_recovery_point_is_damage(tmp_path: Path) -> None:
     _fill(tmp_path)
     path = _logs(tmp_path)[-1]
     data = path.read_bytes()
@@ -192,7 +194,7 @@ def test_what_was_promised_and_is_cut_off_is_damage(tmp_path: Path) -> None:
         assert report.is_damaged
 
 
-def test_damage_with_good_batches_behind_it_is_damage_even_where_nothing_was_promised(
+def test_damage_before_intact_batches_is_reported_without_a_recovery_point(
     tmp_path: Path,
 ) -> None:
     _fill(tmp_path, batches=3)
@@ -203,7 +205,7 @@ def test_damage_with_good_batches_behind_it_is_damage_even_where_nothing_was_pro
 
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
-def test_an_index_that_contradicts_its_log_is_found_and_a_missing_one_is_not_missed(
+def test_an_index_that_contradicts_its_log_is_damage_and_a_missing_one_is_not(
     tmp_path: Path, suffix: str
 ) -> None:
     _fill(tmp_path)
@@ -234,7 +236,7 @@ def test_snapshots_and_the_recovery_point_are_checked(tmp_path: Path) -> None:
     assert found == {str(snapshot), str(point)}
 
 
-def test_what_was_set_aside_is_a_note(tmp_path: Path) -> None:
+def test_a_file_set_aside_by_recovery_is_a_note(tmp_path: Path) -> None:
     _fill(tmp_path)
     (tmp_path / "t-0" / "00000000000000000000-7.log.damaged").write_bytes(b"1234")
     (finding,) = look_at_partition(FILES, _folder(tmp_path)).findings
@@ -250,7 +252,7 @@ def test_state_files_that_fail_their_checksum_are_found(tmp_path: Path, name: st
     assert (finding.kind, finding.path) == ("damage", str(tmp_path / name))
 
 
-def test_a_folder_that_changes_while_it_is_looked_at_is_looked_at_again(tmp_path: Path) -> None:
+def test_a_folder_that_retention_changes_during_the_check_is_checked_again(tmp_path: Path) -> None:
     _fill(tmp_path)
     oldest = str(_logs(tmp_path)[0])
 
@@ -270,7 +272,7 @@ def test_a_folder_that_changes_while_it_is_looked_at_is_looked_at_again(tmp_path
     assert report.start_offset > 0
 
 
-def test_damage_that_is_gone_after_a_swap_is_not_reported(tmp_path: Path) -> None:
+def test_damage_in_a_segment_that_compaction_replaces_is_not_reported(tmp_path: Path) -> None:
     _fill(tmp_path)
     path = _logs(tmp_path)[0]
     good = path.read_bytes()
@@ -291,7 +293,7 @@ def test_damage_that_is_gone_after_a_swap_is_not_reported(tmp_path: Path) -> Non
     assert not look_at_partition(Swapping(), _folder(tmp_path)).is_damaged
 
 
-def test_a_file_that_gets_shorter_while_it_is_read_ends_in_a_hole(tmp_path: Path) -> None:
+def test_a_file_truncated_during_the_scan_ends_with_damage(tmp_path: Path) -> None:
     _fill(tmp_path, batches=3)
     (path,) = _logs(tmp_path)
     size = path.stat().st_size

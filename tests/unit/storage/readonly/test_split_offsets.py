@@ -42,7 +42,7 @@ def guest(files: SimulatedFiles) -> PartitionView:
 @given(BATCHES, st.integers(2, 8), st.floats(0, 1), st.floats(0, 1))
 @example(SKEWED, 2, 0.0, 1.0)
 @example(SKEWED, 5, 0.0, 1.0)
-def test_pieces_begin_with_a_batch_and_have_as_many_bytes_each(
+def test_pieces_start_at_batches_and_are_about_equal_in_bytes(
     sizes: list[tuple[int, int]], pieces: int, from_: float, to: float
 ) -> None:
     files, bytes_before = written(sizes)
@@ -60,7 +60,7 @@ def test_pieces_begin_with_a_batch_and_have_as_many_bytes_each(
         assert size <= fair + 2 * (largest + INTERVAL_BYTES)
 
 
-def test_many_small_records_weigh_as_much_as_a_few_large_ones() -> None:
+def test_pieces_are_split_by_bytes_and_not_by_records() -> None:
     files, bytes_before = written(SKEWED * 4)
     start, *_, end = bytes_before
     total = bytes_before[end]
@@ -68,7 +68,7 @@ def test_many_small_records_weigh_as_much_as_a_few_large_ones() -> None:
     assert abs(bytes_before[cut] - total / 2) < total / 20
 
 
-def test_an_index_that_is_gone_or_wrong_gives_cuts_within_the_range() -> None:
+def test_a_missing_or_wrong_index_gives_offsets_within_the_range() -> None:
     files, bytes_before = written(SKEWED)
     start, *_, end = bytes_before
     right = guest(files).split_offsets(start, end, 4)

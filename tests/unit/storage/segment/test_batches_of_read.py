@@ -21,24 +21,24 @@ def bases(data: bytes, *, offset: int = 0, end_offset: int = 100) -> list[int]:
     return [view.header.base_offset for view in batches]
 
 
-def test_whole_batches_come_and_a_cut_one_is_left_out() -> None:
+def test_complete_batches_are_returned_and_an_incomplete_last_one_is_not() -> None:
     data = at(0) + at(1, 3) + at(4)
     assert bases(data) == [0, 1, 4]
     for missing in range(1, len(at(4)) + 1):
         assert bases(data[:-missing]) == [0, 1]
 
 
-def test_nothing_is_nothing() -> None:
+def test_fewer_bytes_than_a_header_hold_no_batch() -> None:
     assert bases(b"") == []
     assert bases(at(0)[:60]) == []
 
 
-def test_a_first_batch_that_is_cut_is_damage_for_it_comes_whole() -> None:
+def test_an_incomplete_first_batch_is_damage() -> None:
     with pytest.raises(CorruptSegmentError):
         bases(at(0)[:-1])
 
 
-def test_what_lies_behind_the_end_is_not_looked_at() -> None:
+def test_bytes_after_the_end_offset_are_ignored() -> None:
     assert bases(at(0) + at(1) + b"\xff" * 200, end_offset=2) == [0, 1]
     assert bases(at(0) + at(1) + at(2), end_offset=1) == [0]
 
@@ -71,7 +71,7 @@ def test_every_flipped_bit_is_found_where_it_is(number: int) -> None:
         assert got == expected, f"bit {bit}"
 
 
-def test_a_gap_is_believed_when_the_batch_behind_it_agrees() -> None:
+def test_a_gap_is_accepted_if_the_next_two_batches_are_consecutive() -> None:
     assert bases(at(0) + at(5) + at(6)) == [0, 5, 6]
     assert bases(at(0) + at(5) + at(9)) == [0, 5]
 
@@ -89,6 +89,6 @@ def test_batches_that_overlap_are_damage() -> None:
         bases(at(0) + at(8, 3) + at(9))
 
 
-def test_a_batch_that_reaches_over_the_end_is_damage() -> None:
+def test_a_batch_that_extends_past_the_end_offset_is_damage() -> None:
     with pytest.raises(CorruptSegmentError, match="neighbouring"):
         bases(at(0) + at(1, 5), end_offset=3)

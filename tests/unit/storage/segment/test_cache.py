@@ -78,7 +78,7 @@ def test_the_bound_holds_while_a_whole_log_is_read(capacity: int) -> None:
     assert log_dir_cache.evictions == log_dir_cache.misses - capacity
 
 
-def test_a_cache_has_room_for_one() -> None:
+def test_a_cache_without_room_is_an_error() -> None:
     with pytest.raises(AssertionError):
         SegmentCache(SimulatedFiles(), 0)
 
@@ -100,7 +100,7 @@ def test_a_slice_outlives_its_map(tmp_path: Path) -> None:
     log_dir.close()
 
 
-def test_a_log_that_is_gone_is_damage_to_its_owner_and_not_found_by_others() -> None:
+def test_a_missing_segment_is_damage_for_the_owner_and_file_not_found_for_readers() -> None:
     files = SimulatedFiles()
     segment = sealed_log(files).segments.sealed[0]
     files.remove(segment.log_path)
@@ -152,7 +152,7 @@ def check_against_log(index: bytes, segment: Segment, log: bytes) -> int:
 
 
 @pytest.mark.parametrize("how", DAMAGES)
-def test_the_owner_makes_a_missing_or_wrong_index_anew_on_disk(how: str) -> None:
+def test_the_owner_rebuilds_a_missing_or_wrong_index_on_disk(how: str) -> None:
     files = SimulatedFiles()
     segment = unknown(sealed_log(files, 20_000, 400).segments.sealed[0])
     damage(files, segment, how)
@@ -167,7 +167,7 @@ def test_the_owner_makes_a_missing_or_wrong_index_anew_on_disk(how: str) -> None
 
 
 @pytest.mark.parametrize("how", DAMAGES)
-def test_a_guest_makes_it_anew_in_memory(how: str) -> None:
+def test_a_reader_rebuilds_a_missing_or_wrong_index_in_memory(how: str) -> None:
     files = SimulatedFiles()
     segment = unknown(sealed_log(files, 20_000, 400).segments.sealed[0])
     damage(files, segment, how)
@@ -179,7 +179,7 @@ def test_a_guest_makes_it_anew_in_memory(how: str) -> None:
     assert len(maps.time_index) % 12 == 0 < len(maps.time_index)
 
 
-def test_an_offset_index_alone_that_is_missing_is_made_anew() -> None:
+def test_a_missing_offset_index_is_rebuilt_if_the_time_index_exists() -> None:
     files = SimulatedFiles()
     segment = unknown(sealed_log(files, 20_000, 400).segments.sealed[0])
     files.remove(segment.stem + ".index")
@@ -197,7 +197,7 @@ def test_right_indexes_are_left_alone() -> None:
     assert len(files.trace) == steps
 
 
-def test_a_reader_that_finds_a_lie_has_the_index_rebuilt() -> None:
+def test_an_index_that_a_read_finds_wrong_is_rebuilt() -> None:
     files = SimulatedFiles()
     log = sealed_log(files, 20_000, 400)
     segment = log.segments.sealed[0]

@@ -44,7 +44,7 @@ def filled(*, compacted: bool = False, clean: bool = True) -> tuple[SimulatedFil
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("compacted", [True, False])
 @pytest.mark.parametrize("how", ["deleted", "emptied"])
-def test_a_lost_segment_is_reported_and_its_offsets_do_not_come_again(
+def test_a_lost_segment_is_reported_and_its_offsets_are_not_reused(
     how: str, compacted: bool, clean: bool
 ) -> None:
     files, log = filled(compacted=compacted, clean=clean)
@@ -66,7 +66,7 @@ def test_a_lost_segment_is_reported_and_its_offsets_do_not_come_again(
             damaged = damaged.after_kill()
 
 
-def test_the_only_segment_of_a_partition_is_missed() -> None:
+def test_the_loss_of_the_only_segment_is_reported() -> None:
     for clean in (True, False):
         files = SimulatedFiles()
         log_dir, log = new_log(files)
@@ -83,7 +83,7 @@ def test_the_only_segment_of_a_partition_is_missed() -> None:
         assert any("were durable and are lost" in p for p in log.last_report.problems)
 
 
-def test_retention_truncation_and_compaction_are_no_losses() -> None:
+def test_retention_truncation_and_compaction_are_not_reported_as_losses() -> None:
     files, clock = SimulatedFiles(), FakeClock(START_MS)
     log_dir, log = new_log(files, clock)
     fill(log, 100)
@@ -117,7 +117,7 @@ def test_a_torn_entry_is_written_over_and_a_flipped_one_reported(cut: int) -> No
     assert reopen(files)[1].last_report.is_clean
 
 
-def test_the_manifest_does_not_grow_for_ever() -> None:
+def test_the_manifest_stays_small() -> None:
     files = SimulatedFiles()
     _, log = new_log(files, None, settings(segment_bytes=200))
     for _ in range(5):

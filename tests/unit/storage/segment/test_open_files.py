@@ -17,7 +17,7 @@ class Holder:
         self.is_open = False
 
 
-def test_the_one_that_was_opened_first_is_let_go_first() -> None:
+def test_the_file_opened_first_is_closed_first() -> None:
     open_files = OpenFiles(2)
     first, second, third = Holder(), Holder(), Holder()
     for holder in (first, second, third):

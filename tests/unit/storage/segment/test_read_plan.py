@@ -76,7 +76,7 @@ def test_a_read_begins_with_the_batch_that_holds_the_offset_or_the_next(
 
 
 @given(max_bytes=st.integers(0, 1000), offset=st.integers(100, 107))
-def test_the_first_batch_comes_whole_and_the_rest_up_to_the_bound(
+def test_a_read_returns_the_whole_first_batch_and_at_most_max_bytes(
     max_bytes: int, offset: int
 ) -> None:
     data, starts = segment(DENSE)
@@ -87,7 +87,7 @@ def test_the_first_batch_comes_whole_and_the_rest_up_to_the_bound(
     assert found == data[start : start + max(first_size, max_bytes)]
 
 
-def test_bytes_behind_the_readable_part_are_not_handed_out() -> None:
+def test_bytes_after_the_end_position_are_not_returned() -> None:
     data, starts = segment(DENSE)
     assert plan(data, 100, 10**6, end_position=starts[2]).execute() == data[: starts[2]]
     assert plan(data, 103, 10**6, end_position=starts[2]).execute() == b""
@@ -105,7 +105,7 @@ def test_bytes_behind_the_readable_part_are_not_handed_out() -> None:
         IndexEntry(101, 70),
     ],
 )
-def test_an_entry_that_the_log_contradicts_is_passed_over_and_told(entry: IndexEntry) -> None:
+def test_an_index_entry_that_contradicts_the_log_is_skipped_and_reported(entry: IndexEntry) -> None:
     data, starts = segment(DENSE)
     one = plan(data, 104, entry=entry)
     assert one.execute() == data[starts[2] : starts[3]]
@@ -114,7 +114,9 @@ def test_an_entry_that_the_log_contradicts_is_passed_over_and_told(entry: IndexE
 
 @pytest.mark.parametrize("layout", [DENSE, GAPS], ids=["dense", "gaps"])
 @pytest.mark.parametrize("damaged", range(4))
-def test_damage_hides_its_batch_and_tells_where_to_go_on(layout: Layout, damaged: int) -> None:
+def test_damage_hides_its_batch_and_the_error_has_a_resume_offset(
+    layout: Layout, damaged: int
+) -> None:
     whole, starts = segment(layout)
     bounds = [*starts, len(whole)]
     data = bytearray(whole)
@@ -134,7 +136,7 @@ def test_damage_hides_its_batch_and_tells_where_to_go_on(layout: Layout, damaged
         assert caught.value.resume_offset == after
 
 
-def test_damage_at_an_end_that_nobody_knows_has_no_resume_offset() -> None:
+def test_damage_in_the_last_batch_has_no_resume_offset_if_the_end_is_unknown() -> None:
     whole, _ = segment(DENSE)
     data = bytearray(whole)
     data[-1] ^= 1
@@ -159,7 +161,7 @@ def test_reads_outside_the_log_are_refused_and_at_its_end_empty() -> None:
 
 
 @pytest.mark.parametrize("max_bytes", [0, 1, 70, 71, 200, 10**6])
-def test_a_reader_always_gets_on(max_bytes: int) -> None:
+def test_every_read_returns_at_least_one_batch(max_bytes: int) -> None:
     _, log = new_log(SimulatedFiles())
     fill(log, 40)
     log.flush()

@@ -44,7 +44,7 @@ def rolls(
     return segment.should_roll(size, last_offset, max_timestamp, now_ms, settings)
 
 
-def test_a_segment_knows_its_files() -> None:
+def test_a_segment_lists_the_paths_of_its_files() -> None:
     segment = Segment(STEM, 100, 5)
     assert segment.log_path == "data/events-0/00000000000000000100.log"
     suffixes = [path.removeprefix(STEM) for path in segment.paths]
@@ -86,7 +86,7 @@ def test_records_without_time_roll_by_the_clock(age_ms: int, expected: bool) -> 
     assert rolls(grown(100), settings, max_timestamp=-1, now_ms=now_ms) is expected
 
 
-def test_jitter_takes_a_part_off_that_differs_by_segment_and_not_by_run() -> None:
+def test_jitter_differs_by_segment_and_is_the_same_in_every_run() -> None:
     settings = small_settings(segment_ms=1000, segment_jitter_ms=900)
 
     def first_age(base_offset: int) -> int:
@@ -131,7 +131,7 @@ def test_a_log_rolls_when_the_first_record_is_old() -> None:
     assert [segment.base_offset for segment in log.segments.all()] == [0, 11, 22, 33, 44]
 
 
-def test_an_entry_comes_with_the_batch_that_follows_enough_bytes() -> None:
+def test_an_index_entry_is_added_after_every_index_interval() -> None:
     indexes = SegmentIndexes(SimulatedFiles(), "s", 100, 100)
     found = []
     for number in range(8):
@@ -156,7 +156,7 @@ def test_the_time_index_takes_new_maxima_only_and_ends_with_the_largest() -> Non
     assert files.size("s.timeindex") == 24, "finishing twice adds nothing"
 
 
-def test_entries_are_saved_in_groups_even_when_nobody_asks() -> None:
+def test_index_entries_are_saved_in_groups_without_a_call_to_save() -> None:
     files = SimulatedFiles()
     indexes = SegmentIndexes(files, "s", 0, 0)
     for number in range(SAVE_AT_ENTRIES + 1):
@@ -165,7 +165,7 @@ def test_entries_are_saved_in_groups_even_when_nobody_asks() -> None:
     assert files.size("s.index") == 8 * SAVE_AT_ENTRIES
 
 
-def test_a_full_disk_keeps_entries_waiting() -> None:
+def test_index_entries_that_could_not_be_saved_are_saved_with_the_next_ones() -> None:
     files = SimulatedFiles()
     indexes = SegmentIndexes(files, "s", 0, 0)
     files.fail_on("overwrite", "s.", count=1)
@@ -176,7 +176,7 @@ def test_a_full_disk_keeps_entries_waiting() -> None:
     assert files.size("s.index") == 8 * (SAVE_AT_ENTRIES + 1)
 
 
-def test_sealing_keeps_what_the_active_segment_knew() -> None:
+def test_a_sealed_segment_keeps_size_and_largest_timestamp() -> None:
     segment = active()
     for number, timestamp in enumerate([5, 9, 7]):
         segment.append([batch(b"v")], 80, 100 + number, timestamp)
@@ -186,7 +186,7 @@ def test_sealing_keeps_what_the_active_segment_knew() -> None:
     assert type(sealed) is Segment
 
 
-def test_jitter_beyond_the_age_of_a_segment_leaves_it_some_age() -> None:
+def test_a_jitter_above_segment_ms_does_not_roll_every_batch() -> None:
     settings = small_settings(segment_bytes=10**6, segment_ms=1000, segment_jitter_ms=10**9)
     _, log = new_log(SimulatedFiles(), settings=settings)
     fill(log, 1)

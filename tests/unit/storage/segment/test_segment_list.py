@@ -31,7 +31,7 @@ def ends(segments: SegmentList) -> list[tuple[int, int]]:
     return [(segment.base_offset, segment.end_offset) for segment in segments.sealed]
 
 
-def test_a_lone_active_segment_answers_for_everything() -> None:
+def test_a_single_active_segment_covers_every_offset() -> None:
     segments = SegmentList([], active(7))
     assert (len(segments), segments.first_base, segments.size_bytes) == (1, 7, 0)
     for offset in (0, 7, 10**12):
@@ -42,7 +42,9 @@ def test_a_lone_active_segment_answers_for_everything() -> None:
     bases=st.sets(st.integers(0, 60), min_size=2, max_size=8).map(sorted),
     offset=st.integers(0, 70),
 )
-def test_the_last_segment_at_or_below_an_offset_answers(bases: list[int], offset: int) -> None:
+def test_an_offset_belongs_to_the_last_segment_that_starts_at_or_below_it(
+    bases: list[int], offset: int
+) -> None:
     segments = SegmentList([sealed(base) for base in bases[:-1]], active(bases[-1]))
     found, end = segments.at(offset)
     assert found.base_offset == max((b for b in bases if b <= offset), default=bases[0])
@@ -52,7 +54,7 @@ def test_the_last_segment_at_or_below_an_offset_answers(bases: list[int], offset
 
 
 @pytest.mark.parametrize("bases", [(5, 5, 9), (5, 3, 9), (3, 9, 9), (3, 10, 9)])
-def test_segments_that_do_not_ascend_are_a_mistake(bases: tuple[int, int, int]) -> None:
+def test_segments_out_of_order_are_an_error(bases: tuple[int, int, int]) -> None:
     first, second, last = bases
     with pytest.raises(AssertionError):
         SegmentList([sealed(first), sealed(second)], active(last))
@@ -79,7 +81,7 @@ def test_only_the_active_segment_is_sealed_and_the_next_lies_behind_it(
         segments.roll(sealed(sealed_base), active(active_base))
 
 
-def test_a_run_is_replaced_by_one() -> None:
+def test_adjacent_segments_are_replaced_by_one() -> None:
     segments = SegmentList([sealed(0), sealed(5), sealed(9), sealed(12)], active(20))
     new = sealed(5, 3)
     segments.replace(segments.sealed[1:3], new)
@@ -88,7 +90,7 @@ def test_a_run_is_replaced_by_one() -> None:
     assert segments.size_bytes == 23
 
 
-def test_a_run_is_taken_out_and_its_neighbour_answers() -> None:
+def test_offsets_of_removed_segments_belong_to_the_next_segment() -> None:
     segments = SegmentList([sealed(0), sealed(5), sealed(9)], active(20))
     segments.replace(segments.sealed[:1], None)
     assert (segments.first_base, ends(segments)) == (5, [(5, 9), (9, 20)])
@@ -97,7 +99,7 @@ def test_a_run_is_taken_out_and_its_neighbour_answers() -> None:
     assert (segments.first_base, segments.sealed) == (20, [])
 
 
-def test_segments_that_are_no_run_are_not_replaced() -> None:
+def test_segments_that_are_not_adjacent_are_not_replaced() -> None:
     segments = SegmentList([sealed(0), sealed(5), sealed(9)], active(20))
     with pytest.raises(AssertionError):
         segments.replace([segments.sealed[0], segments.sealed[2]], sealed(0))

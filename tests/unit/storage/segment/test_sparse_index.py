@@ -41,7 +41,7 @@ ascending = st.lists(st.integers(0, 50), max_size=30).map(sorted)
 
 
 @given(fields=ascending, target=st.integers(-1, 51))
-def test_the_search_counts_as_a_plain_loop_does(fields: list[int], target: int) -> None:
+def test_the_binary_search_agrees_with_a_linear_one(fields: list[int], target: int) -> None:
     entries = b"".join(PAIR.pack(7, field) for field in fields)
     expected = sum(field <= target for field in fields)
     assert count_at_or_below(entries, PAIR, 1, target) == expected
@@ -116,7 +116,7 @@ def test_keeping_the_first_entries_forgets_the_others_everywhere(saved: int, kep
     assert on_file(files) == pairs(index) == [*expected, (77, 77)]
 
 
-def test_a_save_that_failed_half_way_is_made_up_for() -> None:
+def test_a_save_that_failed_halfway_is_completed_by_the_next() -> None:
     files = SimulatedFiles()
     index = PairIndex(files, PATH, 0)
     index.add(PAIR.pack(1, 10))
@@ -137,7 +137,7 @@ operations = st.lists(
 
 
 @given(steps=operations, targets=st.lists(st.integers(-1, 60), min_size=1, max_size=4))
-def test_an_index_is_a_list(steps: list[str | int], targets: list[int]) -> None:
+def test_an_index_behaves_like_a_list(steps: list[str | int], targets: list[int]) -> None:
     """Whatever was added, saved, cut and opened again, lookups see a plain list."""
     files, expected = SimulatedFiles(), list[tuple[int, ...]]()
     with pytest.MonkeyPatch.context() as patch:

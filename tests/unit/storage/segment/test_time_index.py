@@ -60,9 +60,7 @@ def test_a_lookup_finds_what_a_plain_list_finds(
 
 
 @given(gaps=steps, offset=st.integers(BASE - 1, BASE + 190))
-def test_entries_about_records_from_an_offset_on_can_be_forgotten(
-    gaps: list[tuple[int, int]], offset: int
-) -> None:
+def test_entries_from_an_offset_on_can_be_removed(gaps: list[tuple[int, int]], offset: int) -> None:
     files, entries = SimulatedFiles(), entries_of(gaps)
     index = TimeIndex(files, PATH, BASE)
     for entry in entries:
@@ -75,7 +73,7 @@ def test_entries_about_records_from_an_offset_on_can_be_forgotten(
     assert TimeIndex(files, PATH, BASE).last == index.last
 
 
-def test_an_entry_before_the_first_is_none() -> None:
+def test_there_is_no_entry_before_the_first() -> None:
     entries = struct.pack(">qiqi", NOW, 1, NOW + 5, 4)
     found = [entry_before(entries, BASE, count) for count in (-1, 0, 1, 2)]
     assert found == [None, None, (NOW, BASE + 1), (NOW + 5, BASE + 4)]

@@ -169,13 +169,13 @@ def test_a_careful_journal_survives_every_crash() -> None:
     ],
     ids=lambda care: next(name for name, on in vars(care).items() if not on),
 )
-def test_a_careless_journal_is_found_out(care: Care) -> None:
+def test_a_journal_without_a_precaution_fails_the_enumeration(care: Care) -> None:
     with pytest.raises(AssertionError, match="before step"):
         enumerate_crashes(SimulatedFiles(), care, 300, random.Random(1))
 
 
 @pytest.mark.parametrize("rewrite", [True, False])
-def test_a_sync_that_is_simply_repeated_is_found_out(rewrite: bool) -> None:
+def test_repeating_a_failed_sync_without_a_rewrite_fails_the_enumeration(rewrite: bool) -> None:
     files = SimulatedFiles()
     files.fail_on("sync", LOG, skip=2)
     care = Care(rewrite_after_failed_sync=rewrite)
@@ -186,7 +186,7 @@ def test_a_sync_that_is_simply_repeated_is_found_out(rewrite: bool) -> None:
             enumerate_crashes(files, care, 100, random.Random(1))
 
 
-def test_recovery_may_itself_be_cut_off() -> None:
+def test_recovery_survives_a_power_cut_during_recovery() -> None:
     rng = random.Random(2)
     files = SimulatedFiles()
     live(files, Care(), lambda _journal: None)

@@ -115,7 +115,7 @@ def test_random_choices_mix_the_fates_of_all_files() -> None:
     assert len(sizes) > 100
 
 
-def test_a_choice_can_be_told_in_words() -> None:
+def test_a_crash_choice_has_a_description() -> None:
     files = busy_disk(files_count=2, appends=2, size=600)
     told = {files.describe(choice) for choice in files.crash_states(500, random.Random(1))}
     assert "other contents lost; other names lost" in told

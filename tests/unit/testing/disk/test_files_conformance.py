@@ -46,7 +46,7 @@ def test_append_of_nothing_changes_nothing(disk: DiskUnderTest, buffers: list[Bu
     log.close()
 
 
-def test_a_reopened_log_goes_on_at_its_end(disk: DiskUnderTest) -> None:
+def test_a_reopened_log_appends_at_its_end(disk: DiskUnderTest) -> None:
     first = disk.files.open_log(disk.path("a.log"))
     first.append([b"abc"])
     first.close()
@@ -80,7 +80,7 @@ def test_overwrite_changes_bytes_and_not_the_size(disk: DiskUnderTest) -> None:
     log.close()
 
 
-def test_truncate_moves_the_end_where_append_goes_on(disk: DiskUnderTest) -> None:
+def test_append_continues_at_the_end_that_truncate_sets(disk: DiskUnderTest) -> None:
     log = disk.files.open_log(disk.path("a.log"))
     log.append([b"0123456789"])
     log.truncate(4)
@@ -150,7 +150,7 @@ def test_each_handle_appends_where_it_saw_the_end(disk: DiskUnderTest) -> None:
     second.close()
 
 
-def test_append_past_a_file_that_was_cut_leaves_zeros(disk: DiskUnderTest) -> None:
+def test_append_after_a_truncation_through_another_handle_leaves_zeros(disk: DiskUnderTest) -> None:
     log = disk.files.open_log(disk.path("a.log"))
     log.append([b"abcd"])
     disk.files.truncate(disk.path("a.log"), 1)
@@ -235,7 +235,7 @@ def test_replace_can_write_an_empty_file(disk: DiskUnderTest) -> None:
     assert disk.files.list_dir(disk.folder) == {"a": 0}
 
 
-def test_replace_keeps_the_one_before(disk: DiskUnderTest) -> None:
+def test_replace_can_keep_the_previous_contents(disk: DiskUnderTest) -> None:
     disk.files.replace(disk.path("a"), b"1", keep_previous=True)
     assert disk.files.list_dir(disk.folder) == {"a": 1}
     disk.files.replace(disk.path("a"), b"22", keep_previous=True)

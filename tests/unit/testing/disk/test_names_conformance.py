@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 # ---- names ----
 
 
-def test_list_dir_tells_sizes_and_folders(disk: DiskUnderTest) -> None:
+def test_list_dir_returns_sizes_and_folders(disk: DiskUnderTest) -> None:
     disk.files.append_to(disk.path("a"), b"123")
     disk.files.append_to(disk.path("empty"), b"")
     disk.files.make_dir(disk.path("sub/deep"))
@@ -69,7 +69,7 @@ def test_rename_refuses_what_posix_refuses(disk: DiskUnderTest) -> None:
     assert disk.files.list_dir(disk.path("empty")) == {"sub": DIRECTORY}
 
 
-def test_remove_is_silent_about_what_is_not_there(disk: DiskUnderTest) -> None:
+def test_remove_ignores_missing_files(disk: DiskUnderTest) -> None:
     disk.files.append_to(disk.path("a"), b"1")
     disk.files.remove(disk.path("a"))
     disk.files.remove(disk.path("a"))
@@ -77,7 +77,7 @@ def test_remove_is_silent_about_what_is_not_there(disk: DiskUnderTest) -> None:
     assert disk.files.list_dir(disk.folder) == {}
 
 
-def test_remove_does_not_take_a_folder(disk: DiskUnderTest) -> None:
+def test_remove_rejects_a_folder(disk: DiskUnderTest) -> None:
     disk.files.make_dir(disk.path("sub"))
     with pytest.raises(StorageError):
         disk.files.remove(disk.path("sub"))
@@ -104,14 +104,14 @@ def test_remove_tree_takes_everything_and_is_silent_when_missing(disk: DiskUnder
     assert disk.files.list_dir(disk.folder) == {"stays": 1}
 
 
-def test_remove_tree_does_not_take_a_file(disk: DiskUnderTest) -> None:
+def test_remove_tree_rejects_a_file(disk: DiskUnderTest) -> None:
     disk.files.append_to(disk.path("file"), b"1")
     with pytest.raises(StorageError):
         disk.files.remove_tree(disk.path("file"))
     assert disk.files.exists(disk.path("file"))
 
 
-def test_what_is_missing_is_a_file_not_found_error(disk: DiskUnderTest) -> None:
+def test_a_missing_path_raises_file_not_found_error(disk: DiskUnderTest) -> None:
     missing = disk.path("missing")
     below = disk.path("missing/file")
     for call in (
@@ -134,7 +134,7 @@ def test_what_is_missing_is_a_file_not_found_error(disk: DiskUnderTest) -> None:
     assert disk.files.list_dir(disk.folder) == {}
 
 
-def test_a_folder_that_is_gone_has_no_disk(disk: DiskUnderTest) -> None:
+def test_free_and_total_bytes_of_a_missing_folder_raise(disk: DiskUnderTest) -> None:
     for call in (disk.files.free_bytes, disk.files.total_bytes):
         with pytest.raises(StorageError, match="missing"):
             call(disk.path("missing"))
@@ -183,7 +183,7 @@ def test_a_lock_has_one_owner_until_it_is_released(disk: DiskUnderTest) -> None:
     again.release()
 
 
-def test_locks_of_two_folders_do_not_mind_each_other(disk: DiskUnderTest) -> None:
+def test_locks_of_two_folders_are_independent(disk: DiskUnderTest) -> None:
     for name in ("a", "b"):
         disk.files.make_dir(disk.path(name))
     first = disk.files.lock(disk.path("a/.lock"))
@@ -205,5 +205,5 @@ def test_a_folder_whose_lock_file_was_removed_is_still_locked(disk: DiskUnderTes
     second.release()
 
 
-def test_there_is_space(disk: DiskUnderTest) -> None:
+def test_free_bytes_are_between_zero_and_total_bytes(disk: DiskUnderTest) -> None:
     assert 0 < disk.files.free_bytes(disk.folder) <= disk.files.total_bytes(disk.folder)

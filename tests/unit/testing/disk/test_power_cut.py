@@ -61,7 +61,7 @@ def test_an_overwrite_leaves_old_new_or_torn_bytes_but_no_zeros() -> None:
     assert not any(b"\0" in (each or b"") for each in found)
 
 
-def test_a_cut_may_be_lost() -> None:
+def test_a_truncation_may_be_lost() -> None:
     files = disk_with_log(b"0123456789")
     files.truncate(LOG, 4)
     assert survivors(files) == {b"0123456789", b"0123"}
@@ -217,7 +217,7 @@ def work(files: Files) -> None:
     files.sync_dir("d")
 
 
-def test_the_trace_tells_every_step() -> None:
+def test_the_trace_has_every_step() -> None:
     files = SimulatedFiles()
     work(files)
     assert [str(step) for step in files.trace] == [
@@ -234,7 +234,7 @@ def test_the_trace_tells_every_step() -> None:
     assert [step.number for step in files.trace] == list(range(1, 10))
 
 
-def test_before_after_and_inside_a_step() -> None:
+def test_a_power_cut_can_come_before_after_or_inside_a_step() -> None:
     def stopped(moment: Moment, torn_bytes: int | None = None) -> bytes:
         files = SimulatedFiles(crash_at=3, crash_moment=moment, torn_bytes=torn_bytes)
         with pytest.raises(PowerCut, match=r"step 3: append d/log \+16"):
@@ -257,7 +257,7 @@ def test_a_sync_counts_only_when_it_is_done(moment: Moment) -> None:
     assert kept.read("d/log") == (b"" if moment == "before" else b"01XY456789abcdef")
 
 
-def test_nothing_is_done_on_a_machine_that_is_off() -> None:
+def test_every_operation_after_a_power_cut_raises() -> None:
     files = SimulatedFiles(crash_at=4)
     log = files.open_log("log")
     log.append([b"1"])
@@ -286,7 +286,7 @@ def test_nothing_is_done_on_a_machine_that_is_off() -> None:
     assert files.after_kill().read("log") == b"1"
 
 
-def test_no_product_code_can_catch_a_power_cut() -> None:
+def test_power_cut_is_not_an_exception_that_product_code_catches() -> None:
     assert not issubclass(PowerCut, Exception)
 
 

@@ -26,7 +26,7 @@ def disk_with_log(contents: bytes = b"") -> SimulatedFiles:
     return files
 
 
-def test_it_is_a_disk() -> None:
+def test_simulated_files_implement_the_files_interface() -> None:
     files: Files = SimulatedFiles()
     files.make_dir("d")
     assert files.list_dir("") == files.list_dir("/") == files.list_dir(".") == {"d": DIRECTORY}
@@ -35,7 +35,7 @@ def test_it_is_a_disk() -> None:
 # ---- space ----
 
 
-def test_a_full_disk_takes_a_part_and_the_append_is_cut_back() -> None:
+def test_an_append_to_a_full_disk_is_partly_written_and_rolled_back() -> None:
     files = SimulatedFiles(capacity_bytes=100)
     log = files.open_log("log")
     log.append([b"a" * 60])
@@ -48,7 +48,7 @@ def test_a_full_disk_takes_a_part_and_the_append_is_cut_back() -> None:
     assert files.free_bytes("") == 0
 
 
-def test_the_part_that_a_full_disk_took_may_be_there_after_a_crash() -> None:
+def test_the_partial_write_of_a_full_disk_may_survive_a_crash() -> None:
     files = SimulatedFiles(capacity_bytes=100)
     log = files.open_log("log")
     log.append([b"a" * 60])
@@ -87,7 +87,7 @@ def test_a_full_disk_leaves_the_old_file_on_replace() -> None:
 # ---- failing on command ----
 
 
-def test_fail_next_fails_once_and_tells_the_kernels_reason() -> None:
+def test_fail_next_fails_once_with_the_given_errno() -> None:
     files = disk_with_log()
     log = files.open_log("log")
     files.fail_next("append", errno.ENOSPC)
@@ -112,7 +112,7 @@ def test_fail_on_chooses_path_count_and_time() -> None:
     assert files.read("b.log") == b"1234" + b"12" + b"12" + b"1234"
 
 
-def test_how_much_is_written_before_the_failure_can_be_told() -> None:
+def test_written_bytes_sets_how_much_is_written_before_the_failure() -> None:
     files = SimulatedFiles()
     files.fail_on("append", written_bytes=3)
     with pytest.raises(StorageError):
@@ -158,7 +158,7 @@ def test_reads_maps_lists_opens_and_locks_can_fail() -> None:
         call()
 
 
-def test_faults_can_be_called_off() -> None:
+def test_faults_can_be_cleared() -> None:
     files = disk_with_log(b"123")
     files.fail_on("read", count=1000)
     files.clear_faults()
@@ -168,7 +168,7 @@ def test_faults_can_be_called_off() -> None:
 # ---- failed syncs ----
 
 
-def test_after_a_failed_sync_the_next_one_lies() -> None:
+def test_a_sync_after_a_failed_one_succeeds_without_writing_the_lost_bytes() -> None:
     files = disk_with_log(b"old")
     log = files.open_log("log")
     log.append([b"new"])
@@ -183,7 +183,7 @@ def test_after_a_failed_sync_the_next_one_lies() -> None:
     assert durable(files.after_kill()) == b"old\0\0\0"
 
 
-def test_what_a_failed_sync_lost_may_be_on_disk_all_the_same() -> None:
+def test_bytes_of_a_failed_sync_may_be_on_disk() -> None:
     files = disk_with_log(b"old")
     files.append_to("log", b"new")
     files.fail_next("sync")
@@ -193,7 +193,7 @@ def test_what_a_failed_sync_lost_may_be_on_disk_all_the_same() -> None:
     assert files.after_crash(ALL_KEPT).read("log") == b"oldnew"
 
 
-def test_writing_the_same_bytes_again_saves_them() -> None:
+def test_rewriting_the_bytes_of_a_failed_sync_makes_them_durable() -> None:
     files = disk_with_log(b"old")
     log = files.open_log("log")
     log.append([b"new"])
@@ -206,7 +206,7 @@ def test_writing_the_same_bytes_again_saves_them() -> None:
     assert durable(files) == b"oldnewer"
 
 
-def test_what_comes_after_a_failed_sync_is_synced_and_the_hole_stays() -> None:
+def test_bytes_appended_after_a_failed_sync_are_synced_and_the_hole_stays() -> None:
     files = disk_with_log(b"old")
     log = files.open_log("log")
     log.append([b"lost"])
@@ -230,7 +230,7 @@ def test_a_failed_sync_of_an_overwrite_leaves_the_old_bytes() -> None:
     assert durable(files) == b"0123456789"
 
 
-def test_cutting_off_what_was_lost_is_a_way_out() -> None:
+def test_truncating_the_bytes_of_a_failed_sync_recovers_the_file() -> None:
     files = disk_with_log(b"old")
     log = files.open_log("log")
     log.append([b"lost"])
@@ -270,7 +270,7 @@ def test_a_flipped_bit_stays_flipped() -> None:
         files.flip_bit("log", 32)
 
 
-def test_cutting_off_what_is_mapped_is_caught() -> None:
+def test_truncating_mapped_bytes_raises() -> None:
     files = disk_with_log(b"0123456789")
     mapped = files.map("log")
     files.append_to("log", b"more")

@@ -109,7 +109,7 @@ def test_columns_work_where_nothing_can_be_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("module", ["numba", "pyarrow", "numpy"])
-def test_without_the_extra_a_hint_is_given_and_the_rest_works(
+def test_without_the_spark_extra_decoding_raises_an_error_that_names_it(
     module: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     package = "strandlog.record.arrow."

@@ -108,7 +108,7 @@ def describe_groups_repeated(scene: Scene) -> str:
 
 @attack("leave-group-repeated", "LeaveGroup, a million members", count=1_000_000, few=20_000)
 def leave_group_repeated(scene: Scene) -> str:
-    member = _text("nobody") + struct.pack(">h", -1)
+    member = _text("stranger") + struct.pack(">h", -1)
     body = _text("crowd") + struct.pack(">i", scene.count) + member * scene.count
     return _ask(scene, frame(LEAVE_GROUP, 3, body))
 

@@ -181,7 +181,7 @@ def _varint(value: int) -> bytes:
 
 @attack(
     "grpc-garbage",
-    "gRPC garbage, long names, unknown acks, clients that hang up",
+    "gRPC garbage, long names, unknown acks, clients that disconnect",
     count=2000,
     few=50,
     listeners=LISTENERS,
@@ -201,11 +201,11 @@ def garbage(scene: Scene) -> None:
     long_name = log_pb2.ProduceRequest(topic="t" * 1_000_000, records=record)
     refused(stub.Produce, long_name, code=wrong)
 
-    def hang_up() -> None:
+    def disconnect() -> None:
         for _ in range(scene.count // 10):
             stub.Consume(log_pb2.ConsumeRequest(topic="probe", follow=True)).cancel()
 
-    threads = [threading.Thread(target=hang_up) for _ in range(10)]
+    threads = [threading.Thread(target=disconnect) for _ in range(10)]
     for each in threads:
         each.start()
     for each in threads:

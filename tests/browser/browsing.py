@@ -1,6 +1,6 @@
 """A tab of a real browser on the console, for tests.
 
-Whatever a page complains of (errors on its console, exceptions nobody caught, things its policy
+Whatever a page complains of (errors on its console, uncaught exceptions, things its policy
 forbids, requests that fail) is a failure of the test, unless the test said that it expects it.
 """
 

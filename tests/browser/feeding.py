@@ -27,7 +27,7 @@ def send(api: httpx.Client, topic: str, *records: dict[str, Any], partition: int
 
 
 def produce(broker: RunningBroker, topic: str, *values: bytes, **record: Any) -> None:
-    """Through Kafka's door, as producers elsewhere do."""
+    """Through the Kafka listener, as other producers do."""
     failed: list[object] = []
     producer = Producer({"bootstrap.servers": broker.address, "batch.size": 100_000})
     for value in values:

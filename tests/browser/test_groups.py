@@ -110,17 +110,17 @@ def test_a_group_is_deleted_when_it_has_no_members(
     tab: Tab, api: httpx.Client, broker: RunningBroker, orders: str
 ) -> None:
     tab.expect_trouble("status of 4(04|09)")
-    with member(broker, "doomed", orders) as consumer:
+    with member(broker, "obsolete", orders) as consumer:
         consumer.commit(asynchronous=False)
-        tab.open("#/groups/doomed")
+        tab.open("#/groups/obsolete")
         tab.click("Delete group")
-        dialog = tab.dialog("Delete group doomed?")
+        dialog = tab.dialog("Delete group obsolete?")
         dialog.get_by_role("button", name="Delete group").click()
         expect(dialog.get_by_role("alert")).to_contain_text("member")
     dialog.get_by_role("button", name="Delete group").click()
     expect(tab.heading()).to_have_text("Groups")
-    expect(tab.toast("doomed deleted")).to_be_visible()
-    assert api.get("/api/v1/groups/doomed").status_code == 404
+    expect(tab.toast("obsolete deleted")).to_be_visible()
+    assert api.get("/api/v1/groups/obsolete").status_code == 404
 
 
 def test_markup_in_the_name_of_a_group_is_drawn_by_the_chart(

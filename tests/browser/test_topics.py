@@ -168,19 +168,19 @@ def test_partitions_are_added(tab: Tab, api: httpx.Client) -> None:
 
 
 def test_deleting_a_topic_requires_typing_its_name(tab: Tab, api: httpx.Client) -> None:
-    make(api, "doomed")
-    tab.open("#/topics/doomed")
+    make(api, "obsolete")
+    tab.open("#/topics/obsolete")
     tab.click("Delete")
-    dialog = tab.dialog("Delete doomed?")
-    tab.fill("Type doomed to confirm", "doom")
+    dialog = tab.dialog("Delete obsolete?")
+    tab.fill("Type obsolete to confirm", "obsol")
     tab.click("Delete topic")
-    expect(dialog.get_by_role("alert")).to_have_text("The name does not match: type doomed.")
-    tab.fill("Type doomed to confirm", "doomed")
+    expect(dialog.get_by_role("alert")).to_have_text("The name does not match: type obsolete.")
+    tab.fill("Type obsolete to confirm", "obsolete")
     tab.click("Delete topic")
     expect(tab.heading()).to_have_text("Topics")
-    expect(tab.toast("doomed deleted")).to_be_visible()
-    expect(tab.row("Topics", "doomed")).to_have_count(0)
-    assert api.get("/api/v1/topics/doomed").status_code == 404
+    expect(tab.toast("obsolete deleted")).to_be_visible()
+    expect(tab.row("Topics", "obsolete")).to_have_count(0)
+    assert api.get("/api/v1/topics/obsolete").status_code == 404
 
 
 def test_an_unknown_topic_is_reported(tab: Tab) -> None:

@@ -75,7 +75,7 @@ class Specimen:
 
 
 def open_broker(folder: Path) -> Broker:
-    """A broker on the real disk, with a clock that stands still."""
+    """A broker on the real disk, with a clock that does not advance."""
     settings = broker_settings(BROKER_SETTINGS.parse(SETTINGS))
     return Broker(str(folder), DiskFiles(), FakeClock(START_MS + 1000), uuids(10_000), settings)
 

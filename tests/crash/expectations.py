@@ -139,7 +139,7 @@ class PartitionCheck:
     def _check_transactions(self) -> None:
         log = self.log
         open_from, aborted = told_transactions(log)
-        start = log.log_start_offset  # what lies below is told by nobody any more
+        start = log.log_start_offset  # reads below the log start are rejected
         known = {entry.last_offset: entry for entry in log.aborted}
         for told in aborted:
             entry = known.pop(told.last_offset, None)

@@ -202,7 +202,7 @@ class Workload:
                 for _ in range(self.rng.randint(1, 4)):
                     yield from self._transaction(name, identity)
             except (TransactionError, ProducerError):
-                yield  # fenced off: it starts anew
+                yield  # fenced: it starts again
 
     def _transaction(self, name: str, identity: ProducerIdentity) -> Life:
         attempt = self.ledger.begin(name)

@@ -1,7 +1,7 @@
 """Cuts the power, or kills the process, at every step of many lives of a data folder.
 
 Each workload (see workload.py) is lived once without accidents, for the record, and once more
-while somebody watches: before every step of the disk (write, sync, rename, remove ...) the outcomes
+with a watcher: before every step of the disk (write, sync, rename, remove ...) the outcomes
 of a power cut are enumerated, the telling ones first and random ones after them, and each distinct
 disk is opened and held against the record (see expectations.py). Beside that
 

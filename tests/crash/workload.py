@@ -1,7 +1,7 @@
 """One life of a data folder: the same operations in the same order for the same seed.
 
 Two topics live in it, `events` (retention, truncation) and `table` (compaction, transactions), and
-a third, `extra`, comes and goes. `live` yields after each operation, so that whoever drives it
+a third, `extra`, comes and goes. `live` yields after each operation, so that its caller
 knows between which two operations a step of the disk lies. `recorded` lives once without accidents
 and keeps what a reader could see after each operation: the yardstick for every crash.
 """
@@ -276,7 +276,7 @@ class Life:
         self.log_dir.cleaner_offsets[log.tp] = report.next_dirty_offset
 
     def compact_by_plan(self, log: PartitionLog) -> None:
-        """As the cleaner does: the plan is executed while the log goes on."""
+        """As the cleaner does: the plan is executed while the log takes appends."""
         plan = plan_due_compaction(log, self.log_dir.cleaner_offsets.get(log.tp, 0))
         if plan is None:
             return

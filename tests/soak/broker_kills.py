@@ -4,9 +4,9 @@
 
 Three idempotent producers (acks=all) write numbered records under keys of their own; two groups of
 two members read them and commit. Each round the broker is killed with kill -9 in the middle of it
-and started again. In the end the whole log is read and held against what the producers were told:
+and started again. In the end the whole log is read and compared with what the producers got back:
 
-    acknowledged    each acknowledged record stands at the offset that its producer was told
+    acknowledged    each acknowledged record is at the offset that its producer got
     once            no record stands there twice
     in order        the numbers of each key ascend
     seen            each group has read every record, in order but for what it read again after
@@ -59,7 +59,7 @@ class Report:
 
 @dataclass
 class Load:
-    """One producer: writes until it is told to stop, and remembers what it was told."""
+    """One producer: writes until it is stopped, and keeps its acknowledgements."""
 
     number: int
     bootstrap: str
@@ -105,7 +105,7 @@ class Load:
 
 @dataclass
 class Member:
-    """One member of a group: reads and commits until it is told to stop."""
+    """One member of a group: reads and commits until it is stopped."""
 
     group: str
     bootstrap: str

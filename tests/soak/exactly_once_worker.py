@@ -4,7 +4,7 @@
 
 Consume from `numbers` in the group `squares`, write to `squares` in a transaction together with the
 offsets, again and again. Whatever goes wrong aborts the transaction and goes back to what was
-committed, or ends the process if the producer was fenced; whoever started it starts it again.
+committed, or ends the process if the producer was fenced; its parent starts it again.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ def read_partition(
 
 
 def say(text: str) -> None:
-    """Progress, for whoever looks on."""
+    """Prints the progress of a run."""
     sys.stderr.write(text + "\n")
 
 

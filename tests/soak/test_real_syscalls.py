@@ -97,7 +97,7 @@ def test_no_acknowledged_record_is_lost_when_the_writer_is_killed_at_a_system_ca
     found = _records(folder)
     assert found[: len(acknowledged)] == acknowledged
     assert len(found) <= len(acknowledged) + 1
-    # And it goes on from there.
+    # The next start continues after the last record.
     if found or acknowledged:
         with strandlog.open(folder) as log:
             assert log.producer().send("t", b"99").offset == len(found)

@@ -80,7 +80,7 @@ class Soak:
             for number in range(2):
                 self._start_worker(f"worker-{number}")
             for kill in range(kills):
-                # All the time, so that a kill finds everybody at work.
+                # All the time, so that a kill finds every process at work.
                 for _ in range(self._rng.randint(5, 75)):
                     self._feed(feeder, self._rng.randint(5, 40))
                     time.sleep(0.02)

@@ -202,7 +202,7 @@ class Wire:
         return body
 
     def receive(self) -> bytes:
-        """The next frame; ConnectionError when the broker hung up."""
+        """The next frame; ConnectionError when the broker closed the connection."""
         return self._exactly(struct.unpack(">i", self._exactly(4))[0])
 
     def _exactly(self, length: int) -> bytes:
@@ -210,7 +210,7 @@ class Wire:
         while len(data) < length:
             part = self.socket.recv(length - len(data))
             if not part:
-                raise ConnectionError("the broker hung up")
+                raise ConnectionError("the broker closed the connection")
             data += part
         return bytes(data)
 

@@ -1,4 +1,4 @@
-"""The owner of a folder, as a process of its own: does what it is told, a line at a time.
+"""The owner of a folder, as a process of its own: executes one command per line.
 
 Started by test_files.py as `python owner.py FOLDER`. Each command is answered with "ok" when it is
 done.

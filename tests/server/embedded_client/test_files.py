@@ -140,18 +140,18 @@ def test_a_reader_while_the_owner_compacts(tmp_path: Path, policy: str) -> None:
     with Owner(path) as owner:
         owner.do("create t 1 segment.bytes=4096 retention.bytes=12000 file.delete.delay.ms=0")
         owner.do("send t 50 200")
-        with strandlog.read(path) as guest:
-            patient = guest.consumer(["t"])
+        with strandlog.read(path) as reader:
+            patient = reader.consumer(["t"])
             seen: list[int] = []
             for _ in range(rounds):
                 for command in ("send t 2 200", "write t 38 200", "flush", f"{policy} t"):
                     owner.begin(command)
-                check([check_record(r) for r in drain(guest.consumer(["t"]), 13)])
+                check([check_record(r) for r in drain(reader.consumer(["t"]), 13)])
                 seen += [check_record(record) for record in patient.poll(29)]
             owner.finish()
             seen += [check_record(record) for record in drain(patient)]
             check(seen)
-            rest = [check_record(r) for r in drain(guest.consumer(["t"]))]
+            rest = [check_record(r) for r in drain(reader.consumer(["t"]))]
             check(rest)
             total = 50 + 40 * rounds
             assert seen[-1] == rest[-1] == total - 1
@@ -176,21 +176,21 @@ def test_a_reader_sees_topics_created_grown_and_deleted(tmp_path: Path) -> None:
     path = tmp_path / "data"
     with Owner(path) as owner:
         owner.do("create t 2")
-        with strandlog.read(path) as guest:
-            assert guest.topics() == ["t"]
-            consumer = guest.consumer(["t"])
+        with strandlog.read(path) as reader:
+            assert reader.topics() == ["t"]
+            consumer = reader.consumer(["t"])
             owner.do("grow t 3")
             owner.do("create u 1 retention.ms=1000")
-            assert guest.topics() == ["t", "u"]
+            assert reader.topics() == ["t", "u"]
             assert consumer.poll() == []
             assert consumer.assignment[-1] == TopicPartition("t", 2)
-            described = guest.describe_topic("u")
+            described = reader.describe_topic("u")
             assert described.config == {"retention.ms": 1_000} and described.topic_id
             owner.do("delete t")
-            assert guest.topics() == ["u"]
+            assert reader.topics() == ["u"]
             assert consumer.poll() == [] and consumer.assignment == []
             with pytest.raises(TopicNotFoundError, match="topic 't' does not exist"):
-                guest.consumer(["t"])
+                reader.consumer(["t"])
 
 
 # -- in one process ----------------------------------------------------------------------------
@@ -227,7 +227,7 @@ def test_a_reader_of_a_folder_without_fsync(embedded: EmbeddedHarness) -> None:
     embedded.settings = {"log.durability": "page_cache"}
     embedded.log.create_topic("t")
     embedded.send("t", *numbered(3))
-    embedded.advance(1_000)  # only the first sync tells guests that they need not wait for one
+    embedded.advance(1_000)  # only the first sync tells readers that they need not wait for one
     with ReadOnlyLog("data", clock=embedded.clock, files=embedded.disk) as folder:
         consumer = folder.consumer(["t"])
         assert [record.value for record in consumer.poll()] == numbered(3)
@@ -284,24 +284,24 @@ def test_a_closed_read_only_log_raises_closed_error(folder: ReadOnlyLog) -> None
 
 
 class Watch:
-    """Before each change of a file somebody reads everything, and sees no gap that is none."""
+    """Before each change of a file a reader reads everything, and sees no gap."""
 
     def __init__(self, embedded: EmbeddedHarness, *, has_retention: bool) -> None:
         self._embedded = embedded
         self._has_retention = has_retention
-        self._patient = self._guest().consumer(["t"])
+        self._patient = self._reader().consumer(["t"])
         self.seen = [record.offset for record in self._patient.poll(max_records=5)]
         self.looks = 0
         embedded.disk.watch(lambda _: self.look())
 
-    def _guest(self) -> ReadOnlyLog:
+    def _reader(self) -> ReadOnlyLog:
         return ReadOnlyLog("data", clock=self._embedded.clock, files=self._embedded.disk)
 
     def look(self) -> None:
         self.looks += 1
-        with self._guest() as guest:
-            if "t" in guest.topics():
-                self._check([record.offset for record in drain(guest.consumer(["t"]))])
+        with self._reader() as reader:
+            if "t" in reader.topics():
+                self._check([record.offset for record in drain(reader.consumer(["t"]))])
         self.seen += [record.offset for record in self._patient.poll(max_records=1)]
         self._check(self.seen)
 
@@ -322,7 +322,7 @@ class Watch:
 def test_a_reader_whose_offset_is_deleted_repeatedly(
     embedded: EmbeddedHarness, folder: ReadOnlyLog
 ) -> None:
-    """Retention may be quicker than a guest that looks where the log begins."""
+    """Retention may be quicker than a reader that looks where the log begins."""
     consumer = folder.consumer(["t"])
     real = folder.source.offset_range
     deleted = 1
@@ -384,8 +384,8 @@ def test_a_reader_skips_nothing_after_the_owner_died_during_compaction(
             embedded.disk = embedded.disk.after_kill()
         else:
             break
-        with ReadOnlyLog("data", clock=embedded.clock, files=embedded.disk) as guest:
-            offsets = [record.offset for record in drain(guest.consumer(["t"]))]
+        with ReadOnlyLog("data", clock=embedded.clock, files=embedded.disk) as reader:
+            offsets = [record.offset for record in drain(reader.consumer(["t"]))]
         own = [offset for offset in offsets if not offset % 3]
         assert own == list(range(0, offsets[-1] + 1 if offsets else 0, 3))
         embedded.kill()

@@ -66,7 +66,7 @@ def log(channel: grpc.Channel) -> Any:
     return stub
 
 
-def refusal(channel: grpc.Channel, method: str, data: bytes) -> tuple[grpc.StatusCode, str]:
+def status_of(channel: grpc.Channel, method: str, data: bytes) -> tuple[grpc.StatusCode, str]:
     call = channel.unary_stream(f"/strandlog.v1.LogService/{method}")
     with pytest.raises(grpc.RpcError) as caught:
         list(call(data, timeout=20))
@@ -80,14 +80,14 @@ def test_these_tests_cover_every_method_whose_request_has_fields() -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_undecodable_request_bytes_get_an_error_message(channel: grpc.Channel, method: str) -> None:
-    code, words = refusal(channel, method, b"\xff" * 50)
+    code, words = status_of(channel, method, b"\xff" * 50)
     assert code is grpc.StatusCode.INVALID_ARGUMENT
     assert f"not a valid {method}Request" in words
 
 
 def test_unknown_acks_are_rejected_and_nothing_is_written(channel: grpc.Channel, log: Any) -> None:
     request = log_pb2.ProduceRequest(topic="t", records=[log_pb2.Record(value=b"v")])
-    code, words = refusal(channel, "Produce", request.SerializeToString() + b"\x20\x07")
+    code, words = status_of(channel, "Produce", request.SerializeToString() + b"\x20\x07")
     assert code is grpc.StatusCode.INVALID_ARGUMENT
     assert "got 7" in words
     described = log.DescribeTopic(log_pb2.DescribeTopicRequest(name="t"))
@@ -96,7 +96,7 @@ def test_unknown_acks_are_rejected_and_nothing_is_written(channel: grpc.Channel,
 
 def test_an_error_about_a_long_name_is_short(channel: grpc.Channel) -> None:
     request = log_pb2.ProduceRequest(topic="n" * 1_000_000, records=[log_pb2.Record()])
-    code, words = refusal(channel, "Produce", request.SerializeToString())
+    code, words = status_of(channel, "Produce", request.SerializeToString())
     assert code is grpc.StatusCode.INVALID_ARGUMENT
     assert len(words) < 1000
 
@@ -104,20 +104,20 @@ def test_an_error_about_a_long_name_is_short(channel: grpc.Channel) -> None:
 @pytest.mark.parametrize("record", [EMPTY_RECORD, LONGER_THAN_NEED_BE])
 def test_a_request_with_too_many_records_is_rejected(channel: grpc.Channel, record: bytes) -> None:
     request = log_pb2.ProduceRequest(topic="t").SerializeToString()
-    code, words = refusal(channel, "Produce", request + record * (MAX_RECORDS + 1))
+    code, words = status_of(channel, "Produce", request + record * (MAX_RECORDS + 1))
     assert code is grpc.StatusCode.INVALID_ARGUMENT
     assert "grpc.request.max.records" in words
 
 
 def test_large_requests_of_methods_other_than_produce_are_rejected(channel: grpc.Channel) -> None:
     request = log_pb2.CreateTopicRequest(name="x", config={str(n): "" for n in range(20_000)})
-    code, words = refusal(channel, "CreateTopic", request.SerializeToString())
+    code, words = status_of(channel, "CreateTopic", request.SerializeToString())
     assert code is grpc.StatusCode.INVALID_ARGUMENT
     assert "at most" in words
 
 
 def test_a_request_over_the_size_limit_is_rejected(channel: grpc.Channel) -> None:
-    code, _ = refusal(channel, "Produce", bytes(5 << 20))
+    code, _ = status_of(channel, "Produce", bytes(5 << 20))
     assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 

@@ -105,7 +105,7 @@ def test_plotly_is_served_from_its_package(client: httpx.Client) -> None:
     assert gzip.decompress(raw) == source.read_bytes()
 
 
-@pytest.mark.parametrize("name", ["", "nothing.js", "../door.py", "%2e%2e/door.py", "views"])
+@pytest.mark.parametrize("name", ["", "nothing.js", "../app.py", "%2e%2e/app.py", "views"])
 def test_an_unknown_file_is_not_found(client: httpx.Client, name: str) -> None:
     answer = client.get(f"/console/{name}")
     problem(answer, 404)

@@ -24,7 +24,7 @@ CHECKS = (
 )
 
 
-NAMES = {"topic": ["a", "0", "nowhere"], "group": ["g", "nobody"], "name": ["p", "nothing"]}
+NAMES = {"topic": ["a", "0", "nowhere"], "group": ["g", "unknown"], "name": ["p", "nothing"]}
 
 
 def _with_known_names(document: Any) -> Any:

@@ -249,8 +249,8 @@ def test_a_static_broker_setting_cannot_be_altered(wire: Wire) -> None:
     refused = _change(wire, "0", ("log.durability", SET, "fsync"), kind=BROKER)
     assert refused.error_code == INVALID_CONFIG
     assert "at start-up" in refused.error_message
-    door = _change(wire, "0", ("http.port", SET, "7"), kind=BROKER)
-    assert "at start-up" in door.error_message
+    changed = _change(wire, "0", ("http.port", SET, "7"), kind=BROKER)
+    assert "at start-up" in changed.error_message
     unknown = _change(wire, "0", ("num.partition", SET, "7"), kind=BROKER)
     assert "'num.partitions'" in unknown.error_message
     group = _change(wire, "g", ("consumer.session.timeout.ms", SET, "7"), kind=GROUP)

@@ -80,8 +80,8 @@ class Target:
         said = self.said()
         assert not any(word in said for word in OUR_MISTAKES), f"{frame.hex()}: {said}"
 
-    def fire(self, frame: bytes, *, may_hang_up: bool = True) -> bytes | None:
-        """The answer; None when there is none, when it takes long or the broker hung up."""
+    def fire(self, frame: bytes, *, may_disconnect: bool = True) -> bytes | None:
+        """The answer; None when there is none, when it takes long or the broker disconnected."""
         found = None
         with Wire(self.broker.port) as wire:
             wire.socket.settimeout(0.3 if _may_wait(frame) else 20)
@@ -94,7 +94,7 @@ class Target:
                     answer = wire.receive()
                 assert answer[:4] == struct.pack(">i", ASKED_AFTER)
             except ConnectionError:
-                assert may_hang_up, f"hung up on {frame.hex()}: {self.said()}"
+                assert may_disconnect, f"disconnected on {frame.hex()}: {self.said()}"
             except TimeoutError:
                 assert _may_wait(frame), f"no answer to {frame.hex()}"
         self.check(frame)
@@ -149,7 +149,7 @@ def _fire_whole(target: Target, api: KafkaApi) -> None:
         for version, body in zip(api.versions, bodies, strict=True):
             frame = request_header(api.key, version, ASKED) + encode(body)
             # There is no other way to tell a producer without acks that something is wrong.
-            answer = target.fire(frame, may_hang_up=api.key == PRODUCE.key and body.acks == 0)
+            answer = target.fire(frame, may_disconnect=api.key == PRODUCE.key and body.acks == 0)
             if answer is not None:
                 _check_answer(api.key, version, answer)
 

@@ -158,8 +158,8 @@ def test_offsets_of_a_subscribed_topic_are_not_deleted(wire: Wire) -> None:
 
 
 def test_deleting_offsets_of_an_unknown_group_is_an_error(wire: Wire) -> None:
-    create_topic(wire, "nobodys")
-    assert _delete(wire, "no-such-group", ("nobodys", 0)) == (GROUP_NOT_FOUND, {})
+    create_topic(wire, "unowned")
+    assert _delete(wire, "no-such-group", ("unowned", 0)) == (GROUP_NOT_FOUND, {})
 
 
 def test_commits_by_topic_id_reach_their_topics(wire: Wire) -> None:

@@ -45,14 +45,14 @@ def _receive(connection: socket.socket) -> bytes:
         while len(data) < length:
             part = connection.recv(length - len(data))
             if not part:
-                raise ConnectionError("the broker hung up")
+                raise ConnectionError("the broker closed the connection")
             data += part
         return data
 
     return exactly(struct.unpack(">i", exactly(4))[0])
 
 
-def _hangs_up(connection: socket.socket) -> bool:
+def _disconnects(connection: socket.socket) -> bool:
     try:
         return connection.recv(1) == b""
     except ConnectionResetError:
@@ -104,7 +104,7 @@ def test_garbage_closes_the_connection_and_the_broker_continues(
 ) -> None:
     with _connect(broker) as connection:
         connection.sendall(hello)
-        assert _hangs_up(connection)
+        assert _disconnects(connection)
     assert _is_alive(broker)
 
 
@@ -177,7 +177,7 @@ def test_acks_0_gets_no_reply_and_an_error_closes_the_connection(broker: Running
         connection.sendall(_produce(b"t", batch, 0) + _frame(_header(18, 0, 9)))
         assert struct.unpack(">i", _receive(connection)[:4])[0] == 9
         connection.sendall(_produce(b"no-such-topic", batch, 0))
-        assert _hangs_up(connection)
+        assert _disconnects(connection)
 
 
 def test_a_damaged_batch_is_rejected_as_a_whole(broker: RunningBroker) -> None:

@@ -91,7 +91,7 @@ def test_produce_is_advertised_from_0_and_telemetry_is_not(wire: Wire) -> None:
     rows = {row.api_key: (row.min_version, row.max_version) for row in found.api_keys}
     assert rows[0] == (0, 13)
     assert rows.keys() == {api.key for api in declared_apis()}
-    assert not rows.keys() & {71, 72}, "clients push metrics to whoever takes them"
+    assert not rows.keys() & {71, 72}, "clients push metrics to brokers that accept them"
     assert found.throttle_time.total_seconds() == 0
 
 

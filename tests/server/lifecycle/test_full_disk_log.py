@@ -15,7 +15,7 @@ from strandlog.record.builder import build_batch
 STORAGE_ERROR = 56
 
 
-def test_a_full_disk_is_told_in_the_brokers_log_once_and_not_for_each_request(
+def test_a_full_disk_is_logged_once_and_not_for_each_request(
     tmp_path: Path,
 ) -> None:
     """Clients only said "timed out", half a minute later, and the broker said nothing."""

@@ -197,7 +197,7 @@ def test_a_stopping_broker_waits_until_a_client_has_read_its_response(tmp_path: 
         assert len(read_rest()) > 10_000_000
 
 
-async def _hang_up(writer: asyncio.StreamWriter) -> None:
+async def _disconnect(writer: asyncio.StreamWriter) -> None:
     writer.close()
     with contextlib.suppress(ConnectionError):
         await writer.wait_closed()
@@ -215,9 +215,9 @@ def _broken_take(_durability: Durability, _max: int | None) -> list[object]:
     raise _BrokenError("the syncing task is broken")
 
 
-def _broken_chore(_remover: FileRemover, _now_ms: int) -> Work[int]:
+def _broken_task(_remover: FileRemover, _now_ms: int) -> Work[int]:
     yield from ()
-    raise _BrokenError("a chore is broken")
+    raise _BrokenError("a task is broken")
 
 
 def _broken_tick(_broker: Broker) -> None:
@@ -252,7 +252,7 @@ def test_a_task_whose_exception_is_lost_stops_the_server(tmp_path: Path) -> None
     [
         (FlushPlan, "execute", _broken_execute),
         (Durability, "take_flushes", _broken_take),
-        (FileRemover, "remove", _broken_chore),
+        (FileRemover, "remove", _broken_task),
         (Broker, "tick", _broken_tick),
     ],
 )
@@ -281,7 +281,7 @@ def test_a_part_that_dies_takes_the_server_with_it_and_says_so(
         writer.write(_produce(b"t", batch))
         with pytest.raises(ServerCrashError, match="broken"):
             await asyncio.wait_for(serving, 20)
-        await _hang_up(writer)
+        await _disconnect(writer)
 
     asyncio.run(scene())
     assert "broken" in caplog.text
@@ -308,7 +308,7 @@ def test_a_sync_that_the_disk_refuses_is_no_crash(
             answer = await reader.readexactly(struct.unpack(">i", await reader.readexactly(4))[0])
             assert struct.unpack_from(">h", answer, 4 + 4 + 2 + 1 + 4 + 4)[0] != 0
             assert server.metrics()["fsync_failures"] == 1
-        await _hang_up(writer)
+        await _disconnect(writer)
         assert not server.crashed.done()
         await server.stop()
 

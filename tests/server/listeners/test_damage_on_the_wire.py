@@ -51,7 +51,7 @@ def damaged(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[BrokerPr
 def consumed(broker: RunningBroker, start: int, end: int) -> tuple[dict[int, Any], set[int]]:
     """Values by offset, and the codes of errors, up to an offset or the first error.
 
-    librdkafka does not check checksums unless it is told to.
+    librdkafka checks no checksums by default.
     """
     consumer = Consumer({"bootstrap.servers": broker.address, "group.id": "g"})
     consumer.assign([TopicPartition("orders", 0, start)])

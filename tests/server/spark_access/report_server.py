@@ -72,9 +72,9 @@ def listening(port: int = 0) -> Iterator[Listening]:
         thread.join()
         server.server_close()
         for connection in server.connections:  # as if the process had ended
-            hang_up_on(connection)
+            disconnect(connection)
 
 
-def hang_up_on(connection: socket.socket) -> None:
+def disconnect(connection: socket.socket) -> None:
     with suppress(OSError):  # it has ended already
         connection.shutdown(socket.SHUT_RDWR)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.server.spark_access.report_server import hang_up_on, listening
+from tests.server.spark_access.report_server import disconnect, listening
 from tests.support.broker_process import BrokerProcess
 from tests.support.http_client import client_of, http_address, http_broker, ok
 from tests.support.waiting import eventually
@@ -318,7 +318,7 @@ def test_a_closed_connection_is_reopened_without_a_warning(
         reporter.add(REPORT)
         eventually(lambda: server.reports and waits == 2, "the reporter has the response")
         for connection in server.connections:
-            hang_up_on(connection)
+            disconnect(connection)
         reporter.add(REPORT._replace(batch_id=4))
         eventually(lambda: len(server.reports) == 2, "a report arrives")
     assert warnings(caplog) == []

@@ -1,4 +1,4 @@
-"""The facade: what it refuses before it writes, and what it remembers of groups."""
+"""The broker: checks before appends, and committed offsets of groups."""
 
 from __future__ import annotations
 

@@ -448,11 +448,11 @@ def test_a_request_completes_when_a_task_has_flushed_its_partition() -> None:
     steps = tasks.take(harness.broker)["retention"]
     part = next(steps)
     durability.when_durable(log, log.log_end_offset, told.append)
-    assert durability.take_flushes() == [], "the chore has it"
+    assert durability.take_flushes() == [], "the task flushes it"
     part()
     for part in steps:
         part()
-    if not told:  # the chore's sync came before the append
+    if not told:  # the flush of the task came before the append
         (job,) = durability.take_flushes()
         job.plan.execute()
         durability.flush_done(job, None)

@@ -1,6 +1,6 @@
-"""What broke in the systems that strandlog descends from, each as a test named after its symptom.
+"""Defects of the systems that strandlog descends from, each as a test named after its symptom.
 
-Where they differ from us in words (truncate, messages) the test says what a program would do here.
+Where their terms differ (truncate, messages), the test does what a strandlog program would do.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from strandlog.testing import FakeClock, SimulatedFiles
 
 
 class LogHarness:
-    """A folder that is opened again and again, after clean stops and after kills."""
+    """A log on a simulated disk, with ways to stop, kill and reopen it."""
 
     def __init__(self) -> None:
         self.clock = FakeClock()
@@ -48,7 +48,7 @@ class LogHarness:
         self.log = self._opened()
 
     def restarts(self) -> Iterator[None]:
-        """As it is, after a clean stop, and after a kill."""
+        """Yield three times: without a restart, after a clean stop, and after a kill."""
         yield
         self.reload()
         yield

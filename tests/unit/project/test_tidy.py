@@ -1,4 +1,4 @@
-"""Lints what no linter looks at: sizes, docstrings, dead modules, words that must not appear."""
+"""Checks that no linter makes: sizes, docstrings, dead modules, words that must not appear."""
 
 from __future__ import annotations
 

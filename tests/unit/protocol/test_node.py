@@ -1,4 +1,4 @@
-"""The node's messages: what is read out of a line, and how replies are spelt."""
+"""The node's messages: parsing of lines and formatting of replies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reader believes no length; the writer writes nothing that could not be read back."""
+"""The reader trusts no length; the writer writes nothing that could not be read back."""
 
 from __future__ import annotations
 

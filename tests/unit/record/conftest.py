@@ -1,4 +1,4 @@
-"""Imports kafka-python where its warnings are not errors: it reads its schemas in a dated way."""
+"""Imports kafka-python here, where its deprecation warnings are not errors."""
 
 from __future__ import annotations
 

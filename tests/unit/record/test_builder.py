@@ -1,4 +1,4 @@
-"""Building: four ways with one result, sizes known before, and what compaction leaves."""
+"""Building: four ways with the same result, known sizes, and batches filtered by compaction."""
 
 from __future__ import annotations
 

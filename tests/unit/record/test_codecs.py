@@ -1,4 +1,4 @@
-"""Codecs: what goes in comes out, in Kafka's framings, and never more than the limit."""
+"""Codecs: round trips in Kafka's framings, and the limit on decompressed bytes."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def test_the_cache_of_key_hashes_does_not_change_the_result(name: str) -> None:
 
 
 def test_long_keys_are_not_remembered() -> None:
-    """65,536 of them would be as much memory as somebody cares to send."""
+    """Otherwise clients could fill the memory with 65,536 long keys."""
     chosen = key_hash("murmur2")
     assert chosen.up_to(REMEMBERED_KEY_BYTES) is chosen.remembering
     assert chosen.up_to(REMEMBERED_KEY_BYTES + 1) is chosen.plain

@@ -1,4 +1,4 @@
-"""Decoding records: three readers, one truth.
+"""Decoding records: three readers with the same results.
 
 `slow_records` below reads the format in the plainest way. Whatever bytes are given, the quick
 readers must return the same records, or raise CorruptRecordError exactly where it finds a fault.

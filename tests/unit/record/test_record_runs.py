@@ -1,4 +1,4 @@
-"""Runs: read by columns as far as they go, and not one record further."""
+"""Runs of equal records are read by columns, up to the first record that differs."""
 
 from __future__ import annotations
 

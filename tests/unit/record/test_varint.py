@@ -1,4 +1,4 @@
-"""Varints: every 64-bit number comes back, and nothing else gets in."""
+"""Varints: every 64-bit number round-trips, and other bytes are rejected."""
 
 from __future__ import annotations
 

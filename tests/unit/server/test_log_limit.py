@@ -8,7 +8,7 @@ from strandlog.server.log_limit import INTERVAL_SECONDS, MAX_KINDS, MAX_LINES, R
 
 
 class Lines(logging.Handler):
-    """Keeps what is logged; the clock stands still."""
+    """Collects log records; its clock does not advance."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,9 +1,9 @@
-"""Rot: one bit of one file is wrong. No wrong record is ever served, and no other record is lost.
+"""Bit rot: after one flipped bit no wrong record is served, and no other record is lost.
 
 A small log of several segments is built with everything in it (all codecs, keys, nulls, headers of
 producers, equal and falling timestamps), then every file is damaged at many places, once after a
-clean stop and once after kill -9. Whatever is opened and read afterwards is held against what was
-written. Errors have a name, and what was found is in the reports.
+clean stop and once after kill -9. Everything read afterwards is compared with what was
+written. Errors have a type of the project, and reports name the damage.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def opened(disk: SimulatedFiles) -> tuple[LogDir, PartitionLog]:
 
 
 def read_by_following(log: PartitionLog) -> tuple[list[Record], list[CorruptSegmentError]]:
-    """As a consumer does that goes on after damage where the error tells it to."""
+    """As a consumer that continues after damage at the resume offset of the error."""
     found: list[Record] = []
     errors: list[CorruptSegmentError] = []
     offset = log.log_start_offset
@@ -168,7 +168,7 @@ def check_log(log: PartitionLog, specimen: Specimen, hidden: set[int], rng: rand
     lost = set(written) - set(offsets)
     assert lost <= hidden, f"{sorted(lost - hidden)} are gone as well"
     if lost:
-        assert errors or log.last_report.problems, "records are gone and nobody says so"
+        assert errors or log.last_report.problems, "records are gone without a report"
     for offset in rng.sample(sorted(written), 4):
         direct = read_directly(log, offset)
         for record in direct:

@@ -1,4 +1,4 @@
-"""Files go a while after they were taken out, soonest first, and never too early."""
+"""Retired files are removed after a delay, the earliest first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names on disk, and back."""
+"""Names of segments and partition folders: formatting and parsing."""
 
 from __future__ import annotations
 

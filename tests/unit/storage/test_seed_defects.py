@@ -1,4 +1,4 @@
-"""What other logs got wrong at their storage, as tests that ours must pass.
+"""Storage defects of other logs, as tests that ours must pass.
 
 The defects were seen in PyLogStreams (restart), LogBroker (segments, indexes, keys) and the
 partitioned log of a DDIA exercise (compaction and retention).

@@ -1,4 +1,4 @@
-"""The clock of the tests stands still, and only its wall goes back."""
+"""The fake clock advances only by command; only its wall time can go back."""
 
 from __future__ import annotations
 

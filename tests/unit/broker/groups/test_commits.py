@@ -30,7 +30,7 @@ def test_a_simple_consumer_commits_to_an_empty_group(harness: GroupHarness) -> N
         T0: OffsetAndMetadata(3, -1, "note", harness.clock.now_ms()),
         T1: None,
     }
-    assert harness.coordinator.fetch_offsets("nobody", [T0]) == {T0: None}
+    assert harness.coordinator.fetch_offsets("unknown", [T0]) == {T0: None}
     harness.restart()
     assert harness.committed() == {T0: 3}
 

@@ -243,7 +243,7 @@ def test_listing_and_describing(harness: GroupHarness) -> None:
     assert (member.client_id, member.client_host) == ("c", "/127.0.0.1")
     assert decode_assignment(member.assignment).partitions == (T0, T1, T2, T3)
     with pytest.raises(GroupNotFoundError):
-        harness.coordinator.describe("nobody")
+        harness.coordinator.describe("unknown")
     assert harness.coordinator.groups_subscribed_to("t") == ["g"]
     assert harness.coordinator.groups_subscribed_to("u") == []
 
@@ -266,7 +266,7 @@ def test_only_an_empty_group_is_deleted(harness: GroupHarness) -> None:
 def test_offsets_in_use_are_not_deleted(harness: GroupHarness) -> None:
     harness.commit({T0: 1, T1: 1, U0: 1})
     with pytest.raises(GroupNotFoundError):
-        harness.coordinator.delete_offsets("nobody", [T0])
+        harness.coordinator.delete_offsets("unknown", [T0])
     assert harness.coordinator.delete_offsets("g", [T1, T2]) == {}
     harness.stable()
     errors = harness.coordinator.delete_offsets("g", [T0, U0])

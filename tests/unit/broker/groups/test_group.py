@@ -70,7 +70,7 @@ def test_an_empty_group_waits_for_members_before_its_first_generation(
     second = harness.join()
     assert second.deadline_ms == 3_000
     harness.advance(1_500)
-    # Somebody came during the delay, so it is waited for more.
+    # A member joined during the delay, which extends it.
     assert first.deadline_ms == 6_000
     assert [first.is_done, second.is_done] == [False, False]
     harness.advance(2_500)
@@ -327,7 +327,7 @@ def test_a_sync_of_another_generation_is_rejected(harness: GroupHarness) -> None
     with pytest.raises(IllegalGenerationError):
         harness.sync(joined._replace(generation=7))
     with pytest.raises(UnknownMemberError):
-        harness.sync(joined._replace(member_id="nobody"))
+        harness.sync(joined._replace(member_id="unknown"))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Topics on a disk that stops, refuses and rots: what is there afterwards."""
+"""The topic catalog on a disk that loses power, rejects writes and flips bits."""
 
 from __future__ import annotations
 

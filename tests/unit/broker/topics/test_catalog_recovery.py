@@ -1,4 +1,4 @@
-"""Folders that were lost, copied or renamed by hand, and what the catalog makes of them."""
+"""Recovery of the catalog from folders that were lost, copied or renamed by hand."""
 
 from __future__ import annotations
 

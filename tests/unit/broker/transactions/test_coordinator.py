@@ -571,7 +571,7 @@ def test_a_topic_is_deleted_while_the_decision_is_in_flight(harness: Transaction
 
 
 def test_a_topic_is_deleted_while_its_marker_is_in_flight(harness: TransactionHarness) -> None:
-    """Nobody would ever say that the marker is on disk: the producer waited for ever."""
+    """The flush of a deleted partition never completes: the producer waited forever."""
     producer = harness.begun(T0, U0)
     asked = harness.end(producer)
     harness.sync(TABLE)

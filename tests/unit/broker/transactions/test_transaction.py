@@ -200,7 +200,7 @@ def test_which_producers_may_ask_for_a_new_epoch(state: TransactionState) -> Non
 
 
 def test_no_epoch_is_not_the_epoch_before_the_first() -> None:
-    """Somebody who shows an id without an epoch would be handed the identity of the owner."""
+    """A client that sends an id without an epoch would get the identity of the owner."""
     transaction = in_state(S.ONGOING)
     assert transaction.last_epoch == NO_PRODUCER_EPOCH
     with pytest.raises(ProducerFencedError):

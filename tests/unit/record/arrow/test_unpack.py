@@ -1,4 +1,4 @@
-"""Room for unpacked batches: one behind the other, used again, and never over the limit."""
+"""The buffer for decompressed batches: contiguous, reused, and within its limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Heads and trailers of HTTP requests that arrive whole and are too large."""
+"""Limits on the heads and trailers of HTTP requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One peer of the node, in this process: every message, every failure, and a storm of garbage."""
+"""One peer of the node, in this process: every message, every failure, and random garbage."""
 
 from __future__ import annotations
 

@@ -168,7 +168,7 @@ def test_a_tombstone_stays_until_its_horizon_which_the_first_compaction_sets() -
     assert [r.timestamp for r in all_records(log)] == [START_MS] * 3
     clock.advance(999)
     compact_now(log)
-    assert offsets(log) == [1, 2, 3], "a second compaction does not begin anew"
+    assert offsets(log) == [1, 2, 3], "a second compaction does not set a new horizon"
     clock.advance(1)
     compact_now(log)
     assert offsets(log) == [1, 3]

@@ -1,4 +1,4 @@
-"""Which segments go: tables for the decisions, and a log that carries them out."""
+"""Which segments retention deletes: the decisions, and their effect on a log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What others do to the files of an open log: it notices, and goes on where it can."""
+"""Other programs change the files of an open log: it notices, and continues where possible."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a log takes and what it refuses, before a byte is written."""
+"""Checks of batches before an append."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Group commit, failed syncs and full disks: what is acknowledged is on disk, always.
 
 The simulated disk lies as ext4 does: after a sync has failed, the next one succeeds and saves
-nothing. A power cut (`all_lost`) then tells who has believed it.
+nothing. A power cut (`all_lost`) then shows the loss.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ def test_a_plan_of_a_deleted_partition_acknowledges_nothing() -> None:
     assert plan is not None
     plan.execute()
     log.flush_completed(plan)
-    assert log.flushed_offset == 0, "nobody may take records of a deleted partition for durable"
+    assert log.flushed_offset == 0, "records of a deleted partition are never durable"
     with pytest.raises(StorageError, match="closed"):
         log.append(batch(b"v"))
     with pytest.raises(StorageError, match="closed"):
@@ -428,8 +428,8 @@ def test_a_restart_after_a_failed_fsync_does_not_overwrite_durable_records() -> 
 
 
 def test_records_after_a_lost_segment_end_are_not_served() -> None:
-    """The disk wrote the newer segment and not the end of the older one; nobody was told that
-    either is durable."""
+    """The disk wrote the newer segment and not the end of the older one; no flush of
+    either has completed."""
     files = SimulatedFiles()
     _, log = new_log(files)
     fill(log, 3)

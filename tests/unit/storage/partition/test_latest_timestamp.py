@@ -55,7 +55,7 @@ def test_records_without_timestamps_have_no_latest() -> None:
 
 
 def test_unflushed_records_do_not_hide_flushed_ones() -> None:
-    """Somebody who writes without pause, not waiting for the disk, has always something there."""
+    """A producer that writes without pause always has unflushed records."""
     _, log = new_log(SimulatedFiles(), settings=small_settings(segment_bytes=10**6))
     for time in range(50):
         append(log, time)
@@ -89,7 +89,7 @@ def test_deleted_records_do_not_hide_the_others() -> None:
 
 
 def test_the_marker_of_a_transaction_can_have_the_largest_timestamp() -> None:
-    """The marker is the last to be written, so nearly always it has the largest time."""
+    """The marker is written last, so it nearly always has the largest timestamp."""
     _, log = new_log(SimulatedFiles())
     stamped = {"producer": (7, 0, 0), "transactional": True}
     log.append(batch(b"v", timestamp=START_MS + 5, **stamped))  # type: ignore[arg-type]

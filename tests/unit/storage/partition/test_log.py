@@ -1,4 +1,4 @@
-"""Appending, truncating and looking up: faults that were there once, named after what they did."""
+"""Append, truncation and lookup: earlier bugs, named after their symptoms."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_truncated_records_do_not_come_back_with_a_compaction_that_was_under_way
 
 
 def test_a_reader_keeps_what_it_holds_while_the_log_is_truncated(tmp_path: Path) -> None:
-    """Cutting a mapped file would kill the process of whoever looks at the bytes."""
+    """Truncating a mapped file would kill the process that reads the mapping."""
     log_dir = LogDir(str(tmp_path / "data"), DiskFiles(), FakeClock(START_MS), uuids())
     create_partition(log_dir, TP, "id", small_settings())
     log = log_dir.logs[TP]

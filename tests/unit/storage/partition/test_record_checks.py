@@ -1,4 +1,4 @@
-"""What a topic with `record.validation=records` takes, and what every topic refuses."""
+"""Checks of a topic with `record.validation=records`, and those of every topic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Opening after any stop: how much is read, what is cut, what is kept, what is said."""
+"""Recovery after any stop: what is scanned, truncated, kept and reported."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def positions(files: SimulatedFiles, path: str) -> list[int]:
 
 
 def readable(log: PartitionLog) -> list[int]:
-    """The offsets that a reader gets who goes on behind damage."""
+    """The offsets that a reader gets if it continues after damage."""
     found, start = list[int](), log.log_start_offset
     while start < log.high_watermark:
         try:

@@ -44,7 +44,7 @@ def batches_of(data: bytes) -> dict[int, bytes]:
 
 
 def handed_out(log: PartitionLog, max_bytes: int = WHOLE) -> dict[int, bytes]:
-    """What a client gets that goes on behind each batch, and behind damage where it is told to."""
+    """What a client reads that continues after each batch, and after damage."""
     found: dict[int, bytes] = {}
     offset = log.log_start_offset
     while offset < log.high_watermark:

@@ -1,4 +1,4 @@
-"""Looking at files: what is whole is called whole, and what is not is found and named."""
+"""Verification of files: damage is found and reported, and intact files have no findings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cuts at batches that the index knows, by bytes."""
+"""Splits of an offset range at batches in the index, by bytes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def written(sizes: list[tuple[int, int]]) -> tuple[SimulatedFiles, dict[int, int
     return files, bytes_before
 
 
-def guest(files: SimulatedFiles) -> PartitionView:
+def view(files: SimulatedFiles) -> PartitionView:
     return FolderView(files, DATA).view(TP)
 
 
@@ -49,7 +49,7 @@ def test_pieces_start_at_batches_and_are_about_equal_in_bytes(
     starts = sorted(bytes_before)
     edges = sorted((int(from_ * (len(starts) - 1)), int(to * (len(starts) - 1))))
     start, end = starts[edges[0]], starts[edges[1]]
-    cuts = guest(files).split_offsets(start, end, pieces)
+    cuts = view(files).split_offsets(start, end, pieces)
     assert cuts == sorted(set(cuts))
     assert all(start < cut < end and cut in bytes_before for cut in cuts)
     assert len(cuts) < pieces
@@ -64,22 +64,22 @@ def test_pieces_are_split_by_bytes_and_not_by_records() -> None:
     files, bytes_before = written(SKEWED * 4)
     start, *_, end = bytes_before
     total = bytes_before[end]
-    [cut] = guest(files).split_offsets(start, end, 2)
+    [cut] = view(files).split_offsets(start, end, 2)
     assert abs(bytes_before[cut] - total / 2) < total / 20
 
 
 def test_a_missing_or_wrong_index_gives_offsets_within_the_range() -> None:
     files, bytes_before = written(SKEWED)
     start, *_, end = bytes_before
-    right = guest(files).split_offsets(start, end, 4)
+    right = view(files).split_offsets(start, end, 4)
     for name in files.list_dir(FOLDER):
         if name.endswith(".index"):
             files.replace(f"{FOLDER}/{name}", b"\x7f" * 64)
-    wrong = guest(files).split_offsets(start, end, 4)
+    wrong = view(files).split_offsets(start, end, 4)
     assert all(start < cut < end for cut in wrong)
     for name in files.list_dir(FOLDER):
         if name.endswith(".index"):
             files.remove(f"{FOLDER}/{name}")
-    made_anew = guest(files).split_offsets(start, end, 4)
-    assert len(right) == len(made_anew) == 3
-    assert all(cut in bytes_before for cut in made_anew)
+    rebuilt = view(files).split_offsets(start, end, 4)
+    assert len(right) == len(rebuilt) == 3
+    assert all(cut in bytes_before for cut in rebuilt)

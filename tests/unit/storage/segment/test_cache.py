@@ -1,4 +1,4 @@
-"""At most so many maps, the least recently used goes first, and no index is taken on trust."""
+"""The cache of mapped segments: bounded, least recently used first, and indexes are verified."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A segment that disappears is missed: at the next start, and by `log verify`."""
+"""A segment that disappears is reported: at the next start, and by `log verify`."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ def test_damage_hides_its_batch_and_the_error_has_a_resume_offset(
     for offset in range(100, layout[-1][0] + layout[-1][1]):
         number = number_of(layout, offset)
         assert number is not None
-        # A gap behind damage may have been a part of it: nobody can tell.
+        # A gap behind damage may have been a part of it.
         if number != damaged and not layout[damaged][0] <= offset < after:
             one = plan(bytes(data), offset, end_offset=130)
             assert one.execute() == whole[bounds[number] : bounds[number + 1]]

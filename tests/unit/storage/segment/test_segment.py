@@ -1,4 +1,4 @@
-"""One segment: where index entries come from, and when a segment has had enough."""
+"""One segment: when index entries are added, and when the log rolls."""
 
 from __future__ import annotations
 

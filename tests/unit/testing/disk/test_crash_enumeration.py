@@ -1,4 +1,4 @@
-"""Does the simulated disk find the mistakes it is there to find?
+"""The enumeration of crashes finds missing precautions.
 
 A journal of a few lines is cut off at every moment of its life and read back. Written with care
 it survives everything; with any one of its precautions left out, the enumeration must find a crash
@@ -111,11 +111,11 @@ EVERYTHING = [b"record %d of round %d" % (n, r) for r in range(3) for n in range
 
 
 def check(disk: SimulatedFiles, care: Care, confirmed: int) -> None:
-    """What comes back is a beginning of what was written, has all that was confirmed, goes on."""
+    """The journal is a prefix of what was written, with everything confirmed, and still works."""
     journal = Journal(disk, care)
     journal.open()
     count = len(journal.records)
-    assert journal.records == EVERYTHING[:count], "records that nobody wrote"
+    assert journal.records == EVERYTHING[:count], "records that were never written"
     assert count >= confirmed, "confirmed records are gone"
     journal.append(b"one more")
     again = Journal(disk.after_kill(), care)

@@ -1,4 +1,4 @@
-"""What `storage.files` promises, asked of the real disk and of the simulated one alike.
+"""The contract of `storage.files`, on the real disk and on the simulated one.
 
 A test belongs here when it holds for both. That the double behaves as the disk does is what makes
 every other test that uses it worth something.

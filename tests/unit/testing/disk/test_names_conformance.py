@@ -1,4 +1,4 @@
-"""Names, folders and locks: what `storage.files` promises, asked of both disks alike."""
+"""Names, folders and locks: the contract of `storage.files`, on both disks."""
 
 from __future__ import annotations
 

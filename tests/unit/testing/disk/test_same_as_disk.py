@@ -1,6 +1,6 @@
 """The same random work on both disks gives the same answers and the same tree.
 
-The conformance tests ask for what somebody thought of; this asks for the rest. Every answer counts:
+The conformance tests cover chosen cases; this covers random ones. Every answer counts:
 a value, or the class of the error. Names are few, so that things get in each other's way.
 """
 

@@ -147,7 +147,8 @@ def _exactly(connection: socket.socket, length: int) -> bytes:
         part = connection.recv(length - len(data))
         if not part:
             raise NotKafkaError(
-                "it closed the connection: it may not be Kafka, or requires TLS or authentication"
+                "it closed the connection; it may not be a Kafka broker, or it may require TLS or "
+                "authentication"
             )
         data += part
     return bytes(data)

@@ -71,7 +71,7 @@ class GrpcListener:
             self._server.add_generic_rpc_handlers((handler,))
         self._host = host
         self._asked_port = port
-        self._port = 0  # the actual port, once the server listens
+        self._port = 0  # the actual port, once the server is listening
 
     async def start(self) -> Address:
         """Bind the socket and return its address."""

@@ -347,9 +347,10 @@ def batches_of_read(
 
     `end_offset` is the end of the log as seen by that read. Bytes beyond it are ignored, because
     another process may be writing there. The read itself has checked the position of the first
-    batch (read_plan.py). A batch that follows a gap and whose next neighbour is not in `data` is
-    left to the next read. Damage after the first batch is raised without `resume_offset`, which is
-    determined by the read that starts with the damage.
+    batch (read_plan.py). A batch after a gap is verified by means of the batch that follows it; if
+    that one is not in `data`, the batch is not yielded, and the next read returns it. If a batch
+    other than the first is damaged, the error has no `resume_offset`; a read that starts at the
+    damaged batch determines it.
     """
     position, size, next_offset = 0, len(data), offset
     while position + HEADER_SIZE <= size and next_offset < end_offset:

@@ -158,7 +158,7 @@ class FileNode:
 
 
 class FolderNode:
-    """One folder, with or without a name."""
+    """One folder. A folder that has been deleted has no name but may still be open."""
 
     __slots__ = ("durable_names", "label", "locked", "names", "number", "unsynced")
 

@@ -40,6 +40,7 @@
     │   ├── UnknownLeaderEpochError     refresh the metadata: the epoch is too new
     │   ├── StorageError                the disk failed; see the message            (retriable)
     │   │   └── DiskFullError           free some space                             (retriable)
+    │   ├── PartialAppendError          find out what was appended before you send again
     │   ├── DataLossError               records were deleted before a query read them
     │   ├── UndecodableBatchError       the records of a batch cannot be decoded: seek past it
     │   └── CorruptSegmentError         bytes on disk are damaged; see `strandlog log verify`
@@ -380,6 +381,13 @@ class DiskFullError(StorageError):
     """There is no space left for this write; nothing was written."""
 
     codes = Codes(56, 507, "RESOURCE_EXHAUSTED", 11)
+
+
+class PartialAppendError(LogError):
+    """The disk failed after some partitions of a request had been written. Sending the request
+    again would write their records twice, so this error is not retriable."""
+
+    codes = Codes(-1, 500, "INTERNAL", 13)
 
 
 class DataLossError(LogError):

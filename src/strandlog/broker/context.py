@@ -50,6 +50,10 @@ class RequestContext:
         # next fetch shows how many of them the consumer has read.
         self.fetch_positions: dict[tuple[TopicRef, int], int] = {}
 
+    def copy(self) -> RequestContext:
+        """Return a context with the values that this one has now."""
+        return RequestContext(self.principal, self.client_id, self.client_host, self.listener)
+
     @property
     def member_host(self) -> str:
         """The client's host as Kafka describes group members: "/127.0.0.1"."""

@@ -33,6 +33,7 @@ from strandlog.errors import (
     DiskFullError,
     InvalidAcksError,
     InvalidRecordError,
+    PartialAppendError,
     StorageError,
     StrandlogError,
 )
@@ -232,7 +233,7 @@ class RecordAppender:
     def produce_all(
         self, partitions: Sequence[PartitionRecords], acks: int, checked: Checked
     ) -> list[ProduceResult] | Deferred[list[ProduceResult]]:
-        """Append to all partitions, or raise and append nothing."""
+        """Append to all partitions, or raise and append nothing (but see `append_all`)."""
         parts: list[tuple[PartitionLog, Buffer]] = []
         for number, part in enumerate(partitions):
             error = checked.get(number)
@@ -254,7 +255,10 @@ class RecordAppender:
     def append_all(
         self, parts: Sequence[tuple[PartitionLog, Buffer]], *, records_checked: bool = False
     ) -> list[AppendResult]:
-        """Append to several partitions; if one is rejected, write to none of them."""
+        """Append to several partitions; if one is rejected, write to none of them.
+
+        If the disk fails after some of them have been written, raise `PartialAppendError`.
+        """
         for log, data in parts:
             if log.tp.topic in INTERNAL_TOPICS:
                 forbid_internal(log.tp.topic)
@@ -270,7 +274,19 @@ class RecordAppender:
                 for header, view in split_batches(data):
                     most = self._settings.batch_max_records
                     check_batch(header, view, log.settings, now_ms, most, is_control=False)
-        return [self._append(log, data) for log, data in parts]
+        return self._append_each(parts)
+
+    def _append_each(self, parts: Sequence[tuple[PartitionLog, Buffer]]) -> list[AppendResult]:
+        results: list[AppendResult] = []
+        try:
+            for log, data in parts:
+                results.append(self._append(log, data))
+        except StorageError as error:
+            if not results:
+                raise
+            written = ", ".join(str(log.tp) for log, _ in parts[: len(results)])
+            raise PartialAppendError(f"{error}; already appended: {written}") from error
+        return results
 
     # -- appending -------------------------------------------------------------------------------
 

@@ -101,11 +101,14 @@ class TopicAdmin:
 
     def alter(self, name: str, changes: Mapping[str, object | None]) -> Work[Topic]:
         """Change settings of a topic."""
-        return (yield from self._catalog.alter(name, changes))
+        topic = yield from self._catalog.alter(name, changes)
+        self._durability.settings_changed()
+        return topic
 
     def alter_broker(self, layer: Layer, changes: Mapping[str, object | None]) -> Work[None]:
         """Change dynamic settings of the broker."""
         yield from self._catalog.alter_broker(layer, changes)
+        self._durability.settings_changed()
 
     def compact(self, name: str) -> Work[CompactionReport]:
         """Compact a topic now, regardless of its cleanup policy."""

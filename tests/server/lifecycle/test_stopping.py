@@ -328,5 +328,5 @@ def test_the_last_line_of_the_log_sums_up(tmp_path: Path) -> None:
         process.terminate()
         _, errors = process.communicate(timeout=30)
     assert process.returncode == 0
-    assert "stopped: 1 requests of 1 connections" in errors.splitlines()[-1]
+    assert "stopped: 1 requests from 1 connections" in errors.splitlines()[-1]
     assert "event loop late by at most" in errors.splitlines()[-1]

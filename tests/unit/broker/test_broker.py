@@ -17,6 +17,7 @@ from strandlog.errors import (
     DiskFullError,
     InvalidTopicError,
     MessageTooLargeError,
+    PartialAppendError,
     StorageError,
 )
 from strandlog.model import OffsetAndMetadata, TopicPartition
@@ -215,6 +216,34 @@ def test_an_append_to_several_partitions_is_all_or_nothing() -> None:
     with pytest.raises(StorageError, match="t-2 rejects records: the disk is gone"):
         broker._appender.append_all([(logs[0], batch()), (logs[2], batch())])
     assert [log.log_end_offset for log in logs] == [1, 1, 1]
+
+
+def test_altering_a_topic_brings_its_flushes_forward() -> None:
+    broker = open_broker(SimulatedFiles())
+    broker.create_topic(CONTEXT, "t", 1, {"flush.ms": 3_600_000}).result()
+    log = broker._catalog.log("t", 0)
+    broker._appender.append(log, batch())
+    broker.alter_topic(CONTEXT, "t", {"flush.ms": 50}).result()
+    broker.clock.advance(50)  # type: ignore[attr-defined]
+    broker.tick()
+    assert log.flushed_offset == log.log_end_offset == 1
+
+
+def test_a_disk_that_fills_up_between_two_partitions_does_not_ask_for_a_retry() -> None:
+    """It raised the retriable DiskFullError, although some partitions had been written."""
+    disk = SimulatedFiles(capacity_bytes=MIB)
+    broker = open_broker(disk, log_min_free_bytes=0)
+    broker.create_topic(CONTEXT, "t", 2).result()
+    first, second = broker._catalog.logs("t")
+    free = disk.free_bytes("data")
+    parts = [(first, batch(bytes(free // 2))), (second, batch(bytes(free // 2)))]
+    with pytest.raises(PartialAppendError, match="already appended: t-0") as caught:
+        broker._appender.append_all(parts)
+    assert not caught.value.retriable
+    assert (first.log_end_offset, second.log_end_offset) == (1, 0)
+    with pytest.raises(DiskFullError):
+        broker._appender.append_all([(second, batch(bytes(free))), (first, batch())])
+    assert (first.log_end_offset, second.log_end_offset) == (1, 0)
 
 
 def test_compressed_batches_for_a_compacted_topic_need_keys() -> None:

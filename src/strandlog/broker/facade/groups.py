@@ -42,8 +42,11 @@ class GroupRequests(TopicRequests):
 
     def join_group(self, context: RequestContext, request: JoinRequest) -> Deferred[JoinResult]:
         """Join a group; the result completes when the rebalance does."""
+        # The listener sets the client id of its context for each request, and the join may
+        # run after the next request has arrived.
+        caller = context.copy()
         return self._with_table(
-            self._offsets_table, lambda: self._group_coordinator.join(context, request)
+            self._offsets_table, lambda: self._group_coordinator.join(caller, request)
         )
 
     def _with_table(self, table: CompactedTable, ask: Callable[[], Deferred[T]]) -> Deferred[T]:

@@ -94,7 +94,8 @@ class RecordRequests:
         acks: int,
         checked: Checked = NOTHING_CHECKED,
     ) -> list[ProduceResult] | Deferred[list[ProduceResult]]:
-        """Append to all partitions, or raise and append nothing."""
+        """Append to all partitions, or raise and append nothing. If the disk fails in between,
+        raise `PartialAppendError`, which names the partitions that were written."""
         return self._appender.produce_all(partitions, acks, checked)
 
     def append(
@@ -111,6 +112,7 @@ class RecordRequests:
         self, context: RequestContext, topic: str, batches: Iterable[tuple[int, Buffer]]
     ) -> list[AppendResult]:
         """Append one batch to each of several partitions of a topic, or raise and append nothing.
+        If the disk fails in between, raise `PartialAppendError`.
 
         The batches are in the page cache when this returns.
         """

@@ -120,6 +120,16 @@ class Durability:
         if settings.flush_messages < MAX_LONG and log.unflushed_count >= settings.flush_messages:
             self._make_bulk(log)
 
+    def settings_changed(self) -> None:
+        """Bring flushes forward if `flush.ms` or `flush.messages` has been lowered."""
+        now_ms = self._clock.monotonic_ms()
+        for log, due_ms in list(self._dirty.items()):
+            if now_ms + log.settings.flush_ms < due_ms:
+                self._note_dirty(log, now_ms + log.settings.flush_ms)
+            if log.unflushed_count >= log.settings.flush_messages:
+                self._make_bulk(log)
+        self._runtime.wake()
+
     def written(self, log: PartitionLog) -> None:
         """Make a partition due immediately after the broker wrote table records or a marker."""
         self.appended(log)

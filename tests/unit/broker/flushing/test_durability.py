@@ -242,6 +242,29 @@ def test_a_partition_is_not_flushed_before_flush_ms_is_over(harness: DurabilityH
     assert harness.take() == [0]
 
 
+def test_a_lower_flush_ms_applies_to_records_appended_before(harness: DurabilityHarness) -> None:
+    """They waited for the old time, and so did all later records of the partition."""
+    log = harness.log(0)
+    log.settings = small_settings(flush_ms=3_600_000)
+    harness.append(0)
+    log.settings = small_settings(flush_ms=50)
+    harness.durability.settings_changed()
+    harness.clock.advance(49)
+    assert harness.take() == []
+    harness.clock.advance(1)
+    assert harness.take() == [0]
+
+
+def test_a_lower_flush_messages_applies_to_records_appended_before(
+    harness: DurabilityHarness,
+) -> None:
+    harness.append(0)
+    harness.append(1)
+    harness.log(0).settings = small_settings(flush_messages=1)
+    harness.durability.settings_changed()
+    assert harness.take() == [0]
+
+
 def test_a_partition_is_flushed_after_flush_messages_records(harness: DurabilityHarness) -> None:
     """flush.messages had no effect in the server."""
     harness.log().settings = small_settings(flush_messages=3)

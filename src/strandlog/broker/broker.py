@@ -377,8 +377,12 @@ class Broker(RecordRequests, TransactionRequests):
     def close(self) -> None:
         """Close the data folder cleanly."""
         if not self.is_closed:
-            self.is_closed = True
-            self._log_dir.close()
+            try:
+                self.is_closed = True
+                self._log_dir.close()
+            except BaseException:
+                self._log_dir.abandon()  # an interrupt may have occurred before the lock's release
+                raise
 
     def abandon(self) -> None:
         """Release the folder without writing anything, because this process is a fork of its

@@ -46,7 +46,7 @@ from strandlog.client.arguments import (
 from strandlog.client.arrow.rows import decode_rows
 from strandlog.client.arrow.table import schema, table_of
 from strandlog.client.cursor import NO_POSITION, Cursor
-from strandlog.client.lifecycle import Closable, OpenLock
+from strandlog.client.lifecycle import Closable, OpenCheck
 from strandlog.client.record_source import (
     ConsumerHost,
     Decode,
@@ -116,8 +116,8 @@ class Consumer(Closable):
         self._membership: Membership | None = None
         self._simple_group: str | None = None
         self._is_closed = False
-        self._guard = OpenLock(log.condition, lambda: self._is_closed or log.is_closed, "consumer")
-        with self._guard:
+        self._is_open = OpenCheck(lambda: self._is_closed or log.is_closed, "consumer")
+        with self._is_open, self._log.lock, self._is_open:
             for topic in self._topics:
                 self._source.partition_count(topic)
             self._start(group, offered, max_poll_interval_ms)
@@ -160,12 +160,12 @@ class Consumer(Closable):
     @property
     def assignment(self) -> list[TopicPartition]:
         """The partitions assigned to this consumer."""
-        with self._log.condition:
+        with self._log.lock:
             return sorted(self._cursors)
 
     def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
         """Read exactly these partitions instead of those assigned by a group."""
-        with self._guard:
+        with self._is_open, self._log.lock, self._is_open:
             wanted = [TopicPartition(*pair) for pair in partitions]
             for tp in wanted:
                 self._source.offset_range(tp)
@@ -226,7 +226,7 @@ class Consumer(Closable):
         check_max_records(max_records)
         began_at: list[tuple[Cursor, int]] = []
         try:
-            with self._guard:
+            with self._is_open, self._log.lock, self._is_open:
                 self._before_last = [] if is_iteration else None
                 records = self._poll(max_records, timeout_ms, began_at, decode)
                 if is_iteration:
@@ -235,7 +235,7 @@ class Consumer(Closable):
         except StrandlogError:
             raise
         except BaseException:
-            with self._guard:
+            with self._is_open, self._log.lock, self._is_open:
                 for cursor, position in reversed(began_at):
                     cursor.seek(position)  # an interrupted poll returned no records
             raise
@@ -362,7 +362,7 @@ class Consumer(Closable):
         if records:
             return records[0]
         if self._auto_commit:
-            with self._guard:
+            with self._is_open, self._log.lock, self._is_open:
                 self._commit_if_member()
         raise StopIteration
 
@@ -370,7 +370,7 @@ class Consumer(Closable):
 
     def position(self, topic: str, partition: int) -> int:
         """Return the offset of the next record that poll returns from this partition."""
-        with self._guard:
+        with self._is_open, self._log.lock, self._is_open:
             cursor = self._cursor(topic, partition)
             if cursor.position == NO_POSITION:
                 self._reset_position(cursor.tp, NO_POSITION)
@@ -378,7 +378,7 @@ class Consumer(Closable):
 
     def seek(self, topic: str, partition: int, offset: int) -> None:
         """Move to an offset; raise `OffsetOutOfRangeError` if it is outside the valid range."""
-        with self._guard:
+        with self._is_open, self._log.lock, self._is_open:
             cursor = self._cursor(topic, partition)
             start, end = self._source.offset_range(cursor.tp)
             if not isinstance(offset, int) or not start <= offset <= end:
@@ -387,14 +387,14 @@ class Consumer(Closable):
 
     def seek_all(self, offset: int) -> None:
         """Move all partitions to an offset, or to the nearest valid one."""
-        with self._guard:
+        with self._is_open, self._log.lock, self._is_open:
             for cursor in self._cursors.values():
                 start, end = self._source.offset_range(cursor.tp)
                 cursor.seek(min(max(offset, start), end))
 
     def seek_to_time(self, timestamp_ms: int) -> None:
         """Move all partitions to the first record at or after a time."""
-        with self._guard:
+        with self._is_open, self._log.lock, self._is_open:
             self._log.make_visible(list(self._cursors))
             for cursor in self._cursors.values():
                 found = self._source.find_timestamp(cursor.tp, checked_timestamp(timestamp_ms))
@@ -413,7 +413,7 @@ class Consumer(Closable):
 
     def commit(self) -> dict[TopicPartition, int]:
         """Commit the current positions durably for the group; return the changed offsets."""
-        with self._guard:
+        with self._is_open, self._log.lock, self._is_open:
             if self.group is None:
                 raise InvalidGroupError(None, "commit requires a group; pass group=… to consumer()")
             if self._membership is not None and not self._membership.is_member:
@@ -465,7 +465,7 @@ class Consumer(Closable):
 
     def committed(self, topic: str, partition: int) -> int | None:
         """Return the committed offset of a partition; None if there is none."""
-        with self._guard:
+        with self._is_open, self._log.lock, self._is_open:
             tp = TopicPartition(topic, partition)
             self._source.offset_range(tp)
             return self._fetch_committed(tp)
@@ -486,7 +486,7 @@ class Consumer(Closable):
             self._is_closed = True
         if self._is_closed:
             return
-        with self._log.condition:
+        with self._log.lock:
             try:
                 if self._auto_commit and not self._log.is_closed:
                     self._commit_if_member()
@@ -497,7 +497,7 @@ class Consumer(Closable):
         self._is_closed = True
         if self._log.is_closed:
             return
-        with self._log.condition:
+        with self._log.lock:
             if not self._log.is_closed:
                 self._leave()
 
@@ -512,7 +512,12 @@ class Consumer(Closable):
             return
         try:
             if self._auto_commit and self._before_last is not None and not self._is_closed:
-                with contextlib.suppress(StrandlogError), self._guard:
+                with (
+                    contextlib.suppress(StrandlogError),
+                    self._is_open,
+                    self._log.lock,
+                    self._is_open,
+                ):
                     for cursor, position in reversed(self._before_last):
                         cursor.seek(position)  # exclude the record that the program was processing
                     self._commit_if_member()

@@ -1,4 +1,4 @@
-"""Context-manager support, and a lock that rejects calls on a closed object."""
+"""Context-manager support, the check for closed objects, and waiting with a lock."""
 
 from __future__ import annotations
 
@@ -29,29 +29,28 @@ class Closable:
         self.close()
 
 
-class OpenLock:
-    """A lock that can only be acquired while its object is open; otherwise raises `ClosedError`.
+class OpenCheck:
+    """Raises `ClosedError` at the start of a `with` block if its object is closed.
 
-    The state is checked both before and after waiting for the lock. Without the second check, a
-    thread that waited could use a log that another thread had closed, and write to a folder that
-    may have a new owner. Without the first check, a forked process would wait forever for a lock
-    that was held by a thread of its parent.
+    It is used on both sides of the log's lock, `with is_open, lock, is_open:`. Without the second
+    check, a thread that waited for the lock could use a log that another thread had closed, and
+    write to a folder that may have a new owner. Without the first check, a forked process would
+    wait forever for a lock that was held by a thread of its parent.
+
+    The check does not acquire the lock itself. An interrupt (Ctrl-C) between the `acquire()` in an
+    `__enter__` method written in Python and the start of the block would leave the lock held
+    forever. An `RLock` is implemented in C, so no interrupt can occur there. A `Condition` is not:
+    use its lock.
     """
 
-    __slots__ = ("_condition", "_is_closed", "_what")
+    __slots__ = ("_is_closed", "_what")
 
-    def __init__(self, condition: Condition, is_closed: Callable[[], bool], what: str) -> None:
-        self._condition = condition
+    def __init__(self, is_closed: Callable[[], bool], what: str) -> None:
         self._is_closed = is_closed
         self._what = what
 
     def __enter__(self) -> None:
-        if not self._condition.acquire(blocking=False):
-            if self._is_closed():
-                raise ClosedError(self._what)
-            self._condition.acquire()
         if self._is_closed():
-            self._condition.release()
             raise ClosedError(self._what)
 
     def __exit__(
@@ -60,4 +59,18 @@ class OpenLock:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._condition.release()
+        """Do nothing; the lock releases itself."""
+
+
+def wait_on(condition: Condition, seconds: float | None = None) -> None:
+    """Release the lock until `condition` is notified. The caller holds the lock once.
+
+    `Condition.wait` does not reacquire the lock if an interrupt occurs just after releasing it, and
+    the caller's `with` block would then raise RuntimeError instead of the interrupt.
+    """
+    try:
+        condition.wait(seconds)
+    except BaseException:
+        if not condition._is_owned():  # type: ignore[attr-defined]
+            condition.acquire()
+        raise

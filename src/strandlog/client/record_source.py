@@ -7,7 +7,7 @@ The same `Consumer` class reads folders owned by this process and folders owned 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from threading import Condition
+from threading import RLock
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from strandlog.clock import Clock
@@ -67,7 +67,7 @@ class ConsumerHost(Protocol):
     """The log that a consumer belongs to."""
 
     clock: Clock
-    condition: Condition
+    lock: RLock
     is_closed: bool
 
     @property

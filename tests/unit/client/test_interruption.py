@@ -1,7 +1,8 @@
 """Ctrl-C at any line: the program can continue to use the log.
 
 A tracer raises KeyboardInterrupt at the n-th line that strandlog executes, for every n, as the
-interpreter may do when a signal arrives.
+interpreter may do when a signal arrives. Tests of the lock use `SignalCheck` instead, because the
+interpreter never handles a signal at the start of a `with` line that releases a lock.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from __future__ import annotations
 import itertools
 import random
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -19,10 +22,12 @@ from tests.support.embedded_harness import EmbeddedHarness, drain, member, numbe
 from tests.support.examples import is_quick
 
 import strandlog
+from strandlog import Consumer
+from strandlog.config.setting import MAX_LONG
+from strandlog.testing.disk.faults import Step
 
 PACKAGE = strandlog.__file__.removesuffix("__init__.py")
-# A lock cannot be taken and released without a line in between.
-SPARED = ("lifecycle.py", "testing/", "errors.py")
+SPARED = ("testing/", "errors.py")
 
 
 class Interrupter:
@@ -44,6 +49,36 @@ class Interrupter:
                 self.has_struck = True
                 raise KeyboardInterrupt
         return self
+
+
+class SignalCheck:
+    """Raises at one of the points where CPython handles signals: the start of a Python function and
+    the return of a C function. Includes those of `threading`, which the lock uses."""
+
+    def __init__(self, at_point: int) -> None:
+        self.points_left = at_point
+        self.has_struck = False
+
+    def __call__(self, frame: FrameType, event: str, _: Any) -> None:
+        name = frame.f_code.co_filename
+        is_ours = name.startswith(PACKAGE) and not name.removeprefix(PACKAGE).startswith(SPARED)
+        if event in ("call", "c_return") and (is_ours or name == threading.__file__):
+            self.points_left -= 1
+            if self.points_left < 0 and not self.has_struck:
+                self.has_struck = True
+                raise KeyboardInterrupt
+
+
+@contextmanager
+def signal_at(point: int) -> Iterator[SignalCheck]:
+    check = SignalCheck(point)
+    sys.setprofile(check)
+    try:
+        yield check
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.setprofile(None)
 
 
 @contextmanager
@@ -206,3 +241,109 @@ def test_an_interrupted_commit_may_be_repeated(embedded: EmbeddedHarness) -> Non
         return interrupter.has_struck
 
     assert lines_to_try(interrupt) > 50
+
+
+LOCKED_CALLS: dict[str, Callable[[EmbeddedHarness, Consumer], object]] = {
+    "assignment": lambda _, consumer: consumer.assignment,
+    "close_consumer": lambda embedded, _: embedded.log.consumer(["t"]).close(),
+    "delete_records": lambda embedded, _: embedded.log.delete_records("t", 0, 1),
+    "describe_topic": lambda embedded, _: embedded.log.describe_topic("t"),
+    "flush": lambda embedded, _: embedded.log.flush(),
+    "poll": lambda _, consumer: consumer.poll(),
+    "problems": lambda embedded, _: embedded.log.problems,
+    "send": lambda embedded, _: embedded.log.producer().send("t", b"v"),
+    "send_batch": lambda embedded, _: embedded.log.producer().send_batch("t", [b"v", b"w"]),
+}
+
+
+@pytest.mark.parametrize("call", LOCKED_CALLS)
+def test_other_threads_do_not_wait_forever_after_an_interrupted_call(
+    embedded: EmbeddedHarness, call: str
+) -> None:
+    embedded.log.create_topic("t")
+    embedded.send("t", b"first")
+    lock = embedded.log.lock
+    consumer = embedded.log.consumer(["t"])
+
+    def is_free() -> bool:
+        if lock.acquire(blocking=False):
+            lock.release()
+            return True
+        return False
+
+    def interrupt(point: int) -> bool:
+        consumer.seek_all(MAX_LONG)
+        embedded.log.producer(acks=1).send("t", b"unflushed")
+        with signal_at(point) as check:
+            LOCKED_CALLS[call](embedded, consumer)
+        assert others.submit(is_free).result(), f"the lock is held after point {point}"
+        return check.has_struck
+
+    with ThreadPoolExecutor(1) as others:
+        points = lines_to_try(interrupt)
+    assert points > 2
+
+
+def test_an_interrupted_wait_raises_keyboard_interrupt(embedded: EmbeddedHarness) -> None:
+    """If the interrupt left the lock released, the end of the `with` block would raise
+    RuntimeError."""
+    log = embedded.log
+
+    def interrupt(point: int) -> bool:
+        with signal_at(point) as check, log.lock:
+            log.wait(1)
+        return check.has_struck
+
+    assert lines_to_try(interrupt) > 5
+
+
+def test_delete_records_works_after_an_interrupted_delete_records(
+    embedded: EmbeddedHarness,
+) -> None:
+    embedded.log.create_topic("t")
+
+    def interrupt(line: int) -> bool:
+        producer = embedded.log.producer(acks=1)
+        end = [producer.send("t", b"v").offset for _ in range(3)][-1]
+        with interrupted_at(line) as interrupter:
+            embedded.log.delete_records("t", 0, end - 1)
+        embedded.log.delete_records("t", 0, end)
+        assert embedded.log.describe_topic("t").partitions[0].start_offset == end
+        return interrupter.has_struck
+
+    assert lines_to_try(interrupt) > 100
+
+
+def test_an_interrupted_delete_records_deletes_nothing_later(embedded: EmbeddedHarness) -> None:
+    embedded.log.create_topic("t")
+    producer = embedded.log.producer(acks=1)
+    for value in numbered(5):
+        producer.send("t", value)
+
+    def interrupt_fsync(step: Step) -> None:
+        if step.operation == "sync":
+            embedded.disk.watch(None)
+            raise KeyboardInterrupt
+
+    embedded.disk.watch(interrupt_fsync)
+    with pytest.raises(KeyboardInterrupt):
+        embedded.log.delete_records("t", 0, 3)
+    embedded.advance(60_000)
+    embedded.send("t", b"5")
+    assert embedded.values("t") == numbered(6)
+
+
+def test_a_second_close_releases_the_folder_after_an_interrupted_close() -> None:
+    def interrupt(point: int) -> bool:
+        embedded = EmbeddedHarness()
+        log = embedded.log
+        log.create_topic("t")
+        member(embedded)
+        log.producer(acks=1).send("t", b"v")
+        with signal_at(point) as check:
+            log.close()
+        log.close()
+        assert embedded.reopen().topics() == ["t"], f"point {point}"  # raises if still locked
+        return check.has_struck
+
+    assert lines_to_try(interrupt) > 100

@@ -15,6 +15,9 @@ records after them may never become durable. Requests that wait for the same end
 partition share one callback, and a partition has at most one fsync in flight, so any number of
 concurrent requests costs at most two fsyncs per partition that they read.
 
+In the embedded library an interrupt (Ctrl-C) may occur between any two lines. The interrupted
+request is withdrawn, so that it neither runs later nor blocks the next one.
+
 With `log.durability=page_cache` readers see all appended records, and no request waits here.
 """
 
@@ -50,6 +53,11 @@ class _Request:
         if not self._ends:
             self.finish()
 
+    def cancel(self) -> None:
+        """Never answer the request."""
+        self._then = None
+        self.finish()
+
     def finish(self) -> set[End]:
         """Answer the request unless it has been answered; return the ends it still waited for."""
         then, self._then = self._then, None
@@ -83,6 +91,14 @@ class Visibility:
             then()
             return True
         request = _Request(set(ends), then)
+        try:
+            self._register(request, ends)
+        except BaseException:
+            self._withdraw(request, ends)
+            raise
+        return False
+
+    def _register(self, request: _Request, ends: set[End]) -> None:
         deadline_ms = self._clock.monotonic_ms() + self._max_wait_ms
         request.set_timer(self._timers.schedule(deadline_ms, lambda: self._give_up(request)))
         for end in ends:
@@ -91,7 +107,19 @@ class Visibility:
             else:
                 self._waiting[end] = {request: None}
                 self._wait_for(end, is_bulk=len(ends) > BULK_PARTITIONS)
-        return False
+
+    def _withdraw(self, request: _Request, ends: set[End]) -> None:
+        """Remove a request whose caller was interrupted, so that it is never executed.
+
+        An end that no other request waits for is removed too: its flush may not have been started,
+        and the next request that waits for it has to start one.
+        """
+        request.cancel()
+        for end in ends:
+            requests = self._waiting.get(end, {})
+            requests.pop(request, None)
+            if not requests:
+                self._waiting.pop(end, None)
 
     def _wait_for(self, end: End, *, is_bulk: bool) -> None:
         # The error is ignored: the request is then answered from the durable records.

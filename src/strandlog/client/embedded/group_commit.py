@@ -16,6 +16,7 @@ from __future__ import annotations
 from threading import Condition
 
 from strandlog.broker.flushing.flush_wait import FlushWait
+from strandlog.client.lifecycle import wait_on
 
 
 class GroupCommit:
@@ -29,7 +30,7 @@ class GroupCommit:
         """Return when the wait is over. The caller holds the lock once."""
         while not wait.is_over():
             if wait.is_blocked:
-                self._condition.wait()
+                wait_on(self._condition)
             else:
                 self._flush(wait)
 

@@ -2,8 +2,8 @@
 
     with strandlog.open("./data") as log: ...
 
-The underlying broker is synchronous and used by one thread at a time. `condition` is the lock that
-protects it; it is released while a poll waits for records or a thread waits for an fsync.
+The underlying broker is synchronous and used by one thread at a time. `lock` protects it; it is
+released while a poll waits for records (on `condition`) or a thread waits for an fsync.
 Maintenance (lazy flush, retention, compaction, file removal) runs during sends and polls when it is
 due; a program that does neither for a long time should call `run_maintenance()`.
 """
@@ -28,7 +28,7 @@ from strandlog.client.embedded.group_commit import GroupCommit
 from strandlog.client.embedded.membership import Membership
 from strandlog.client.embedded.producer import Producer
 from strandlog.client.embedded.source import EmbeddedSource
-from strandlog.client.lifecycle import Closable, OpenLock
+from strandlog.client.lifecycle import Closable, OpenCheck, wait_on
 from strandlog.client.record_source import GroupSubscription
 from strandlog.clock import Clock, SystemClock
 from strandlog.config.setting import Value
@@ -79,7 +79,7 @@ class Log(Closable):
         self.group_commit = GroupCommit(self.condition)
         self.source = EmbeddedSource(self.broker, self.context)
         self.is_closed = False
-        self._guard = OpenLock(self.condition, lambda: self.is_closed, "log")
+        self._is_open = OpenCheck(lambda: self.is_closed, "log")
         self._memberships: list[Membership] = []
         self._consumers: WeakSet[Consumer] = WeakSet()
         self._next_due_ms = self.broker.next_deadline_ms()
@@ -97,19 +97,19 @@ class Log(Closable):
 
         The default for `partitions` is num.partitions; `config` uses Kafka's setting names.
         """
-        with self._guard:
+        with self._is_open, self.lock, self._is_open:
             self.broker.create_topic(self.context, name, partitions, config).result()
             return self._describe(name)
 
     def topics(self) -> list[str]:
         """Return the names of all topics except internal ones."""
-        with self._guard:
+        with self._is_open, self.lock, self._is_open:
             topics = self.broker.topics(self.context)
             return [topic.name for topic in topics if not topic.is_internal]
 
     def describe_topic(self, name: str) -> TopicInfo:
         """Return the partitions, offsets, sizes and settings of a topic."""
-        with self._guard:
+        with self._is_open, self.lock, self._is_open:
             return self._describe(name)
 
     def describe_topics(self, names: Iterable[str]) -> list[TopicInfo]:
@@ -143,7 +143,7 @@ class Log(Closable):
         partitions: int | None = None,
     ) -> TopicInfo:
         """Change settings (None resets a setting to its default) or add partitions."""
-        with self._guard:
+        with self._is_open, self.lock, self._is_open:
             self.broker.topic(self.context, name)
             if config:
                 self.broker.alter_topic(self.context, name, config).result()
@@ -153,7 +153,7 @@ class Log(Closable):
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic and its records; raise `TopicInUseError` if a group subscribes to it."""
-        with self._guard:
+        with self._is_open, self.lock, self._is_open:
             forbid_internal(check_topic_name(name))
             self._wait_until_idle(name)
             groups = self.broker.subscribed_groups(self.context, name)
@@ -166,7 +166,7 @@ class Log(Closable):
 
     def compact(self, name: str) -> CompactionReport:
         """Compact a topic now, regardless of cleanup.policy, keeping the last value of each key."""
-        with self._guard:
+        with self._is_open, self.lock, self._is_open:
             self._wait_until_idle(name)
             return self.broker.compact_topic(self.context, name).result()
 
@@ -176,12 +176,12 @@ class Log(Closable):
         Return the number of offsets removed. If the topic was compacted, the number of records
         may be lower.
         """
-        with self._guard:
+        with self._is_open, self.lock, self._is_open:
             return self.broker.apply_retention(self.context, name).result()
 
     def delete_records(self, name: str, partition: int, before_offset: int) -> None:
         """Delete the records of a partition below an offset, durably."""
-        with self._guard:
+        with self._is_open, self.lock, self._is_open:
             self._wait_until_idle(name)
             tp = TopicPartition(name, partition)
             state = self.broker.partition_state(self.context, *tp)
@@ -204,7 +204,7 @@ class Log(Closable):
         compression: str | None = None,
     ) -> Producer:
         """Create a producer."""
-        with self._guard:
+        with self._is_open, self.lock, self._is_open:
             return Producer(self, acks, partitioner, compression)
 
     def consumer(
@@ -218,7 +218,7 @@ class Log(Closable):
         on_unreadable: OnUnreadable = "raise",
     ) -> Consumer:
         """Create a consumer, either standalone or as a member of a group."""
-        with self._guard:
+        with self._is_open, self.lock, self._is_open:
             consumer = Consumer(
                 self,
                 topics,
@@ -236,30 +236,30 @@ class Log(Closable):
 
     def groups(self) -> list[str]:
         """Return the names of all groups."""
-        with self._guard:
+        with self._is_open, self.lock, self._is_open:
             return [listing.group_id for listing in self.broker.groups(self.context)]
 
     def describe_group(self, group: str) -> GroupDescription:
         """Return the state and members of a group."""
-        with self._guard:
+        with self._is_open, self.lock, self._is_open:
             return self.broker.describe_group(self.context, group)
 
     def committed_offsets(self, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return all committed offsets of a group."""
-        with self._guard:
+        with self._is_open, self.lock, self._is_open:
             found = self.broker.fetch_offsets(self.context, group)
             return {tp: at for tp, at in found.items() if isinstance(at, OffsetAndMetadata)}
 
     def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Set the committed offsets of a group that has no members."""
-        with self._guard:
+        with self._is_open, self.lock, self._is_open:
             values = {TopicPartition(*tp): OffsetAndMetadata(at) for tp, at in offsets.items()}
             request = CommitRequest(group_id=group, offsets=values)
             self.broker.commit_offsets(self.context, request, all_or_nothing=True).result()
 
     def delete_group(self, group: str) -> None:
         """Delete a group that has no members, and its offsets."""
-        with self._guard:
+        with self._is_open, self.lock, self._is_open:
             self.broker.delete_group(self.context, group).result()
 
     # -- maintenance and close -------------------------------------------------------------------
@@ -271,39 +271,43 @@ class Log(Closable):
         Examples are torn tails, damage and stray files; each entry says how it was handled. See
         also `run_maintenance`.
         """
-        with self.condition:
+        with self.lock:
             return self.broker.problems
 
     def run_maintenance(self) -> None:
         """Run the maintenance tasks that are due. Sends and polls do this too."""
-        with self._guard:
+        with self._is_open, self.lock, self._is_open:
             self.tick()
 
     def flush(self) -> None:
         """Wait until everything written so far is on disk."""
-        with self._guard:
+        with self._is_open, self.lock, self._is_open:
             for wait in self.broker.flush_waits(self.context):
                 self.group_commit.complete(wait)
 
     def close(self) -> None:
         """Flush everything and release the folder. This method is idempotent."""
-        with contextlib.suppress(ClosedError), self._guard:
+        if self.broker.is_closed:  # unlike `is_closed`, false after a close that was interrupted
+            return
+        with self.lock:
             self.is_closed = True
             try:
                 while self.broker.is_flushing(self.context):
-                    self.condition.wait()
-                for membership in list(self._memberships):
-                    membership.leave()
+                    wait_on(self.condition)
+                while self._memberships:
+                    self._memberships.pop(0).leave()
             finally:
-                self.condition.notify_all()
-                self.broker.close()
+                try:
+                    self.condition.notify_all()
+                finally:
+                    self.broker.close()
 
     # -- for producers and consumers -----------------------------------------------------------
 
     def _wait_until_idle(self, name: str) -> None:
         """Wait until no other thread is flushing a partition of the topic."""
         while self.broker.is_flushing(self.context, name):
-            self.condition.wait()
+            wait_on(self.condition)
             if self.is_closed:
                 raise ClosedError("log")
 
@@ -324,7 +328,7 @@ class Log(Closable):
         """Release the lock until records are appended or `timeout_ms` has passed."""
         self.waiters += 1
         try:
-            self.condition.wait(timeout_ms / 1000)
+            wait_on(self.condition, timeout_ms / 1000)
         finally:
             self.waiters -= 1
 

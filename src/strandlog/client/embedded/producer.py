@@ -33,7 +33,7 @@ from strandlog.client.arguments import (
 )
 from strandlog.client.arrow.send import RoutedTable, SentTable
 from strandlog.client.arrow.table import items_of
-from strandlog.client.lifecycle import Closable, OpenLock
+from strandlog.client.lifecycle import Closable, OpenCheck
 from strandlog.client.sent_batch import SentBatch
 from strandlog.errors import (
     ClosedError,
@@ -90,7 +90,7 @@ class Producer(Closable):
         self._hash: KeyHash = key_hash(partitioner)
         self._codec = None if compression is None else codec_named(compression)
         self._is_closed = False
-        self._guard = OpenLock(log.condition, lambda: self._is_closed or log.is_closed, "producer")
+        self._is_open = OpenCheck(lambda: self._is_closed or log.is_closed, "producer")
 
     # -- single records ------------------------------------------------------------------------
 
@@ -113,7 +113,7 @@ class Producer(Closable):
         log = self._log
         if self._is_closed or log.is_closed:
             raise ClosedError("producer")
-        with log.lock:  # same checks as `OpenLock`, inlined because this is a hot path
+        with log.lock:  # same checks as `OpenCheck`, inlined because this is a hot path
             if self._is_closed or log.is_closed:
                 raise ClosedError("producer")
             broker, context = log.broker, log.context
@@ -173,7 +173,7 @@ class Producer(Closable):
         """
         items = records if isinstance(records, list) else list(records)
         log = self._log
-        with self._guard:
+        with self._is_open, log.lock, self._is_open:
             if not items:
                 return []
             target = log.broker.writable_topic(log.context, topic)
@@ -192,7 +192,7 @@ class Producer(Closable):
         if self._partitioner != "murmur2" or not table.num_rows or not are_available():
             return self.send_batch(topic, items_of(table))
         log = self._log
-        with self._guard:
+        with self._is_open, log.lock, self._is_open:
             target = log.broker.writable_topic(log.context, topic)
             turn = self._next_turn(topic, 0)
             routed = RoutedTable(topic, table, target.partitions, turn, log.tick())

@@ -27,7 +27,7 @@ from strandlog.client.api import OpenLog, PartitionInfo, TopicInfo
 from strandlog.client.arguments import OffsetReset, OnUnreadable
 from strandlog.client.consumer import Consumer
 from strandlog.client.embedded.membership import Membership
-from strandlog.client.lifecycle import Closable
+from strandlog.client.lifecycle import Closable, wait_on
 from strandlog.client.readonly.groups import ReadOnlyGroups
 from strandlog.client.record_source import (
     FETCH_BYTES,
@@ -230,7 +230,8 @@ class ReadOnlyLog(Closable):
         self.path = os.path.abspath(path) if files is None else os.fspath(path)
         self._files: Files = files or DiskFiles()
         self.clock: Clock = clock or SystemClock()
-        self.condition = Condition(RLock())
+        self.lock = RLock()
+        self._condition = Condition(self.lock)
         self.is_closed = False
         self._folder = FolderView(self._files, self.path)
         self._source = ReadOnlySource(self._folder, self._files)
@@ -334,7 +335,7 @@ class ReadOnlyLog(Closable):
 
     def wait(self, timeout_ms: int) -> None:
         """Sleep for `timeout_ms`, because there are no notifications of new records."""
-        self.condition.wait(timeout_ms / 1000)
+        wait_on(self._condition, timeout_ms / 1000)
 
     def join_group(self, wish: GroupSubscription) -> Membership:
         _refuse(wish.group)

@@ -39,8 +39,8 @@
     │   ├── FencedLeaderEpochError      refresh the metadata: the epoch is too old
     │   ├── UnknownLeaderEpochError     refresh the metadata: the epoch is too new
     │   ├── StorageError                the disk failed; see the message            (retriable)
-    │   │   └── DiskFullError           free some space                             (retriable)
-    │   ├── PartialAppendError          find out what was appended before you send again
+    │   │   ├── DiskFullError           free some space                             (retriable)
+    │   │   └── PartialAppendError      find out what was appended before you send again
     │   ├── DataLossError               records were deleted before a query read them
     │   ├── UndecodableBatchError       the records of a batch cannot be decoded: seek past it
     │   └── CorruptSegmentError         bytes on disk are damaged; see `strandlog log verify`
@@ -124,7 +124,7 @@ class StrandlogError(Exception):
     codes: ClassVar[Codes] = Codes(-1, 500, "INTERNAL", 13)
     kafka_code: ClassVar[int] = -1  # `codes.kafka`
     retriable: ClassVar[bool] = False
-    records_kept: int = 0  # records that a remote `send_batch` wrote before it failed
+    records_kept: int = 0  # records that `send_batch` wrote before it failed
 
     def __init_subclass__(cls) -> None:
         cls.kafka_code = cls.codes.kafka
@@ -383,11 +383,12 @@ class DiskFullError(StorageError):
     codes = Codes(56, 507, "RESOURCE_EXHAUSTED", 11)
 
 
-class PartialAppendError(LogError):
+class PartialAppendError(StorageError):
     """The disk failed after some partitions of a request had been written. Sending the request
     again would write their records twice, so this error is not retriable."""
 
     codes = Codes(-1, 500, "INTERNAL", 13)
+    retriable = False
 
 
 class DataLossError(LogError):

@@ -285,7 +285,11 @@ class RecordAppender:
             if not results:
                 raise
             written = ", ".join(str(log.tp) for log, _ in parts[: len(results)])
-            raise PartialAppendError(f"{error}; already appended: {written}") from error
+            partial_append = PartialAppendError(f"{error}; already appended: {written}")
+            partial_append.records_kept = sum(
+                result.last_offset - result.base_offset + 1 for result in results
+            )
+            raise partial_append from error
         return results
 
     # -- appending -------------------------------------------------------------------------------

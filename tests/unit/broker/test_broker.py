@@ -240,6 +240,7 @@ def test_a_disk_that_fills_up_between_two_partitions_does_not_ask_for_a_retry() 
     with pytest.raises(PartialAppendError, match="already appended: t-0") as caught:
         broker._appender.append_all(parts)
     assert not caught.value.retriable
+    assert caught.value.records_kept == 1
     assert (first.log_end_offset, second.log_end_offset) == (1, 0)
     with pytest.raises(DiskFullError):
         broker._appender.append_all([(second, batch(bytes(free))), (first, batch())])

@@ -8,7 +8,7 @@ import pytest
 from tests.support.embedded_harness import EmbeddedHarness, drain, member, numbered
 
 from strandlog import StorageError, TopicPartition
-from strandlog.errors import DiskFullError
+from strandlog.errors import DiskFullError, PartialAppendError
 from strandlog.testing.disk.faults import Operation
 
 MIB = 1024 * 1024
@@ -77,7 +77,7 @@ def test_a_disk_that_fills_up_inside_a_batch_over_partitions(embedded: EmbeddedH
     embedded.disk.capacity_bytes = MIB
     embedded.log.create_topic("t", 3, {"max.message.bytes": MIB})
     producer = embedded.log.producer()
-    with pytest.raises(DiskFullError):
+    with pytest.raises(PartialAppendError, match="already appended: t-"):
         for _ in range(100):
             producer.send_batch("t", [bytes(20_000)] * 30)
     embedded.disk.capacity_bytes = None

@@ -1,8 +1,8 @@
 """The `strandlog` command, also available as `python -m strandlog`.
 
 The command line requires the `cli` extra; without it, the command prints one line that says so and
-exits with 2. A simple `strandlog serve` requires only the `server` extra and loads nothing else, so
-that it starts faster.
+exits with 2. `strandlog serve` with common options bypasses typer: it requires only the `server`
+extra and starts faster.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def main() -> None:
 
 
 def _serves(words: list[str]) -> bool:
-    """Run the broker if the command line is simple; otherwise return False immediately."""
+    """Run the broker and return True; return False if typer must parse the command line."""
     from strandlog.cli.start_server import parse_plain, serve  # noqa: PLC0415 - only for this command
 
     plain = parse_plain(words)

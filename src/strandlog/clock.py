@@ -8,8 +8,8 @@ outside this process.
 `SteadyClock` combines both, for ages that must be comparable after a restart but must not be
 affected by jumps of the wall clock.
 
-`stopwatch` returns seconds and measures durations. `pause` blocks the thread, for clients that wait
-before they retry.
+`stopwatch` returns seconds, for measuring durations. `pause` blocks the thread, for clients that
+wait before a retry.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Clock(Protocol):
 
 
 class SteadyClock:
-    """The wall clock at the creation of this object, advanced by the monotonic clock.
+    """The wall-clock time at which this object was created, advanced by the monotonic clock.
 
     Times from two runs can be compared if the wall clock was correct at both starts; within one run
     they never jump.

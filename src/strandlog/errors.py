@@ -91,7 +91,7 @@
     │   ├── UnreachableError            check the address, and that a broker runs there (retriable)
     │   └── AuthenticationError         check user, password, mechanism and certificates
     ├── PipelineError                   a query of a pipeline failed; see the message
-    ├── ServerCrashError                a part of the server failed: report it with its log
+    ├── ServerCrashError                part of the server failed: report the bug with its log
     ├── TooFewDescriptorsError          raise the limit on open files (ulimit -n)
     ├── ClosedError                     open it again
     └── MissingExtraError               pip install the extra that the message names
@@ -392,7 +392,8 @@ class PartialAppendError(StorageError):
 
 
 class DataLossError(LogError):
-    """Records were deleted before a query read them, or a batch was only partly published."""
+    """A query lost records that were deleted or cannot be decoded, or published only a part of a
+    batch."""
 
     codes = Codes(1, 410, "DATA_LOSS", 20)
 
@@ -484,11 +485,11 @@ class FrameTooLargeError(DataError):
 
 
 class MalformedMessageError(DataError):
-    """A gRPC message or a JSON line that cannot be parsed."""
+    """A gRPC message or a JSON line cannot be parsed."""
 
 
 class UnsupportedMessageError(DataError):
-    """A JSON line of an unknown type."""
+    """A JSON line has an unknown message type."""
 
     codes = Codes(42, 400, "UNIMPLEMENTED", 10)
 
@@ -722,7 +723,7 @@ class MissingExtraError(StrandlogError):
 
 # -- from Kafka's codes --------------------------------------------------------------------------
 
-# If several classes have the same code, these are the ones that brokers usually mean.
+# Where several classes share a code, brokers usually mean these.
 _USUAL: tuple[type[StrandlogError], ...] = (
     CorruptRecordError,
     InvalidRequestError,
@@ -746,8 +747,9 @@ def _classes_by_kafka_code() -> dict[int, type[StrandlogError]]:
 def error_for_kafka_code(code: int, text: str, named_text: str = "") -> StrandlogError:
     """Return the error for a code in a broker's response.
 
-    If several classes have that code, the one closest to the root is used; if none has it, the
-    result is a `RemoteError`. For any other class, `named_text` replaces `text` if it is given.
+    If several classes have that code, the result is the one in `_USUAL`, or else the one closest
+    to the root; if none has it, a `RemoteError`. `named_text`, if given, replaces `text` unless the
+    result is a `RemoteError`.
     """
     kind = _classes_by_kafka_code().get(code)
     if kind is None:

@@ -1,7 +1,8 @@
 """Value types that all layers share.
 
-They are plain tuples: immutable, cheap to create in large numbers, and comparable in tests. An
-*offset* is always logical, an *end* is always exclusive, a *timestamp* is always Unix milliseconds.
+They are named tuples and enums: immutable, cheap to create in large numbers, and easy to compare in
+tests. An *offset* is always logical, an *end* is always exclusive, a *timestamp* is always in Unix
+milliseconds.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ NO_PRODUCER_EPOCH = -1
 NO_SEQUENCE = -1
 
 Buffer = bytes | bytearray | memoryview
-TopicRef = str | UUID  # the name of a topic or its id
+TopicRef = str | UUID  # a topic's name or id
 
 
 class ProducerIdentity(NamedTuple):
@@ -101,7 +102,7 @@ class IsolationLevel(IntEnum):
 
 
 class OffsetAndMetadata(NamedTuple):
-    """The committed offset of a group in one partition."""
+    """The offset that a group has committed for one partition."""
 
     offset: int
     leader_epoch: int = -1
@@ -110,7 +111,7 @@ class OffsetAndMetadata(NamedTuple):
 
 
 class TimestampOffset(NamedTuple):
-    """The result of a lookup by time: the first record at or after that time."""
+    """The timestamp and offset of the record that a lookup by time found."""
 
     timestamp: int
     offset: int

@@ -85,7 +85,7 @@ class SegmentCacheUse(NamedTuple):
 
 
 class DiskUsage(NamedTuple):
-    """The path of the data folder, and the space on its disk."""
+    """The path of the data folder, and the total and free space on its disk."""
 
     path: str
     total_bytes: int
@@ -345,17 +345,17 @@ class Broker(RecordRequests, TransactionRequests):
 
     @property
     def failed_group_writes(self) -> int:
-        """The number of failed writes of the group coordinator."""
+        """How many writes by the group coordinator have failed."""
         return self._group_coordinator.failed_writes
 
     def disk_usage(self) -> DiskUsage:
-        """Return the space on the disk of the data folder; any thread may call this."""
+        """Return the total and free space on the data folder's disk; any thread may call this."""
         files, path = self._log_dir.files, self._log_dir.path
         return DiskUsage(path, files.total_bytes(path), files.free_bytes(path))
 
     @property
     def write_failure(self) -> StorageError | None:
-        """The error of the last append, if it failed because of the disk."""
+        """The disk error that made the last append fail, if any."""
         return self._appender.write_failure
 
     def probe_write(self) -> None:
@@ -365,7 +365,7 @@ class Broker(RecordRequests, TransactionRequests):
         self._log_dir.files.remove(path)
 
     def write_works_again(self, failure: StorageError) -> None:
-        """Clear a write failure after `probe_write` has succeeded, unless it failed again since."""
+        """Clear `failure` after `probe_write` has succeeded, unless a later append failed too."""
         if self._appender.write_failure is failure:
             self._appender.write_failure = None
 
@@ -381,11 +381,11 @@ class Broker(RecordRequests, TransactionRequests):
                 self.is_closed = True
                 self._log_dir.close()
             except BaseException:
-                self._log_dir.abandon()  # an interrupt may have occurred before the lock's release
+                self._log_dir.abandon()  # an interrupt may have left the folder locked
                 raise
 
     def abandon(self) -> None:
-        """Release the folder without writing anything, because this process is a fork of its
-        owner."""
+        """Close the folder without writing anything: this process is a forked child, and its parent
+        still uses the folder."""
         self.is_closed = True
         self._log_dir.abandon()

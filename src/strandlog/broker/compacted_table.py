@@ -13,7 +13,7 @@ fsyncs (`on_append`). A large append is split into as many batches as it needs. 
 between two batches, `append` raises, but the batches already written stay in the log. All callers
 tolerate this: records do not depend on each other, and a failed request can be retried.
 
-Records that a producer writes inside a transaction take effect when it commits. `replay` yields the
+Records written in a transaction take effect when the transaction commits. `replay` yields the
 records in effect, in log order. `replay_open` yields the records of open transactions, except those
 that have been superseded by a later record with the same key that is in effect.
 
@@ -64,12 +64,12 @@ class TableLog(Protocol):
 
 
 class TableSpec(NamedTuple):
-    """Name, size and settings of a table's topic."""
+    """The name, partition count and settings of a table's topic."""
 
     name: str
     partitions: int
     config: Mapping[str, object]
-    owner_of: Callable[[bytes], str]  # returns the owner of a record, given its key
+    owner_of: Callable[[bytes], str]  # maps the key of a record to the record's owner
 
 
 class CompactedTable:
@@ -286,7 +286,7 @@ def _replay_open(
 
 
 def _batches(log: PartitionLog, offset: int, problems: list[str]) -> Iterator[BatchView]:
-    """Yield every batch with records at or after an offset; report damage and skip it."""
+    """Yield every data batch with records at or after an offset; report damage and skip it."""
     for item in read_batches(log, offset, REPLAY_BYTES):
         if isinstance(item, CorruptSegmentError):
             problems.append(f"records of {log.tp.topic} were lost: {item}")

@@ -46,12 +46,12 @@ class RequestContext:
         self.client_id = client_id
         self.client_host = client_host
         self.listener = listener
-        # The offset of the last fetch of each partition that returned records. The offset of the
+        # For each partition, the offset of the last fetch that returned records. The offset of the
         # next fetch shows how many of them the consumer has read.
         self.fetch_positions: dict[tuple[TopicRef, int], int] = {}
 
     def copy(self) -> RequestContext:
-        """Return a context with the values that this one has now."""
+        """Return a copy that later requests do not change, without the fetch positions."""
         return RequestContext(self.principal, self.client_id, self.client_host, self.listener)
 
     @property

@@ -10,8 +10,8 @@
     checkpoints   log.flush.offset.checkpoint.interval.ms    write LogDir's four checkpoint files
 
 Each task has a timer in the broker's heap. When the timer fires, inside `Broker.tick`, the task is
-handed to the runtime as work in steps. If its previous run has not finished by then, the next
-`tick` after that run starts it. Tasks are independent of each other. So are partitions: an error is
+handed to the runtime as work in steps. If its previous run is still in progress, the first `tick`
+after that run starts it. Tasks are independent of each other. So are partitions: an error is
 recorded in `failures`, and the task continues with the next partition. A partition that cannot be
 compacted because it is damaged is not tried again; everything else is retried at the next interval.
 
@@ -138,7 +138,7 @@ class Maintenance:
             task.is_overdue = False
 
     def schedule_soon(self, name: str) -> None:
-        """Make a task due within a second."""
+        """Schedule a task to start within a second."""
         task = self._tasks[name]
         if task.timer.is_waiting:
             soon_ms = self._clock.monotonic_ms() + RETRY_MS
@@ -167,7 +167,7 @@ class Maintenance:
             yield from work
         except (StrandlogError, FileNotFoundError) as error:
             if log.is_closed:
-                return  # the partition and its files have been deleted in the meantime
+                return  # the partition and its files were deleted meanwhile
             if not isinstance(error, StrandlogError):
                 raise
             self.note(error)

@@ -47,7 +47,7 @@ class Histogram:
         return sum(self.counts)
 
     def quantile(self, share: float) -> float:
-        """Return the upper bound of the bucket that contains this quantile, at most the maximum."""
+        """Return the upper bound of this quantile's bucket, or the maximum if that is lower."""
         wanted, seen = share * self.count, 0
         for limit, count in zip((*LIMITS_SECONDS, self.max_seconds), self.counts, strict=True):
             seen += count
@@ -70,7 +70,7 @@ class Metric(NamedTuple):
     name: str
     kind: Kind
     help: str
-    label: str  # the label that distinguishes a family of histograms; "" for a single metric
+    label: str  # distinguishes the histograms of a family; "" for a single metric
 
     @property
     def exported_name(self) -> str:
@@ -95,9 +95,9 @@ def _gauge(words: str) -> Any:
 class Metrics:
     """The metrics of one broker."""
 
-    produced_bytes: int = _counter("Bytes produced, as record batches.")
+    produced_bytes: int = _counter("Bytes of record batches produced.")
     produced_records: int = _counter("Records produced.")
-    fetched_bytes: int = _counter("Bytes fetched, as record batches.")
+    fetched_bytes: int = _counter("Bytes of record batches fetched.")
     fetched_records: int = _counter(
         "Records consumed, measured as the distance between successive fetch offsets."
     )
@@ -118,8 +118,8 @@ class Metrics:
         metadata=_row("histogram", "Time from HTTP request to response.", "call"),
     )
     slow_handlers: int = _counter("Requests that blocked the event loop too long; see the log.")
-    failed_requests: int = _counter("Requests that ended with a closed connection.")
-    requests_in_flight: int = _gauge("Requests without a response yet.")
+    failed_requests: int = _counter("Requests whose failure closed the connection.")
+    requests_in_flight: int = _gauge("Requests that have not been answered yet.")
     waiting_fetches: int = _gauge("Fetches waiting for more records.")
     connections_open: int = _gauge("Open connections.")
     connections_paused: int = _gauge("Connections paused by back-pressure.")
@@ -143,12 +143,12 @@ class Metrics:
     fsyncs: int = _counter("Partitions fsynced.")
     fsync_seconds: Histogram = field(
         default_factory=Histogram,
-        metadata=_row("histogram", "Duration of a group commit (all partitions that are due)."),
+        metadata=_row("histogram", "Time to flush all partitions that are due (a group commit)."),
     )
     fsync_failures: int = _counter("Fsyncs that failed.")
     event_loop_delay_seconds: Histogram = field(
         default_factory=Histogram,
-        metadata=_row("histogram", "Delay of a timer in the event loop."),
+        metadata=_row("histogram", "How late timers of the event loop fire."),
     )
     retention_segments: int = _counter("Segments deleted by retention.")
     retention_bytes: int = _counter("Bytes deleted by retention.")

@@ -58,7 +58,7 @@ __all__ = ["AppendResult", "Checked", "ProduceResult", "RecordAppender"]
 
 FREE_SPACE_CHECK_BYTES = 8 * 1024 * 1024
 REPORT_INTERVAL_MS = 60_000  # minimum time between two reports of failed writes
-QUICK_BATCHES = 8  # per request
+QUICK_BATCHES = 8  # the append itself checks up to this many per request
 ATTRIBUTES_LOW_BYTE = ATTRIBUTES_POSITION + 1
 ALL_ACKS = frozenset(Acks)
 
@@ -135,7 +135,7 @@ class RecordAppender:
         self._runtime = runtime
         self._bytes_until_check = 0
         self._quiet_until_ms = 0
-        self.write_failure: StorageError | None = None  # set if the last append failed on disk
+        self.write_failure: StorageError | None = None  # disk error of the last append
 
     # -- independent partitions ------------------------------------------------------------------
 
@@ -298,7 +298,7 @@ class RecordAppender:
         self, log: PartitionLog, data: Buffer, *, records_checked: bool = False
     ) -> AppendResult:
         """Append complete batches from a client; they are in the page cache when this returns."""
-        if log.tp.topic in INTERNAL_TOPICS:  # saves a call per append
+        if log.tp.topic in INTERNAL_TOPICS:  # checked here to save a call per append
             forbid_internal(log.tp.topic)
         self._bytes_until_check -= len(data)
         if self._bytes_until_check < 0:
@@ -353,7 +353,7 @@ class RecordAppender:
     # -- record checks ---------------------------------------------------------------------------
 
     def check_records(self, log: PartitionLog, data: Buffer) -> None:
-        """Raise if the records of some batches violate the rules of their topic.
+        """Raise if a record in one of the batches violates the rules of its topic.
 
         This has no side effects, so any thread may call it. The header of each batch is checked
         first, which bounds the work.
@@ -424,7 +424,7 @@ class RecordAppender:
 
 
 def _has_several_batches(records: Buffer) -> bool:
-    """Return whether there is more data after the first batch. Kafka rejects such requests, too:
+    """Return whether there is more data after the first batch. Kafka also rejects such requests:
     one could hold millions of nearly empty batches."""
     if len(records) <= HEADER_SIZE or records[MAGIC_POSITION] != MAGIC:
         return False

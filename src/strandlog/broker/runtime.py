@@ -5,8 +5,8 @@ The broker starts no threads and never blocks. Its caller supplies a runtime, to
 hands everything that takes a long time or must happen later:
 
     server      executes blocking calls in threads and everything between them in the event loop
-    inline      executes everything in the calling thread: the node, the command line, tests, and
-                the embedded library, which holds its lock during the call
+    inline      executes everything in the calling thread; used by the node, the command line, tests
+                and the embedded library, which holds its lock during the call
 
 `executes_flushes` determines who calls fsync. If it is True, the owner of the runtime takes flush
 jobs (`Broker.take_flushes`), executes them in any thread, and reports each with

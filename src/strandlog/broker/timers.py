@@ -19,7 +19,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 
-FIRED_AT_ONCE = 64  # the sessions of thousands of members may expire together
+FIRED_AT_ONCE = 64  # per call, because thousands of sessions may expire together
 _SWEEP_MINIMUM = 64
 
 
@@ -54,7 +54,7 @@ class Timer:
 
 
 class Timers:
-    """All deadlines of one broker."""
+    """The timers of one broker."""
 
     __slots__ = ("_dead_entries", "_heap", "_next_entry", "_on_earlier")
 

@@ -1,4 +1,5 @@
-"""Multi-step topic changes: create, delete, add partitions, compact, expire, delete records.
+"""Changes topics in steps: create, alter, delete, add partitions, compact, apply retention, delete
+records.
 
 Each method returns work that the runtime executes in the order of the requests. Other requests may
 run between two steps, so each step rechecks everything that it relies on.
@@ -55,7 +56,7 @@ class TopicAdmin:
     def create(
         self, name: str, partitions: int | None = None, config: Mapping[str, object] | None = None
     ) -> Work[Topic]:
-        """Create a topic, after deleting offsets left over from an earlier topic of that name."""
+        """Create a topic; first delete committed offsets left by an earlier topic of that name."""
         forbid_internal(check_topic_name(name))
         if name not in self._catalog:
             # A crash or a full disk may have prevented `delete` from doing this.
@@ -67,7 +68,7 @@ class TopicAdmin:
         errors: dict[str, StrandlogError] = {}
         for name in names:
             yield yield_control
-            if name not in self._catalog:  # another request may have created it
+            if name not in self._catalog:  # another request may have created it meanwhile
                 try:
                     yield from self.create(name)
                 except StrandlogError as error:
@@ -140,7 +141,7 @@ class TopicAdmin:
     def delete_records(
         self, offsets: Mapping[TopicPartition, int]
     ) -> Work[dict[TopicPartition, int | StrandlogError]]:
-        """Increase log start offsets; return the new ones, or errors, once they are durable."""
+        """Advance log start offsets; return the new ones, or errors, once they are durable."""
         found: dict[TopicPartition, int | StrandlogError] = {}
         for tp, offset in offsets.items():
             yield yield_control
@@ -159,6 +160,6 @@ class TopicAdmin:
         self._maintenance.schedule_soon(RETENTION)  # removes the files of the deleted records
         try:
             yield from self._log_dir.write_log_starts()
-        except StorageError as error:  # a crash could undo the deletion
+        except StorageError as error:  # not durable: a crash could undo the deletion
             found |= {tp: error for tp, each in found.items() if isinstance(each, int)}
         return found

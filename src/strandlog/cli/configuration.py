@@ -1,7 +1,7 @@
 """Reads settings from the settings file, the environment and `--set`, without typer.
 
-This module accesses the disk and the environment; `config/` only parses and resolves. It does not
-import typer, because `serve` starts without loading it.
+This module accesses the disk and the environment; `config/` only parses and resolves. Do not
+import typer here: `serve` starts without loading it.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from strandlog.errors import AlreadyOpenError, ConfigurationError
 
 
 def failure_line(error: Exception, *, as_json: bool = False) -> str:
-    """Return the error and its notes on one line."""
+    """Format an error and its notes as one line; a `ConfigurationError` may have several."""
     notes = tuple(getattr(error, "__notes__", ()))
     if as_json:
         text = "; ".join([_message(error), *notes])

@@ -23,7 +23,7 @@ MIN_ALLOWED = 256
 
 
 class Limits(NamedTuple):
-    """The soft and hard limits of the process."""
+    """The soft and hard limits on the open files of a process."""
 
     soft: int
     hard: int
@@ -42,7 +42,7 @@ def required(settings: BrokerSettings) -> int:
 
 
 def wanted(settings: BrokerSettings) -> int:
-    """Return the number of descriptors for `required` plus the maximum number of connections."""
+    """Return `required` plus one descriptor for each connection that the settings allow."""
     return (
         required(settings)
         + settings.max_connections

@@ -28,7 +28,7 @@ def owner_of(files: Files, path: str) -> str:
     try:
         taken = files.lock(lock)
     except StorageError:
-        return ""  # no permission to lock; the write check reports the reason
+        return ""  # no permission to lock; the doctor's write check reports the reason
     if taken is None:
         return "a process that is not visible from here"
     taken.release()

@@ -1,4 +1,4 @@
-"""Options that commands share, and functions that open the log they refer to.
+"""Options that commands share, and functions that open the log that the options name.
 
     -d DIR         a data folder   -b HOST:PORT   a broker (Kafka protocol; `-X` for librdkafka)
     STRANDLOG_DATA                 STRANDLOG_BOOTSTRAP
@@ -42,7 +42,7 @@ BOOTSTRAP_VARIABLE = "STRANDLOG_BOOTSTRAP"
 
 @dataclass(slots=True)
 class RunState:
-    """The state of the running command that is needed for error handling."""
+    """What error handling needs to know about the running command."""
 
     is_json: bool = False
 

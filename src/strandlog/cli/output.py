@@ -4,7 +4,7 @@
     in a pipe       plain columns, two spaces apart, without colour, never truncated
     with --json     one document, and nothing else on stdout
 
-Tables have grouped digits and rounded sizes; JSON has exact values.
+Tables have rounded sizes and, on a terminal, grouped digits; JSON has exact values.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def counted(count: int, noun: str) -> str:
 
 @contextmanager
 def progress(title: str, total_bytes: int | None) -> Iterator[Callable[[int], None]]:
-    """Show a progress bar on stderr if it is a terminal; yield a function that adds bytes."""
+    """Show a progress bar if stderr is a terminal; yield a function that advances it by bytes."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return

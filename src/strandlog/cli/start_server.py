@@ -121,7 +121,7 @@ def _print_ready(line: str) -> None:
 
 
 def _fit_to_descriptors(settings: BrokerSettings) -> BrokerSettings:
-    """Raise the limit on open files, or lower the settings that exceed it."""
+    """Raise the soft limit on open files; lower the settings if they still exceed it."""
     allowed = raise_limit(settings)
     found = fit_to_limit(settings, allowed)
     if found is not settings:

@@ -33,7 +33,7 @@ class PartitionInfo(NamedTuple):
 
 
 class TopicInfo(NamedTuple):
-    """Describes a topic. `config` contains the settings that were set explicitly on the topic."""
+    """Describes a topic. `config` contains the settings that are set on the topic itself."""
 
     name: str
     topic_id: str
@@ -61,7 +61,7 @@ class AnyProducer(AnyClosable, Protocol):
 
     @property
     def is_atomic(self) -> bool:
-        """Whether `send_batch` writes no records at all if the batch is too large."""
+        """Whether `send_batch` writes nothing if one of its batches is too large."""
 
     @property
     def batch_bytes(self) -> int:

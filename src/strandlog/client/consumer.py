@@ -3,13 +3,13 @@
 Records from all assigned partitions are merged. They are ordered within a partition but not across
 partitions, which are read round robin. Without a group, the consumer reads all partitions of its
 topics (or those passed to `assign`) and commits nothing. With a group, it reads its assigned
-partitions, starts at the committed offsets, and may commit.
+partitions, starts at the committed offsets, and can commit its positions.
 
     position    the offset of the next record that poll returns
     committed   the offset at which the group resumes after a restart
 
 With auto_commit, each poll commits the records of earlier polls, and close commits the rest: a
-record counts as processed when the program requests more. Iteration commits every 500 records,
+record counts as processed once the program asks for more. Iteration commits every 500 records,
 every five seconds, when it reaches the end, and before a rebalance. If a `with` block ends with an
 error, the records of the last poll are not committed, nor is the last record of an iteration.
 
@@ -17,9 +17,9 @@ Partitions added to a topic are read too: group members read them after the reba
 change triggers, and a consumer without a group reads them as soon as a poll finds no records.
 
 If a batch cannot be read (it is damaged on disk, or its producer sent it in an undecodable form),
-every poll raises `CorruptSegmentError` or `UndecodableBatchError` until the program seeks to the
-error's `resume_offset`. With `on_unreadable="skip"`, the consumer seeks there itself, logs a
-warning and adds the range of offsets to `skipped`.
+poll raises `CorruptSegmentError` or `UndecodableBatchError`, and keeps raising it until the program
+seeks to the error's `resume_offset`. With `on_unreadable="skip"`, the consumer seeks there itself,
+logs a warning and adds the range of offsets to `skipped`.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ SKIPS_PER_POLL = 100  # unreadable batches per partition; the next poll continue
 SKIPS_REMEMBERED = 1000
 ITERATION_COMMIT_RECORDS = 500  # the default max_records of poll
 ITERATION_COMMIT_MS = 5_000  # Kafka's auto.commit.interval.ms
-WAKE_UP_MS = 100  # a waiting poll runs heartbeats and maintenance at least this often
+WAKE_UP_MS = 100  # a waiting poll sends heartbeats and runs maintenance this often
 
 logger = logging.getLogger(__name__)
 
@@ -109,9 +109,9 @@ class Consumer(Closable):
         self._cursors: dict[TopicPartition, Cursor] = {}
         self._committed: dict[TopicPartition, int] = {}
         self._turn = 0
-        # Positions before the last record returned by iteration; None after a poll.
+        # The positions before the last iteration step; None if poll was called since.
         self._before_last: list[tuple[Cursor, int]] | None = None
-        self._iterated = 0  # records since the last commit
+        self._iterated = 0  # iteration steps since the last commit
         self._iterated_since_ms = 0
         self._membership: Membership | None = None
         self._simple_group: str | None = None
@@ -186,7 +186,7 @@ class Consumer(Closable):
                 kept[tp] = Cursor(tp, self._first_position(tp))
 
     def forget_topic(self, topic: str) -> None:
-        """Drop the cursors of a deleted topic, so that a new topic of that name starts fresh."""
+        """Drop the cursors of a deleted topic, so that a new topic of that name is read afresh."""
         self._take_over([tp for tp in self._cursors if tp.topic != topic])
 
     def _first_position(self, tp: TopicPartition) -> int:
@@ -222,7 +222,7 @@ class Consumer(Closable):
     def _read(
         self, max_records: int, timeout_ms: int, decode: Decode, *, is_iteration: bool = False
     ) -> Any:
-        """Poll for records and decode them with `decode`; return an empty list if none exist."""
+        """Poll for records and decode them with `decode`; return [] if there are none."""
         check_max_records(max_records)
         began_at: list[tuple[Cursor, int]] = []
         try:
@@ -237,7 +237,7 @@ class Consumer(Closable):
         except BaseException:
             with self._is_open, self._log.lock, self._is_open:
                 for cursor, position in reversed(began_at):
-                    cursor.seek(position)  # an interrupted poll returned no records
+                    cursor.seek(position)  # the interrupted poll has returned no records
             raise
 
     def _poll(
@@ -393,7 +393,7 @@ class Consumer(Closable):
                 cursor.seek(min(max(offset, start), end))
 
     def seek_to_time(self, timestamp_ms: int) -> None:
-        """Move all partitions to the first record at or after a time."""
+        """Move each partition to its first record at or after a time, or else to its end."""
         with self._is_open, self._log.lock, self._is_open:
             self._log.make_visible(list(self._cursors))
             for cursor in self._cursors.values():
@@ -406,7 +406,7 @@ class Consumer(Closable):
         cursor = self._cursors.get(tp)
         if cursor is None:
             self._source.offset_range(tp)
-            raise NotOwnerError(f"{tp} is not assigned to this consumer; see its assignment")
+            raise NotOwnerError(f"{tp} is not assigned to this consumer; see consumer.assignment")
         return cursor
 
     # -- committing ----------------------------------------------------------------------------
@@ -431,7 +431,7 @@ class Consumer(Closable):
             return {}
         offsets = {tp: OffsetAndMetadata(offset) for tp, offset in changed.items()}
         for tp in changed:
-            self._committed.pop(tp, None)  # not known until the commit succeeds
+            self._committed.pop(tp, None)  # unknown until the commit succeeds
         if self._membership is not None:
             self._membership.commit(offsets)
         else:
@@ -443,12 +443,12 @@ class Consumer(Closable):
         return changed
 
     def _commit_if_member(self) -> None:
-        # If the group has rebalanced without this member, the new owner rereads these records.
+        # If the group has rebalanced without this member, the new owners reread these records.
         with contextlib.suppress(GroupError):
             self._commit_consumed()
 
     def _commits_later(self) -> bool:
-        """Return whether an iteration can postpone its commit, which requires an fsync."""
+        """Return whether iteration can postpone its commit, because each commit needs an fsync."""
         if self._before_last is None:
             return False
         now_ms = self._log.clock.monotonic_ms()
@@ -459,7 +459,7 @@ class Consumer(Closable):
         return self._iterated <= ITERATION_COMMIT_RECORDS and not is_due
 
     def _before_rejoin(self) -> None:
-        """Commit before the member rejoins its group, because it may lose its partitions."""
+        """Commit what iteration has postponed, because the rebalance may revoke partitions."""
         if self._auto_commit and self._before_last is not None:
             self._commit_if_member()
 

@@ -1,4 +1,4 @@
-"""Context-manager support, the check for closed objects, and waiting with a lock."""
+"""Support for `with` blocks, the check for closed objects, and waiting on a condition."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Closable:
 
 
 class OpenCheck:
-    """Raises `ClosedError` at the start of a `with` block if its object is closed.
+    """Raises `ClosedError` at the start of a `with` block if a log, producer or consumer is closed.
 
     It is used on both sides of the log's lock, `with is_open, lock, is_open:`. Without the second
     check, a thread that waited for the lock could use a log that another thread had closed, and
@@ -59,14 +59,15 @@ class OpenCheck:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Do nothing; the lock releases itself."""
+        """Do nothing: there is nothing to release."""
 
 
 def wait_on(condition: Condition, seconds: float | None = None) -> None:
-    """Release the lock until `condition` is notified. The caller holds the lock once.
+    """Release the lock until `condition` is notified or `seconds` have passed.
 
-    `Condition.wait` does not reacquire the lock if an interrupt occurs just after releasing it, and
-    the caller's `with` block would then raise RuntimeError instead of the interrupt.
+    The caller must hold the lock exactly once. `Condition.wait` does not reacquire it if an
+    interrupt occurs just after releasing it, and the caller's `with` block would then raise
+    RuntimeError instead of the interrupt.
     """
     try:
         condition.wait(seconds)

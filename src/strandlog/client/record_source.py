@@ -42,7 +42,7 @@ class RecordSource(Protocol):
         """Return the log start offset and the end offset."""
 
     def readable_end(self, tp: TopicPartition) -> int:
-        """Return the end of the readable records; it is below the end offset if flushes fail."""
+        """Return the end of the readable records: below the end offset if records are unflushed."""
 
     def fetch(self, tp: TopicPartition, offset: int, decode: Decode) -> Fetched:
         """Return decoded records starting at an offset; none if the offset is at the end."""
@@ -80,7 +80,7 @@ class ConsumerHost(Protocol):
         """Make written records visible to readers if possible."""
 
     def wait(self, timeout_ms: int) -> None:
-        """Release the lock until records are appended or the time-out expires."""
+        """Release the lock until records are appended or `timeout_ms` has passed."""
 
     def join_group(self, wish: GroupSubscription) -> Membership:
         """Join a group."""

@@ -30,7 +30,7 @@ class SentBatch(Sequence[RecordMetadata]):
         """Create the result of a batch.
 
         `routes` lists the partition of each record, or is one partition for all records.
-        `timestamps` maps a partition to its timestamps; it is empty if all of them are `now_ms`.
+        `timestamps` lists the timestamps by partition; a list is empty if all of them are `now_ms`.
         """
         self._topic = topic
         self._count = count

@@ -69,7 +69,7 @@ MAX_GROUP_NAME_CHARACTERS = _limit(
 )
 MAX_MEMBER_ASSIGNORS = _limit(
     100,
-    "assignors that a group member supports",
+    "assignors that a group member lists",
     above="an error",
     why="clients usually list one to three",
 )
@@ -102,7 +102,7 @@ MAX_REQUESTS_IN_FLIGHT = _limit(
 )
 LARGE_REQUESTS_MAX_BYTES = _limit(
     2 * MIB,
-    "Kafka: requests of at least 32 KiB, except Produce, that are decoded concurrently",
+    "Kafka: total size of large requests (at least 32 KiB, except Produce) decoded at once",
     above="the request waits",
     why="a decoded request takes tens of times its encoded size",
 )
@@ -114,9 +114,9 @@ FETCH_MAX_WAIT_MS = _limit(
 )
 MAX_WAITING_PARTITIONS = _limit(
     100_000,
-    "Kafka: partitions in all waiting fetches of more than 32 partitions each",
-    above="a large Fetch gets its response without waiting",
-    why="each waiting partition costs memory, and time in each append",
+    "Kafka: partitions in all waiting Fetch requests for more than 32 partitions",
+    above="such a Fetch gets its response without waiting",
+    why="each waiting partition costs memory and slows down appends",
 )
 MAX_RESOURCE_SETTINGS = _limit(
     1000,
@@ -126,7 +126,7 @@ MAX_RESOURCE_SETTINGS = _limit(
 )
 DESCRIBE_GROUPS_MAX_BYTES = _limit(
     16 * MIB,
-    "Kafka: member data in a DescribeGroups response",
+    "Kafka: size of the member data in a DescribeGroups response",
     above="an error for each further group",
     why="the client can describe the group in a separate request",
 )
@@ -138,7 +138,7 @@ OFFSET_FETCH_MAX_ROWS = _limit(
 )
 RESPONSE_MAX_BYTES = _limit(
     2**31 - 1 - KIB,
-    "Kafka: a response",
+    "Kafka: size of a response",
     above="the connection is closed",
     why="the protocol's int32 length",
 )
@@ -159,8 +159,8 @@ GRPC_MAX_METADATA_BYTES = _limit(
 )
 GRPC_CONSUME_MESSAGE_BYTES = _limit(
     MIB,
-    "gRPC: records in a message of Consume, unless a single record is larger",
-    above="more messages",
+    "gRPC: size of the records in a Consume message, unless a single record is larger",
+    above="the records are sent in several messages",
     why="a larger message is not faster",
 )
 GRPC_HANDSHAKE_TIMEOUT_MS = _limit(
@@ -210,7 +210,7 @@ HTTP_HEALTH_CONNECTIONS = _limit(
 )
 HTTP_STALL_SECONDS = _limit(
     15,
-    "HTTP: time until the client's kernel acknowledges sent data",
+    "HTTP: time within which the client's kernel must acknowledge sent data",
     above="the connection is closed",
     why="a live client acknowledges within milliseconds",
 )
@@ -218,7 +218,7 @@ HTTP_PRODUCE_MAX_RECORDS = _limit(
     10_000,
     "HTTP: records in one produce request",
     above="422",
-    why="the limit is part of the OpenAPI document",
+    why="clients can send several requests",
 )
 HTTP_PAGE_MAX_RECORDS = _limit(
     1000,
@@ -335,7 +335,7 @@ NODE_MAX_LINE_BYTES = _limit(
     8 * MIB,
     "node: size of a line",
     above="an error",
-    why="memory",
+    why="each line is held in memory",
 )
 NODE_MAX_DEPTH = _limit(
     100,
@@ -345,15 +345,15 @@ NODE_MAX_DEPTH = _limit(
 )
 NODE_MAX_PARTITIONS = _limit(
     256,
-    "node: partitions of a topic, which appends create on demand",
+    "node: partitions of a topic (appends create them on demand)",
     above="an error",
-    why="each partition costs a folder and two fsyncs; more could exceed the peer's timeout",
+    why="creating a partition takes a folder and two fsyncs; more could exceed the peer's timeout",
 )
 NODE_POLL_MAX_BYTES = _limit(
     MIB,
     "node: size of the messages in a reply to poll",
     above="the next poll returns the rest",
-    why="memory",
+    why="each reply is held in memory",
 )
 NODE_MAX_ERROR_CHARACTERS = _limit(
     500,

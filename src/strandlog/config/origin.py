@@ -20,7 +20,7 @@ PRECEDENCE: dict[str, int] = {kind: rank for rank, kind in enumerate(get_args(Or
 
 
 class Origin(NamedTuple):
-    """The origin of a value."""
+    """Where a value comes from."""
 
     kind: OriginKind
     where: str = ""  # the file, the variable or the option
@@ -45,7 +45,7 @@ class Entry(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """The reason why an entry is invalid, and how to correct it."""
+    """Why an entry is invalid, and how to correct it."""
 
     origin: Origin
     name: str  # the name of the setting; empty if the entire source is invalid

@@ -1,4 +1,4 @@
-"""Merges all sources into one value per setting, and collects all errors before it raises.
+"""Merges all sources into one value per setting, and reports all errors at once.
 
     default  <  file  <  environment  <  --set and other options
 
@@ -68,7 +68,7 @@ class Configuration:
     chosen: dict[str, ResolvedSetting] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     notes: list[Problem] = field(default_factory=list)
-    server: ServerSettings | None = None  # None if these settings are invalid
+    server: ServerSettings | None = None  # None if a server setting is invalid
 
     def check(self) -> None:
         """Raise `ConfigurationError` if there are problems."""
@@ -120,7 +120,7 @@ class Configuration:
             self.problems.append(Problem(entry.origin, name, _unknown_text(name)))
 
     def finish(self) -> None:
-        """Check settings that depend on each other."""
+        """Check settings that depend on each other, and parse the server settings."""
         low, high = (self.chosen[f"group.{end}.session.timeout.ms"] for end in ("min", "max"))
         if _number(low) > _number(high):
             text = f"{low.row.name} ({low.value}) exceeds {high.row.name} ({high.value})"
@@ -171,7 +171,7 @@ def _parsed(row: Setting, alias: Alias, entry: Entry) -> Value:
         raise InvalidSettingError(
             entry.name,
             entry.raw,
-            f"expected an integer number of {alias.unit}; {row.name} accepts 5s or 7d",
+            f"expected an integer number of {alias.unit}; {row.name} accepts 5s, 7d and so on",
         ) from None
     # -1 means "no limit" in every unit.
     return row.parse(count if count < 0 else count * alias.unit_ms)

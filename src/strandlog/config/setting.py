@@ -129,7 +129,7 @@ def declared_settings(cls: type[Any]) -> tuple[Setting, ...]:
 
 
 class SettingTable:
-    """All settings of one scope, by name."""
+    """All settings of one kind (such as topic settings), by name."""
 
     def __init__(self, rows: tuple[Setting, ...]) -> None:
         self._rows = {row.name: row for row in rows}

@@ -20,8 +20,8 @@ Each starts with an int16 version; the version of a key also identifies the type
                                              string? group instance id       v3+
                                              string  client id
                                              string  client host
-                                             int32   rebalance time-out      v1+
-                                             int32   session time-out
+                                             int32   rebalance timeout       v1+
+                                             int32   session timeout
                                              bytes   subscription
                                              bytes   assignment
 
@@ -186,7 +186,7 @@ def _read_member(reader: Reader, version: int) -> MemberValue:
     group_instance_id = _nullable_text(reader, version)() if version >= 3 else None
     client_id, client_host = text(), text()
     first_timeout_ms = reader.int32()
-    # Version 0 has a single time-out, which applies to both sessions and rebalances.
+    # Version 0 has a single timeout, which applies to both sessions and rebalances.
     session_timeout_ms = reader.int32() if version >= 1 else first_timeout_ms
     subscription, assignment = byte_string(), byte_string()
     if flexible:

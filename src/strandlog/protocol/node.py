@@ -19,8 +19,9 @@
     commit_offsets          offsets {key: offset}
     list_committed_offsets  keys [key, …]                      offsets {key: offset}
 
-The last four are Maelstrom's `kafka` workload. Fields in brackets are only added on demand, because
-the plain replies are compared byte for byte. `message` and `msg` are arbitrary JSON values.
+The last four are Maelstrom's `kafka` workload. Fields in brackets are only sent with `--detail`, so
+that by default, replies match the protocol's examples byte for byte. `message` and `msg` are
+arbitrary JSON values.
 
 Invalid input is always answered; it is never dropped and never fatal:
 
@@ -232,7 +233,7 @@ def _is_whole(value: object) -> bool:
 
 def _field(body: Body, name: str) -> Any:
     if name not in body:
-        raise MalformedMessageError(f"{body['type']} needs a {name}")
+        raise MalformedMessageError(f"{body['type']} requires {name}")
     return body[name]
 
 

@@ -3,14 +3,14 @@
     key v0                     value (null = tombstone)
       string transactional id    int64  producer id
                                  int16  producer epoch
-                                 int32  transaction time-out, ms
+                                 int32  transaction timeout, ms
                                  int8   state
                                  []?    topic:   string name, [] int32 partition
                                  int64  last update, ms
                                  int64  start, ms; -1 if no transaction is open
 
 Both start with an int16 version. Version 1 of the value adds compact lengths and tagged fields,
-which strandlog does not use. It reads both versions and writes version 0.
+which strandlog does not need: it reads both versions and writes version 0.
 """
 
 from __future__ import annotations

@@ -131,8 +131,8 @@ class BatchView:
         limit_bytes: int = DEFAULT_DECOMPRESSED_LIMIT_BYTES,
         from_offset: int = 0,
     ) -> TimestampOffset | None:
-        """Return the first record at or after `from_offset` with a timestamp of at least
-        `timestamp_ms`, or None."""
+        """Return the timestamp and offset of the first record at or after `from_offset` with a
+        timestamp of at least `timestamp_ms`; None if there is none."""
         if self.header.max_timestamp < timestamp_ms:
             return None
         for records in self.pieces(_NOWHERE, 0, from_offset, limit_bytes):

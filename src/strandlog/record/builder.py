@@ -38,7 +38,7 @@ from strandlog.record.varint import MAX_INT64, MIN_INT64
 
 NO_LEADER_EPOCH: Final = -1
 
-_NO_CODEC: Final = Codec.NONE  # an enum lookup takes longer than the comparison
+_NO_CODEC: Final = Codec.NONE  # looking up Codec.NONE takes longer than the comparison
 _BLANK_HEADER: Final = bytes(HEADER_SIZE)
 
 
@@ -276,8 +276,8 @@ def filtered_batch(
 
 
 def _wrapped(delta: int) -> int:
-    """Wrap a delta to 64 bits as Java does, so that any two timestamps have a reversible
-    difference."""
+    """Wrap a delta to 64 bits as Java does, so that a reader that wraps the sum in the same way
+    restores the timestamp."""
     return (delta - MIN_INT64) % (1 << 64) + MIN_INT64
 
 

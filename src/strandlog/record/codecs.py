@@ -225,7 +225,7 @@ def _unpack_into(unpack_into: UnpackInto, data: Buffer, room: memoryview) -> int
 
 
 def _zstd_content_size(frame: Buffer) -> int:
-    """Return the size that the first zstd frame declares, or 0 without one (RFC 8878 §3.1.1.1)."""
+    """Return the size that the first zstd frame declares, 0 if none (RFC 8878 §3.1.1.1)."""
     if len(frame) < 6:
         return 0
     descriptor = frame[4]

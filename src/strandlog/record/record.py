@@ -156,9 +156,9 @@ class _Piece:
         payload, frame, position = self._payload, self._frame, self._position
         records = self._last
         carried = len(records)
-        number = self._count - self.left - carried  # index of the first record in the list
+        number = self._count - self.left - carried  # index of `records[0]` in the batch
         count += carried
-        # The number of records that the plain reader may read before checking for a run again.
+        # How many records the plain reader may read before the next search for a run.
         stretch = 1 if count > 2 * MIN_RUN else count
         headers_left = PIECE_HEADERS
         while True:
@@ -266,7 +266,7 @@ def _read_careful(
 ) -> int:
     """Append the record at `position`, plain or not. Return the position after it.
 
-    `number` is the index in the batch of the first of `records`."""
+    `number` is the index of `records[0]` in the batch."""
     number += len(records)
     length, body = decode_varint(data, position)
     end = body + length

@@ -74,7 +74,7 @@ class _Heads:
         return [self._before + encode_varint(delta) + self._after for delta in deltas]
 
 
-# (has timestamps, has keys)
+# Keys: (has timestamps, has keys).
 _HEADS: Final = {
     (False, False): _Heads(_ZERO, _NULL),
     (False, True): _Heads(_ZERO, b""),

@@ -27,7 +27,7 @@ from typing import Final, NamedTuple
 from strandlog.model import Record
 from strandlog.record.varint import decode_varint, varint_size
 
-# For a shorter run, analyzing the layout is not worthwhile.
+# For a shorter run, analyzing the layout costs more than it saves.
 MIN_RUN: Final = 16
 
 _new_tuple: Final = tuple.__new__
@@ -78,7 +78,7 @@ def read_run(
     if layout.value_size < 0 or layout.tail_at + 1 != end or varint_size(delta) != width:
         return end
     count = min(
-        most + 1,  # including the last record
+        most + 1,  # including the record already read
         (len(data) - start) // layout.size,
         (1 << 7 * width - 1) - delta,
     )

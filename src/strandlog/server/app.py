@@ -9,8 +9,9 @@ One event loop owns the broker: handlers, timers and all decisions run in it, on
 blocking calls run elsewhere, in the threads of `background.py`. `loop_monitor` measures how late
 the loop is.
 
-If one of these tasks fails because of a bug, the server reports it and shuts down (`crash`): a
-broker that accepts requests but no longer flushes or cleans would be worse than no broker.
+If a timer, a flush or maintenance fails because of a bug, the server reports it and shuts down
+(`crash`): a broker that accepts requests but no longer flushes or cleans would be worse than no
+broker.
 """
 
 from __future__ import annotations
@@ -145,7 +146,7 @@ class Server:
         return HttpListener(self.broker, self.runtime, http, self.crash)
 
     def warm_up(self) -> None:
-        """Load the codecs before the first requests arrive, and start serving."""
+        """Start loading the codecs in a thread, and start serving."""
         self.runtime.in_thread("loading", _load)
         self._listeners.serve()
 
@@ -169,8 +170,8 @@ class Server:
             )
 
     def _on_unhandled(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Handle an uncaught exception. In a callback or a task it is a bug in the server; in the
-        protocol of a connection, it only closes that connection."""
+        """Handle an uncaught exception. In a callback or a task, it is a bug and stops the server;
+        in a connection's protocol, it only closes that connection."""
         error = context.get("exception")
         # For an exception that was never retrieved, asyncio passes the task as "future".
         is_ours = "handle" in context or isinstance(context.get("future"), asyncio.Task)

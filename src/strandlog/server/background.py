@@ -12,7 +12,7 @@ threads, everything between them in the event loop:
 Topic changes run sequentially, in the order of the requests (`run_in_order`). An exception that
 work does not handle is a bug (`on_crash`): the state is unknown, so the server shuts down.
 
-The broker calls `wake` when a flush is due or an earlier deadline was set. That schedules
+The broker calls `wake` when a flush is due or its next deadline has become earlier. That schedules
 one callback; a listener handles a pending wake before it returns to the loop (`handle_wake`), so
 that a flush starts as early as possible.
 
@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 LONG_IN_LOOP_SECONDS = 0.05
 PARALLEL_THREADS = 8
 FLUSH_THREADS = 8
-FEW_FLUSHES = 4  # up to this many are faster in sequence than spread over threads
+FEW_FLUSHES = 4  # up to this many are faster in one thread than in several
 MAX_SLEEP_MS = 1000
 
 T = TypeVar("T")
@@ -93,7 +93,7 @@ class ServerRuntime:
     # -- the broker's runtime --------------------------------------------------------------------
 
     def wake(self) -> None:
-        """Schedule `on_wake` because a flush is due or an earlier deadline was set."""
+        """Schedule `on_wake`, because a flush is due or the next deadline has become earlier."""
         self._is_wake_pending = True
         if self._is_started and not self._is_wake_scheduled:
             self._is_wake_scheduled = True
@@ -115,7 +115,7 @@ class ServerRuntime:
         self._spawn(name, self._drive(name, work, pool))
 
     def run_in_order(self, name: str, work: Work[None]) -> None:
-        """Execute work that a request waits for, after all work that was submitted earlier."""
+        """Execute work that a request waits for, after all work passed to this method earlier."""
         self.requested += 1
         self._spawn(name, self._finish_in_order(name, work))
 
@@ -141,12 +141,12 @@ class ServerRuntime:
     # -- for listeners ---------------------------------------------------------------------------
 
     def run_in_decoder(self, name: str, work: Work[None]) -> None:
-        """Execute work that a request waits for and that decodes large batches."""
+        """Execute work that a request waits for; its blocking steps run in the decoder thread."""
         self.requested += 1
         self._spawn(name, self._finish_decoding(name, work))
 
     async def decode(self, name: str, work: Work[T]) -> T:
-        """Execute work whose blocking steps decode large batches, and return its result."""
+        """Execute work, with its blocking steps in the decoder thread, and return its result."""
         result: Deferred[T] = Deferred()
 
         def run() -> Work[None]:
@@ -176,17 +176,18 @@ class ServerRuntime:
             self.requested -= 1
 
     def abandon(self) -> None:
-        """Abort the work of requests at its next step, when the drain time is over.
+        """Abort the work that requests wait for, because the drain time is over.
 
-        The state left behind is at worst that of a crash at this step, because work rolls back what
-        it has started. Calls that no thread has started yet are dropped.
+        Each piece of work stops at its next step and rolls back what it can; at worst, the data
+        folder looks as if the broker had crashed there. Calls that no thread has started are
+        dropped.
         """
         self._is_abandoned = True
         for part in list(self._queued):
             part.cancel()
 
     def in_thread(self, name: str, part: Step) -> None:
-        """Execute one call that no request waits for."""
+        """Execute a call in the disk thread; no request waits for it."""
 
         async def do() -> None:
             await self._loop.run_in_executor(self._disk, part)
@@ -293,7 +294,7 @@ class BrokerDriver:
         self._set_timer()
 
     async def stop(self) -> None:
-        """Start no more flushes and ticks, and wait for the fsyncs in progress."""
+        """Start no further flushes or ticks, and wait for the fsyncs in progress."""
         self._is_stopped = True
         if self._flusher is not None:
             self._flusher.cancel()
@@ -314,7 +315,7 @@ class BrokerDriver:
             self._flush_due.clear()
             jobs = self._broker.take_flushes()
             if not jobs:
-                self.schedule()  # a partition that is due may need no flush
+                self.schedule()  # the due partitions needed no flush after all
                 continue
             began = stopwatch()
             if len(jobs) <= FEW_FLUSHES:

@@ -53,7 +53,7 @@ class ListenerConfig:
 def listener_configs(
     server: ServerSettings, named: Collection[str] = ()
 ) -> tuple[ListenerConfig, ...]:
-    """Return the listeners of a server; `named` are the settings that the user has set."""
+    """Return the listeners of a server; `named` are the names of settings that the user set."""
     kafka = ListenerConfig("kafka", PLAINTEXT, *server.listen, server.advertised)
     found = [kafka]
     others: tuple[tuple[ListenerName, Address | None], ...] = (
@@ -92,7 +92,7 @@ class ListenerSet:
         self.addresses: dict[ListenerName, tuple[ListenerConfig, Address]] = {}
 
     async def open(self, config: ListenerConfig, make: ListenerFactory) -> None:
-        """Start one listener; if it is not required, a failure to start is tolerated."""
+        """Start one listener; raise an error if it is required and fails to start."""
         try:
             listener = make(config)
             address = await listener.start()

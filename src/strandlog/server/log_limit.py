@@ -2,8 +2,9 @@
 
 A client can cause a log line with every request, and a thousand lines per second fill a disk and
 hide important messages. `RepeatFilter` passes `MAX_LINES` lines of one kind per `INTERVAL_SECONDS`.
-A kind is the template of a message ("%s: %s; hanging up"), whatever its arguments are. The number
-of suppressed lines is logged when the first line of any kind arrives after the interval.
+Lines are of the same kind if they have the same template ("closing the connection from %s: %s"),
+whatever their arguments are. The number of suppressed lines is logged when the first line of any
+kind arrives after the interval.
 
 Attach the filter to a handler: the filters of a logger do not see the records of child loggers.
 """

@@ -3,13 +3,14 @@
     requests    incomplete frames, frames that wait to be handled, records that are being appended
     replies     responses that the client has not read; views of mapped log files do not count
 
-Each is a `ByteBudget` with a server-wide limit. Below the limit it has no effect. Above it:
+Each is a `ByteBudget` with a server-wide limit:
 
-    requests    the server stops reading from connections in the middle of a large frame, except
-                the one whose frame lacks the fewest bytes (`favoured`), so that at least one
-                can finish
-    replies     a Fetch returns no more than the remaining budget, or one batch (`room`)
-    both        a connection whose client could send or read but has not for `stall_ms` is closed
+    requests    above the limit, the server stops reading from connections in the middle of a large
+                frame, except the one whose frame lacks the fewest bytes (`favoured`), so that at
+                least one can finish
+    replies     a Fetch returns no more than the remaining budget, but at least one batch (`room`)
+    both        above the limit, a connection is closed after the server has been waiting for its
+                client to send or read data for `stall_ms`
     both        above `hard_limit`, the connections with the most bytes, weighted by how long they
                 have stalled, are closed immediately until the total is below it
 
@@ -39,7 +40,7 @@ class Holder(Protocol):
     peer_host: str
 
     def stalled_ms(self, now_ms: int) -> int:
-        """Return how long the client has neither sent nor read although it could, or 0."""
+        """Return how long the server has been waiting for the client to send or read data, or 0."""
 
     def missing_bytes(self) -> int:
         """Return the number of bytes that the incomplete frame lacks."""
@@ -54,8 +55,8 @@ class Holder(Protocol):
 class DecodingGate:
     """Limits the bytes of large requests that are in progress concurrently.
 
-    A decoded request takes up to a hundred times the memory of its encoded bytes. One request may
-    always enter; others wait until earlier ones are answered (`wait`).
+    A decoded request takes up to a hundred times the memory of its encoded bytes. A request may
+    always enter an empty gate; otherwise, it waits until there is room for it (`wait`).
     """
 
     def __init__(self, limit: int) -> None:
@@ -70,7 +71,7 @@ class DecodingGate:
         self.total += size
 
     def leave(self, size: int) -> None:
-        """Release the bytes of a request that is answered or no longer needs its decoded body."""
+        """Stop counting a request, and let the waiting ones check whether there is room now."""
         self.total -= size
         waiting, self._waiting = self._waiting, {}
         for run in waiting:
@@ -160,7 +161,7 @@ class ByteBudget:
             holder.regulate()
 
     def _shed(self) -> None:
-        """Close the connections with the largest weight until the total is below the hard limit."""
+        """Close connections, the largest weight first, until the total is below the hard limit."""
         now_ms = self._clock.monotonic_ms()
         while self.total > self._hard_limit and self._held:
             self._close(max(self._held, key=lambda each: self._weight(each, now_ms)))
@@ -178,7 +179,7 @@ class ByteBudget:
         if now >= self._quiet_until:
             self._quiet_until = now + QUIET_SECONDS
             logger.warning(
-                "%s closed: it holds %d bytes of %s and makes no progress; all connections "
+                "closing the connection from %s: it holds %d bytes of %s; all connections "
                 "hold %d bytes, and the limit is %d",
                 holder.peer_host,
                 count,

@@ -1,7 +1,7 @@
 """A byte budget that calls share while they wait for their peers.
 
 A call acquires its share before it reads from its peer or sends to it; calls that do not fit wait
-in FIFO order. A peer that stops reading or sending keeps its share until another call needs it.
+in FIFO order. If its peer stops reading or sending, a call keeps its share until another needs it.
 Once another call has waited for half of `patience_seconds`, the call whose peer has been silent the
 longest, and for at least that long, is suspected. If its peer is still silent after the same
 time again, the call is cancelled (`PeerTooSlowError`) and its share is released. Data from a
@@ -29,7 +29,7 @@ from strandlog.clock import stopwatch
 
 
 class PeerTooSlowError(Exception):
-    """The peer neither read nor sent while other calls needed the memory."""
+    """The peer neither read nor sent data while other calls needed the memory."""
 
 
 class Hold:

@@ -1,10 +1,11 @@
 """Produces and reads single records for gRPC and HTTP, which do not carry record batches.
 
-A record without a partition is routed as a Kafka producer would: by the hash of its key, or
-round-robin if it has no key.
+If a request names no partition, records are partitioned by the hash of their key, as in Kafka's
+producers; those without a key go to one partition per request, round-robin.
 
 Large batches are built in a thread, because the event loop also serves Kafka clients; the order of
-concurrent calls is not defined. `broker.fetched_records` decodes the result of `fetch`.
+concurrent calls is not defined. `broker/reads/fetched_records.py` decodes the result of
+`fetch`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Schedules long-running work in the event loop, a few milliseconds per round.
 
-Between two rounds the loop serves its sockets and all short work. A request that takes a second
-therefore delays a short one by at most one round, however many long requests there are.
+Between two rounds, the loop serves its sockets and runs all short work. A request that takes a
+second therefore delays a short one by at most one round, however many long requests there are.
 
     add(run)         call `run` once, after everything that was added before
     may_begin()      whether there is time left in this iteration of the event loop; hundreds of
@@ -27,7 +27,7 @@ SLICE_SECONDS = 0.004
 
 
 class Turns:
-    """The queue of long-running work of one server."""
+    """The queue for long-running work of one server."""
 
     def __init__(self) -> None:
         self._queue: deque[Callable[[], object]] = deque()

@@ -2,7 +2,7 @@
 
 Spark creates a `StrandlogDataSource` for each DataFrame in a separate driver-side process, asks it
 for a schema and a reader or writer, and pickles these. Invalid options raise an error here that
-names the option. For streams, the error is deferred to the first call of the reader, because Spark
+names the option. A stream reader raises the error only when Spark first calls it, because Spark
 reports an error raised while creating a stream reader as an internal error.
 """
 

@@ -159,9 +159,10 @@ def ending(options: Options, access: LogAccess, bounds: Mapping[TopicPartition, 
 
 
 def check_order(options: Options, start: Offsets, end: Offsets) -> None:
-    """Raise an error if the user set both a start and an end, and the end is before the start.
+    """Raise an error if a batch would end before it starts in a partition.
 
-    If either depends on the current offsets, the range of a partition may be empty.
+    This applies only to an explicit start and end. If either is earliest or latest, the partition
+    is read as an empty range instead.
     """
     by_time = _has_times(options, "starting"), _has_times(options, "ending")
     given = options["startingOffsets"], options["endingOffsets"]

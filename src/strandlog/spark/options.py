@@ -79,7 +79,7 @@ def _text(name: str, text: str) -> str:
 
 
 def _group(_: str, text: str) -> str:
-    return text  # a group that the broker rejects does not fail the query
+    return text  # not checked: if the broker rejects the group, the query only logs a warning
 
 
 def _integer(minimum: int, maximum: int = INT64_MAX) -> Parser:
@@ -123,7 +123,7 @@ def _duration(name: str, text: str) -> int:
 def _topics(name: str, text: str) -> tuple[str, ...]:
     topics = tuple(topic.strip() for topic in text.split(",") if topic.strip())
     if not topics:
-        raise InvalidSettingError(name, text, "expected at least one topic, separated by commas")
+        raise InvalidSettingError(name, text, "expected one or more topics, separated by commas")
     return topics
 
 
@@ -150,7 +150,7 @@ def _offsets_or(*words: str) -> Parser:
             ):
                 lowest = EARLIEST if "earliest" in words else LATEST
                 raise InvalidSettingError(
-                    name, text, f"expected offsets from {lowest} to {INT64_MAX}, {tp} has {offset}"
+                    name, text, f"expected offsets from {lowest} to {INT64_MAX}; {tp} has {offset}"
                 )
         return offsets
 
@@ -162,7 +162,7 @@ def _times(name: str, text: str) -> Offsets:
     for tp, time_ms in times.items():
         if not 0 <= time_ms <= INT64_MAX:
             raise InvalidSettingError(
-                name, text, f"expected times in ms from 0 to {INT64_MAX}, {tp} has {time_ms}"
+                name, text, f"expected times in ms from 0 to {INT64_MAX}; {tp} has {time_ms}"
             )
     return times
 
@@ -286,7 +286,7 @@ OPTIONS = (
         _STREAM,
         _duration,
         900_000,
-        "Longest time to wait for `minOffsetsPerTrigger` records, in ms or like `15m`.",
+        "Longest time to wait for `minOffsetsPerTrigger` records, in ms or with a unit: `15m`.",
     ),
     Option(
         "minPartitions",
@@ -312,7 +312,7 @@ OPTIONS = (
         _choice("binary", "string", "json", "avro"),
         "binary",
         "How values become columns: `binary`, `string`, `json` (requires .schema()) or `avro` "
-        "(requires `avroSchema`).",
+        "(requires `avroSchema` or `avroSchemas`).",
     ),
     Option("avroSchema", _READ, _avro_schema, None, "Avro schema of the values, as JSON."),
     Option(
@@ -320,7 +320,8 @@ OPTIONS = (
         _READ,
         _avro_schemas,
         None,
-        "Writers' schemas, keyed by registry id; values are converted to `avroSchema`.",
+        "Writers' schemas, keyed by registry id; values are converted to `avroSchema` (default: "
+        "the schema with the highest id).",
     ),
     Option(
         "avroPrefix",
@@ -395,8 +396,8 @@ OPTIONS = (
         _SINK,
         _integer(0),
         None,
-        "Number of a batch write; must increase. Each number is written once per topic and "
-        "`txnAppId`.",
+        "Number of the batch; must increase with each write. Each number is written once per topic "
+        "and `txnAppId`.",
     ),
 )
 
@@ -495,7 +496,7 @@ def _client_name(lowered: str, text: str) -> str:
 def transaction_timeout_ms(text: str) -> int:
     """Parse `kafka.transaction.timeout.ms`."""
     name = f"{PREFIX}{TRANSACTION_TIMEOUT}"
-    limit = f"expected a time in ms (or 5m), from 1 to {INT32_MAX}"
+    limit = f"expected a time in ms (or with a unit: 5m), from 1 to {INT32_MAX}"
     try:
         found = parse_duration_ms(text)
     except ValueError:
@@ -546,7 +547,7 @@ def _check_avro(options: Options) -> None:
             raise InvalidSettingError(given[0], options[given[0]], "requires valueFormat=avro")
     elif options["avroSchema"] is None and options["avroSchemas"] is None:
         raise InvalidSettingError(
-            "valueFormat", "avro", "requires avroSchema, the writer's schema as JSON"
+            "valueFormat", "avro", "requires avroSchema or avroSchemas, as JSON"
         )
     if options["avroSchemas"] is not None and options["avroPrefix"] == NONE:
         raise InvalidSettingError("avroPrefix", NONE, "avroSchemas requires values with a prefix")

@@ -3,13 +3,14 @@
     key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp,
     timestampType int [, headers array<struct<key string, value binary>>]
 
-All columns are nullable. A schema may contain a subset of them; the others are not decoded. With
+All columns are nullable. A user schema may omit some; those are not decoded. With
 `valueFormat=string`, key and value are strings. With `valueFormat=json`, the user must provide a
 schema: columns with one of the names above (except `value`) come from the record, and all others
 from the JSON. A type that json_rows.py cannot parse raises an error when the query is planned.
 
-`_corrupt` is null unless the value is corrupt. It is either a STRING with the text of the value, or
-a STRUCT with any of the fields of `CORRUPT_RECORD`: the unchanged record and the reason.
+`_corrupt` is null unless the value is corrupt. It is either a STRING with the value as text (Avro:
+in hexadecimal), or a STRUCT with any of the fields of `CORRUPT_RECORD`: the unchanged record and
+the reason.
 
 With `valueFormat=avro`, the columns are the fields of `avroSchema`, followed by `_corrupt`. A user
 schema may contain any of these and the columns of the record; if a field and a record column have

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 # Rows come from Python as Arrow data. Arrow for Java checks the bounds of each access, although
-# Spark has already done so; for small records this takes a tenth of Java's time. User-defined Java
-# options have another name (`extraJavaOptions`) and are added to these.
+# Spark has already done so; for small records this takes a tenth of the time spent in Java. The
+# user's own Java options have another name (`extraJavaOptions`) and are added to these.
 ARROW_UNCHECKED = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
 # Settings that make reading and writing through Python faster in any session.
 FASTER = {

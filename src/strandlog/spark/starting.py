@@ -6,8 +6,8 @@ before it has read anything. In that case the query is started again. A query th
 successfully cannot fail in this way.
 
 `session` patches DataStreamWriter.start and toTable to do this for queries that read the format
-"strandlog". They return when the first micro-batch has started, there is no data to read, or the
-query has ended. Queries on other sources are not affected.
+"strandlog". The patched methods return when the first micro-batch has started, there is no data to
+read, or the query has ended. Queries on other sources are not affected.
 """
 
 from __future__ import annotations

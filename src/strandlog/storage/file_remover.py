@@ -16,12 +16,12 @@ from strandlog.storage.files import Files
 from strandlog.storage.paths import DELETED_SUFFIX
 from strandlog.storage.work import Work
 
-EVERYTHING_MS = 2**62  # a time at which all files are due
+EVERYTHING_MS = 2**62  # later than the due time of any file
 RETRY_MS = 60_000
 
 
 class FileRemover:
-    """A queue of files and directories to delete, ordered by due time."""
+    """A queue of files and directories to delete, ordered by the time at which they are due."""
 
     def __init__(self, files: Files) -> None:
         self._files = files

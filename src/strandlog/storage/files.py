@@ -122,7 +122,7 @@ class Files(Protocol):
 
 @contextlib.contextmanager
 def _disk_errors(what: str, path: str, but: type[OSError] = FileNotFoundError) -> Iterator[None]:
-    """Convert every `OSError` to a `StorageError`, except `FileNotFoundError` and type `but`."""
+    """Convert every `OSError` except `FileNotFoundError` and `but` to a `StorageError`."""
     try:
         yield
     except (FileNotFoundError, but):
@@ -132,7 +132,7 @@ def _disk_errors(what: str, path: str, but: type[OSError] = FileNotFoundError) -
 
 
 def disk_error(what: str, path: str, error: OSError) -> StorageError:
-    """Return the typed error for a failed system call."""
+    """Return the `DiskFullError` or other `StorageError` for a failed system call."""
     text = f"could not {what} {path}: {error.strerror or error}"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return DiskFullError(f"{text}; free some space")
@@ -197,13 +197,13 @@ class DiskLogFile:
 
     def sync(self) -> None:
         with _disk_errors("sync", self._path):
-            if self._fd < 0:  # for which os.fdatasync would raise a ValueError
+            if self._fd < 0:  # os.fdatasync would raise a ValueError
                 raise OSError(errno.EBADF, os.strerror(errno.EBADF))
             os.fdatasync(self._fd)
 
     def check_present(self) -> None:
-        # The owner's thread may append or truncate concurrently. So compare with the smaller of
-        # the sizes before and after fstat.
+        # The owner's thread may append or truncate concurrently, so compare with the smaller of
+        # `self.size` before and after fstat.
         size = self.size
         with _disk_errors("stat", self._path):
             found = os.fstat(self._fd)
@@ -294,7 +294,7 @@ class DiskFiles:
                 data = os.read(fd, size + 1)
                 if len(data) == size:
                     return data
-                pieces = [data]  # it is changing, or too large for a single read
+                pieces = [data]  # the file is changing, or is too large for a single read
                 while pieces[-1]:
                     pieces.append(os.read(fd, READ_BYTES))
                 return b"".join(pieces)

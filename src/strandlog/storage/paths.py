@@ -69,7 +69,7 @@ _PARTITION_DIR = re.compile(r"^([a-zA-Z0-9._-]+)-(\d{1,9})$")
 
 
 def segment_stem(base_offset: int) -> str:
-    """Return the 20 digits with which the names of all files of a segment start."""
+    """Return the 20 digits that the names of all files of a segment start with."""
     return f"{base_offset:020d}"
 
 
@@ -105,6 +105,6 @@ def parse_partition_dir(name: str) -> TopicPartition | None:
 
 
 def segment_offsets(names: dict[str, int], suffix: str) -> list[int]:
-    """Return the base offsets of the files with this suffix in a partition, ascending."""
+    """Return the offsets in the names of the files with this suffix, in ascending order."""
     parsed = map(parse_segment_file, names)
     return sorted(found[0] for found in parsed if found and found[1:] == (suffix, ""))

@@ -1,8 +1,8 @@
 """The problems found in a data folder or in one of its partitions, each listed once.
 
-Some problems can be caused by clients any number of times: a damaged batch that is read again and
-again, ids that a client makes up. They are reported with a *kind*. The first few problems of a kind
-are listed, and one line counts the others, so the list stays short.
+Clients can cause some problems any number of times: they read many damaged batches, or make up ids.
+Such a problem is reported with a *kind*. The first few problems of a kind are listed, and one line
+counts the others, so the list stays short.
 """
 
 from __future__ import annotations

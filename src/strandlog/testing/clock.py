@@ -1,7 +1,7 @@
 """A clock that moves only when a test advances it.
 
 `advance` moves the wall clock and the monotonic clock together. `set_wall` moves only the wall
-clock, in either direction, like an administrator or NTP. The monotonic clock starts at zero, so
+clock, in either direction, as an administrator or NTP would. The monotonic clock starts at zero, so
 that code that confuses "zero" with "not set" fails.
 """
 

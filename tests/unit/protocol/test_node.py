@@ -71,8 +71,8 @@ def test_every_request_is_parsed_with_and_without_unknown_fields(
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        ({"type": "partition_append", **PLACE}, "needs a message"),
-        ({"type": "partition_append", "partition": 0, "message": 1}, "needs a topic"),
+        ({"type": "partition_append", **PLACE}, "requires message"),
+        ({"type": "partition_append", "partition": 0, "message": 1}, "requires topic"),
         (
             {"type": "partition_append", "topic": 7, "partition": 0, "message": 1},
             "must be a string",
@@ -89,7 +89,7 @@ def test_every_request_is_parsed_with_and_without_unknown_fields(
         ({"type": "list_committed_offsets", "keys": "k"}, "list of strings"),
         ({"type": "list_committed_offsets", "keys": [1]}, "list of strings"),
         ({"type": "send", "key": 1, "msg": 1}, "key must be a string"),
-        ({"type": "init"}, "needs a node_id"),
+        ({"type": "init"}, "requires node_id"),
         ({"type": None}, "type must be a string"),
         ({}, "type must be a string"),
     ],

@@ -90,10 +90,10 @@ class GroupRequests(TopicRequests):
         all_or_nothing: bool = False,
         missing_partitions: bool = False,
     ) -> Deferred[dict[TopicPartition, StrandlogError]]:
-        """Commit offsets of a group; the result completes when they are durable. It contains the
-        errors of partitions that were not committed. With `all_or_nothing`, the first error fails
-        the call, and nothing is committed. With `missing_partitions`, the partitions need not
-        exist."""
+        """Commit offsets of a group; the result completes when they are durable. It contains an
+        error for each partition whose offset was not committed. With `all_or_nothing`, the first
+        error fails the call, and nothing is committed. With `missing_partitions`, the partitions
+        need not exist."""
         return self._with_table(
             self._offsets_table,
             lambda: self._commit(
@@ -181,7 +181,7 @@ class GroupRequests(TopicRequests):
     def delete_offsets(
         self, context: RequestContext, group: str, partitions: Sequence[TopicPartition]
     ) -> Deferred[dict[TopicPartition, StrandlogError]]:
-        """Delete committed offsets; return errors for partitions that a member still consumes."""
+        """Delete committed offsets; return errors for partitions of topics still subscribed to."""
         try:
             errors = self._group_coordinator.delete_offsets(group, partitions)
         except StrandlogError as error:
@@ -189,7 +189,7 @@ class GroupRequests(TopicRequests):
         return self.when_groups_durable([group], errors)
 
     def delete_group(self, context: RequestContext, group: str) -> Deferred[None]:
-        """Delete a group that has no members; the result completes when that is durable."""
+        """Delete a group that has no members; the result completes when the deletion is durable."""
         try:
             self._group_coordinator.delete(group)
         except StrandlogError as error:

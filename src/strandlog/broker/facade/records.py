@@ -33,7 +33,7 @@ from strandlog.storage.partition.log import AppendResult, PartitionLog
 from strandlog.storage.partition.read import read, read_plan
 from strandlog.storage.work import Work
 
-MAX_COUNTED_POSITIONS = 10_000  # per client
+MAX_COUNTED_POSITIONS = 10_000  # fetch positions kept per client
 _new_tuple = tuple.__new__  # three times as fast as the named tuple's own constructor
 
 
@@ -94,7 +94,7 @@ class RecordRequests:
         acks: int,
         checked: Checked = NOTHING_CHECKED,
     ) -> list[ProduceResult] | Deferred[list[ProduceResult]]:
-        """Append to all partitions, or raise and append nothing. If the disk fails in between,
+        """Append to all partitions, or raise and append nothing. If the disk fails partway,
         raise `PartialAppendError`, which names the partitions that were written."""
         return self._appender.produce_all(partitions, acks, checked)
 
@@ -112,7 +112,7 @@ class RecordRequests:
         self, context: RequestContext, topic: str, batches: Iterable[tuple[int, Buffer]]
     ) -> list[AppendResult]:
         """Append one batch to each of several partitions of a topic, or raise and append nothing.
-        If the disk fails in between, raise `PartialAppendError`.
+        If the disk fails partway, raise `PartialAppendError`.
 
         The batches are in the page cache when this returns.
         """
@@ -167,7 +167,7 @@ class RecordRequests:
                 positions[part.topic, part.partition] = part.offset
 
     def cancel_fetch(self, result: Deferred[FetchResult]) -> None:
-        """Cancel a waiting fetch, because its client has disconnected."""
+        """Cancel a waiting fetch whose client has disconnected."""
         self._delayed_fetches.cancel(result)
 
     def read(
@@ -175,9 +175,9 @@ class RecordRequests:
     ) -> ReadBatches:
         """Read batches from an offset on, without waiting for more.
 
-        Unlike `fetch`, this flushes the partition in the calling thread if it has no other records
-        to return, unless its flush is in flight or has failed. Only the first batch is verified:
-        the caller verifies the batches that it decodes.
+        Unlike `fetch`, this flushes the partition in the calling thread if it would otherwise
+        return no records, unless a flush is in flight or has failed. Only the first batch is
+        verified: the caller verifies the batches that it decodes.
         """
         log = self._catalog.log(topic, partition)
         high_watermark = log.high_watermark
@@ -246,15 +246,15 @@ class RecordRequests:
     def flush_wait(
         self, context: RequestContext, topic: str, partition: int, end_offset: int | None = None
     ) -> FlushWait:
-        """Return a wait until everything below an offset (None: everything) is on disk."""
+        """Return a wait for the flush of everything below an offset (None: everything so far)."""
         log = self._catalog.log(topic, partition)
         end_offset = log.log_end_offset if end_offset is None else end_offset
         return FlushWait(self._catalog, self._durability, log, end_offset)
 
     def flush_waits(self, context: RequestContext) -> list[FlushWait]:
-        """Return one wait per partition, until everything appended so far is on disk.
+        """Return a wait for each partition, for the flush of everything appended so far.
 
-        Internal topics are flushed by this call, while the caller holds the lock, so that a
+        Internal topics are flushed here instead, while the caller holds the lock, so that a
         coordinator never finds its partition busy.
         """
         waits = []

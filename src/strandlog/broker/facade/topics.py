@@ -77,7 +77,7 @@ class TopicRequests:
 
     def writable_topic(self, context: RequestContext, name: str) -> Topic:
         """Return a topic that clients may write to; raise if it is internal or does not exist."""
-        if name in INTERNAL_TOPICS:  # saves a call per record
+        if name in INTERNAL_TOPICS:  # checked here to save a call per record
             forbid_internal(name)
         return self._catalog.topic(name)
 
@@ -142,7 +142,7 @@ class TopicRequests:
         partitions: int | None = None,
         config: Mapping[str, object] | None = None,
     ) -> Deferred[Topic]:
-        """Create a topic, after deleting offsets left over from an earlier topic of that name."""
+        """Create a topic; first delete committed offsets left by an earlier topic of that name."""
         return self._in_order("CreateTopic", self._topic_admin.create(name, partitions, config))
 
     def create_missing_topics(
@@ -168,7 +168,7 @@ class TopicRequests:
     def alter_broker_settings(
         self, context: RequestContext, layer: Layer, changes: Mapping[str, object | None]
     ) -> Deferred[None]:
-        """Change dynamic settings of the broker; None removes a value from the layer."""
+        """Change dynamic broker settings in one layer; None removes a setting from the layer."""
         return self._in_order("AlterConfigs", self._topic_admin.alter_broker(layer, changes))
 
     @property

@@ -31,7 +31,7 @@ class TransactionRequests(GroupRequests):
     def find_coordinator(
         self, context: RequestContext, kind: Literal["group", "transaction"], key: str
     ) -> Deferred[None]:
-        """Ensure that a coordinator is usable, creating its topic on first use."""
+        """Create the topic of the coordinator's table if it does not exist."""
         table = self._offsets_table if kind == "group" else self._transactions_table
         if table.exists:
             return Deferred.done(None)

@@ -1,1 +1,1 @@
-"""Decides when partitions are fsynced, and completes the requests that wait for it."""
+"""Decides when to fsync partitions, and completes the requests that wait for an fsync."""

@@ -4,29 +4,31 @@
                    │                                              appended since)
                    └─ urgent, as soon as a request waits
 
-A partition is due immediately if a request waits for it: an acks=all produce request, a request
-that must see earlier writes (`when_durable`; see visibility.py), or a delayed fetch. It is also due
-once it has `flush.messages` unflushed records. Otherwise it is due `flush.ms` after its first
-unflushed append; fsyncing earlier would only delay later writes, because the file system blocks
-them while it commits.
+A partition is due for a flush as soon as a request waits for it: an acks=all produce request, a
+request that must see earlier writes (`when_durable`; see visibility.py), or a delayed fetch. It is
+also due once it has `flush.messages` unflushed records. Otherwise it is due `flush.ms` after its
+first unflushed append; an earlier fsync would only delay later writes, because the file system
+blocks them while it commits.
 
 `take_flushes` returns jobs for the partitions that are due. Any thread may execute them;
-`flush_done` runs on the owner's thread, advances the high watermark and completes the waiting
+`flush_done` runs in the broker's thread, advances the high watermark and completes the waiting
 requests. A failed fsync fails all requests that wait for the partition. `next_due_ms` returns the
-time at which `take_flushes` next has a job to return. If the runtime does not execute flushes, a
-partition is flushed inside `when_durable`. Such a partition, or one that a thread of the embedded
-library flushes, stays dirty until it is due: its lazy flush may come early or find nothing to do.
+time at which `take_flushes` next has a job to return. If the runtime does not execute flushes,
+`when_durable` flushes the partition itself. After such a flush, or one by a thread of the embedded
+library, the partition stays marked dirty until its scheduled flush, which may then find nothing to
+do or flush later records early.
 
-In the embedded library an interrupt (Ctrl-C) may occur between any two lines. A job is therefore in
-the caller's list before its partition is busy, a partition is dirty until then, and `flush_done`
-and `flush_dropped` may be repeated. A partition whose own state may be inconsistent is reopened.
+In the embedded library an interrupt (Ctrl-C) may occur between any two lines. A job is therefore
+added to the caller's list before its partition is marked busy, the partition stays dirty until
+then, and `flush_done` and `flush_dropped` may be called twice. A partition whose own state may be
+inconsistent is reopened.
 
 A busy partition has an fsync or a truncation in flight (`hold`, `release`). It never has two
 fsyncs in flight: after one fails, the kernel marks the pages clean, and the other would report
 success for lost bytes.
 
 One request can write to thousands of partitions. So `take_flushes` returns at most `MAX_JOBS` jobs.
-Partitions awaited by requests for few partitions (`is_bulk` is False) come first, with some jobs
+Partitions that a small request (`is_bulk` is False) waits for come first, but some jobs are
 reserved for the others. This way a producer does not have to wait until all partitions of another
 producer's large request are on disk.
 
@@ -52,9 +54,9 @@ OnDurable = Callable[[StorageError | None], None]
 
 DUE_NOW_MS = 0
 MAX_JOBS = 64  # per group commit
-RESERVED_JOBS = 16  # of those, reserved for partitions that only bulk requests wait for
+RESERVED_JOBS = 16  # of those, reserved for partitions that no small request waits for
 BULK_PARTITIONS = 16  # a request that waits for more partitions than this is a bulk request
-NEVER_MS = 2**62  # a due time at or beyond this means that the partition is never due
+NEVER_MS = 2**62  # a flush that would be due at this time or later is not scheduled
 _new_tuple = tuple.__new__  # three times as fast as the named tuple's own constructor
 
 
@@ -76,13 +78,13 @@ class Durability:
         self._fetches = delayed_fetches
         self._runtime = runtime
         self._reopen = reopen
-        # The time at which each dirty partition is due, even if no request waits for it.
+        # When each dirty partition is due for a flush if no request waits for it.
         self._dirty: dict[PartitionLog, int] = {}
-        self._due: list[tuple[int, int, PartitionLog]] = []  # heap; entries may be stale
+        self._due: list[tuple[int, int, PartitionLog]] = []  # heap; may hold stale entries
         self._entries = 0
-        # Dirty partitions that are due now because a non-bulk request waits for them.
+        # Dirty partitions to flush now because a small request waits for them.
         self._urgent: dict[PartitionLog, None] = {}
-        # Dirty partitions that are due now for any other reason.
+        # Dirty partitions to flush now for any other reason.
         self._bulk: dict[PartitionLog, None] = {}
         self._waiting: dict[PartitionLog, list[tuple[int, OnDurable]]] = {}
 
@@ -95,12 +97,12 @@ class Durability:
 
     def next_due_ms(self) -> int | None:
         """Return when `take_flushes` next has a job to return, on the monotonic clock; None if
-        there are no dirty partitions other than busy ones."""
+        no flush is scheduled, other than for busy partitions."""
         if not (self._urgent.keys() <= self.busy and self._bulk.keys() <= self.busy):
             return DUE_NOW_MS
         due = self._due
         while due and self._dirty.get(due[0][2]) != due[0][0]:
-            heapq.heappop(due)  # stale: the partition has been flushed
+            heapq.heappop(due)  # stale: the partition was flushed or rescheduled
         if not due:
             return None
         if due[0][2] not in self.busy:
@@ -131,7 +133,7 @@ class Durability:
         self._runtime.wake()
 
     def written(self, log: PartitionLog) -> None:
-        """Make a partition due immediately after the broker wrote table records or a marker."""
+        """Request an immediate flush after the broker has written table records or a marker."""
         self.appended(log)
         if not self.waits_for_fsync:
             return
@@ -229,7 +231,7 @@ class Durability:
     # -- flushing --------------------------------------------------------------------------------
 
     def take_flushes(self, max_partitions: int | None = None) -> list[FlushJob]:
-        """Return at most `MAX_JOBS` jobs for partitions that are due and not busy."""
+        """Return at most `MAX_JOBS` flush jobs, for partitions that are due and not busy."""
         jobs: list[FlushJob] = []
         for log in self._due_logs()[:max_partitions]:
             self.begin_flush(log, jobs)
@@ -309,7 +311,7 @@ class Durability:
             self._flush_rest(log)
 
     def flush_dropped(self, job: FlushJob) -> None:
-        """Make the partition of a job due again, because the job was not executed."""
+        """Reschedule the flush of a job that was not executed."""
         self.busy.discard(job.log)
         self._flush_rest(job.log)
         if job.log not in self._dirty:
@@ -337,8 +339,9 @@ class Durability:
     def try_flush(self, log: PartitionLog) -> None:
         """Flush a partition in this thread, so that a reader sees all of its records.
 
-        After a failed fsync only maintenance may flush it again, because it rewrites the tail
-        first. Errors are not raised: the records stay invisible, and the writer gets the error.
+        After a failed fsync, only maintenance may flush the partition again, because maintenance
+        rewrites the tail first. Errors are not raised: the records stay invisible, and the writer
+        gets the error.
         """
         if log.failure is None and log not in self.busy:
             self._flush_here(log)
@@ -356,7 +359,7 @@ class Durability:
             for job in taken:
                 if failure is None:
                     self.flush_dropped(job)
-                else:  # a failed fsync must not be forgotten: a later one would succeed
+                else:  # record the failed fsync: the next one would wrongly succeed
                     self.flush_done(job, failure)
             raise
         return failure
@@ -404,7 +407,7 @@ class Durability:
         for log in logs:
             self._clean(log)
             self._complete(log, StorageError(f"{log.tp} was deleted before it was flushed"))
-        self._drop_stale_entries()  # they would keep the logs in memory
+        self._drop_stale_entries()  # stale entries would keep the logs in memory
 
 
 def _execute(job: FlushJob) -> StorageError | None:

@@ -1,8 +1,9 @@
 """`FlushWait` lets a thread wait until records of a partition are on disk, and flush them itself.
 
 Threads that share a broker under one lock (the embedded library) commit in groups: one of them
-flushes the partition while the others wait, and the next flush covers all of them. The broker has
-no threads and no locks, so the caller takes these steps, holding its lock except where noted:
+flushes the partition while the others wait, and the next flush covers the records of all of them.
+The broker has no threads and no locks, so the caller takes these steps, holding its lock except
+where noted:
 
     wait = broker.flush_wait(context, topic, partition, end_offset)
     while not wait.is_over():      raises if the disk failed or the partition was deleted
@@ -28,7 +29,7 @@ from strandlog.storage.partition.log import PartitionLog
 
 
 class FlushWait:
-    """A wait until everything below an offset of one partition is on disk."""
+    """Waits until everything below an offset of one partition is on disk."""
 
     __slots__ = (
         "_catalog",
@@ -61,7 +62,7 @@ class FlushWait:
         if not self._catalog.is_open(log):
             self._catalog.log(*log.tp)  # raises TopicNotFoundError if the partition was deleted
             raise StorageError(
-                f"{log.tp} was recreated or reopened in the meantime; "
+                f"{log.tp} was recreated or reopened before the flush; "
                 "the record may or may not be stored"
             )
         if log.failure is not None:
@@ -74,7 +75,7 @@ class FlushWait:
         return self._log in self._durability.busy
 
     def begin(self) -> None:
-        """Take over the flush of the partition, which must not be blocked."""
+        """Start a flush of the partition; `is_blocked` must be False."""
         self._is_executed = False
         self._durability.begin_flush(self._log, self._taken)
 

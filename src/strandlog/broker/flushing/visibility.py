@@ -54,12 +54,12 @@ class _Request:
             self.finish()
 
     def cancel(self) -> None:
-        """Never answer the request."""
+        """Drop the request without answering it."""
         self._then = None
         self.finish()
 
     def finish(self) -> set[End]:
-        """Answer the request unless it has been answered; return the ends it still waited for."""
+        """Answer the request unless it has been answered; return the end offsets it waited for."""
         then, self._then = self._then, None
         left, self._ends = self._ends, set()
         if self._timer is not None:
@@ -111,8 +111,8 @@ class Visibility:
     def _withdraw(self, request: _Request, ends: set[End]) -> None:
         """Remove a request whose caller was interrupted, so that it is never executed.
 
-        An end that no other request waits for is removed too: its flush may not have been started,
-        and the next request that waits for it has to start one.
+        An end offset that no other request waits for is removed too: its flush may not have been
+        started, and the next request that waits for it has to start one.
         """
         request.cancel()
         for end in ends:

@@ -6,8 +6,8 @@
                         so topics with equal partition counts are co-partitioned
     roundrobin          deals all partitions, sorted, to the sorted members in rotation
     sticky              balances the members; each keeps as many of its partitions as balance allows
-    cooperative-sticky  like sticky, but leaves a partition that moves unassigned in this round: its
-                        old owner revokes it first, and the next round assigns it
+    cooperative-sticky  like sticky, but a partition that moves stays unassigned in this round: its
+                        old owner revokes it, and the next round assigns it to the new owner
 
 `range` and `roundrobin` assign exactly as Kafka's Java assignors do without rack awareness, so
 Java and strandlog clients agree. Members are sorted as in Kafka: static members first, by instance
@@ -16,7 +16,7 @@ id, then dynamic members by member id, both in UTF-16 order.
 The following invariants hold for every input. Every member has an entry. A member only gets
 partitions of topics it subscribes to. No partition has two owners. Except with cooperative-sticky,
 every partition of a subscribed topic has an owner. If all subscriptions are equal, sticky partition
-counts differ by at most one; otherwise, no single move would make two members more balanced.
+counts differ by at most one; otherwise, no single move would improve the balance of two members.
 
 A member's claim to own a partition is valid if it has the newest generation among all claims to
 that partition and no other member claims the partition with the same generation. Older and
@@ -140,7 +140,7 @@ def assign_cooperative_sticky(members: Members, partitions: Mapping[str, int]) -
         for partition in member.owned_partitions:
             claimants[partition].add(member_id)
     for member_id, held in result.items():
-        # Even a claim that is not valid means that the member may still be reading the partition.
+        # Even a member whose claim is not valid may still be reading the partition.
         result[member_id] = [
             partition
             for partition in held
@@ -160,8 +160,8 @@ ASSIGNORS: dict[str, Assignor] = {
 def _keep_within_quota(
     result: Assignments, owners: Mapping[TopicPartition, str], total: int
 ) -> None:
-    """Let each member keep up to `total` / members partitions; the remainder lets some keep one
-    more."""
+    """Let each member keep its partitions up to an equal share of `total`, rounded down; if there
+    is a remainder, some members may keep one more."""
     share, extra = divmod(total, len(result))
     claimed: Assignments = defaultdict(list)
     for partition, member_id in owners.items():
@@ -176,7 +176,7 @@ def _keep_within_quota(
 def _level(
     result: Assignments, subscribers: Mapping[str, list[str]], loose: set[TopicPartition]
 ) -> None:
-    """Move partitions from longer lists to shorter ones until no move improves the balance.
+    """Move partitions from members with more to members with fewer, to balance the counts.
 
     Every move reduces the sum of the squared counts, so the loop terminates. Partitions that had
     no owner (`loose`) are moved before those that a member already owned.

@@ -46,7 +46,7 @@ def check_group_name(group_id: str) -> None:
         limit = MAX_GROUP_NAME_CHARACTERS
         raise InvalidGroupError(group_id, f"it has more than {limit} characters")
     if any(unicodedata.category(character) in ("Cc", "Cs") for character in group_id):
-        raise InvalidGroupError(group_id, "it contains control characters")
+        raise InvalidGroupError(group_id, "it contains control characters or lone surrogates")
 
 
 def check_join(context: RequestContext, request: JoinRequest, settings: BrokerSettings) -> None:
@@ -78,7 +78,7 @@ def check_join(context: RequestContext, request: JoinRequest, settings: BrokerSe
 
 
 def _ownership_error(group: Group, member: Member, partition: TopicPartition) -> StrandlogError:
-    """Return the error for a commit to a partition that the member does not own."""
+    """Return the error for an offset commit for a partition that the member does not own."""
     if not group.has_assignment:
         return RebalanceInProgressError(f"group {group.group_id!r} is rebalancing; join it again")
     return NotOwnerError(

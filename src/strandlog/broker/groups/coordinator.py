@@ -95,12 +95,12 @@ from strandlog.protocol.group_records import (
 )
 from strandlog.storage.work import Work, yield_control
 
-OFFSETS_DELETED_AT_ONCE = 2_000  # before yielding to other requests
-GROUPS_AT_ONCE = 50  # checked for expired offsets before yielding to other requests
+OFFSETS_DELETED_AT_ONCE = 2_000  # per step; other requests run between steps
+GROUPS_AT_ONCE = 50  # checked for expired offsets per step; other requests run between steps
 
 
 class LoadReport(NamedTuple):
-    """The result of `load`; `skipped` counts records of other kinds and undecodable ones."""
+    """The result of `load`; `skipped` counts records of unknown kinds and undecodable ones."""
 
     groups: int
     offsets: int
@@ -224,7 +224,7 @@ class GroupCoordinator:
     def delete_offsets(
         self, group_id: str, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, StrandlogError]:
-        """Delete offsets; return the errors for partitions of topics that are still subscribed."""
+        """Delete offsets; return errors for partitions of topics that a member subscribes to."""
         group = self._existing(group_id)
         topics = group.subscribed_topics() if group.state is not EMPTY else frozenset()
         if topics is None:
@@ -291,7 +291,7 @@ class GroupCoordinator:
             self._offsets.put(group_id, offsets)
 
     def has_pending_commit(self, group_id: str, partition: TopicPartition) -> bool:
-        """Return whether an open transaction has an offset for this partition."""
+        """Return whether an open transaction commits an offset of the group for this partition."""
         return self._transaction_offsets.has_pending_commit(group_id, partition)
 
     # Groups.
@@ -372,7 +372,7 @@ class GroupCoordinator:
             )
 
     def _drop_if_unused(self, group: Group) -> None:
-        """Remove a group that never had a generation or an offset."""
+        """Remove a group that has no members or offsets and has never completed a rebalance."""
         is_unused = group.is_idle and group.generation == 0
         if is_unused and not self._offsets.has_offsets(group.group_id):
             group.mark_dead()
@@ -444,7 +444,7 @@ class GroupCoordinator:
         del self._groups[group.group_id]
 
     def _load_record(self, key: bytes, value: bytes, values: dict[str, GroupValue]) -> int:
-        """Load one record; return 1 if it was skipped because of its kind, otherwise 0."""
+        """Load one record; return 1 if it was skipped because its kind is unknown, otherwise 0."""
         match decode_key(key):
             case None:
                 return 1
@@ -480,13 +480,13 @@ class GroupCoordinator:
         self._expire_some(iter(list(self._groups.values())))
 
     def _expire_some(self, groups: Iterator[Group]) -> None:
-        """Check a batch of groups, and schedule the rest to run after other pending work."""
+        """Expire the offsets of a batch of groups; do the rest after other pending work."""
         checked = 0
         for group in islice(groups, GROUPS_AT_ONCE):
             checked += 1
             if self._groups.get(group.group_id) is not group:
-                continue  # deleted in the meantime
-            with contextlib.suppress(StrandlogError):  # already counted; retried at the next check
+                continue  # deleted meanwhile
+            with contextlib.suppress(StrandlogError):  # already counted; the next check retries
                 self._expire(group)
         if checked == GROUPS_AT_ONCE:
             now_ms = self._clock.monotonic_ms()

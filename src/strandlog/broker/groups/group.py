@@ -142,8 +142,8 @@ class Group:
         self._services = services
         self._completions = CompletionQueue(self._complete_later)
         self._pending_members: dict[str, Timer] = {}
-        self._unsynced: dict[Member, None] = {}  # have not requested their assignment
-        self._syncing: dict[Member, None] = {}  # are waiting for their assignment
+        self._unsynced: dict[Member, None] = {}  # members that have not sent a sync request
+        self._syncing: dict[Member, None] = {}  # members waiting for their assignment
         self._phase_timer: Timer | None = None
         self._initial_delay_left_ms: int | None = None
         self._has_new_member = False
@@ -311,7 +311,7 @@ class Group:
         member = self._member(request.member_id, request.group_instance_id)
         is_leader = member.member_id == self.members.leader_id
         is_changed = member.protocols != request.protocols
-        # A leader that rejoins in Stable requests a rebalance, because the partitions have changed.
+        # A leader rejoins a stable group to request a rebalance, because partitions have changed.
         if is_changed or self.state is PREPARING or (is_leader and self.state is STABLE):
             self.members.update(member, context, request)
             return self._wait_for_join(member)
@@ -338,7 +338,7 @@ class Group:
         self._reject(member, fenced(member.group_instance_id))
         self.members.rename(member, new_id)
         self.members.update(member, context, request)
-        member.is_new = False  # its instance id identifies it if it rejoins
+        member.is_new = False  # a client that gives up can rejoin by its instance id
         self._restart_session(member)
         is_same = (
             self.state is STABLE
@@ -350,7 +350,7 @@ class Group:
         result = self._join_result(member)
         if request.supports_skip_assignment:
             return Deferred.done(result._replace(skip_assignment=result.is_leader))
-        # If an older client learned that it leads, it would assign again: return the old leader id.
+        # An older client that sees itself as leader would assign again: return the old leader id.
         return Deferred.done(result._replace(leader=old_leader or "", members=()))
 
     def _on_pending_member_expired(self, member_id: str) -> None:
@@ -499,7 +499,7 @@ class Group:
             if member.is_waiting and not member.is_new:
                 self._restart_session(member)
             else:
-                self._remove(member, f"the session of member {member.member_id!r} ended")
+                self._remove(member, f"the session of member {member.member_id!r} expired")
 
     # Helpers.
 

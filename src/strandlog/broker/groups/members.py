@@ -165,8 +165,8 @@ class MemberList:
     """The members of one group.
 
     Values that every request needs (the waiting members, the common protocols, the longest
-    time-out) are updated as members join and leave, so reading them does not take longer in a
-    larger group.
+    time-out) are updated as members join and leave, so reading them is equally fast in a group of
+    any size.
     """
 
     __slots__ = (
@@ -194,7 +194,7 @@ class MemberList:
         self._next_position = 0
         self._by_id: dict[str, Member] = {}
         self._static: dict[str, Member] = {}  # by group.instance.id
-        self._joined: dict[Member, None] = {}  # are waiting for the rebalance to end
+        self._joined: dict[Member, None] = {}  # members waiting for the rebalance to end
         self._absent: dict[Member, None] = {}  # dynamic members that have not rejoined yet
         self._offers: Counter[str] = Counter()  # number of members that support each protocol
         self._timeouts: Counter[int] = Counter()  # number of members with each rebalance time-out

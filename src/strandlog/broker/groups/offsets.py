@@ -169,7 +169,7 @@ class TransactionOffsets:
                 del held[partition]
 
     def has_pending_commit(self, group: str, partition: TopicPartition) -> bool:
-        """Return whether an open transaction has an offset for this partition."""
+        """Return whether an open transaction commits an offset of the group for this partition."""
         return any(partition in groups.get(group, ()) for groups in self._producers.values())
 
     def of_group(self, group: str) -> set[TopicPartition]:
@@ -192,7 +192,7 @@ def tombstones(group: str, partitions: Iterable[TopicPartition]) -> list[TableRe
 def offset_error(
     partition: TopicPartition, value: OffsetAndMetadata, metadata_max_bytes: int
 ) -> StrandlogError | None:
-    """Return the error for an offset that no client may commit; None if it is valid."""
+    """Return the error for an offset that cannot be committed; None if it is valid."""
     if not 0 <= value.offset <= MAX_OFFSET:
         return DataError(f"{value.offset} is not an offset of {partition}; offsets start at 0")
     if _is_plain(partition, value, metadata_max_bytes):
@@ -200,7 +200,7 @@ def offset_error(
     size = len(value.metadata.encode("utf-8", "surrogatepass"))
     if size > metadata_max_bytes:
         return OffsetMetadataTooLargeError(
-            f"the metadata for {partition} has {size} bytes; commit less "
+            f"the metadata for {partition} has {size} bytes; shorten it "
             f"or raise offset.metadata.max.bytes ({metadata_max_bytes})"
         )
     try:
@@ -212,7 +212,7 @@ def offset_error(
 
 
 def _is_plain(partition: TopicPartition, value: OffsetAndMetadata, metadata_max_bytes: int) -> bool:
-    """Return whether an offset is valid, as almost all are, without encoding its strings."""
+    """Return whether an offset is clearly valid without encoding its strings; almost all are."""
     return (
         value.metadata.isascii()
         and len(value.metadata) <= metadata_max_bytes

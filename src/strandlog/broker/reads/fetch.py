@@ -14,8 +14,8 @@ from one of them returns no data yet. If they were appended before the fetch arr
 waits for their flush even if it would not wait for new records (`when_visible`), because they were
 acknowledged and the consumer expects them.
 
-Fetches of many partitions are read in slices, one fetch at a time. This lets other requests run,
-and at most one such response at a time is in memory without being charged to a memory budget.
+Fetches of many partitions are served in slices, one fetch at a time. This lets other requests run,
+and at most one such response is in memory before it counts against a memory budget.
 """
 
 from __future__ import annotations
@@ -106,8 +106,8 @@ class DelayedFetch(Deferred[FetchResult]):
         self.request = request
         self.targets = targets
         self.timer: Timer | None = None
-        self.waits_for_flush = False  # a flush of records appended before the fetch arrived
-        self.is_expired = False  # whether its deadline has passed
+        self.waits_for_flush = False  # of records appended before the fetch arrived
+        self.is_expired = False  # past its deadline, or too many fetches wait
         self._available = 0
         self._readable: dict[PartitionLog, int] = {}
         self._rows: dict[PartitionLog, FetchPartition] = {}
@@ -138,13 +138,13 @@ class DelayedFetches:
     def __init__(self, timers: Timers, runtime: Runtime) -> None:
         self._timers = timers
         self._runtime = runtime
-        # Fetches to recheck, each with its partitions that have new visible records.
+        # Fetches to recheck, each with those of its partitions that have new visible records.
         self._woken: dict[DelayedFetch, dict[PartitionLog, None]] = {}
         self._waiting_partitions = 0  # total number of partitions of the waiting large fetches
         self._is_waking = False
         self._by_log: dict[PartitionLog, dict[DelayedFetch, None]] = {}
         self._waiting: dict[DelayedFetch, None] = {}
-        # Large fetches that are ready to be read; the first one is being read.
+        # Large fetches that can be answered; the first one is being served.
         self._large: dict[DelayedFetch, None] = {}
         self._is_reading = False
         self.read_bytes = 0
@@ -282,7 +282,7 @@ class DelayedFetches:
         return found
 
     def _read_large(self) -> None:
-        """Start reading the next large fetch."""
+        """Start serving the next large fetch."""
         if not self._large:
             self._is_reading = False
             return
@@ -310,8 +310,8 @@ class DelayedFetches:
     def _reading(
         self, request: FetchRequest, targets: list[Target], max_bytes: int
     ) -> Work[FetchResult]:
-        """Read within the limits of the request and at most `max_bytes` in total, yielding after
-        each partition."""
+        """Read the partitions of a fetch, within its own limits and at most `max_bytes` in total;
+        yield after each partition."""
         left = max_bytes
         budget = CheckBudget()
         results = []
@@ -434,7 +434,7 @@ def _read_part(
 
 
 def _aborted(log: PartitionLog, offset: int, data: Buffer) -> list[tuple[int, int]]:
-    """Return (producer id, first offset) of the aborted transactions with records in the data."""
+    """Return (producer id, first offset) of aborted transactions that may be in the data."""
     if not len(log.aborted) or not len(data):
         return []
     end_offset = log.last_stable_offset

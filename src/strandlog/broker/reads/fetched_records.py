@@ -22,7 +22,7 @@ QUICK_BYTES = 16 * 1024  # decoding this much is faster than handing it to a thr
 
 
 class DecodedRecords(NamedTuple):
-    """Some records of a batch (none if it is hidden from readers), and the offset after them."""
+    """Some records of a batch, possibly none, and the offset at which to continue."""
 
     records: list[Record]
     next_offset: int
@@ -81,7 +81,7 @@ def _next(
 ) -> BatchView | None:
     """Return the next batch, or None at the end.
 
-    Stop at damage if `problems` is given: the next read, which starts there, reports it.
+    If `problems` is given, damage counts as the end: the next read starts there and reports it.
     """
     try:
         return next(batches, None)

@@ -11,9 +11,9 @@ account for: then the file is damaged, missing or older than they are (`catalog_
 Every change is `Work` that writes in blocking steps. The caller runs changes one at a time
 (`Runtime.run_in_order`): a change that reaches its write while another one is writing fails.
 
-So a crash can only leave behind directories of a topic that does not exist yet (set aside as
-strays) or no longer exists (removed, because of the mark). A missing directory is created again,
-empty, and reported; its offsets do not restart at 0.
+Because of this order, a crash can only leave behind directories of a topic that does not exist yet
+(set aside as strays) or no longer exists (removed, because of the mark). A missing directory is
+created again, empty, and reported; its offsets do not restart at 0.
 
 A change that fails on disk has no effect: memory is updated after the file, and completed steps are
 undone. If the directories of a deleted topic cannot be renamed, the topic stays marked; the rename
@@ -118,8 +118,8 @@ class TopicCatalog:
         return topic
 
     def existing_or_valid(self, name: str) -> Topic:
-        """Return the topic. Raise InvalidTopicError if the name is not valid, so that a client does
-        not wait for the topic to be created."""
+        """Return the topic. For an invalid name, raise InvalidTopicError, not TopicNotFoundError,
+        so that a client does not wait for the topic to be created."""
         if name not in self._topics:
             check_topic_name(name)
         return self.topic(name)
@@ -147,7 +147,7 @@ class TopicCatalog:
         return logs[partition]
 
     def is_open(self, log: PartitionLog) -> bool:
-        """Return whether the partition has been neither deleted nor reopened as another object."""
+        """Return whether `log` is still in use: its partition was neither deleted nor reopened."""
         if self._to_reopen:
             self._reopen()
         topic, partition = log.tp
@@ -256,7 +256,7 @@ class TopicCatalog:
     def _check_room_for(self, more: int) -> None:
         """Raise if the broker would have too many partitions.
 
-        Each one costs memory, files and start-up time.
+        Each partition costs memory, files and start-up time.
         """
         limit, there = self._settings.max_partitions_per_broker, len(self._log_dir.logs)
         if there + more > limit:
@@ -290,15 +290,15 @@ class TopicCatalog:
             else:
                 config[setting] = TOPIC_SETTINGS[setting].parse(raw)
         altered = replace(topic, config=config, settings=self.effective_settings(config))
-        with self._log_dir.reserve.spending():  # a lower retention frees space
+        with self._log_dir.reserve.spending():  # lowering the retention frees space
             yield from self._save({**self._topics, name: altered})
         for log in self._logs[name]:
             log.settings = altered.settings
         return altered
 
     def alter_broker(self, layer: Layer, changes: Mapping[str, object | None]) -> Work[None]:
-        """Change dynamic settings of the broker; None removes a value from the layer. Once saved,
-        the change applies to all topics that do not override the setting."""
+        """Change dynamic broker settings in one layer; None removes a setting from the layer. Once
+        saved, the change applies to all topics that do not override the setting."""
         layers = self.dynamic.with_changes(layer, changes)
         yield from self._save(self._topics, layers=layers)
         self._topics = {
@@ -314,7 +314,7 @@ class TopicCatalog:
         return log_settings({**self._settings.topic_defaults, **config})
 
     def delete(self, name: str) -> Work[None]:
-        """Delete a topic; it no longer exists after the first step; its files are removed later."""
+        """Delete a topic. It is gone after the first step; its files are removed later."""
         deleting = replace(self.topic(name), is_deleting=True)
         others = {other: topic for other, topic in self._topics.items() if other != name}
         yield from self._save(others, {**self._deleting, name: deleting})
@@ -343,7 +343,7 @@ class TopicCatalog:
                 continue
             metadata = self._log_dir.metadata(tp)
             if metadata.is_sealed and metadata.topic_id != topic.topic_id:
-                continue  # it belongs to a newer topic with this name, not in the catalog yet
+                continue  # it belongs to a newer topic that is not in the catalog yet
             renamed.append((tp, self._log_dir.rename_away(tp)))
         self._log_dir.fsync_directory()
 
@@ -369,7 +369,7 @@ class TopicCatalog:
             raise
         finally:
             self._is_saving = False
-            if write.is_done:  # even if the server stops the work here: the change has happened
+            if write.is_done:  # apply it even if the server stops the work here
                 self._apply(topics, deleting, layers)
 
     def _apply(self, topics: dict[str, Topic], deleting: dict[str, Topic], layers: Layers) -> None:
@@ -413,7 +413,7 @@ class TopicCatalog:
         problems += compared.problems
         self._log_dir.problems += problems
         if document is None or problems:
-            # Write the file of a new folder immediately, so that a missing file means it was lost.
+            # Write the file of a new folder now: if it is ever missing later, it was lost.
             run_inline(self._save(compared.topics))
         self._names_by_id = {topic.topic_id: name for name, topic in self._topics.items()}
         self._open_partitions(compared)

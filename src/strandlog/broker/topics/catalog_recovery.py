@@ -8,7 +8,7 @@ when they were written. Where the two disagree, the directory wins:
     orders, 1 partition      orders-1 has records          `orders` has 2 partitions
     nothing about orders     orders-0 has records          topic `orders`, as in the first row
     nothing about orders     orders-0 never written to     an unfinished creation: set aside
-    orders, id X             all directories: id Y, sealed id Y: the file is older than the topic
+    orders, id X             all: id Y, checksum valid     id Y: the file is older than the topic
 
 A directory that was copied or renamed by hand (`cp -r orders-0 orders-20261116`) is not evidence:
 its `partition.metadata` was written for another directory. It is set aside, and so is a directory
@@ -77,7 +77,7 @@ class Reconciliation:
         self._strays: list[TopicPartition] = []
 
     def run(self, topics: Mapping[str, Topic], *, is_lost: bool) -> Reconciled:
-        """Compare the topics with the directories; `is_lost`: no catalog file was readable."""
+        """Compare the topics with the directories; `is_lost`: no catalog file can be read."""
         known_ids = {topic.topic_id for topic in topics.values()}
         found = dict(topics)
         by_topic: dict[str, list[TopicPartition]] = {}
@@ -118,7 +118,7 @@ class Reconciliation:
     def _missing_topic(
         self, name: str, partitions: list[TopicPartition], *, is_lost: bool
     ) -> Topic | None:
-        """Restore a topic from its directories; None if its creation was never finished."""
+        """Return a topic restored from its directories; None if its creation never finished."""
         if not is_lost and not any(map(self._log_dir.has_history, partitions)):
             self._strays += partitions
             return None

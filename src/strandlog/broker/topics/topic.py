@@ -84,7 +84,7 @@ class ActiveProducer(NamedTuple):
     last_sequence: int
     last_timestamp: int
     coordinator_epoch: int
-    open_transaction: int  # the offset of its first record; -1 if there is none
+    open_transaction: int  # the offset of its first record; -1 if none is open
 
 
 def topic_from_document(

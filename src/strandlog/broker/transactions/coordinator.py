@@ -1,12 +1,13 @@
-"""Runs transactions: stores the decision, writes the markers, then stores the completion.
+"""Runs transactions: stores the decision (commit or abort), writes the markers, then stores the
+completion.
 
     request ─▶ transaction.py decides ─▶ table ─▶ on disk ─▶ reply
                                                      └─ Prepare*: markers ─▶ on disk ─▶ Complete*
 
 No reply is sent and no marker is written before the decision is on disk; a transaction is complete
 only after all its markers are on disk. A producer that has received its reply can therefore start
-the next transaction immediately. After a crash at any point, `load` completes the transactions that
-were decided and leaves the others to time out.
+the next transaction immediately. After a crash at any point, `load` completes the transactions
+whose decision is on disk and leaves the others to time out.
 
 Each change is a procedure (see deferred.py) that waits for the disk. While one is in progress for a
 producer, its other requests fail with ConcurrentTransactionsError, which clients retry. If the disk
@@ -112,7 +113,7 @@ class TransactionCoordinator:
     # -- startup -------------------------------------------------------------------------------
 
     def load(self) -> int:
-        """Load the table and complete the transactions that were decided.
+        """Load the table and complete the transactions whose decision is stored.
 
         Abort open transactions that are missing from the table, and return how many there were,
         counted per partition.
@@ -147,7 +148,7 @@ class TransactionCoordinator:
         if name is None or name in self._in_flight:
             yield from self._write_markers(markers, ControlType.ABORT)
         else:
-            # Block the producer: the marker must not end a transaction started in the meantime.
+            # Block the producer: the marker must not end a transaction that starts meanwhile.
             self._in_flight[name] = frozenset()
             yield from self._write_markers(markers, ControlType.ABORT)
             del self._in_flight[name]
@@ -234,7 +235,7 @@ class TransactionCoordinator:
             transaction is None
             or transaction.state is not ONGOING
             or tp not in transaction.partitions
-            or tp in self._in_flight.get(transaction.transactional_id, ())  # reply not sent yet
+            or tp in self._in_flight.get(transaction.transactional_id, ())  # not on disk yet
         ):
             raise InvalidTransactionStateError(
                 f"{tp} is not in an open transaction of producer {producer.producer_id}; "

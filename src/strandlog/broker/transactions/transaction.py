@@ -113,7 +113,7 @@ def check_owner(
 
 
 def is_current(transaction: Transaction, producer: ProducerIdentity) -> bool:
-    """Return whether a producer that requests a new epoch has the current one.
+    """Return True if the producer may get a new epoch: it has the current one or no id yet.
 
     Return False if it retries a request whose reply was lost, so that it gets the same reply.
     Raise for any other producer.
@@ -139,7 +139,7 @@ def initialised(
     new_producer_id: int | None,
     now_ms: int,
 ) -> Transaction:
-    """Return the transaction with the next epoch, or with `new_producer_id` if that is given.
+    """Return the transaction with the next epoch, or with `new_producer_id` and epoch 0.
 
     A retry with the previous epoch is only allowed if the request came from that producer.
     Otherwise, it came from a new process, and the producer with the previous epoch is a zombie.

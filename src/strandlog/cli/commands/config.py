@@ -57,7 +57,7 @@ def show(
         bool, typer.Option("--changed", help="Omit settings that have their default value.")
     ] = False,
     bootstrap: RunningBroker = None,
-    client: ClientSettings = [],  # noqa: B006 - typer makes a new one for every call
+    client: ClientSettings = [],  # noqa: B006 - typer passes a new list to every call
     as_json: Json = False,
 ) -> None:
     """Print each setting with its value and origin.
@@ -92,7 +92,7 @@ def topic(
     ] = False,
     data: DataDir = None,
     bootstrap: Bootstrap = None,
-    client: ClientSettings = [],  # noqa: B006 - typer makes a new one for every call
+    client: ClientSettings = [],  # noqa: B006 - typer passes a new list to every call
     as_json: Json = False,
 ) -> None:
     """Print each setting of a topic with its origin; `strandlog topic alter` changes them."""

@@ -5,8 +5,8 @@ With -g the command opens the folder as its owner. Offsets are committed after t
 written to stdout, so records that could not be written are not committed.
 
     -e           stop at the end offsets that the partitions had when the command started
-    -n N         stop after N records
-    otherwise    wait for more records, until Ctrl-C or until the reader closes stdout
+    -n N         stop after N records, waiting for them if necessary
+    otherwise    wait for more records until Ctrl-C, or until the reader of stdout closes the pipe
 
 If a batch is unreadable, the command fails and names it, unless --skip-unreadable is given.
 """
@@ -90,7 +90,7 @@ def consume(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic name.")],
     group: Group = None,
     offset: Offset = None,
-    partition: Partitions = [],  # noqa: B006 - typer makes a new one for every call
+    partition: Partitions = [],  # noqa: B006 - typer passes a new list to every call
     count: Annotated[
         int | None, typer.Option("-n", "--count", metavar="N", min=1, help="Stop after N records.")
     ] = None,
@@ -118,7 +118,7 @@ def consume(
     """Print the records of a topic, one per line.
 
     Starts at the beginning (with -g: at the committed offsets) unless -o is given. Waits for new
-    records unless -e or -n is given.
+    records until Ctrl-C, or with -n until N records are printed; with -e, does not wait.
     """
     render = _render(format_text, key_delimiter, shows_null, as_json=as_json)
     start = None if offset is None else parse_offset(offset)
@@ -192,8 +192,8 @@ def _copy(
 
 
 def _is_done(consumer: AnyConsumer, ends: dict[int, int]) -> bool:
-    """Return whether all records that existed at the start have been printed."""
-    # Some of the partitions may be assigned to other members of the group.
+    """Return whether each assigned partition has been read up to its offset in `ends`."""
+    # Other members of the group may be reading the other partitions in `ends`.
     return all(consumer.position(*tp) >= ends.get(tp.partition, 0) for tp in consumer.assignment)
 
 

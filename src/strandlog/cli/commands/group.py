@@ -50,7 +50,7 @@ class Reset(NamedTuple):
 def list_groups(
     data: DataDir = None,
     bootstrap: Bootstrap = None,
-    client: ClientSettings = [],  # noqa: B006 - typer makes a new one for every call
+    client: ClientSettings = [],  # noqa: B006 - typer passes a new list to every call
     as_json: Json = False,
 ) -> None:
     """List all groups."""
@@ -72,7 +72,7 @@ def describe(
     name: Name,
     data: DataDir = None,
     bootstrap: Bootstrap = None,
-    client: ClientSettings = [],  # noqa: B006 - typer makes a new one for every call
+    client: ClientSettings = [],  # noqa: B006 - typer passes a new list to every call
     as_json: Json = False,
 ) -> None:
     """Show a group's members, and its offsets and lag per partition."""
@@ -126,11 +126,11 @@ def reset(
             metavar="T[:P]",
             help="Topic or topic:partition; default: all topics of the group. Repeatable.",
         ),
-    ] = [],  # noqa: B006 - typer makes a new one for every call
+    ] = [],  # noqa: B006 - typer passes a new list to every call
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Apply the reset.")] = False,
     data: DataDir = None,
     bootstrap: Bootstrap = None,
-    client: ClientSettings = [],  # noqa: B006 - typer makes a new one for every call
+    client: ClientSettings = [],  # noqa: B006 - typer passes a new list to every call
     as_json: Json = False,
 ) -> None:
     """Reset a group's offsets. Dry run unless --yes is given."""
@@ -169,7 +169,7 @@ def delete(
     yes: Yes = False,
     data: DataDir = None,
     bootstrap: Bootstrap = None,
-    client: ClientSettings = [],  # noqa: B006 - typer makes a new one for every call
+    client: ClientSettings = [],  # noqa: B006 - typer passes a new list to every call
     as_json: Json = False,
 ) -> None:
     """Delete an empty group and its committed offsets."""
@@ -197,7 +197,7 @@ def _summary(log: ReadableLog, name: str) -> dict[str, Any]:
 
 
 def _assigned_partitions(member: MemberDescription) -> list[TopicPartition]:
-    """Return the partitions of a member, or none if the assignment has an unknown format."""
+    """Return the partitions assigned to a member, or none if its assignment cannot be decoded."""
     try:
         return sorted(decode_assignment(member.assignment).partitions)
     except DataError:
@@ -271,7 +271,7 @@ def _partitions_of(log: ReadableLog, argument: str) -> list[TopicPartition]:
 
 
 def _infos(log: ReadableLog, tps: list[TopicPartition]) -> dict[TopicPartition, PartitionInfo]:
-    """Return the description of each partition."""
+    """Describe each partition; raise `TopicNotFoundError` if one does not exist."""
     topics = {tp.topic: log.describe_topic(tp.topic).partitions for tp in tps}
     for tp in tps:
         if tp.partition >= len(topics[tp.topic]):

@@ -76,7 +76,7 @@ def _look(
         except FileNotFoundError:
             if files.exists(folder):
                 raise
-            # its topic has just been deleted
+            # the partition's topic has just been deleted
 
 
 def _state_findings(files: Files, path: str, folders: list[str]) -> list[Finding]:
@@ -110,7 +110,7 @@ def _state_findings(files: Files, path: str, folders: list[str]) -> list[Finding
 def _log_bytes(files: Files, folders: list[str]) -> int:
     total = 0
     for folder in folders:
-        with suppress(FileNotFoundError):  # its topic has just been deleted
+        with suppress(FileNotFoundError):  # the partition's topic has just been deleted
             names = files.list_dir(folder)
             total += sum(size for name, size in names.items() if name.endswith(LOG_SUFFIX))
     return total
@@ -225,7 +225,7 @@ def dump(
         try:
             dump_file(files, name, records=records, as_json=as_json)
         except FileNotFoundError:
-            message(f"note: {name} was deleted in the meantime")
+            message(f"note: {name} was deleted before it could be read")
 
 
 def _files_to_dump(files: Files, path: str) -> list[str]:

@@ -4,9 +4,10 @@
     list FILE        print its sources, views and sinks
     run FILE         run it until Ctrl-C or, with --available-now, until all data is processed
 
-`run` shows a live table of the queries on a terminal; otherwise it prints a line for each
-micro-batch, on stderr, or as JSON on stdout with --json. Ctrl-C and SIGTERM stop the pipeline with
-exit code 0. If a query fails, `run` prints the reason and the path of Spark's log and exits with 1.
+On a terminal, `run` shows a live table of the queries. Otherwise it prints a line to stderr for
+each micro-batch that has rows; with --json, it prints a JSON line to stdout for every micro-batch.
+Ctrl-C and SIGTERM stop the pipeline with exit code 0. If a query fails, `run` prints the reason and
+the path of Spark's log and exits with 1.
 
 spark/pipeline/runner.py runs the pipeline; this module parses arguments and prints.
 """

@@ -1,6 +1,6 @@
 """The `strandlog produce` command.
 
-All lines of one read are sent together, in one batch per partition: a file is sent in large
+Lines that arrive in one read are sent together, in one batch per partition: a file is sent in large
 batches, a slow pipe line by line. A batch that is too large is halved until it fits (with -b, the
 remote producer does that). Each batch is acknowledged according to `--acks` before the next read.
 So after an error, all lines before the failed one have been written, and the message says how many.
@@ -76,7 +76,7 @@ def produce(
         typer.Argument(metavar="FILE", help="Input file; default: stdin."),
     ] = None,
     key_delimiter: KeyDelimiter = None,
-    header: RecordHeaders = [],  # noqa: B006 - typer makes a new one for every call
+    header: RecordHeaders = [],  # noqa: B006 - typer passes a new list to every call
     partition: Partition = None,
     null_empty: Annotated[
         bool,
@@ -169,7 +169,7 @@ class Sender:
 
 
 def read_lines(source: BinaryIO, read_bytes: int) -> Iterator[list[bytes]]:
-    """Yield one list per read of the source: the lines completed by it, without terminators."""
+    """For each read of the source, yield the lines that it completes, without terminators."""
     begun: list[bytes] = []
     begun_bytes = 0
     read = getattr(
@@ -248,7 +248,7 @@ def _header(pair: str) -> tuple[str, bytes | None]:
 
 
 def _progress(source: BinaryIO, topic: str) -> AbstractContextManager[Callable[[int], None]]:
-    """Show a progress bar, unless the input is a terminal or stderr is not a terminal."""
+    """Show a progress bar if stderr is a terminal and the input is not."""
     if source.isatty() or not sys.stderr.isatty():
         return nullcontext(lambda _: None)
     status = os.fstat(source.fileno())

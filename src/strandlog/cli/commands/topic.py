@@ -53,10 +53,10 @@ def create(
     partitions: Annotated[
         int, typer.Option("-p", "--partitions", metavar="N", help="Number of partitions.")
     ] = 1,
-    config: Settings = [],  # noqa: B006 - typer makes a new one for every call
+    config: Settings = [],  # noqa: B006 - typer passes a new list to every call
     data: DataDir = None,
     bootstrap: Bootstrap = None,
-    client: ClientSettings = [],  # noqa: B006 - typer makes a new one for every call
+    client: ClientSettings = [],  # noqa: B006 - typer passes a new list to every call
     as_json: Json = False,
 ) -> None:
     """Create a topic (and the data folder, if it does not exist)."""
@@ -94,7 +94,7 @@ def describe(
     ] = False,
     data: DataDir = None,
     bootstrap: Bootstrap = None,
-    client: ClientSettings = [],  # noqa: B006 - typer makes a new one for every call
+    client: ClientSettings = [],  # noqa: B006 - typer passes a new list to every call
     as_json: Json = False,
 ) -> None:
     """Show the partitions and settings of a topic."""
@@ -143,7 +143,7 @@ def alter(
     ] = None,
     data: DataDir = None,
     bootstrap: Bootstrap = None,
-    client: ClientSettings = [],  # noqa: B006 - typer makes a new one for every call
+    client: ClientSettings = [],  # noqa: B006 - typer passes a new list to every call
     as_json: Json = False,
 ) -> None:
     """Change settings (`-c key=` restores the default) or add partitions."""
@@ -160,7 +160,7 @@ def delete(
     yes: Yes = False,
     data: DataDir = None,
     bootstrap: Bootstrap = None,
-    client: ClientSettings = [],  # noqa: B006 - typer makes a new one for every call
+    client: ClientSettings = [],  # noqa: B006 - typer passes a new list to every call
     as_json: Json = False,
 ) -> None:
     """Delete a topic and all its records."""
@@ -212,7 +212,7 @@ def _size_text(size_bytes: int | None) -> str | None:
 
 
 def _texts(config: dict[str, Value]) -> dict[str, str]:
-    """Format settings as Kafka does; other brokers may have settings that strandlog lacks."""
+    """Format settings as Kafka does; values that strandlog does not know are left unchanged."""
     return {
         key: TOPIC_SETTINGS[key].format(value) if key in TOPIC_SETTINGS else str(value)
         for key, value in config.items()

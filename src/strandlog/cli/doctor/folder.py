@@ -33,7 +33,7 @@ NETWORK_SYSTEMS = ("nfs", "cifs", "smb", "9p", "fuse.sshfs", "glusterfs", "ceph"
 
 
 def check_folder(path: str, min_free_bytes: int) -> Iterator[Check]:
-    """Run all checks of a folder; stop early if its layout is not valid or cannot be read."""
+    """Run all checks of a folder; stop early if its layout is invalid or unreadable."""
     files = DiskFiles()
     try:
         check_layout(files, path)
@@ -59,7 +59,7 @@ def check_folder(path: str, min_free_bytes: int) -> Iterator[Check]:
             yield fail(
                 "folder",
                 str(error),
-                "allow this user to read the folder, or run the doctor as its owner",
+                "allow this user to read the folder, or run the doctor as the user that owns it",
             )
 
 
@@ -116,7 +116,7 @@ def file_system_of(path: str, mounts: str) -> str:
 
 
 def check_file_system(path: str, kind: str) -> Check:
-    """Warn about types of file systems that may lose fsynced data."""
+    """Warn about file system types that may lose fsynced data."""
     name = "file system"
     if kind in MEMORY_SYSTEMS:
         advice = "use a folder on a disk, except for tests"
@@ -161,7 +161,7 @@ def _write_check(files: DiskFiles, home: str) -> Check:
 
 
 def check_fsyncs(times_ms: list[float]) -> Check:
-    """Check the duration of an fsync, which every acks=all producer waits for."""
+    """Check how long an fsync takes; an acks=all producer waits for one per batch."""
     median, worst = statistics.median(times_ms), max(times_ms)
     seen = f"{counted(len(times_ms), 'fsync')}: median {median:.1f} ms, worst {worst:.1f} ms"
     if median > SLOW_FSYNC_MS:
@@ -218,7 +218,7 @@ def _damage_check(files: DiskFiles, path: str) -> Check:
 def _listings(files: DiskFiles, path: str) -> Iterator[tuple[str, dict[str, int]]]:
     yield path, files.list_dir(path)
     for folder in partition_folders(files, path):
-        with suppress(FileNotFoundError):  # its topic has just been deleted
+        with suppress(FileNotFoundError):  # the partition's topic has just been deleted
             yield folder, files.list_dir(folder)
 
 
@@ -226,7 +226,7 @@ def _listings(files: DiskFiles, path: str) -> Iterator[tuple[str, dict[str, int]
 
 
 def newest_times_ms(path: str) -> tuple[int | None, int | None]:
-    """Return the latest modification time of a log file and the latest timestamp in an index."""
+    """Return the newest file time and the newest record timestamp of the active segments."""
     files = DiskFiles()
     written: list[int] = []
     stamped: list[int] = []

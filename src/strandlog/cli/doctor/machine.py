@@ -119,6 +119,6 @@ def check_jump(wall_ms: int, monotonic_ms: int) -> Check:
         return warn(
             "clock steps",
             f"the wall clock jumped by {wall_ms - monotonic_ms} ms within {monotonic_ms} ms",
-            "let NTP slew the clock instead of stepping it; record timestamps jump with it",
+            "let NTP slew the clock instead of stepping it; record timestamps jump with the clock",
         )
     return ok("clock steps", f"none within {monotonic_ms} ms")

@@ -1,9 +1,9 @@
 """Checks a broker from this machine, the way a client sees it.
 
 A client connects twice: to the bootstrap address, and then to the advertised address that the
-broker returns in Metadata. If the second is wrong, the first connection succeeds, and then requests
-time out. So the doctor resolves and connects to each advertised address, and compares the cluster
-id.
+broker returns in Metadata. If the advertised address is wrong, the first connection succeeds, but
+all further requests time out. So the doctor also resolves and connects to each advertised address,
+and checks that it belongs to the same cluster.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def check_bootstrap(bootstrap: str) -> Iterator[Check]:
         checks = list(_check_broker(host.strip("[]"), int(port)))
         responds |= any(each.name == "protocol" and each.verdict != "fail" for each in checks)
         yield from checks
-    if responds:  # otherwise librdkafka would only time out
+    if responds:  # if no broker responds, librdkafka would only time out
         yield _check_client(bootstrap)
 
 

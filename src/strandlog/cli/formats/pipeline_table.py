@@ -1,6 +1,6 @@
 """A live table of running queries, with one line per query, updated in place.
 
-Rows and late rows are totals since the start; late rows arrived after the watermark and were
+Rows and late rows are totals since the start; late rows were behind the watermark and were
 dropped. Rows per second and the duration refer to the last micro-batch that had rows. Lag is the
 number of records that have not been processed yet, and state is the number of rows that joins and
 windows keep.
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from strandlog.spark.monitoring.progress import QueryReport
 
 GAP = 3  # spaces between two columns
-MIN_NAME_WIDTH = 12  # names are not truncated to less than this
+MIN_NAME_WIDTH = 12  # query names are never truncated below this
 COLUMNS = ("batch", "rows", "rows/s", "lag", "state", "late", "duration")
 
 
@@ -37,7 +37,7 @@ class QueryTable:
         self._rows[name] = self._rows.get(name, 0) + report.rows
         self._late[name] = self._late.get(name, 0) + report.late_rows
         if last is not None and not report.rows:
-            # The speed of an empty batch is meaningless.
+            # The speed of an empty batch is meaningless, so keep the previous one.
             report = report._replace(rows_per_second=last.rows_per_second, batch_ms=last.batch_ms)
         self._last[name] = report
 

@@ -8,8 +8,8 @@
 `consume --json` and produces equal records.
 
 In the input, only a value is required. A `value` or `key` that is neither a string nor null is
-stored as its JSON text. Headers may also be an object. `topic` and `offset` are ignored; any other
-unknown field is an error, because a misspelled field would be silently lost.
+stored as its JSON text. Headers may also be an object. `topic` and `offset` are ignored; an unknown
+field is an error, because a misspelled field would be silently lost.
 """
 
 from __future__ import annotations

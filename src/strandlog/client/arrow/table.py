@@ -68,7 +68,7 @@ def table_of(records: Sequence[Record]) -> Any:
 
 
 def table_of_batches(batches: list[Any]) -> Any:
-    """Return a table made of record batches returned by `decode_columns`."""
+    """Combine record batches returned by `decode_columns` into a table."""
     return _pyarrow().Table.from_batches(batches, schema())
 
 

@@ -6,9 +6,8 @@ done. Threads that arrive during the fsync wait, and the next fsync covers all o
 single thread, this is a plain fsync. The broker decides what to flush
 (broker/flushing/flush_wait.py); this module only releases and reacquires the lock.
 
-An interrupt (Ctrl-C) may occur between any two lines. The lock is reacquired in a `finally` block,
-and again if an exception leaves that block, so that it is held again and the flush has ended,
-regardless of where the interrupt occurred.
+An interrupt (Ctrl-C) may occur between any two lines, even in the `finally` block that reacquires
+the lock and ends the flush. If an exception leaves that block, both steps are therefore repeated.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ class GroupCommit:
     """Executes the flushes that the threads of one log wait for."""
 
     def __init__(self, condition: Condition) -> None:
-        """Create the group commit of a log, whose lock is `condition`."""
+        """Create the group commit of a log; `condition` belongs to the log's lock."""
         self._condition = condition
 
     def complete(self, wait: FlushWait) -> None:
-        """Return when the wait is over. The caller holds the lock once."""
+        """Return when `wait` is over. The caller must hold the lock exactly once."""
         while not wait.is_over():
             if wait.is_blocked:
                 wait_on(self._condition)
@@ -47,7 +46,7 @@ class GroupCommit:
             raise
 
     def _take_back(self, wait: FlushWait) -> None:
-        """Reacquire the lock unless it was never released, and end the flush."""
+        """Reacquire the lock if it was released, and end the flush."""
         if not self._condition._is_owned():  # type: ignore[attr-defined]
             self._condition.acquire()
         try:

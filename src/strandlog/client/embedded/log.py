@@ -2,10 +2,10 @@
 
     with strandlog.open("./data") as log: ...
 
-The underlying broker is synchronous and used by one thread at a time. `lock` protects it; it is
-released while a poll waits for records (on `condition`) or a thread waits for an fsync.
-Maintenance (lazy flush, retention, compaction, file removal) runs during sends and polls when it is
-due; a program that does neither for a long time should call `run_maintenance()`.
+The underlying broker is synchronous and not thread-safe. `lock` protects it; a thread releases the
+lock while it waits for records (on `condition`) or for an fsync. Sends and polls run maintenance
+(lazy flush, retention, compaction, file removal) when it is due; a program that neither sends nor
+polls for a long time should call `run_maintenance()`.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Log(Closable):
         partitions: int | None = None,
         config: Mapping[str, object] | None = None,
     ) -> TopicInfo:
-        """Create a topic, which is durable when this method returns.
+        """Create a topic; it is durable when this method returns.
 
         The default for `partitions` is num.partitions; `config` uses Kafka's setting names.
         """
@@ -173,8 +173,8 @@ class Log(Closable):
     def enforce_retention(self, name: str) -> int:
         """Delete the segments that retention.ms and retention.bytes no longer retain.
 
-        Return the number of offsets removed. If the topic was compacted, the number of records
-        may be lower.
+        Return the number of offsets removed. If the topic was compacted, fewer records may have
+        been removed.
         """
         with self._is_open, self.lock, self._is_open:
             return self.broker.apply_retention(self.context, name).result()
@@ -193,7 +193,7 @@ class Log(Closable):
             found = self.broker.delete_records(self.context, {tp: before_offset}).result()[tp]
             if isinstance(found, StrandlogError):
                 raise found
-            self.broker.apply_retention(self.context, name).result()  # removes the files now
+            self.broker.apply_retention(self.context, name).result()  # deletes the files now
 
     # -- producing and consuming ---------------------------------------------------------------
 
@@ -258,7 +258,7 @@ class Log(Closable):
             self.broker.commit_offsets(self.context, request, all_or_nothing=True).result()
 
     def delete_group(self, group: str) -> None:
-        """Delete a group that has no members, and its offsets."""
+        """Delete a group that has no members, and its committed offsets."""
         with self._is_open, self.lock, self._is_open:
             self.broker.delete_group(self.context, group).result()
 
@@ -287,7 +287,7 @@ class Log(Closable):
 
     def close(self) -> None:
         """Flush everything and release the folder. This method is idempotent."""
-        if self.broker.is_closed:  # unlike `is_closed`, false after a close that was interrupted
+        if self.broker.is_closed:  # unlike `is_closed`, still false after an interrupted close
             return
         with self.lock:
             self.is_closed = True

@@ -8,9 +8,9 @@ It sends the same requests as a remote member: join, sync, heartbeat, leave. No 
        └──────────── unknown member, old generation ── rebalance ◀───────────┘
 
 In a rebalance, every member must rejoin, which normally happens when it polls. Within one process,
-a consumer could thus wait for another one that the same thread only polls later. A waiting member
-therefore makes the other members of this process rejoin immediately, provided that all records they
-have returned are committed. A member with uncommitted records keeps its partitions until it
+a consumer could thus wait for another one that the same thread polls only later. A waiting member
+therefore makes the other members in this process rejoin immediately, unless they have returned
+records that are not committed. A member with uncommitted records keeps its partitions until it
 commits, polls or closes, like any Kafka client. A member that has rejoined returns no records until
 it has its new assignment, because it may be about to lose its partitions.
 
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from strandlog.client.embedded.log import Log
 
 COOPERATIVE = "cooperative-sticky"
-MAX_ROUNDS = 10  # of advancing all members in this process; a rebalance takes at most three
+MAX_ROUNDS = 10  # each advances all members in this process; a rebalance takes at most three
 
 
 class Membership:
@@ -99,7 +99,7 @@ class Membership:
         return may_go_on and self._advance()
 
     def _advance(self) -> bool:
-        """Take all steps that are possible without waiting; return whether there were any."""
+        """Take all steps that are possible without waiting; return whether any was taken."""
         has_moved = False
         if self.is_member:
             self._heartbeat()
@@ -197,7 +197,8 @@ class Membership:
             member.member_id: member_subscription(decode_subscription(member.metadata))
             for member in result.members
         }
-        # The leader monitors the topics of all members: only its rejoin triggers a rebalance.
+        # The leader monitors the topics of all members: only the leader's rejoin triggers a
+        # rebalance.
         self._partition_counts = self._counts(
             topic for member in members.values() for topic in member.topics
         )
@@ -219,12 +220,12 @@ class Membership:
             self._reset()
             return
         except StorageError:
-            self._wants_to_join = True  # the group could not be stored, so a new rebalance starts
+            self._wants_to_join = True  # the group was not stored: rebalance again
             raise
         assignment = list(decode_assignment(result.assignment).partitions)
         has_lost = not set(self.assignment) <= set(assignment)
         self._own(assignment)
-        # Partitions that a cooperative member has revoked are assigned in a second rebalance.
+        # A second rebalance assigns the partitions that a cooperative member has given up.
         self._wants_to_join = has_lost and result.protocol_name == COOPERATIVE
 
     def _counts(self, topics: Iterable[str]) -> dict[str, int]:

@@ -9,7 +9,7 @@ atomic per partition: all records of a partition go into one batch, which is sto
 not at all, and all batches are built and validated before the first one is written. If a send
 raises `StorageError`, the record may or may not be stored: sending it again may store it twice.
 
-Records without a key and a partition are distributed round robin over the partitions of the topic.
+Records with neither key nor partition are distributed round robin over the topic's partitions.
 All producers of the log share one round-robin counter per topic.
 """
 
@@ -57,7 +57,7 @@ RECORD_OVERHEAD_BYTES = 64  # upper bound per record, excluding key, value and h
 
 
 _NO_CODEC = Codec.NONE
-# Bypasses the Python-level constructor of the named tuple to save time.
+# Faster than the constructor of the named tuple, which is written in Python.
 _new_tuple = tuple.__new__
 
 
@@ -310,7 +310,7 @@ class Producer(Closable):
             size += sum(len(part) for part in column if part is not None)
         for headers in columns.headers:
             size += sum(RECORD_OVERHEAD_BYTES + 4 * len(n) + len(v or b"") for n, v in headers)
-        if size > limit:  # the estimate is only an upper bound, so measure the exact size
+        if size > limit:  # this is only an upper bound, so compute the exact size
             size = len(_built(columns, 0, Codec.NONE)) - HEADER_SIZE
             if size > limit:
                 raise MessageTooLargeError(size, limit, "decompressed.max.bytes")

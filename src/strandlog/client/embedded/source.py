@@ -1,7 +1,7 @@
 """Reads records for consumers of a data folder that this process owns.
 
-A read that reaches records that are not on disk yet flushes them first. A program can therefore
-read immediately what it has sent, and records that a consumer has read are never lost.
+A read that reaches unflushed records flushes them first. A program can therefore read what it has
+just sent, and a crash never loses a record that a consumer has read.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class EmbeddedSource:
         found = broker.read(self._context, tp.topic, tp.partition, offset, FETCH_BYTES)
         data, high_watermark, end_offset, folder = found
         if not data:
-            # Compaction removed the remaining records, so skip to the end.
+            # The offset is at the end, or compaction has removed all records after it.
             return Fetched([], max(offset, high_watermark))
         limit_bytes = broker.settings.decompressed_max_bytes
         try:
@@ -47,7 +47,7 @@ class EmbeddedSource:
     def _placed(
         self, error: CorruptSegmentError, tp: TopicPartition, offset: int
     ) -> CorruptSegmentError:
-        """Return the error with the path and position in the file instead of in the read buffer."""
+        """Return the error with the file's path and a position in the file, not in the buffer."""
         found = self._broker.file_position(self._context, *tp, offset)
         if found is None:
             return error

@@ -73,7 +73,7 @@ class ReadOnlyGroups:
                 case _:
                     return
         except DataError:
-            return  # written by a newer version; the owner skips it too
+            return  # unknown format, perhaps of a newer version; the owner skips it too
         if group.value is None and not group.offsets:
             del self._groups[name]
 

@@ -73,7 +73,7 @@ T = TypeVar("T")
 
 
 class RawFetched(NamedTuple):
-    """Raw batches, of which the last may be incomplete, and the next offset."""
+    """Raw batches, the last of which may be incomplete, and the next offset."""
 
     data: Buffer
     next_offset: int
@@ -101,7 +101,7 @@ class ReadOnlySource:
             return max(start, view.checkpointed_log_start), view.end_offset
 
     def _swapped_bases(self, view: PartitionView) -> list[int]:
-        """Return the base offsets of segments being swapped, which may have no log file now."""
+        """Return the base offsets of segments being swapped, which may briefly have no log file."""
         names = self._files.list_dir(view.folder)
         parsed = filter(None, map(parse_segment_file, names))
         return [base for base, _, state in parsed if state == SWAP_SUFFIX]
@@ -148,9 +148,9 @@ class ReadOnlySource:
             return found or CommittedView(0, [])  # the files keep changing
 
     def _stable(self, view: PartitionView, read: Callable[[int], T]) -> T | None:
-        """Call `read` until the files do not change meanwhile; return None if they keep changing.
+        """Call `read` until the files stay the same during a call; return None if they never do.
 
-        `read` receives the previous end offset; the files that it reads extend at least that far.
+        `read` receives the end offset before the call; the files extend at least that far.
         """
         for _ in range(MAX_STABLE_READ_ATTEMPTS):
             before = self._stable_files(view)
@@ -161,8 +161,8 @@ class ReadOnlySource:
                 result = read(end_offset)
             except (*UNUSUAL, FileNotFoundError) as unusual:
                 error = unusual
-            # The last file may be swapped too, and its size is not compared, so also require that
-            # `read` saw all files.
+            # The size of the last file is not compared, but this file may be swapped too. So also
+            # require that `read` saw all files.
             seen = {segment_stem(each.base_offset) + LOG_SUFFIX for each in view.segments}
             if before is not None and before.keys() == seen and before == self._stable_files(view):
                 if error is not None:
@@ -209,7 +209,7 @@ class ReadOnlySource:
 
 
 def _read(view: PartitionView, offset: int, end_offset: int, decode: Decode) -> Fetched:
-    """Read from an offset; if there is no data, continue at `end_offset`."""
+    """Read from an offset; if there is no data, the next read starts at `end_offset`."""
     data = view.read(offset, FETCH_BYTES)
     if not data:
         return Fetched([], max(offset, end_offset))
@@ -237,7 +237,7 @@ class ReadOnlyLog(Closable):
         self._source = ReadOnlySource(self._folder, self._files)
         self._groups = ReadOnlyGroups(self.consumer)
 
-    if not TYPE_CHECKING:  # hidden from type checkers, so that they report such calls
+    if not TYPE_CHECKING:  # hidden from type checkers, which would accept any attribute
 
         def __getattr__(self, name: str) -> NoReturn:
             if hasattr(OpenLog, name):
@@ -288,7 +288,7 @@ class ReadOnlyLog(Closable):
         return [self.describe_topic(name) for name in names]
 
     def topic_settings(self, name: str) -> dict[str, Value]:
-        """Return all settings of a topic, including defaults."""
+        """Return all settings of a topic. The defaults are strandlog's, not the owner's."""
         return TOPIC_SETTINGS.resolve(self.describe_topic(name).config)
 
     def groups(self) -> list[str]:
@@ -334,7 +334,7 @@ class ReadOnlyLog(Closable):
         """Do nothing, because only the owner can make records visible."""
 
     def wait(self, timeout_ms: int) -> None:
-        """Sleep for `timeout_ms`, because there are no notifications of new records."""
+        """Sleep for `timeout_ms`, because the owner cannot notify this log of new records."""
         wait_on(self._condition, timeout_ms / 1000)
 
     def join_group(self, wish: GroupSubscription) -> Membership:

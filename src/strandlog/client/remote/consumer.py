@@ -1,19 +1,21 @@
 """Consumes from a broker through librdkafka, either standalone or as a member of a group.
 
 It behaves like the embedded consumer (client/consumer.py): `position` is the offset of the next
-record that poll returns, and only the program decides what is committed. librdkafka is only used
-to fetch: it stores and commits no offsets itself, and starts at the offsets set by this consumer.
+record that poll returns, and only `commit` and auto_commit commit positions. librdkafka's own
+offset store and auto-commit are disabled; it starts at the offsets that this consumer passes to it.
 
-    poll(timeout_ms=0)   returns the available records, which takes a round trip. It waits until the
-                         group has admitted this consumer, and returns no records only if all
-                         partitions have reported their end. It raises after the log's `timeout_ms`
+    poll(timeout_ms=0)   returns the available records, which takes a round trip. It first waits for
+                         the group to assign partitions, and returns an empty list only after it
+                         has reached the end of every partition. If this takes longer than the
+                         log's `timeout_ms`, it raises an error
     poll(timeout_ms=N)   waits at most N ms for the first record
 
     assign, seek         take effect in the next poll, which passes all changes to librdkafka
     rebalance            happens inside poll. New partitions start at the group's committed offset;
-                         with auto_commit, the offsets of partitions are committed before revocation
+                         with auto_commit, the consumer commits its positions before it gives up
+                         partitions
 
-Without a group, the consumer reads the partitions that its topics had when it was created.
+A consumer without a group does not read partitions that are added after it was created.
 """
 
 from __future__ import annotations
@@ -63,7 +65,7 @@ if TYPE_CHECKING:
     from strandlog.client.remote.log import RemoteLog
 
 SLICE_MS = 100  # interval between checks for Ctrl-C
-NO_GROUP = "strandlog-without-a-group"  # librdkafka requires a group id; this one never commits
+NO_GROUP = "strandlog-without-a-group"  # librdkafka requires a group id; nothing uses its offsets
 GROUP_AUTHORIZATION_FAILED = 30
 COOPERATIVE = "cooperative-sticky"
 ASSIGNORS = ("range", "roundrobin", COOPERATIVE)
@@ -246,14 +248,14 @@ class RemoteConsumer(Closable):
         seconds = self._log.timeout_ms / 1000
         if not self._has_share:
             return RebalanceInProgressError(
-                f"group {self.group!r} did not admit this consumer within {seconds:g} s; "
+                f"group {self.group!r} did not complete its rebalance within {seconds:g} s; "
                 f"poll again, or look for members that do not respond"
             )
         silent = ", ".join(
             map(str, sorted(self._progress.positions.keys() - self._progress.at_end)[:3])
         )
         return UnreachableError(
-            f"{self._log.bootstrap} did not respond for {silent} within {seconds:g} s"
+            f"no response from {self._log.bootstrap} for {silent} within {seconds:g} s"
         )
 
     def poll_arrow(self, max_records: int = 100_000, timeout_ms: int = 0) -> Any:
@@ -282,10 +284,10 @@ class RemoteConsumer(Closable):
         if code == PARTITION_EOF:
             self._progress.note_end(tp, message.offset())
         elif code == GROUP_AUTHORIZATION_FAILED and self.group is None:
-            return  # librdkafka fetches the offsets of NO_GROUP, which is not needed
+            return  # librdkafka tries to fetch the offsets of NO_GROUP, which are not needed
         elif code == AUTO_OFFSET_RESET and tp in self._progress.positions:
             self._failure = self._reset_error(tp)
-            # Every poll raises until the program seeks.
+            # Makes librdkafka report the error again, so that poll raises until the program seeks.
             self._progress.move({tp: self._progress.positions[tp]})
         elif code in (BAD_COMPRESSION, BAD_MESSAGE):
             position = self._progress.positions.get(tp, message.offset())
@@ -295,7 +297,7 @@ class RemoteConsumer(Closable):
                 code,
             )
         elif code not in UNREACHABLE and self._failure is None:
-            # Connection errors are ignored: librdkafka retries, and callers have a time-out.
+            # Ignore connection errors: librdkafka retries, and the callers enforce a time-out.
             self._failure = error_of(error, topic=tp.topic, group=self.group)
 
     def _reset_error(self, tp: TopicPartition) -> OffsetOutOfRangeError:
@@ -315,7 +317,7 @@ class RemoteConsumer(Closable):
     # -- positions -----------------------------------------------------------------------------
 
     def _settle(self) -> None:
-        """Wait until the group has admitted this consumer, keeping any records that arrive."""
+        """Wait until the group has assigned partitions, keeping any records that arrive."""
         self._check_open()
         deadline_ms = self._log.clock.monotonic_ms() + self._log.timeout_ms
         while not self._has_share:
@@ -353,7 +355,7 @@ class RemoteConsumer(Closable):
         )
 
     def seek_to_time(self, timestamp_ms: int) -> None:
-        """Move all partitions to the first record at or after a time."""
+        """Move each partition to its first record at or after a time, or else to its end."""
         self._settle()
         time_ms = checked_timestamp(timestamp_ms)
         self._progress.move(self._log.offsets_at(self._progress.positions, time_ms))
@@ -363,7 +365,7 @@ class RemoteConsumer(Closable):
         tp = TopicPartition(topic, partition)
         if tp not in self._progress.positions:
             self._check_exist([tp])
-            raise NotOwnerError(f"{tp} is not assigned to this consumer; see its assignment")
+            raise NotOwnerError(f"{tp} is not assigned to this consumer; see consumer.assignment")
         return tp
 
     # -- committing ----------------------------------------------------------------------------
@@ -390,7 +392,7 @@ class RemoteConsumer(Closable):
             self._progress.committed |= changed
 
     def _commit_quietly(self) -> None:
-        # If the group has rebalanced without this member, the new owner rereads these records.
+        # If the group has rebalanced without this member, the new owners reread these records.
         with contextlib.suppress(StrandlogError):
             self._commit_positions()
 

@@ -75,7 +75,8 @@ def too_large(size_bytes: int) -> MessageTooLargeError:
     """Create the error for a record that exceeds the limit even in a batch of its own."""
     text = (
         f"a record of {size_bytes} bytes exceeds the limit of its topic or of this client; send "
-        f"smaller records, or raise max.message.bytes of the topic and message.max.bytes here"
+        f"smaller records, or raise the topic's max.message.bytes and this client's "
+        f"message.max.bytes"
     )
     error = with_text(MessageTooLargeError, text)
     assert isinstance(error, MessageTooLargeError)
@@ -89,8 +90,8 @@ def translated(
 ) -> Iterator[None]:
     """Translate librdkafka errors raised inside the `with` block.
 
-    An exception in a callback is lost and causes a `SystemError`. In our callbacks, only Ctrl-C
-    can raise an exception, so a `SystemError` is translated into `KeyboardInterrupt`.
+    An exception in a callback surfaces as a `SystemError`. Only Ctrl-C raises one in our callbacks,
+    so a `SystemError` is translated into `KeyboardInterrupt`.
     """
     try:
         yield

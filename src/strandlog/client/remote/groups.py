@@ -99,7 +99,7 @@ class RemoteGroups:
 
 
 class RemoteOffsets:
-    """Fetches and commits the offsets of one consumer's group, if it has one."""
+    """Fetches and commits the offsets of a consumer's group; without a group, there are none."""
 
     def __init__(self, log: RemoteLog, client: Any, group: str | None) -> None:
         self._log = log
@@ -134,7 +134,7 @@ class RemoteOffsets:
 
 
 def _member(member: Any) -> MemberDescription:
-    """Describe a member, with its assignment in Kafka's encoding as in an embedded log."""
+    """Describe a member; its assignment is encoded as in the descriptions of other logs."""
     held = member.assignment.topic_partitions if member.assignment else []
     partitions = tuple(TopicPartition(tp.topic, tp.partition) for tp in held)
     return MemberDescription(

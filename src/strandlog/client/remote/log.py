@@ -3,12 +3,12 @@
     with strandlog.connect("127.0.0.1:9092") as log: ...
 
 It has the methods of the embedded log except those that need access to the files (`compact`,
-`enforce_retention`, `run_maintenance`); sizes and segment counts are `UNKNOWN`. It requires the
-`client` extra. librdkafka settings can be passed under their own names or with underscores instead
-of dots: `connect("host:9093", security_protocol="ssl")`.
+`enforce_retention`, `run_maintenance`, `flush`, `problems`); sizes and segment counts are
+`UNKNOWN`. It requires the `client` extra. librdkafka settings can be passed under their own names
+or with underscores instead of dots: `connect("host:9093", security_protocol="ssl")`.
 
 Every request raises `UnreachableError` if it takes longer than `timeout_ms`. The constructor sends
-a request to the cluster, so that a wrong address fails immediately and not in the first call.
+a request to the cluster, so that a wrong address fails immediately rather than in the first call.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ REQUEST_TIMEOUT_MS = 15_000
 LOOK_SECONDS = 0.05
 LOG_CRITICAL, LOG_DEBUG = 2, 7
 ALL_BROKERS_DOWN, AUTHENTICATION, SSL = -187, -169, -181
-_WHEN = re.compile(r" \(after \d+ms in state \w+.*\)$")  # not useful in an error message
+_WHEN = re.compile(r" \(after \d+ms in state \w+.*\)$")  # details that do not help the user
 KAFKAS_OWN_TOPICS = INTERNAL_TOPICS | {"__transaction_state", "__share_group_state"}
 
 
@@ -122,7 +122,7 @@ class RemoteLog(Closable):
     def result(self, future: Any, *, topic: str | None = None, group: str | None = None) -> Any:
         """Return the result of a request, or raise its translated error."""
         with translated(topic=topic, group=group, to=self.bootstrap):
-            # librdkafka applies the time-out; the margin covers its own overhead.
+            # librdkafka enforces the time-out itself; waiting twice as long leaves it a margin.
             try:
                 return future.result(2 * self.timeout_ms / 1000)
             except TimeoutError:
@@ -158,7 +158,7 @@ class RemoteLog(Closable):
                 info = None
             if self.clock.monotonic_ms() >= deadline_ms:
                 raise UnreachableError(
-                    f"{self.bootstrap} accepted the change to {name!r}, but does not show it yet"
+                    f"{self.bootstrap} accepted the change to {name!r}, but does not report it yet"
                 )
             self._admin.poll(LOOK_SECONDS)
 
@@ -209,11 +209,11 @@ class RemoteLog(Closable):
         return {row.name: row.parsed() for row in self.topic_setting_rows(name)}
 
     def topic_setting_rows(self, name: str) -> list[RemoteSetting]:
-        """Return all settings of a topic with their sources."""
+        """Return all settings of a topic and their sources."""
         return self._settings.of_topics([name])[name]
 
     def broker_settings(self, node_id: int | None = None) -> list[RemoteSetting]:
-        """Return all settings of a broker (by default the lowest id) with their sources."""
+        """Return all settings of a broker (default: lowest node id) and their sources."""
         return self._settings.of_broker(node_id)
 
     def alter_topic(

@@ -3,8 +3,8 @@
 positions   the offset of the next record that poll returns; NO_POSITION if it is undefined
 committed   the known committed offsets
 moved       partitions whose changed positions have not been passed to librdkafka yet
-at_end      partitions for which the end was reported after their last record
-ahead       messages that arrived while the consumer was waiting for something else
+at_end      partitions whose end librdkafka has reported, after their last record
+ahead       messages that arrived while the consumer was waiting for its assignment
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from strandlog.client.remote.errors import confluent
 from strandlog.model import Record, TopicPartition
 
 NO_POSITION = -1
-UNSET_OFFSET = -1001  # librdkafka's value for the group's committed offset
+UNSET_OFFSET = -1001  # makes librdkafka start at the group's committed offset
 
 
 class Progress:
@@ -95,13 +95,14 @@ class Progress:
             tp = TopicPartition(*pair)
             self.positions[tp] = offset + 1
             self.at_end.discard(tp)
-        # If an end was reported before some of these records, it will be reported again after them.
+        # `note_end` ignores an end that was reported before some of these records; librdkafka
+        # reports it again after them.
         for event in events:
             on_event(TopicPartition(event.topic(), event.partition()), event)
         return records
 
     def note_end(self, tp: TopicPartition, offset: int) -> None:
-        """Mark a partition as read to its end, which may come after a gap."""
+        """Mark a partition as read to its end, and move its position there, past any gap."""
         if offset >= self.positions.get(tp, offset + 1):
             self.positions[tp] = offset
             self.at_end.add(tp)

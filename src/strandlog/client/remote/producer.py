@@ -8,10 +8,10 @@ Differences from the embedded producer:
     batches        librdkafka divides records into batches, so `send_batch` is not atomic. Errors
                    report how many records were written. Batches that are too large for the topic
                    are split in half and resent, possibly after later records of the same call
-    no key         librdkafka chooses a random partition and keeps it for some milliseconds to form
-                   larger batches; with a key, it uses Java's murmur2 (or md5, fnv1a)
+    no key         librdkafka chooses a random partition and keeps it for a few milliseconds to form
+                   larger batches
     acks="all"     makes the producer idempotent: a retried batch is written only once
-    timestamp 0    is interpreted as "now" by librdkafka
+    timestamp 0    means "now" to librdkafka
     acks=0         offsets are unknown and returned as -1
 """
 
@@ -74,7 +74,7 @@ class Deliveries(Sequence[RecordMetadata]):
 
     def __init__(self, count: int) -> None:
         self._messages: list[Any] = [None] * count
-        self.answered: list[int] = []  # filled by the thread that polls librdkafka
+        self.answered: list[int] = []  # the thread that polls librdkafka appends to it
         self.failures: list[Failure] = []
 
     def answer(self, index: int, error: Any, message: Any) -> None:
@@ -307,7 +307,7 @@ class RemoteProducer(Closable):
     def _handle_rejected(
         self, topic: str, index: int, call: dict[str, Any], deliveries: Deliveries
     ) -> None:
-        """If the queue rejected a record, send it individually or report its failure."""
+        """If librdkafka rejected a record, retry it if the queue was full, or note its failure."""
         error = call.pop("_error", None)
         if error is None:
             return
@@ -320,7 +320,7 @@ class RemoteProducer(Closable):
         while True:
             try:
                 self._producer.produce(topic, **call)
-            except BufferError:  # the queue is full: process delivery reports
+            except BufferError:  # the queue is full: delivery reports free space
                 self._serve()
             except confluent().KafkaException as error:
                 call["callback"](error.args[0], None)

@@ -1,6 +1,6 @@
 """Topic and broker settings of a cluster: DescribeConfigs and IncrementalAlterConfigs.
 
-Values are strings in Kafka's format. Settings in strandlog's own tables are parsed, so that `1d`
+Kafka transfers values as strings. Values of settings that strandlog knows are parsed, so that `1d`
 and `512MiB` work with any cluster and values have the same types as in an embedded log. Unknown or
 invalid settings are passed on unchanged, so that the broker can validate them.
 """
@@ -44,7 +44,7 @@ class RemoteSetting(NamedTuple):
 
     @property
     def is_changed(self) -> bool:
-        """Whether the setting is set for the topic itself."""
+        """Whether the setting is set on the topic itself."""
         return self.source_id == SOURCE_TOPIC
 
     def parsed(self) -> Value:
@@ -54,7 +54,7 @@ class RemoteSetting(NamedTuple):
         try:
             return TOPIC_SETTINGS[self.name].parse(text)
         except SettingError:
-            return text  # other brokers may allow more values
+            return text  # Kafka may allow values that strandlog does not
 
 
 def kafka_text(name: str, value: object) -> str:

@@ -15,8 +15,8 @@ It works with strandlog and with Apache Kafka 2.4 or later. Options have the sam
 Kafka's clients (config/tables/client.py). Batches are bytes; the client does not decode records.
 
 A client is not thread-safe. It starts no threads and cannot be pickled: pickle the options instead.
-Connections are opened on first use. Retriable errors are retried for `default.api.timeout.ms`, then
-raised: `UnreachableError` with the address, `AuthenticationError`, `TopicNotFoundError`,
+Connections are opened on first use. Calls retry retriable errors for `default.api.timeout.ms`. They
+raise `UnreachableError` with the address, `AuthenticationError`, `TopicNotFoundError`,
 `OffsetOutOfRangeError` with the valid range, …
 """
 
@@ -110,7 +110,7 @@ class WireClient:
         self._cluster.check_reachable()
 
     def http_address(self) -> str | None:
-        """Return the address of the broker's HTTP listener; None for Apache Kafka."""
+        """Return the URL of the broker's HTTP listener; None if it has none that is reachable."""
         return self._cluster.retry(lambda: http_address(self._cluster))
 
     # -- topics ----------------------------------------------------------------------------------
@@ -121,7 +121,7 @@ class WireClient:
         return self._cluster.retry(lambda: self._cluster.read_metadata(wanted))
 
     def topic_to_write(self, name: str) -> TopicMetadata:
-        """Return the metadata of a topic, which is created if auto.create.topics.enable is set.
+        """Return the metadata of a topic, which the broker may create (auto.create.topics.enable).
 
         Raises `TopicNotFoundError` if the topic does not appear in time.
         """
@@ -165,7 +165,7 @@ class WireClient:
         config: Mapping[str, str] | None = None,
         replication_factor: int = -1,
     ) -> None:
-        """Create a topic and wait until it has leaders; -1 means the broker's default."""
+        """Create a topic and wait for its leaders; -1 means the broker's default."""
         cluster = self._cluster
         configs = [{"name": key, "value": value} for key, value in (config or {}).items()]
         topic = {
@@ -204,13 +204,13 @@ class WireClient:
     def latest_offsets(
         self, partitions: Iterable[TopicPartition], isolation: IsolationLevel | None = None
     ) -> dict[TopicPartition, int]:
-        """Return the last stable offset or the high watermark of each partition."""
+        """Return each partition's last stable offset (read_committed) or high watermark."""
         return offsets_at(self._cluster, partitions, LATEST, self._isolation(isolation))
 
     def offsets_for_times(
         self, times: Mapping[TopicPartition, int], isolation: IsolationLevel | None = None
     ) -> dict[TopicPartition, TimestampOffset | None]:
-        """Return the first offset at or after each timestamp, or None if there is none."""
+        """Look up each partition's first record at or after a time; None if there is none."""
         found = list_offsets(self._cluster, times, self._isolation(isolation))
         return {tp: row if row.offset >= 0 else None for tp, row in found.items()}
 
@@ -290,7 +290,7 @@ class WireClient:
 
     def find_coordinator(self, *, group: str = "", transactional_id: str = "") -> int:
         """Return the id of the node that coordinates a group or a transactional id."""
-        assert bool(group) != bool(transactional_id), "pass exactly one of the two"
+        assert bool(group) != bool(transactional_id), "pass either group or transactional_id"
         kind, key = (GROUP, group) if group else (TRANSACTION, transactional_id)
         return self._cluster.retry(lambda: self._coordinator_client.find(kind, key))
 
@@ -315,7 +315,7 @@ class WireClient:
         self._coordinator.add_partitions_to_txn(transactional_id, producer_id, epoch, partitions)
 
     def end_txn(self, transactional_id: str, producer_id: int, epoch: int, *, commit: bool) -> None:
-        """Commit or abort a transaction; any client may do this with its producer id and epoch."""
+        """Commit or abort a transaction, from any client that has its producer id and epoch."""
         self._coordinator.end_txn(transactional_id, producer_id, epoch, commit)
 
     def describe_transactions(
@@ -325,7 +325,7 @@ class WireClient:
         return self._coordinator.describe_transactions(transactional_ids)
 
     def list_transactions(self, states: Sequence[str]) -> dict[str, str]:
-        """Return the transactional ids that are in one of these states, with their state."""
+        """Return the transactional ids in one of these states, with the state of each."""
         return self._coordinator.list_transactions(states)
 
     def commit_offsets(

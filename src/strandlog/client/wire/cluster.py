@@ -41,7 +41,7 @@ NO_LEADER = -1
 UNKNOWN_TOPIC_OR_PARTITION = 3
 LEADER_NOT_AVAILABLE = 5
 RESOURCE_BROKER = 4
-DEFAULT_BROKER = ""  # the settings of all brokers, because the node id may not be known
+DEFAULT_BROKER = ""  # the defaults of all brokers; the node id may be unknown
 HTTP_LISTENER = "http.listener"
 
 
@@ -49,7 +49,7 @@ class TopicMetadata(NamedTuple):
     """Cached metadata of a topic. `leaders` lists the node id of each partition's leader, or -1."""
 
     name: str
-    topic_id: UUID | None  # None from brokers before Kafka 2.8
+    topic_id: UUID | None  # None if the broker is older than Kafka 2.8
     leaders: tuple[int, ...]
     is_internal: bool
     read_ms: int
@@ -86,7 +86,7 @@ class Cluster:
         self._nodes: dict[int, Address] = {}
         self._topics: dict[str, TopicMetadata] = {}
         self._connections: dict[Address, WireConnection] = {}
-        self._failures: dict[Address, tuple[int, int]] = {}  # (failure count, next attempt)
+        self._failures: dict[Address, tuple[int, int]] = {}  # (count, time of the next attempt)
 
     # -- retries --------------------------------------------------------------------------------
 
@@ -279,7 +279,7 @@ def http_address(cluster: Cluster) -> str | None:
     [response] = connection.send(DESCRIBE_CONFIGS.key, {"resources": [resource]}).parsed().results
     if response.error_code:
         raise broker_error(
-            response.error_code, "the settings of the broker", response.error_message
+            response.error_code, "reading the broker settings", response.error_message
         )
     listener = next((row.value for row in response.configs if row.name == HTTP_LISTENER), None)
     return reachable_url(listener, connection.peer_host) if listener else None
@@ -289,7 +289,7 @@ def reachable_url(listener: str, peer_host: str) -> str | None:
     """Return the URL of a listener for a client that reached the broker at `peer_host`.
 
     A wildcard host is replaced by the address that the client connected to. A loopback host is only
-    reachable over loopback; otherwise the result is None.
+    reachable if that address is a loopback address too; otherwise the result is None.
     """
     url = urlsplit(listener)
     host, port = url.hostname or "", url.port

@@ -7,8 +7,8 @@
 A broker responds in the order of the requests, so waiting for one reply also reads those before it.
 A reply that is no longer needed is dropped when it arrives (`forget`).
 
-Opening a connection consists of TCP, TLS if configured, ApiVersions, and SASL if configured. For
-each API the client uses the highest version that both sides support. After any failure the
+A connection is set up in this order: TCP, TLS if configured, ApiVersions, SASL if configured. For
+each API, the client uses the highest version that both sides support. After any failure the
 connection is closed: each pending reply fails with `UnreachableError`, and a new connection is
 needed.
 
@@ -82,7 +82,7 @@ class Reply:
         correlation_id, position = read_response_header(self.api, self.version, self._frame)
         if correlation_id != self.correlation_id:
             raise self._connection.broken(
-                f"correlation id {correlation_id} instead of {self.correlation_id}"
+                f"received correlation id {correlation_id} instead of {self.correlation_id}"
             )
         return self._frame, position
 
@@ -106,7 +106,7 @@ class Reply:
 
 
 class WireConnection:
-    """One connection, open until it is closed or fails."""
+    """A connection to one broker. It is not reopened after a failure."""
 
     def __init__(
         self, address: Address, options: WireOptions, tls: ssl.SSLContext | None = None
@@ -240,7 +240,7 @@ class WireConnection:
         return version
 
     def send(self, api_key: int, body: Mapping[str, Any] | Sequence[Buffer]) -> Reply:
-        """Send a request; a dictionary is encoded according to the request's schema."""
+        """Send a request, given as encoded parts or as a dictionary of the fields in its schema."""
         version, api = self.version(api_key), API_BY_KEY[api_key]
         self._next_number = self._next_number + 1 & 0x7FFF_FFFF
         reply = Reply(self, api, version, self._next_number)
@@ -258,7 +258,8 @@ class WireConnection:
         return reply
 
     def _receive_fetches(self) -> None:
-        # A broker may stop reading until its large responses are read, which would be a deadlock.
+        # A broker may stop reading requests until the client has read its large responses. Sending
+        # a large request before that could deadlock.
         while any(reply.api == FETCH for reply in self._replies):
             self.receive()
 
@@ -306,7 +307,7 @@ class WireConnection:
             self.close()  # interrupted inside a frame: the rest of the stream is unusable
             raise
         if not self._replies:
-            raise self.broken("a response without a request")
+            raise self.broken("received a response without a request")
         self._replies.popleft().fill(frame.toreadonly())
 
     def _fill(self, target: memoryview) -> None:

@@ -1,12 +1,12 @@
 """Requests to a coordinator: transactions and committed offsets.
 
 The coordinator of a group or a transactional id is cached until a request to it fails with a
-retriable error. Every request can be retried: a coordinator that has already executed it either
-reports this or does nothing.
+retriable error. Every request is safe to retry: executing it twice has the same effect as once,
+except that InitProducerId returns a new producer id or epoch.
 
-A transaction has two phases: the writer passes (transactional id, producer id, epoch) to another
-process, which ends the transaction with `end_txn`. The epoch does not change, so a commit without a
-response can be retried. If the producer has been fenced in the meantime, committing fails with
+A transaction may span two processes: the writer passes (transactional id, producer id, epoch) to
+another process, which ends the transaction with `end_txn`. The epoch does not change, so a commit
+whose response was lost can be retried. If the producer was fenced meanwhile, the commit fails with
 `ProducerFencedError` or `InvalidProducerEpochError`.
 """
 
@@ -66,7 +66,7 @@ class CoordinatorClient:
         response = self._cluster.any_connection().send(FIND_COORDINATOR, body).parsed()
         if response.error_code:
             raise broker_error(
-                response.error_code, f"the coordinator of {key!r}", response.error_message
+                response.error_code, f"finding the coordinator of {key!r}", response.error_message
             )
         self._cluster.set_address(response.node_id, Address(response.host, response.port))
         self._known[kind, key] = response.node_id
@@ -105,7 +105,9 @@ class CoordinatorClient:
         def ask(connection: WireConnection) -> ProducerIdentity:
             response = connection.send(INIT_PRODUCER_ID, body).parsed()
             if response.error_code:
-                raise broker_error(response.error_code, f"a producer id for {transactional_id!r}")
+                raise broker_error(
+                    response.error_code, f"allocating a producer id for {transactional_id!r}"
+                )
             return ProducerIdentity(response.producer_id, response.producer_epoch)
 
         if transactional_id is None:
@@ -183,7 +185,7 @@ class CoordinatorClient:
         return {name: self._ask(TRANSACTION, name, ask(name)) for name in transactional_ids}
 
     def list_transactions(self, states: Sequence[str]) -> dict[str, str]:
-        """Return the transactional ids of all coordinators that are in one of these states."""
+        """Ask all brokers; return the transactional ids in one of these states, with the state."""
         body = {"state_filters": list(states), "producer_id_filters": []}
 
         def ask() -> dict[str, str]:
@@ -192,7 +194,9 @@ class CoordinatorClient:
                 connection = self._cluster.connection_to(node_id)
                 response = connection.send(LIST_TRANSACTIONS, body).parsed()
                 if response.error_code:
-                    raise broker_error(response.error_code, f"the transactions of broker {node_id}")
+                    raise broker_error(
+                        response.error_code, f"listing the transactions of broker {node_id}"
+                    )
                 for row in response.transaction_states:
                     found[row.transactional_id] = row.transaction_state
             return found
@@ -247,13 +251,15 @@ class CoordinatorClient:
         def ask(connection: WireConnection) -> dict[TopicPartition, OffsetAndMetadata]:
             response = connection.send(OFFSET_FETCH, body).parsed()
             if response.error_code:
-                raise broker_error(response.error_code, f"the offsets of group {group!r}")
+                raise broker_error(response.error_code, f"fetching the offsets of group {group!r}")
             found: dict[TopicPartition, OffsetAndMetadata] = {}
             for topic in response.topics:
                 for row in topic.partitions:
                     tp = TopicPartition(topic.name, row.partition_index)
                     if row.error_code:
-                        raise broker_error(row.error_code, f"the offset of {tp} in group {group!r}")
+                        raise broker_error(
+                            row.error_code, f"fetching the offset of {tp} in group {group!r}"
+                        )
                     if row.committed_offset >= 0:
                         epoch = getattr(row, "committed_leader_epoch", -1)
                         found[tp] = OffsetAndMetadata(

@@ -11,8 +11,8 @@ range. Control batches are included. Offsets may be missing (compaction, transac
 last ones: the range is complete when the position has reached `end`, or when `end` is readable and
 several consecutive responses were empty.
 
-The request size adapts: each chunk shows the average record size, so that the last request does not
-fetch many records past the end of the range.
+The request size adapts to the average record size of the previous chunk, so that the last request
+does not fetch many records past the end of the range.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class RangeFetcher:
         try:
             return self._send(tp, ask)
         except UnreachableError:
-            return None  # the caller first yields the data that has already arrived
+            return None  # the caller yields the data that it has, then retries
 
     def _send(self, tp: TopicPartition, ask: FetchAsk) -> Reply:
         try:
@@ -168,12 +168,12 @@ class _Progress:
         self.made()
 
     def made(self) -> None:
-        """Reset the counters because records have arrived."""
+        """Restart the deadline and the count of empty responses, because records have arrived."""
         self._empty_responses = 0
         self._deadline_ms = self._clock.monotonic_ms() + self._patience_ms
 
     def is_over(self, chunk: RawFetch, end: int, isolation: IsolationLevel) -> bool:
-        """Return whether there are no more records below `end`."""
+        """Return whether no records remain below `end`; raise if `end` stays unreadable."""
         is_committed = isolation is IsolationLevel.READ_COMMITTED
         readable = chunk.last_stable_offset if is_committed else chunk.high_watermark
         if readable >= end:
@@ -196,8 +196,8 @@ def whole_batches(data: memoryview, offset: int) -> tuple[int, int]:
         base_offset, length, delta = unpack(data, position)
         if length < HEADER_SIZE - LOG_OVERHEAD:
             raise CorruptRecordError(
-                f"the batch after offset {next_offset} has an invalid length: {length} bytes; it "
-                "was damaged in transit or on the broker's disk"
+                f"the batch at or after offset {next_offset} has an invalid length: {length} "
+                "bytes; it was damaged in transit or on the broker's disk"
             )
         end = position + LOG_OVERHEAD + length
         if end > size:
@@ -221,7 +221,7 @@ def cut_at(chunk: RawFetch, end_offset: int) -> RawFetch:
 
 
 def _next_max_bytes(chunk: RawFetch, offset: int, end: int, max_bytes: int) -> int:
-    """Return the max_bytes of the next request, so that it reads little past the range."""
+    """Return a max_bytes for the next request that fetches little past the range."""
     record_bytes = len(chunk.data) / max(1, chunk.next_offset - offset)
     rest_bytes = int(record_bytes * (end - chunk.next_offset) * SPARE)
     return min(max(rest_bytes, MIN_PIECE_BYTES), max_bytes)

@@ -19,7 +19,7 @@ LATEST, EARLIEST = -1, -2
 def list_offsets(
     cluster: Cluster, times: Mapping[TopicPartition, int], isolation: IsolationLevel
 ) -> dict[TopicPartition, TimestampOffset]:
-    """Return the offsets for the given timestamps, LATEST or EARLIEST; -1 if there is none."""
+    """Look up each partition's timestamp, LATEST or EARLIEST; the offset is -1 if none matches."""
     found: dict[TopicPartition, TimestampOffset] = {}
 
     def attempt() -> None:
@@ -59,7 +59,7 @@ def _ask(
             for row in topic.partitions:
                 tp = TopicPartition(topic.name, row.partition_index)
                 if row.error_code:
-                    failure = broker_error(row.error_code, f"the offsets of {tp}")
+                    failure = broker_error(row.error_code, f"looking up offsets of {tp}")
                 else:
                     found[tp] = TimestampOffset(row.timestamp, row.offset)
     if failure is not None:

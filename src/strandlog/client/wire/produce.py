@@ -10,7 +10,7 @@ preserves their order and the sequence numbers of an idempotent producer. Withou
 delivery is at least once: a batch whose response was lost may be written twice, and a retried batch
 may be written after later ones.
 
-A fatal error affects only one partition: its later batches are dropped, other partitions continue.
+A fatal error affects only one partition: its later batches are dropped; other partitions continue.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class _PartitionQueue:
         return bool(self.waiting) and not self.to_resend and now_ms >= self.not_before_ms
 
     def give_up(self, error: StrandlogError) -> int:
-        """Drop the waiting batches and return their total size."""
+        """Set the error, drop the waiting batches and return their total size."""
         dropped = sum(len(batch.data) for batch in (*self.waiting, *self.to_resend))
         self.error = self.error or error
         self.waiting.clear()
@@ -148,7 +148,7 @@ class BatchSender:
         return found
 
     def _step(self) -> None:
-        """Send the batches that are ready, then wait for one reply or for the end of a pause."""
+        """Send the batches that are ready, then wait for one reply or until a retry is due."""
         self._send_ready()
         if self._requests:
             self._take(self._requests.popleft())
@@ -233,7 +233,7 @@ class BatchSender:
             return None
         text = f"writing to {queue.tp}"
         if queue.to_resend:
-            # Earlier batches must be resent first; until then, the error of this one is irrelevant.
+            # Earlier batches must be resent first, and then this one, whatever its error is.
             return RetriableBrokerError(text, code)
         found = broker_error(code, text, answer.error_message)
         if code == CORRUPT_MESSAGE:

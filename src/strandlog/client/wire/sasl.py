@@ -2,10 +2,10 @@
 
     PLAIN     one token: \\0 user \\0 password
     SCRAM     client first → server first → client final → server final (RFC 5802, 7677); the
-              password is never sent, and the server proves that it knows it as well
+              password is never sent, and the server proves that it has the user's credentials
 
-A mechanism is a generator: it yields the token to send and receives the response. It returns once
-the user is authenticated, and raises `AuthenticationError` if the server is not authentic.
+A mechanism is a generator: it yields the token to send and receives the response. It returns when
+the exchange is complete, and raises `AuthenticationError` if either side rejects the other.
 """
 
 from __future__ import annotations
@@ -60,7 +60,9 @@ def _scram(hash_name: str, user: str, password: str, nonce: str) -> Tokens:
     server_key = hmac.digest(salted, b"Server Key", hash_name)
     expected = base64.b64encode(hmac.digest(server_key, message, hash_name)).decode()
     if not hmac.compare_digest(final.get("v", ""), expected):
-        raise AuthenticationError("the broker does not know the password: is it the right broker?")
+        raise AuthenticationError(
+            "the broker did not prove that it has the user's credentials: is it the right broker?"
+        )
 
 
 def _salted(hash_name: str, password: str, fields: dict[str, str]) -> bytes:

@@ -1,9 +1,9 @@
 """Builds the client's TLS context.
 
 Trusted CA certificates come from a PEM file, a folder or a PEM string, by default from the system.
-The certificate must match the host, unless ssl.endpoint.identification.algorithm disables the
-check. Python loads a client's own key only from a file, so a PEM string is written to a temporary
-file.
+The broker's certificate must match its host name, unless ssl.endpoint.identification.algorithm or
+enable.ssl.certificate.verification disables the check. Python loads a client's own key only from a
+file, so a PEM string is written to a temporary file.
 """
 
 from __future__ import annotations

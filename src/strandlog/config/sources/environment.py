@@ -4,8 +4,8 @@
 
 An empty variable counts as unset, because that is how compose files unset a variable. A variable
 with this prefix that does not match any setting is probably misspelled and is an error. Exceptions
-are the variables of the command line and those that Kubernetes and Docker set for a service called
-strandlog.
+are the variables that the command line reads and those that Kubernetes and Docker set for a service
+called strandlog.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from strandlog.config.origin import Origin, Source
 
 PREFIX = "STRANDLOG_"
-# Variables of the command line. STRANDLOG_DATA is the data folder of all commands, including serve.
+# The command line reads these; STRANDLOG_DATA is the data folder of all commands, including serve.
 ALIAS_VARIABLES = {"STRANDLOG_DATA": "log.dirs"}
 NOT_SETTINGS = frozenset({"STRANDLOG_CONFIG", "STRANDLOG_BOOTSTRAP"})
 _SERVICE_LINK = re.compile(

@@ -5,7 +5,7 @@
     NO_EFFECT    settings that have no effect on a single broker without a JVM, grouped by reason.
                  They cause a warning
     SECURITY     security settings that strandlog does not support. They are errors, because
-                 ignoring them would leave a broker open that its operator believes is protected
+                 otherwise operators would believe that an open broker is protected
 
 A name that ends with a dot matches all names with that prefix.
 """
@@ -18,10 +18,10 @@ MINUTE_MS, HOUR_MS = 60_000, 3_600_000
 
 
 class Alias(NamedTuple):
-    """The target of an alternative name, and the unit that the alternative uses."""
+    """The setting that an alternative name refers to, and the unit of the alternative."""
 
     name: str
-    unit: str = ""  # set if it is coarser than the unit of the setting
+    unit: str = ""  # "minutes" or "hours"; empty if no conversion is needed
     unit_ms: int = 1
 
 
@@ -73,7 +73,7 @@ NO_EFFECT = {
         "unstable.",
         "zookeeper.",
     ),
-    "one event loop handles all requests, without thread pools and queues": (
+    "one event loop handles all requests, without thread pools or queues": (
         "background.threads",
         "delete.records.purgatory.",
         "fetch.purgatory.",
@@ -87,14 +87,14 @@ NO_EFFECT = {
         "producer.purgatory.",
         "queued.max.",
     ),
-    "strandlog runs this task when it is due, not at an interval": (
+    "strandlog runs this task when it is due, not at fixed intervals": (
         "log.flush.scheduler.interval.ms",
         "log.flush.start.offset.checkpoint.interval.ms",
         "producer.id.expiration.check.interval.ms",
         "transaction.abort.timed.out.transaction.cleanup.interval.ms",
         "transaction.remove.expired.transaction.cleanup.interval.ms",
     ),
-    "strandlog has no such step": (
+    "strandlog has nothing that this setting would configure": (
         "offsets.commit.",
         "offsets.load.buffer.size",
         "offsets.topic.compression.codec",
@@ -113,7 +113,7 @@ NO_EFFECT = {
     "compaction is always on, for topics with cleanup.policy=compact": ("log.cleaner.enable",),
     "there is no tiered storage": ("log.local.", "remote.", "rlmm.config.", "rsm.config."),
     "there are no quotas": ("client.quota.callback.class", "quota."),
-    "the operating system chooses the value": (
+    "strandlog or the operating system chooses the value": (
         "socket.listen.backlog.size",
         "socket.receive.buffer.bytes",
         "socket.send.buffer.bytes",

@@ -40,7 +40,7 @@ def read_properties(text: str, path: str) -> Source:
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yield (first line number, joined text) of each line that is not blank or a comment."""
+    """Yield (first line number, joined text) of each logical line; skip blanks and comments."""
     begun: list[str] = []
     first = 0
     for number, raw in enumerate(re.split(r"\r\n|\n|\r", text), 1):

@@ -4,7 +4,7 @@
                                    retention.ms = "7d"          ms = "7d"
 
 An array is converted to Kafka's comma-separated list. Python's parser does not report line numbers,
-so this module searches for the keys afterwards. It may mistake part of a multi-line string for a
+so this module searches the text for each key. It may mistake part of a multi-line string for a
 key; the only effect is a wrong line number in a message.
 """
 

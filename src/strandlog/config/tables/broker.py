@@ -41,7 +41,7 @@ class BrokerSettings(ListenerSettings, GroupSettings):
         default=1,
         minimum=1,
         maximum=MAX_INT,
-        help="Number of partitions of a new topic if none is specified.",
+        help="Default number of partitions of a new topic.",
     )
     auto_create_topics_enable: bool = setting(
         kind="bool",
@@ -102,7 +102,7 @@ class BrokerSettings(ListenerSettings, GroupSettings):
         maximum=MAX_INT,
         dynamic=False,
         help=(
-            "Maximum number of topics or settings resources that one request creates, deletes or "
+            "Maximum number of topics or config resources that one request creates, deletes or "
             "alters; further ones get POLICY_VIOLATION."
         ),
     )
@@ -112,7 +112,7 @@ class BrokerSettings(ListenerSettings, GroupSettings):
         minimum=1,
         maximum=MAX_INT,
         dynamic=False,
-        help="Maximum number of partitions of all topics together.",
+        help="Maximum number of partitions in all topics together.",
     )
     queued_max_request_bytes: int = setting(
         kind="bytes",
@@ -122,8 +122,8 @@ class BrokerSettings(ListenerSettings, GroupSettings):
         dynamic=False,
         help=(
             "Maximum memory for incomplete and waiting requests of all connections. Above it, the "
-            "broker pauses connections in the middle of a request, except the one whose request "
-            "is closest to completion. Kafka has no limit by default."
+            "broker stops reading incomplete requests, except the one that is closest to "
+            "completion. Kafka has no limit by default."
         ),
     )
     queued_max_response_bytes: int = setting(
@@ -145,7 +145,7 @@ class BrokerSettings(ListenerSettings, GroupSettings):
         dynamic=False,
         help=(
             "While queued.max.request.bytes or queued.max.response.bytes is exceeded, a connection "
-            "that uses some of that memory and neither sends nor reads for this long is closed."
+            "that holds some of that memory and neither sends nor reads for this long is closed."
         ),
     )
     connections_max_idle_ms: int = setting(
@@ -164,7 +164,7 @@ class BrokerSettings(ListenerSettings, GroupSettings):
         dynamic=False,
         help=(
             "Maximum number of Kafka connections; further ones are closed immediately. Kafka has "
-            "no limit, but each connection takes a file descriptor, and writing needs some too."
+            "no limit, but each connection takes a file descriptor, and log files need some too."
         ),
     )
     fetch_max_bytes: int = setting(
@@ -262,7 +262,7 @@ class BrokerSettings(ListenerSettings, GroupSettings):
         minimum=1,
         maximum=MAX_INT,
         dynamic=False,
-        help="Number of closed segments that stay memory-mapped for readers.",
+        help="Maximum number of sealed segments that stay memory-mapped for readers.",
     )
     log_max_open_files: int = setting(
         kind="int",
@@ -270,7 +270,7 @@ class BrokerSettings(ListenerSettings, GroupSettings):
         minimum=1,
         maximum=MAX_INT,
         dynamic=False,
-        help="Number of partitions that keep their log file open for appending.",
+        help="Maximum number of partitions that keep their log file open for appending.",
     )
     log_min_free_bytes: int = setting(
         kind="bytes",
@@ -299,8 +299,8 @@ class BrokerSettings(ListenerSettings, GroupSettings):
         dynamic=False,
         help=(
             "Maximum decompressed size of a batch wherever its records are decoded: by record "
-            "checks, reads, time lookups and compaction. Appends that check headers only do not "
-            "decompress."
+            "checks, reads, time lookups and compaction. An append that checks only the batch "
+            "header does not decompress."
         ),
     )
     batch_max_records: int = setting(
@@ -309,20 +309,20 @@ class BrokerSettings(ListenerSettings, GroupSettings):
         minimum=1,
         maximum=MAX_INT,
         dynamic=False,
-        help="Maximum number of records in a batch; larger ones are rejected.",
+        help="Maximum number of records in a batch; a batch with more is rejected.",
     )
 
-    explicit: Mapping[str, Value] = field(default_factory=dict)  # values that were set, by name
+    explicit: Mapping[str, Value] = field(default_factory=dict)  # explicitly set values, by name
     topic_defaults: Mapping[str, Value] = field(
         default_factory=dict
     )  # explicit topic defaults, keyed by the names of the topic settings
 
     def value_of(self, name: str) -> Value:
-        """Return the value of a setting; topic defaults are included."""
+        """Return the value of a broker setting, including those that are defaults for topics."""
         return self.explicit.get(name, BROKER_SETTINGS[name].default)
 
     def update(self, explicit: Mapping[str, Value]) -> None:
-        """Replace all values with `explicit` and the defaults."""
+        """Apply the values in `explicit`, and reset all other settings to their defaults."""
         changed = broker_settings(explicit)
         for each in fields(self):
             setattr(self, each.name, getattr(changed, each.name))

@@ -39,7 +39,7 @@ SECURITY = {
     "ssl.keystore.password": "use PEM files and ssl.key.password",
     "ssl.truststore.password": "use PEM files, which have no password",
     "interceptor.classes": "Java classes are not supported",
-    "transactional.id": "the caller of this client starts transactions",
+    "transactional.id": "the program passes the transactional id itself; remove the option",
 }
 
 
@@ -92,13 +92,13 @@ CLIENT_SETTINGS = SettingTable(
         _text("ssl.keystore.certificate.chain", "PEM text of this client's certificate."),
         _text("ssl.keystore.key", "PEM text of this client's key."),
         _text("ssl.keystore.type", "Must be PEM.", default="PEM"),
-        _text("ssl.key.password", "Password of the key."),
+        _text("ssl.key.password", "Password of this client's key."),
         Setting(
             name="ssl.endpoint.identification.algorithm",
             kind="choice",
             default="https",
             choices=("https", "none", ""),
-            help="https: the certificate must name the host. none or empty: no check.",
+            help="https: the certificate must match the host name. none or empty: no check.",
         ),
         Setting(
             name="enable.ssl.certificate.verification",
@@ -120,7 +120,7 @@ CLIENT_SETTINGS = SettingTable(
             kind="choice",
             default="read_committed",
             choices=("read_committed", "read_uncommitted"),
-            help="Whether records of open and aborted transactions are returned.",
+            help="read_committed does not return records of open and aborted transactions.",
         ),
         _bytes("max.partition.fetch.bytes", 8 * MIB, "Maximum bytes per partition in a fetch."),
         _bytes("fetch.min.bytes", 1, "Minimum bytes per fetch."),
@@ -140,7 +140,7 @@ CLIENT_SETTINGS = SettingTable(
             default=5,
             minimum=1,
             maximum=5,
-            help="Maximum Produce requests in flight; a broker tracks the last five batches.",
+            help="Maximum Produce requests in flight; a broker tracks 5 batches per producer.",
         ),
         _bytes("max.request.size", 8 * MIB, "Maximum size of a Produce request."),
         _bytes("buffer.memory", 32 * MIB, "Maximum memory for unacknowledged batches."),

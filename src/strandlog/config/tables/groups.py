@@ -96,7 +96,7 @@ class GroupSettings:
         dynamic=False,
         help=(
             "Maximum memory for the committed offsets of all groups. Above it, commits for new "
-            "partitions are rejected; known offsets can still change."
+            "partitions are rejected; existing offsets can still be updated."
         ),
     )
     group_initial_rebalance_delay_ms: int = setting(
@@ -113,7 +113,7 @@ class GroupSettings:
         minimum=1,
         maximum=MAX_INT,
         dynamic=False,
-        help="Time that committed offsets are kept after their group has become empty.",
+        help="Minutes that committed offsets are kept after their group has become empty.",
     )
     offsets_retention_check_interval_ms: int = setting(
         kind="ms",
@@ -137,7 +137,7 @@ class GroupSettings:
         maximum=10_000,
         dynamic=False,
         help=(
-            "Partitions of __consumer_offsets. Kafka has 50 to spread groups over brokers; with "
+            "Partitions of __consumer_offsets. Kafka uses 50 to spread groups over brokers; with "
             "one broker, one is enough."
         ),
     )
@@ -147,7 +147,7 @@ class GroupSettings:
         minimum=1024,
         maximum=MAX_INT,
         dynamic=False,
-        help="segment.bytes of __consumer_offsets; small, so that it is compacted soon.",
+        help="segment.bytes of __consumer_offsets; small, so that compaction can start early.",
     )
     producer_id_expiration_ms: int = setting(
         kind="ms",
@@ -155,7 +155,7 @@ class GroupSettings:
         minimum=1,
         maximum=MAX_INT,
         help=(
-            "Time after a producer's last append at which its sequence numbers are deleted, "
+            "Time after a producer's last append until its sequence numbers are deleted, "
             "regardless of the timestamps of its records."
         ),
     )
@@ -201,7 +201,7 @@ class GroupSettings:
         minimum=1024,
         maximum=MAX_INT,
         dynamic=False,
-        help="segment.bytes of __transaction_state; small, so that it is compacted soon.",
+        help="segment.bytes of __transaction_state; small, so that compaction can start early.",
     )
 
 

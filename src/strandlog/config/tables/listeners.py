@@ -52,7 +52,7 @@ class ListenerSettings:
         minimum=100,
         maximum=MAX_LONG,
         dynamic=False,
-        help="Time within which the body of a request must be complete.",
+        help="Time within which the body of an HTTP request must arrive; otherwise it gets a 408.",
     )
     http_request_max_bytes: int = setting(
         kind="bytes",
@@ -60,7 +60,7 @@ class ListenerSettings:
         minimum=1024,
         maximum=MAX_INT,
         dynamic=False,
-        help="Maximum body size of a request that produces records; a larger one gets a 413.",
+        help="Maximum body size of an HTTP produce request; a larger one gets a 413.",
     )
     http_queued_max_request_bytes: int = setting(
         kind="bytes",
@@ -98,7 +98,7 @@ class ListenerSettings:
         minimum=1,
         maximum=MAX_INT,
         dynamic=False,
-        help="Maximum number of JSON objects in the body of a request, including nested ones.",
+        help="Maximum number of JSON objects in an HTTP request body, including nested ones.",
     )
     grpc_max_connections: int = setting(
         kind="int",
@@ -147,7 +147,7 @@ class ListenerSettings:
         minimum=1024,
         maximum=MAX_INT,
         dynamic=False,
-        help="Maximum size of a message from a gRPC client.",
+        help="Maximum size of a gRPC message from a client.",
     )
     grpc_request_max_records: int = setting(
         kind="int",
@@ -187,6 +187,6 @@ class ListenerSettings:
         dynamic=False,
         help=(
             "A gRPC call whose client neither reads nor sends for this long is cancelled if other "
-            "calls wait for its memory. A client that pauses can continue at the next offset."
+            "calls wait for its memory. A consumer can then resume at its next offset."
         ),
     )

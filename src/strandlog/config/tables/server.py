@@ -1,7 +1,7 @@
 """Settings for the listeners, the advertised address and the data folder, with Kafka's names.
 
     listeners=PLAINTEXT://:9092                     without a host: all addresses of the machine
-    advertised.listeners=PLAINTEXT://kafka.lan:9092 the address that is returned to clients
+    advertised.listeners=PLAINTEXT://kafka.lan:9092 the address that clients connect to
     http.listener=http://127.0.0.1:9095             or http.port=9095, on loopback
     grpc.listener=grpc://127.0.0.1:9094             or grpc.port=9094, on loopback
     log.dirs=./data                                 one folder
@@ -58,7 +58,7 @@ SERVER_SETTINGS = SettingTable(
             kind="text",
             default="",
             dynamic=False,
-            help="Protocol of each listener name: NAME:PLAINTEXT, separated by commas.",
+            help="Security protocol of each listener, as a comma-separated list of NAME:PLAINTEXT.",
         ),
         Setting(
             name="controller.listener.names",
@@ -117,9 +117,9 @@ SERVER_SETTINGS = SettingTable(
             default="",
             dynamic=False,
             help=(
-                "Host names that HTTP clients may use, separated by commas; IP addresses and "
-                "localhost are always allowed. '*' allows any name, which exposes the API to DNS "
-                "rebinding by other web sites."
+                "Host names that HTTP clients may use, separated by commas; IP addresses, "
+                "localhost and the advertised host are always allowed. '*' allows any name, which "
+                "exposes the API to DNS rebinding attacks."
             ),
         ),
         Setting(
@@ -159,7 +159,7 @@ class ServerSettings(NamedTuple):
 
 
 class WrongServerSetting(NamedTuple):
-    """An invalid setting and the error."""
+    """The name of an invalid setting, and the error."""
 
     name: str
     error: InvalidSettingError

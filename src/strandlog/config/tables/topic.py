@@ -43,8 +43,8 @@ class LogSettings:
         choices=("delete", "compact"),
         allows_empty=True,
         help=(
-            "delete removes old segments, compact keeps the last value of each key; both can be "
-            "combined. An empty list keeps everything."
+            "delete removes old segments, compact keeps the last value of each key; the two can "
+            "be combined. An empty list keeps everything."
         ),
     )
     retention_ms: int = setting(
@@ -132,7 +132,7 @@ class LogSettings:
         default=0.5,
         minimum=0,
         maximum=1,
-        help="A partition is compacted when this fraction of its bytes is not compacted yet.",
+        help="A partition is compacted when this fraction of its bytes has not been compacted yet.",
     )
     min_compaction_lag_ms: int = setting(
         broker_name="log.cleaner.min.compaction.lag.ms",
@@ -148,7 +148,7 @@ class LogSettings:
         default=MAX_LONG,
         minimum=1,
         maximum=MAX_LONG,
-        help="Maximum age of a record before it is compacted, regardless of the dirty ratio.",
+        help="Age at which a record must be compacted, regardless of the dirty ratio.",
     )
     delete_retention_ms: int = setting(
         broker_name="log.cleaner.delete.retention.ms",
@@ -182,7 +182,7 @@ class LogSettings:
         maximum=MAX_LONG,
         help=(
             "A partition is flushed this long after its first unflushed append, or immediately if "
-            "a request waits for it. Kafka by default leaves flushing to the operating system."
+            "a request waits for it. By default, Kafka leaves flushing to the operating system."
         ),
     )
     message_timestamp_type: str = setting(
@@ -190,7 +190,7 @@ class LogSettings:
         kind="choice",
         default="CreateTime",
         choices=("CreateTime", "LogAppendTime"),
-        help="CreateTime keeps the producer's timestamps, LogAppendTime replaces them.",
+        help="CreateTime keeps the producer's timestamps; LogAppendTime uses the broker's time.",
     )
     message_timestamp_before_max_ms: int = setting(
         broker_name="log.message.timestamp.before.max.ms",
@@ -198,7 +198,7 @@ class LogSettings:
         default=MAX_LONG,
         minimum=0,
         maximum=MAX_LONG,
-        help="How far before the time of the append a record's timestamp may be.",
+        help="Maximum time by which a record's timestamp may precede the append.",
     )
     message_timestamp_after_max_ms: int = setting(
         broker_name="log.message.timestamp.after.max.ms",
@@ -206,7 +206,7 @@ class LogSettings:
         default=HOUR_MS,
         minimum=0,
         maximum=MAX_LONG,
-        help="How far after the time of the append a record's timestamp may be.",
+        help="Maximum time by which a record's timestamp may be later than the append.",
     )
     record_validation: str = setting(
         broker_name="log.record.validation",

@@ -14,9 +14,10 @@ message, it looks like this:
         p = p + 1 if not frame[p] else skip_tagged_fields(frame, p)
         return new(T4, (v0, v1, v3))
 
-A structure becomes a named tuple with exactly the fields of its version; handlers read newer fields
-using `getattr` with a default. Durations become `timedelta`, and uuids `uuid.UUID`, or None if all
-zero. Unknown tagged fields are skipped, because newer peers may send them.
+A structure becomes a named tuple with exactly the fields of its version; handlers read fields that
+older versions lack using `getattr` with a default. Durations become `timedelta`, and uuids
+`uuid.UUID`, or None if all zero. Unknown tagged fields are skipped, because newer peers may send
+them.
 
 Every length is checked against the remaining bytes before anything is allocated, so memory use is
 proportional to the bytes received. An item can be as small as the one byte of an empty name, but
@@ -28,8 +29,9 @@ a structure at most `MAX_TAGGED_FIELDS` tagged fields.
 `request_steps` generates the same function as a generator that yields after each item, so that a
 request with many items does not block the event loop.
 
-The generated functions raise `DataError` for invalid bytes, and `DataError`, `struct.error` or
-`IndexError` for truncated ones; the `decode_*` functions convert all of these to `DataError`.
+For invalid or truncated bytes, the generated functions raise `DataError`, `struct.error`,
+`IndexError`, `ValueError` or `OverflowError`; the `decode_*` functions convert all of these to
+`DataError`.
 """
 
 from __future__ import annotations

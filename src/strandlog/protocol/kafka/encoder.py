@@ -3,7 +3,8 @@
 An encoder takes a dictionary with the fields of all versions and writes those of its own version;
 missing fields get the schema's default. The encoder of a version is built when it is first needed.
 kio is also loaded on demand, because its schemas take longer to load than everything else that a
-broker does before it listens; the server builds the newest encoders right after start-up.
+broker does before it listens; the server builds the encoders of the newest versions right
+after startup.
 
 Times are integers in milliseconds, errors are integer codes, and uuids are `uuid.UUID` or None. An
 array may be passed as `bytes`, the result of an `array_encoder`, which encodes an array once for
@@ -201,7 +202,7 @@ def _field_writer(field: Field[Any], flexible: bool) -> Writer:
 
 
 def _message_writer(write: Writer) -> Writer:
-    """Return a writer that shortens messages, which quote client input and could be too long."""
+    """Return a writer that shortens error messages, because they quote input of any length."""
 
     def write_shortened(value: str | None, parts: list[bytes]) -> None:
         write(value and shortened(value), parts)
@@ -253,7 +254,7 @@ def _primitive_writer(kafka_type: str, flexible: bool, nullable: bool) -> Writer
 
     def write_sized(value: str | bytes | None, parts: list[bytes]) -> None:
         if value is None:
-            assert nullable, f"a {kafka_type} that must not be null"
+            assert nullable, f"this {kafka_type} must not be null"
             parts.append(b"\0" if flexible else legacy.pack(-1))
             return
         data = value.encode() if isinstance(value, str) else value

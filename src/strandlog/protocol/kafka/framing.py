@@ -1,6 +1,6 @@
 """Splits a byte stream into length-prefixed frames: `feed` bytes, then `cut` frame by frame.
 
-    frame: i32 length | i16 api key | ... that many bytes
+    frame: i32 length | that many bytes, of which the first two are the api key
 
 A negative length, or one over the limit, is an error: the stream cannot be valid. Only Produce
 requests, which carry records, may be as large as the limit; all others have a lower limit, because
@@ -31,12 +31,12 @@ class FrameSplitter:
     __slots__ = ("_buffer", "_limit_bytes", "_other_limit_bytes", "_uncut", "_wanted")
 
     def __init__(self, limit_bytes: int, other_limit_bytes: int | None = None) -> None:
-        """`other_limit_bytes` applies to all requests but Produce, by default `limit_bytes`."""
+        """`other_limit_bytes` limits all requests except Produce; the default is `limit_bytes`."""
         self._limit_bytes = limit_bytes
         self._other_limit_bytes = min(other_limit_bytes or limit_bytes, limit_bytes)
         self._buffer: bytearray | None = None  # an incomplete frame, including its length
         self._uncut = NOTHING  # received bytes after the last frame that was cut
-        self._wanted = LENGTH_SIZE  # how many bytes are needed to continue
+        self._wanted = LENGTH_SIZE  # how many bytes `cut` needs to continue
 
     @property
     def buffered_bytes(self) -> int:
@@ -45,7 +45,7 @@ class FrameSplitter:
 
     @property
     def missing_bytes(self) -> int:
-        """Number of bytes still missing from the incomplete frame, as far as known.
+        """Number of bytes that the incomplete frame still lacks, as far as its size is known.
 
         Valid only after `cut` has returned None.
         """
@@ -79,7 +79,7 @@ class FrameSplitter:
         return None
 
     def compact(self) -> None:
-        """Release memory beyond `buffered_bytes`, if frames will not be cut for a while."""
+        """Release memory beyond `buffered_bytes`, because no frame will be cut for a while."""
         self._uncut = compacted(self._uncut)
 
     def _frame_size(self, start: bytearray | memoryview) -> int | None:

@@ -42,7 +42,7 @@ from strandlog.protocol.kafka.headers import (
     unsigned_varint,
 )
 
-MAX_ELEMENTS = 1_000_000  # default limit for all arrays of one message; configurable in a broker
+MAX_ELEMENTS = 1_000_000  # in all arrays of a message; brokers use request.max.elements
 
 PRODUCE_FLEXIBLE_FROM = 9
 PRODUCE_TOPIC_IDS_FROM = 13
@@ -165,7 +165,7 @@ _new_tuple = tuple.__new__  # calling the named tuple class takes three times as
 
 def parse_single_produce(version: int, frame: memoryview, position: int) -> ProduceRequest | None:
     """Decode a request of the common form for one partition; return None for any other form."""
-    with contextlib.suppress(struct.error):  # too short for this form, but may have another
+    with contextlib.suppress(struct.error):  # too short for this form; it may have another
         if version < PRODUCE_FLEXIBLE_FROM:
             return _parse_single(frame, position)
         if version < PRODUCE_TOPIC_IDS_FROM:

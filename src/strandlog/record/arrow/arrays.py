@@ -54,7 +54,7 @@ def whole(column: Any) -> Any:
     if column.num_chunks == 1:
         return column.chunk(0)
     if pa.types.is_binary(column.type) or pa.types.is_string(column.type):
-        column = column.cast(pa.large_binary())  # combined, they may exceed 2 GiB
+        column = column.cast(pa.large_binary())  # the combined chunks may exceed 2 GiB
     return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
 
 

@@ -76,8 +76,8 @@ def decode_columns(
 
     `aborted` contains the (producer id, first offset) pairs of a read_committed fetch; without
     them, no transaction is skipped. `limit_bytes` limits the decompressed size of one batch. A
-    RecordBatch has at most `target_rows` rows and about `target_bytes` bytes, or more if a single
-    batch is larger. `data` must not change until the iteration is complete.
+    RecordBatch has at most `target_rows` rows, and about `target_bytes` bytes unless a single batch
+    is larger. `data` must not change until the iteration is complete.
     """
     return _module("decode").DecodedColumns(  # type: ignore[no-any-return]
         data,

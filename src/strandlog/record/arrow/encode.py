@@ -4,7 +4,7 @@ Python code runs once per batch: the columns are converted once (arrays.py), a p
 rows and the size of each batch, a kernel (kernels/encode.py) fills it, and then it is compressed
 and sealed like any other batch.
 
-Invariants: a batch without a codec never exceeds the limit; if a single record does, that is a
+Invariants: a batch without a codec never exceeds the limit; a single record that does raises
 MessageTooLargeError. With a codec, batches are planned by their uncompressed size; if compression
 makes one larger than the limit, it is left uncompressed.
 """

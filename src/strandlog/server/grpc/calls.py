@@ -56,9 +56,11 @@ def encoded(message: Message) -> bytes:
 
 
 def small(kind: type[Request], data: bytes, limit: int = GRPC_SMALL_REQUEST_BYTES) -> Request:
-    """Decode the message of a method whose requests are small."""
+    """Decode a request that may have at most `limit` bytes."""
     if len(data) > limit:
-        raise MalformedMessageError(f"{kind.__name__} has at most {limit} bytes, got {len(data)}")
+        raise MalformedMessageError(
+            f"{kind.__name__} may have at most {limit} bytes, got {len(data)}"
+        )
     return parsed(kind, data)
 
 
@@ -69,7 +71,7 @@ def context_of(call: Any) -> RequestContext:
 
 
 class Calls:
-    """Creates gRPC handlers from methods."""
+    """Wraps the methods of the services in gRPC handlers."""
 
     def __init__(self, broker: Broker) -> None:
         settings = broker.settings

@@ -1,10 +1,10 @@
-"""Splits a fetch into Consume messages of bounded size.
+"""Splits the result of a fetch into Consume messages of bounded size.
 
 Messages contain decompressed records, and clients accept 4 MB by default. The limit therefore
-applies to the decoded records, and a fetch may be split into several messages. A record that is
-larger than the limit is sent in a separate message.
+applies to the decoded records, and one fetch may result in several messages. A record that is
+larger than the limit is sent in a message of its own.
 
-Large fetches are processed in a thread, in steps of about `max_bytes` and at least one batch.
+Large results are processed in a thread, in steps of about `max_bytes` and at least one batch.
 Messages are serialized there, so a client that stops reading ties up bytes, but no Python
 objects.
 """
@@ -23,11 +23,11 @@ from strandlog.protocol.rpc import log_pb2
 from strandlog.server.grpc.calls import encoded
 from strandlog.server.record_io import DEFAULT_READ_BYTES, MAX_READ_BYTES
 
-ENTRY_BYTES = 32  # approximate overhead of an entry
+ENTRY_BYTES = 32  # approximate overhead per entry
 
 
 class Messages(NamedTuple):
-    """Serialized messages, and the offset after them."""
+    """Serialized messages, and the offset after their last record."""
 
     messages: list[bytes]
     next_offset: int
@@ -40,7 +40,8 @@ async def messages_of(
     batch_bytes: int,
     threads: asyncio.Semaphore,
 ) -> AsyncIterator[Messages]:
-    """Yield the messages of a fetch at `offset`; `batch_bytes` limits a decompressed batch."""
+    """Yield the fetched records from `offset` on, as serialized messages. `batch_bytes` limits the
+    size of a decompressed batch."""
     limit = min(max_bytes or DEFAULT_READ_BYTES, MAX_READ_BYTES)
     batches = records_of(found, offset, batch_bytes)
     in_loop = is_quick(found)

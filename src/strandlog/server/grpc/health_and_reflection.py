@@ -2,8 +2,9 @@
 
 The handlers of grpcio read requests as soon as they arrive: a thousand incomplete health checks of
 4 MB each would take 4 GB. Here, requests are received like those of any call (`calls.py`), and
-are no larger than a service name. A reflection stream carries many requests; the few streams that
-may be open at the same time share a separate budget, and a silent one is closed when others wait.
+may be no larger than a service name. A reflection stream carries many requests; the few streams
+that may be open at the same time share a separate budget, and a silent one is closed when others
+wait.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ from strandlog.server.grpc.health_and_reflection import Health, Reflection, serv
 from strandlog.server.grpc.service import LogService
 
 SERVICE = log_pb2.DESCRIPTOR.services_by_name["LogService"].full_name
-MAX_MESSAGE_BYTES = 2**31 - 1  # for responses, whose size is limited elsewhere
+MAX_MESSAGE_BYTES = 2**31 - 1  # no limit on responses: consume.py splits large ones
 
 
 class GrpcListener:
@@ -88,7 +88,7 @@ class GrpcListener:
         return Address(self._host, port)
 
     def serve(self) -> None:
-        """Do nothing: everything is already loaded, and `start` started serving."""
+        """Do nothing: the listener serves calls from `start` on."""
 
     async def stop(self, grace_seconds: float) -> None:
         """Reject new calls, wait for running ones, then close the connections."""

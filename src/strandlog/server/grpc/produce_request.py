@@ -67,7 +67,7 @@ def _varint(data: bytes, position: int, end: int) -> tuple[int, int]:
 
 
 def read_produce(data: bytes, limit: int) -> tuple[log_pb2.ProduceRequest, list[NewRecord]]:
-    """Decode a request and return it, with its records converted for `RecordProducer`."""
+    """Decode a request; return it and its records, converted for `RecordProducer`."""
     check_item_count(data, limit)
     request = parsed(log_pb2.ProduceRequest, data)
     if request.acks not in log_pb2.Acks.values():

@@ -34,13 +34,13 @@ from strandlog.server.record_io import (
     fetch,
 )
 
-FOLLOW_WAIT_MS = 10_000  # how long one fetch waits at the end of the log before the next one
+FOLLOW_WAIT_MS = 10_000  # how long a fetch at the end of the log waits before it is repeated
 LARGEST_OFFSET = 2**63 - 1
 ACKS = {0: Acks.NONE, 1: Acks.LEADER, 2: Acks.ALL}  # by their numbers in log.proto
 IN_LOOP_REQUEST_BYTES = 1024  # a larger Produce request is decoded in a thread
 THREADS = 2  # for encoding and decoding; each competes with the event loop for the GIL
 COPIES_OF_A_READ = 3  # in memory: the batches, their records, the messages
-PARTITIONS_AT_A_TIME = 500  # described before control returns to the event loop
+PARTITIONS_AT_A_TIME = 500  # how many are described before the event loop runs again
 
 
 class LogService:
@@ -108,7 +108,7 @@ class LogService:
     ) -> int:
         """Send the records of one fetch and return the offset after them."""
         max_bytes = min(request.max_bytes or GRPC_CONSUME_MESSAGE_BYTES, GRPC_CONSUME_MESSAGE_BYTES)
-        if request.follow:  # wait before acquiring memory, because this may take a while
+        if request.follow:  # wait before acquiring memory, because the wait may be long
             await self._wait_for_records(context, request, tp, offset)
         hold = await self._unread.acquire(COPIES_OF_A_READ * max_bytes)
         try:
@@ -150,7 +150,7 @@ class LogService:
     async def _end(self, context: RequestContext, tp: TopicPartition, committed: bool) -> int:
         """Return the end offset of a stream that does not follow the log.
 
-        It includes all records that were written before the call.
+        The stream includes all records that were written before the call.
         """
         self._broker.partition_state(context, *tp)  # raises if the partition does not exist
         await as_future(self._broker.make_visible(context, [tp]))

@@ -3,10 +3,10 @@
     /                   the console (`console/assets.py`)
     /metrics            Prometheus metrics
     /healthz, /readyz   for supervisors and load balancers
-    /api/v1/…           the JSON API (`api/routes.py` is its table)
+    /api/v1/…           the JSON API (routes: `api/routes.py`)
 
-uvicorn runs in the server's event loop and leaves signals to the server. Connections and their idle
-time are bounded in `connections.py`, bodies in `body_limit.py`, request heads in `parsing.py`.
+uvicorn runs in the server's event loop and leaves signals to the server. `connections.py` limits
+connections and their idle time, `body_limit.py` limits bodies, `parsing.py` limits request heads.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Application:
             yield Route(path, _by_method(endpoints), methods=list(endpoints))
 
     def stop(self) -> None:
-        """Stop the live streams and the rates task, which would otherwise run forever."""
+        """Stop the live streams, which do not end by themselves, and the rates task."""
         self._state.stopping.set()
         self._state.rates.stop()
 

@@ -37,7 +37,7 @@ def too_large(limit: int) -> HttpError:
 
 
 def _too_slow(words: str) -> HttpError:
-    return HttpError(408, "Request timeout", f"{words}; send it again")
+    return HttpError(408, "Request timeout", f"{words}; retry the request")
 
 
 class BodyLimit:
@@ -60,7 +60,7 @@ class BodyLimit:
 
     @contextlib.asynccontextmanager
     async def held(self, request: Request, limit: int) -> AsyncIterator[bytes]:
-        """Receive the complete body of a request, at most `limit` bytes, and hold memory for it."""
+        """Receive a body of at most `limit` bytes; hold its memory until the block ends."""
         length = request.headers.get("content-length", "")
         size = int(length) if length.isdigit() else min(UNKNOWN_BODY_BYTES, limit)
         if size > limit:
@@ -76,9 +76,9 @@ class BodyLimit:
             async with asyncio.timeout(self._timeout_seconds):
                 return await self._parts(request, hold, limit)
         except TimeoutError:
-            raise _too_slow("the body of the request was not complete in time") from None
+            raise _too_slow("the body of the request did not arrive in time") from None
         except PeerTooSlowError:
-            raise _too_slow("the body of the request made no progress") from None
+            raise _too_slow("the upload made no progress while others waited for memory") from None
         except ClientDisconnect:
             raise _too_slow("the client disconnected") from None
 
@@ -102,13 +102,13 @@ class BodyLimit:
     async def room(self) -> Hold:
         """Reserve memory for a response that may be large.
 
-        The caller passes the hold to `answer`, which resizes it to the actual size of the response,
-        or releases it.
+        The caller must either release the hold or pass it to `answer`, which resizes it to the
+        actual size of the response.
         """
         return await self._answers.acquire(LARGE_ANSWER_BYTES)
 
     def answer(self, hold: Hold, body: bytes, status: int, media_type: str) -> Response:
-        """Return a response that is sent in chunks and releases the hold when it is done."""
+        """Return a response that is sent in chunks and then releases the hold."""
         hold.resize(len(body))
         return _LargeAnswer(self, hold, body, status, media_type)
 

@@ -1,9 +1,9 @@
 """Limits the number of HTTP connections and their idle time.
 
-    up to http.max.connections    served
-    more, and another is idle     replaces the connection that has been idle the longest
-    more, and none is idle        may request /healthz and /readyz; anything else gets a 503
-    HTTP_HEALTH_CONNECTIONS more       closed immediately
+    up to http.max.connections     served
+    above it, if one is idle       served; the connection that has been idle the longest is closed
+    above it, if none is idle      may request /healthz and /readyz; anything else gets a 503
+    HTTP_HEALTH_CONNECTIONS more   closed immediately
 
 So idle connections never block an active client, and health checks still get a response on a busy
 server. A connection is idle while no request is being processed: between two requests, and also
@@ -41,7 +41,7 @@ class Connections:
         self._alarm: asyncio.TimerHandle | None = None
 
     def protocol(self) -> type[HttpConnection]:
-        """Return the protocol class for uvicorn, bound to this registry."""
+        """Return the protocol class for uvicorn; its connections report to this registry."""
         return type("BoundConnection", (HttpConnection,), {"registry": self})
 
     def opened(self, connection: HttpConnection) -> bool:
@@ -66,7 +66,7 @@ class Connections:
         self._metrics.http_connections_open = len(self._open)
 
     def moved(self, connection: HttpConnection) -> None:
-        """Mark a connection as the most recently active: a request started or finished."""
+        """Mark a connection as the most recently active, because a request started or ended."""
         if self._open.pop(connection, 0) is None:
             self._open[connection] = None
 

@@ -1,7 +1,7 @@
-"""`/healthz` (is the process alive?) and `/readyz` (does the broker accept records? If not, why?).
+"""`/healthz` shows that the process is alive; `/readyz` reports whether the broker accepts records.
 
 A broker that is not ready still serves consumers, and restarting it does not help. So a supervisor
-should use `/healthz` to decide about restarts, and a load balancer `/readyz` for routing.
+should use `/healthz` to decide when to restart it, and a load balancer should route by `/readyz`.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ async def disk_space(state: HttpState) -> tuple[int, int]:
 
 
 async def _write_failure(state: HttpState) -> list[str]:
-    """Return why writes are rejected, if the last append failed and a test write fails too.
+    """Return why appends are rejected, if the last one failed and a test write fails too.
 
-    The test write is needed because a broker that is not ready receives no appends, so nothing else
-    would reveal that the disk works again.
+    The test write is needed because load balancers send no appends to a broker that is not ready,
+    so nothing else would reveal that the disk works again.
     """
     broker = state.broker
     failure = broker.write_failure

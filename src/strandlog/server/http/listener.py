@@ -4,7 +4,7 @@
     serve    load the web framework in a thread, then serve
     stop     end the live streams, wait for requests to finish, close the remaining connections
 
-A broker is ready in a third of a second; loading the framework takes just as long. So this module,
+A broker starts in a third of a second; loading the framework takes about as long. So this module,
 which is imported before the broker reports that it is ready, must not import the framework.
 """
 
@@ -77,7 +77,7 @@ class HttpListener:
         except OSError as error:
             raise OSError(
                 f"HTTP cannot listen on {host}:{port} ({error.strerror}): set http.listener "
-                f"or --http-port to another address, or use --no-http"
+                f"to another address or --http-port to another port, or use --no-http"
             ) from error
         self._socket.setblocking(False)
         if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux only; accepted connections inherit it

@@ -3,7 +3,7 @@
     rates       bytes, records and requests per second            every interval
     lag         the groups and their lag                          every interval
     records     the newest records of `topic`, if it is given     when there are new records
-    heartbeat   no data; a longer silence means a failure         after 10 s without other events
+    heartbeat   no data; shows that the connection works          after 10 s without other events
     problem     the reason as problem+json, e.g. a deleted topic  before the stream ends
 
 An event is computed only after the client has accepted the previous one. So nothing is buffered for
@@ -11,8 +11,8 @@ a client that does not read; it misses events instead (`skipped` counts the reco
 closes the connection of a client that acknowledges nothing for `HTTP_STALL_SECONDS`
 (`listener.py`).
 
-At most `limit` records are sent per interval, no matter how busy the topic is. Lag is
-computed once for all clients.
+`limit` bounds the number of records per interval, no matter how busy the topic is. Lag is computed
+at most once a second, for all clients together.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class LagEvent(Struct):
 
 
 class Live:
-    """The endpoint of the live streams, with the lag that they share."""
+    """The endpoint of the live streams; it caches the lag for all of them."""
 
     def __init__(self, state: HttpState) -> None:
         self._state = state
@@ -245,7 +245,7 @@ async def _gone(receive: Receive) -> None:
 
 @contextmanager
 def _tasks(*waits: Any) -> Iterator[list[asyncio.Task[Any]]]:
-    """Start tasks that are cancelled at the end of the block."""
+    """Start one task per awaitable; cancel them at the end of the block."""
     tasks = [asyncio.ensure_future(each) for each in waits]
     try:
         yield tasks
@@ -255,6 +255,6 @@ def _tasks(*waits: Any) -> Iterator[list[asyncio.Task[Any]]]:
 
 
 def _event(name: str, data: Any) -> bytes:
-    """Encode an event. JSON values are passed on verbatim, so they may contain line breaks."""
+    """Encode an event. Records contain JSON values verbatim, so there may be line breaks."""
     lines = msgspec.json.encode(data).splitlines()
     return b"event: %b\ndata: %b\n\n" % (name.encode(), b"\ndata: ".join(lines))

@@ -26,7 +26,7 @@ class Stream(NamedTuple):
 def document(
     routes: Sequence[ApiRoute], streams: Sequence[Stream], prefix: str, version: str
 ) -> dict[str, Any]:
-    """Return the OpenAPI document as plain values."""
+    """Return the OpenAPI document as a dict that can be encoded as JSON."""
     kinds: list[type] = [Problem]
     for route in routes:
         kinds += [kind for kind in (route.answer, route.body) if kind is not None]
@@ -111,7 +111,7 @@ def _in_query(kind: type) -> list[dict[str, Any]]:
 
 
 def _given(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return a parameter's schema without null: a query omits the parameter instead."""
+    """Return a query parameter's schema without null: clients omit the parameter instead."""
     choices = [each for each in schema.get("anyOf", ()) if each != {"type": "null"}]
     if len(choices) == 1:
         return {**{k: v for k, v in schema.items() if k not in ("anyOf", "default")}, **choices[0]}

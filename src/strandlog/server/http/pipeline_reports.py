@@ -6,8 +6,8 @@ the broker. The last reports of each query are kept in memory; a pipeline is rem
 `FORGOTTEN_AFTER_MS` after its last report.
 
 Any client may send reports, so everything is bounded: the number of pipelines, queries and points,
-and the length of strings. If the limit is reached, a new pipeline replaces the one that
-has been silent the longest.
+and the length of strings. When the limit on pipelines is reached, a new one replaces the one that
+has not reported for the longest time.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class PipelineProgress(Struct, forbid_unknown_fields=True):
 
 
 class ProgressPoint(Struct):
-    """A data point of a query."""
+    """One report of a query, as a data point for charts."""
 
     timestamp_ms: int
     rows_per_second: float

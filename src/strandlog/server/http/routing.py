@@ -1,8 +1,8 @@
 """Builds endpoints from the route table: decodes path, query and body, and encodes the response.
 
-Each row of the table (`api/routes.py`) declares their types as msgspec structs. The validation here
-and the OpenAPI document (`openapi.py`) both derive from that row, so they always agree. Unknown
-fields are errors; otherwise a misspelled name would be silently ignored.
+Each row of the table (`api/routes.py`) declares the types of query, body and response as msgspec
+structs. The validation here and the OpenAPI document (`openapi.py`) both derive from that row, so
+they always agree. Unknown fields are errors; otherwise a misspelled name would be silently ignored.
 """
 
 from __future__ import annotations
@@ -119,9 +119,9 @@ def endpoint(route: ApiRoute, state: HttpState) -> Callable[[Request], Awaitable
 
 
 def _check_object_count(data: bytes, limit: int) -> None:
-    """Reject a small body that would decode to a huge number of objects.
+    """Reject a body that might decode to too many objects, judging by its opening braces.
 
-    Braces inside strings are counted as well.
+    Braces inside strings count too.
     """
     if data.count(b"{") > limit:
         raise HttpError(

@@ -3,17 +3,18 @@
 The port is meant for programs on this machine or network. But any web page can make a browser send
 requests to it, so these headers are checked:
 
-    Host            must be an IP address, localhost, or a name in `http.hosts`; otherwise 421. A
-                    page whose name resolves to this server (DNS rebinding) sends its own name
+    Host            must be an IP address, localhost, the advertised host or a name in `http.hosts`;
+                    otherwise 421. A page whose host name resolves to this server (DNS rebinding)
+                    sends that name
     Content-Type    must be JSON in requests that change something (`check_is_json`); otherwise 415.
-                    A form on another site cannot send JSON, and without CORS headers its scripts
-                    cannot either. DELETE needs no content type, because no form can send it
+                    A form on another site cannot send JSON, and without CORS headers a script
+                    there cannot either. DELETE needs no content type, because no form can send it
     Content-Length  must not exceed `http.request.max.bytes`; otherwise 413. Without it, the bytes
                     are counted as they arrive (`body_limit.py`). Most routes have a lower limit
                     (`routing.py`)
 
 Paths stay percent-encoded until they are split into segments, because the name of a group may
-contain "/". Responses must not be cached, sniffed or framed.
+contain "/". Headers prevent browsers from caching, sniffing or framing responses.
 """
 
 from __future__ import annotations

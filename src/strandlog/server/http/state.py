@@ -44,9 +44,9 @@ class HttpState:
         self.stopping = asyncio.Event()
 
     def metrics(self) -> Metrics:
-        """Refresh and return the metrics of the broker."""
+        """Refresh and return the broker's metrics."""
         return self._runtime.refresh_metrics(self.broker)
 
     async def decode(self, name: str, work: Work[T]) -> T:
-        """Run work that may decode large batches in the decoder's thread, and return its result."""
+        """Run work that may decode large batches in the decoder's thread; return its result."""
         return await self._runtime.decode(name, work)

@@ -16,13 +16,13 @@ after it stay buffered. A complete frame (`_next`) waits while any of these cond
     turn         after a request that occupied the event loop for too long, the next ones start one
                  at a time, alternating with other connections (`turns.py`)
 
-The socket is not read while a frame waits or the server is out of memory for requests. A
+The connection reads no data while a frame waits or the memory for requests is exhausted. A
 request that cannot be decoded, or a Produce with acks=0 that fails, closes the connection, because
 there is no other way to report the failure. Later requests are not executed.
 
 The transport copies data that it cannot send immediately. A large reply is therefore passed to it
 in chunks, each after the client has read enough of the previous one (`_send`); until then, the rest
-remains a view of the log. The bytes that a connection holds are reported to two budgets of the
+remains a view of the log. Each connection reports the bytes that it holds to two budgets of the
 server (`memory.py`).
 
 `drain` stops reading; the connection closes once requests in progress are answered and all
@@ -57,7 +57,7 @@ PIECE_BYTES = 256 * 1024  # chunk size for passing a large reply to the transpor
 WRITE_AT_ONCE_BYTES = 16 * 1024
 LONG_SECONDS = 0.002  # a connection whose requests take longer has to queue for a turn
 TURN_SECONDS = 0.0001  # length of a turn; short, because hundreds of connections may be queued
-COUNTED_FRAME_BYTES = 16 * 1024  # smaller frames are not counted
+COUNTED_FRAME_BYTES = 16 * 1024  # smaller frames do not count towards the budget
 GATED_FRAME_BYTES = 32 * 1024  # from this size on, all frames but Produce enter the gate
 PRODUCE = b"\0\0"  # the API key of Produce, the first bytes of a request
 JOINED_BYTES = 16 * 1024  # fewer bytes are faster to write as one copied buffer
@@ -113,8 +113,8 @@ class PendingReply:
             self.frame_bytes = 0
 
     def leave_gate(self) -> None:
-        """Admit the next large request, because this one's decoded body is no longer needed or is
-        limited elsewhere."""
+        """Stop counting this request towards the gate's limit, so that others may enter: it is
+        answered, or it now waits in the broker, which limits the memory of waiting requests."""
         if self.gated_bytes:
             self._connection.gate_left(self.gated_bytes)
             self.gated_bytes = 0
@@ -167,10 +167,10 @@ class Connection(asyncio.Protocol):
         self._splitter = FrameSplitter(owner.max_frame_bytes, owner.max_other_frame_bytes)
         self._replies: deque[PendingReply] = deque()
         self._next: memoryview | None = None  # the next complete frame
-        self._unsent: deque[Buffer] = deque()  # replies that are next in order
+        self._unsent: deque[Buffer] = deque()  # replies to send next, in order
         self._unsent_bytes = 0
         self._frame_bytes = 0  # size of complete frames in memory
-        self._copied_bytes = 0  # size of replies that the client has not read
+        self._copied_bytes = 0  # like `PendingReply.copied_bytes`, for all replies not sent yet
         self._counted = (0, 0)  # (requests, replies) as last reported to the budgets
         self._transport: asyncio.Transport | None = None
         self._peer_reads = True
@@ -181,7 +181,7 @@ class Connection(asyncio.Protocol):
         self._waits_for_turn = False
         self._is_draining = False
         self._moved_ms = 0  # when the client last sent or read data
-        self._buffered_then = 0  # bytes in the transport at the last check
+        self._buffered_then = 0  # bytes in the transport's buffer at the last check
         self.context = RequestContext()
         self.last_active_ms = 0
         self.local_address: tuple[str, int] = ("127.0.0.1", 0)
@@ -286,11 +286,11 @@ class Connection(asyncio.Protocol):
         self._wait_for_turn()
 
     def _wait_for_turn(self) -> None:
-        """Queue for a turn if a request is left that may start."""
+        """Queue for a turn if the next request may start."""
         if not self._waits_for_turn and self._may_begin():
             self._waits_for_turn = True
             self._owner.turns.add(self._take_turn)
-        elif self._next is not None:  # it waits for another condition, possibly for a long time
+        elif self._next is not None:  # it waits for something else, possibly for a long time
             self._next = compacted(self._next)
             self._splitter.compact()
         self._account()  # even if no request started: an incomplete frame may have grown
@@ -463,7 +463,7 @@ class Connection(asyncio.Protocol):
         return self._splitter.missing_bytes if is_counted and self._next is None else 0
 
     def stalled_ms(self, now_ms: int) -> int:
-        """Return how long the client has neither sent nor read although it could."""
+        """Return how long the server has been waiting for the client to send or read data, or 0."""
         transport = self._transport
         if transport is None:
             return 0
@@ -484,7 +484,8 @@ class Connection(asyncio.Protocol):
         return self._transport is not None and not self._transport.is_closing()
 
     def is_idle(self, since_ms: int) -> bool:
-        """Return whether nothing has happened since `since_ms` and no request is in progress."""
+        """Return whether no request is in progress, and nothing was received or answered since
+        `since_ms`."""
         return not self._replies and self.last_active_ms < since_ms
 
     def drain(self) -> None:

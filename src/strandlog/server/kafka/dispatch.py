@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 class OncePerSecond:
-    """Limits how often a message is logged."""
+    """Limits a log message to once per second."""
 
     def __init__(self) -> None:
         self._quiet_until = 0.0
@@ -104,7 +104,7 @@ class Dispatcher:
             logger.warning("%s kept the event loop busy for %d ms", name, took * 1000)
 
     def _reject_version(self, request: Request) -> None:
-        """Answer an unsupported ApiVersions request with the supported versions; reject others."""
+        """Reject an unsupported API or version; answer ApiVersions with its supported versions."""
         header = request.header
         if header.api_key != API_VERSIONS.key:
             raise DataError(f"unsupported API key {header.api_key}, version {header.version}")
@@ -138,7 +138,7 @@ class Dispatcher:
         self._runtime.handle_wake()
 
     def run_in_decoder(self, request: Request, work: Work[T], then: Callable[[T], None]) -> None:
-        """Run work whose blocking steps decode large batches, then call `then` with the result."""
+        """Run work, with its blocking steps in the decoder thread; call `then` with the result."""
         self._runtime.run_in_decoder(request.pending.api, self._finish(request, work, then))
 
     def _finish(self, request: Request, work: Work[T], then: Callable[[T], None]) -> Work[None]:

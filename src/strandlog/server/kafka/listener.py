@@ -67,7 +67,7 @@ class KafkaListener:
         return Address(*self._server.sockets[0].getsockname()[:2])
 
     def serve(self) -> None:
-        """Do nothing: `start` already serves connections."""
+        """Do nothing: the listener serves connections from `start` on."""
 
     def stop_accepting(self) -> None:
         if self._server is not None:
@@ -107,7 +107,7 @@ class KafkaListener:
         return list(self._connections)
 
     def close_idle(self, max_idle_ms: int) -> None:
-        """Close connections that have been idle for this long and have no request in progress."""
+        """Close connections with no request in progress that have been idle for `max_idle_ms`."""
         since_ms = self.clock.monotonic_ms() - max_idle_ms
         for connection in [each for each in self._connections if each.is_idle(since_ms)]:
             self.metrics.connections_idle_closed += 1

@@ -125,7 +125,7 @@ class Request:
         header = self.header
         head = response_header(header.api_key, header.version, header.correlation_id)
         if sum(map(len, buffers)) > RESPONSE_MAX_BYTES:
-            # The client would read its length as a negative number.
+            # The length would overflow, and the client would read a negative number.
             logger.error(
                 "the response to a %s request from %s exceeds 2 GB; closing the connection",
                 self.pending.api,
@@ -146,7 +146,7 @@ class Request:
         self.in_slices(self.replying(body))
 
     def in_decoder(self, work: Work[T], then: Callable[[T], None]) -> None:
-        """Run work whose blocking steps decode large batches, then call `then` with the result."""
+        """Run work, with its blocking steps in the decoder thread; call `then` with the result."""
         self._dispatcher.run_in_decoder(self, work, then)
 
     def when_done(
@@ -165,7 +165,7 @@ class Request:
 
         def done(finished: Deferred[T]) -> None:
             if in_line:
-                self.connection.release_line()  # the next request starts after this call
+                self.connection.release_line()  # the next request starts after `done` returns
             error = finished.error
             if failed is not None and isinstance(error, StrandlogError):
                 failed(error)
@@ -176,7 +176,7 @@ class Request:
 
 
 def breathing(steps: Generator[None, None, T]) -> Work[T]:
-    """Convert a generator that only computes into `Work` without blocking steps."""
+    """Convert a generator to `Work` that yields control wherever the generator yields."""
     while True:
         try:
             next(steps)

@@ -63,7 +63,7 @@ def open_broker(path: str, acks: Literal["1", "all"]) -> Broker:
 
 
 def serve(session: NodePeer, broker: Broker, source: int, sink: int, bell: int) -> None:
-    """Answer the lines of `source` until EOF, or until `bell` becomes readable."""
+    """Answer the lines from `source` until EOF, or until `bell` becomes readable."""
     splitter = LineSplitter()
     with contextlib.suppress(BrokenPipeError):  # the process that read stdout has exited
         while True:

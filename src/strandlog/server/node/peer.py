@@ -2,15 +2,15 @@
 
 The state is an ordinary data folder, which every other tool can read.
 
-    partition_append   creates the topic or adds partitions if they do not exist (up to
-                       max.partitions.per.topic)
+    partition_append   creates the topic, or adds partitions to it, if the partition does not exist
+                       (up to max.partitions.per.topic)
     partition_read     returns the record at an offset, or the next one if it was compacted away
     commit_offset      stores the offset, whether or not the topic exists
     fetch_offset       returns 0 if no offset was committed
     send, poll         map each key to a topic with one partition. A key that is not a valid topic
                        name is encoded in hex ("key.h…"), or hashed if it is very long ("key.s…")
     poll               returns records from each offset, up to `NODE_POLL_MAX_BYTES` in total; keys
-                       without a record are omitted
+                       without a topic are omitted
     commit_offsets     commits for the group "maelstrom"; a commit never moves an offset backwards
 
 The node replies under the name that `init` assigned. Before `init` it already serves requests, and
@@ -92,7 +92,7 @@ class NodePeer:
         node_id = envelope.dest if self._node_id is None else self._node_id
         try:
             return node.format_reply(node_id, envelope, kind, fields, msg_id)
-        except (RecursionError, ValueError) as error:  # a record of another producer
+        except (RecursionError, ValueError) as error:  # from a record of another producer
             failed = node.error_fields(CRASH, f"the reply cannot be encoded as JSON: {error}")
             return node.format_reply(node_id, envelope, "error", failed, msg_id)
 
@@ -214,7 +214,7 @@ class NodePeer:
         return result.base_offset, now_ms
 
     def _records(self, state: PartitionState, offset: int, max_bytes: int) -> list[Record]:
-        """Return records from an offset on: at least one batch, or none if it is past the end."""
+        """Return at least one batch of records from `offset` on; none if it is past the end."""
         if offset >= state.high_watermark:
             return []
         part = FetchPartition(state.topic, state.partition, offset, max_bytes)

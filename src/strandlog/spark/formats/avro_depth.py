@@ -136,7 +136,7 @@ class DepthCheck:
                 return (found >> 1) ^ -(found & 1)
             shift += 7
             if shift > _LONGEST_SHIFT:
-                raise ValueError("a number of more than ten bytes")
+                raise ValueError("a varint of more than ten bytes")
 
     def _skip(self, size: int) -> None:
         if size < 0 or size > len(self._value) - self._at:

@@ -119,7 +119,7 @@ def _fits(value: int, digits: int) -> bool:
 def _parse_bytes(
     data: ByteArray, position: int, end: int, kind: int, limit: int, size: int
 ) -> tuple[int, int, int]:
-    """Return a field's two integers (see the module) and the position after the field.
+    """Return the two integers stored for a field and the position after it.
 
     The position is -1 if the field cannot be read.
     """
@@ -145,7 +145,7 @@ def _parse_value(
     numbers: Int64Array,
     lengths: Int64Array,
 ) -> int:
-    """Return the end of the value, or -1 if the program cannot read it."""
+    """Store the fields of a value and return its end, or -1 if the program cannot read it."""
     for field in range(program.shape[0]):
         kind, limit = program[field, KIND], program[field, LIMIT]
         null_branch = program[field, NULL_BRANCH]

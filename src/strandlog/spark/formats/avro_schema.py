@@ -217,7 +217,7 @@ def without_times(schema: Document) -> Document:
 
 def register_decimals() -> None:
     """Register readers in fastavro for the decimals of `without_times`."""
-    from fastavro.read import LOGICAL_READERS  # noqa: PLC0415 - in the task
+    from fastavro.read import LOGICAL_READERS  # noqa: PLC0415 - only tasks need it
 
     for kind in ("bytes", "fixed"):
         LOGICAL_READERS[f"{kind}-{BOUNDED_DECIMAL}"] = _read_decimal
@@ -231,7 +231,7 @@ def _read_decimal(data: Any, writer: Document = None, _: Document = None) -> Dec
 
 
 def check_costs(document: Document) -> None:
-    """Reject schemas that allow a few bytes to cause unbounded work, even if the field is not read.
+    """Reject schemas with which a few bytes can cause unbounded work, even in unread fields.
 
     These are arrays whose items take no bytes, since a count alone can produce billions of items,
     and records that always contain themselves.

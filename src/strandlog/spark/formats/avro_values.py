@@ -15,7 +15,8 @@ schema:
                             to be below 16 million). The first attempt that parses is used
 
 `avroSchemas` maps ids to writers' schemas. If it is set, a value is read with the schema of its id
-and converted to `avroSchema` by Avro's schema resolution; a value with an unknown id is corrupt.
+and converted to `avroSchema` (default: the schema with the highest id) by Avro's schema resolution;
+a value with an unknown id is corrupt.
 """
 
 from __future__ import annotations
@@ -267,8 +268,8 @@ def _checked(read: Read, beginning: bytes) -> Read:
 
 
 def _whole(writer: Document, reader: Document, start: int) -> Read:
-    """Return a function that reads a value from position `start` to the end of the bytes."""
-    from fastavro import schemaless_reader  # noqa: PLC0415 - in the task
+    """Return a function that parses the bytes from `start` on and rejects any left over."""
+    from fastavro import schemaless_reader  # noqa: PLC0415 - only tasks need it
 
     named: dict[str, Any] = {}
     written = parsed(without_times(writer), named)

@@ -4,8 +4,8 @@ This is the slow path, for values that Arrow's reader (json_values.py) rejects o
 Each column has a converter, built once from its Arrow type. It converts a non-null value from
 `read_json` to one that `pyarrow.array` accepts, or raises `MisfitError`. As in the PERMISSIVE mode
 of `from_json`, a field that cannot be converted becomes null, and its row is reported; this also
-applies to fields of nested objects. Any other item that cannot be converted makes its array or map
-null.
+applies to fields of nested objects. If an item of an array or map cannot be converted, the whole
+field becomes null.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class RowParser:
     def __init__(self, schema: pa.Schema, zone: tzinfo) -> None:
         """`zone` applies to timestamps without a time zone."""
         self._schema = schema
-        self._faults: list[str] = []  # problems of the current value
+        self._faults: list[str] = []  # problems found in the current value
         converters = _Converters(zone, self._faults)
         self._fields = {
             field.name: (index, converters.of(field.type)) for index, field in enumerate(schema)

@@ -34,7 +34,7 @@ _LENIENT_WORDS: Final = ("Inf", "INF", "NaN")
 _DEPTH_STEPS: Final = np.zeros(256, np.int8)
 _DEPTH_STEPS[[ord("["), ord("{")]] = 1
 _DEPTH_STEPS[[ord("]"), ord("}")]] = -1
-# An unterminated string extends to the end, so that the search stays linear.
+# Lets an unterminated string extend to the end, so that matching takes linear time.
 _STRING: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)', re.DOTALL)
 
 
@@ -43,7 +43,7 @@ class BrokenJsonError(ValueError):
 
 
 class Number(str):
-    """A number that is not an int, as it was written."""
+    """A number kept as text, because it is not an integer or has too many digits."""
 
     __slots__ = ()
 

@@ -88,7 +88,7 @@ def date_days(text: str) -> int:
 
 
 def timestamp_micros(text: str, session_zone: tzinfo) -> int:
-    """Return the microseconds since 1970 in UTC; raise ValueError if it is not a timestamp."""
+    """Return the microseconds since 1970 UTC; raise ValueError for an invalid timestamp."""
     seconds, micros, zone = _local(text)
     if zone is None:
         shift = _offset_seconds(session_zone, seconds)
@@ -98,7 +98,7 @@ def timestamp_micros(text: str, session_zone: tzinfo) -> int:
 
 
 def local_micros(text: str) -> int:
-    """Return the microseconds since 1970 in local time; raise ValueError if there is a zone."""
+    """Return the microseconds since 1970 in local time; raise ValueError if it has a zone."""
     seconds, micros, zone = _local(text)
     if zone is not None:
         raise ValueError("has a time zone")
@@ -149,7 +149,7 @@ _CYCLE_SECONDS: Final = 146_097 * _DAY_SECONDS
 
 
 def _offset_seconds(zone: tzinfo, local_seconds: int) -> int:
-    """Return a zone's UTC offset at a local time; in a gap or overlap, the offset before it."""
+    """Return a zone's UTC offset at a local time; in a gap or overlap, the one before it."""
     if local_seconds < _FIRST_SECOND:
         local_seconds = _FIRST_SECOND  # local mean time applies to all earlier dates
     elif local_seconds >= _END_SECOND:

@@ -2,10 +2,10 @@
 
 Values go through Arrow's JSON reader in bulk wherever its results match those of `from_json`.
 Types that it would read differently (dates, timestamps, bytes) are read as strings and converted
-afterwards, if all of them have the usual form. Values that Arrow rejects or may read differently
+afterwards, if all strings have the usual form. Values that Arrow rejects or may read differently
 are parsed one by one (json_rows.py). If a chunk of `JSON_ROWS` values fails, it is retried in
-chunks of `RETRY_ROWS`, so one bad value slows down few others, and no value is tried in bulk more
-than twice.
+chunks of `RETRY_ROWS`, so a bad value slows down only a few others, and no value is tried in bulk
+more than twice.
 
 A row is corrupt, and reported in `_corrupt`, if its value is not exactly one JSON object in UTF-8,
 or if a field cannot be converted to the type of its column. Its other fields are kept.
@@ -68,7 +68,7 @@ class JsonValues:
 
 def session_time_zone() -> str | None:
     """Return `spark.sql.session.timeZone`, which Spark passes to a query's tasks if it is set."""
-    from pyspark import TaskContext  # noqa: PLC0415 - in the task
+    from pyspark import TaskContext  # noqa: PLC0415 - only tasks need it
 
     context = TaskContext.get()
     return None if context is None else context.getLocalProperty("spark.sql.session.timeZone")
@@ -131,7 +131,7 @@ class JsonParser:
             return None
 
     def _read(self, texts: pa.Array) -> dict[str, pa.Array] | None:
-        """Return the columns of the values, or None if Arrow may differ from `from_json`."""
+        """Return the columns, or None if Arrow fails or may read values unlike `from_json`."""
         if self._read_schema is None:
             return None
         try:
@@ -147,7 +147,7 @@ class JsonParser:
 
 
 def _usual(values: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """Return whether each value looks like a single JSON object, and the values, trimmed."""
+    """Return, for each value, whether it looks like one JSON object, and its trimmed text."""
     try:
         texts = values.cast(pa.string())
     except pa.ArrowInvalid:
@@ -198,7 +198,7 @@ def _read_type(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_date(kind) or pa.types.is_timestamp(kind) or pa.types.is_binary(kind):
         return pa.string()
     if pa.types.is_decimal(kind):
-        # If it were given the target type, Arrow's reader would ignore overflow and precision.
+        # With the target type, Arrow's reader would not detect overflow or excess digits.
         return pa.decimal256(_DECIMAL_DIGITS, kind.scale)
     if pa.types.is_list(kind):
         return pa.list_(kind.value_field.with_type(_read_type(kind.value_type)))
@@ -258,7 +258,7 @@ def _timestamps(array: pa.Array, kind: pa.DataType, zone: tzinfo) -> pa.Array:
     is_known = pc.and_(pc.greater_equal(local, first), pc.less(local, end))
     if name != "UTC" and pc.all(is_known).as_py() is False:
         raise UnusualError
-    # This raises an error if daylight saving skips or repeats a local time.
+    # This raises an error if a daylight saving transition skips or repeats a local time.
     return pc.assume_timezone(local, name).cast(kind)
 
 

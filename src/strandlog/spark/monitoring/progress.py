@@ -5,10 +5,10 @@
     watch(spark, report="off")      send no reports to brokers
 
 After each micro-batch, Spark passes the offsets of each source to its listeners. If a strandlog
-source has a `groupId`, they are committed to this group, so that it has no lag when a bounded run
-has finished. For sessions without a listener, the source itself commits when the next micro-batch
-is planned (reader.py). The progress of a query is reported to the brokers that it uses
-(session_reports.py).
+source has a `groupId`, the listener commits them to this group, so that the group has no lag when a
+bounded run has finished. For sessions without a listener, the source itself also commits when the
+next micro-batch is planned (reader.py). The progress of a query is reported to the brokers that it
+uses (session_reports.py).
 
 Spark does not pass the options of a source to listeners. They are read from the query's plan when
 the query starts; Spark waits for the listener at that point. If the plan has an unknown shape, or

@@ -39,7 +39,7 @@ class ReportAddress(NamedTuple):
         return f"http{'s' if self.is_tls else ''}://{host}:{self.port}{self.path}"
 
 
-FindAddress = Callable[[], ReportAddress | None]  # UnreachableError: retry later
+FindAddress = Callable[[], ReportAddress | None]  # raises UnreachableError: retry later
 
 
 def parse_report(text: str) -> ReportAddress | None:

@@ -5,14 +5,14 @@
     reporter.add(report)                after each micro-batch
     reporter.end("failed", "why")       when the pipeline ends
 
-None of these calls raises or waits for the network: a thread sends the latest state, at most once a
-second. Only `end` waits, briefly, so that the final state is delivered. Reports that could not be
-sent are not queued; only the last report of each query is kept.
+A thread sends the latest state, at most once a second. None of these calls raises an error, and
+only `end` waits for the network, briefly, so that the final state is delivered. Reports that could
+not be sent are not queued; only the last report of each query is kept.
 
-If a broker does not respond, one warning is logged. The thread then retries silently, with
-increasing delays, as long as the pipeline runs. A restarted broker has lost its reports and may
-use another port, so the thread looks up its address again and sends the last report of every query.
-If a broker has no HTTP listener, the thread exits.
+If a broker does not respond, the thread logs one warning and then retries silently, with increasing
+delays, as long as the pipeline runs. A restarted broker has lost its reports and may use another
+port, so the thread looks up its address again and sends the last report of every query. If a broker
+has no HTTP listener, the thread exits.
 
 A heartbeat keeps an idle pipeline listed; the broker drops pipelines that stop reporting.
 """
@@ -101,7 +101,7 @@ class Reporter:
                 return
             before = self._reports.get(report.name)
             if before is None and len(self._reports) == HTTP_PIPELINE_MAX_QUERIES:
-                return  # the broker accepts no more queries
+                return  # the broker accepts no more queries per pipeline
             if before is not None and report.name in self._unsent and not report.rows:
                 # An idle batch has no rate, so keep that of the previous, unsent report.
                 report = report._replace(
@@ -225,7 +225,8 @@ class Reporter:
             return
         self._has_warned = True
         logger.warning(
-            "cannot report the progress of %s to %s: %s. The query continues; reporting retries.",
+            "cannot report the progress of %s to %s: %s. The query continues; reporting will be "
+            "retried.",
             self._name,
             self._address or "its broker",
             str(error) or type(error).__name__,

@@ -6,7 +6,7 @@ folder, or that do not use strandlog, are not listed.
 
     running    queries are running
     failed     a query has failed, and no query has started since
-    stopped    all queries, the session or the program have ended
+    stopped    all queries have ended, or the session or the program has
 
 The sources of a query are known when it starts (progress.py). Its sink is in the execution plan,
 which exists from the first micro-batch on, so a query that only writes is listed from then on.

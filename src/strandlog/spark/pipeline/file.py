@@ -266,7 +266,9 @@ class PipelineFile:
 
     def _report_loops(self, pipeline: Pipeline) -> None:
         for loop in loops(pipeline):
-            text = f"source {loop.source} reads topic {loop.topic}: the pipeline would feed itself"
+            text = (
+                f"source {loop.source} is fed by topic {loop.topic}: the pipeline would feed itself"
+            )
             self._add(loop.kind, loop.number, loop.key, text)
 
     def _report_topics(self, pipeline: Pipeline) -> None:

@@ -27,7 +27,7 @@ class Loop(NamedTuple):
     number: int
     key: str
     topic: str
-    source: str  # the source that reads the topic
+    source: str  # the source that the topic feeds, directly or through other topics
 
 
 def loops(pipeline: Pipeline) -> list[Loop]:

@@ -47,7 +47,7 @@ KEYS = {
 def check_pipeline_name(name: str) -> None:
     """Raise `InvalidSettingError` if a pipeline name is invalid.
 
-    The name is used for a folder in the checkpoint, in file names and in a URL.
+    The name becomes a folder in the checkpoint and part of file names and a URL.
     """
     if not _PIPELINE_NAME.fullmatch(name) or name in (".", ".."):
         raise InvalidSettingError("name", name, PIPELINE_NAME_RULE)

@@ -6,9 +6,9 @@ topic with its key, value and headers unchanged, plus headers for its origin and
 (`ERROR_HEADERS`). Views see only the records that parse.
 
 The topics of sinks and dead letters are created if they do not exist. The values of a sink's topic
-are JSON, one object per row. Each micro-batch is identified by query id and batch id, so a repeated
-micro-batch is written only once, in every output mode. docs/decisions/0015 explains why this uses
-foreachBatch instead of the streaming sink.
+are JSON, one object per row. Unless a sink sets deliveryGuarantee=at_least_once, its micro-batches
+are identified by query id and batch id, so a repeated one is written only once, in every output
+mode. docs/decisions/0015 explains why this uses foreachBatch instead of the streaming sink.
 """
 
 from __future__ import annotations
@@ -224,7 +224,7 @@ class PipelineQueries:
         """Stop every query, allowing running micro-batches up to `grace_ms` to finish."""
         deadline_ms = SystemClock().monotonic_ms() + grace_ms
         for query in self.queries:
-            with contextlib.suppress(Exception):  # it has already ended
+            with contextlib.suppress(Exception):  # the query has already ended
                 _wait_for_batch(query, deadline_ms)
                 query.stop()
 
@@ -264,7 +264,7 @@ def prepare_topics(pipeline: Pipeline) -> list[str]:
     Raise `TopicNotFoundError` if a source's topic is missing, instead of letting a task fail later.
     """
     if pipeline.bootstrap is None:
-        return []  # a folder is only read, and its source checks the topics
+        return []  # a folder is only read, and the source checks that its topics exist
     wanted: dict[str, int | None] = {}
     for sink in pipeline.sinks:
         if sink.kind == "topic":
@@ -288,5 +288,5 @@ def prepare_topics(pipeline: Pipeline) -> list[str]:
             try:
                 client.create_topic(topic, wanted[topic] or -1)
             except TopicExistsError:
-                continue  # another pipeline has created it in the meantime
+                continue  # another pipeline created it meanwhile
     return missing

@@ -9,10 +9,10 @@
     starting ──▶ running ──▶ stopped     by stop(), a signal, or available_now with everything read
         └───────────┴──────▶ failed      a query or `on_progress` raised; all queries are stopped
 
-`start` returns when every query has started its first micro-batch. From then on, a single
-background thread interacts with Spark: it calls `on_progress` once for each micro-batch, stops the
-queries, and stops the Spark session if `start` created it. Queries get time to finish their current
-micro-batch before they are stopped.
+`start` returns when every query has started its first micro-batch or is waiting for data. From
+then on, a single background thread interacts with Spark: it calls `on_progress` once for each
+micro-batch, stops the queries, and stops the Spark session if `start` created it. Queries get time
+to finish their current micro-batch before they are stopped.
 
 Exiting the program without `stop` has the same effect as a crash: the next run repeats the
 unfinished micro-batch, and its rows are written only once.
@@ -54,7 +54,7 @@ STOP_PATIENCE_MS = 15_000
 
 
 def load(path: str | os.PathLike[str]) -> Pipeline:
-    """Load a pipeline file; raise a `ConfigurationError` that lists all of its problems."""
+    """Load a pipeline file; if it has problems, raise a `ConfigurationError` that lists them."""
     read = read_file(path)
     if read.pipeline is None:
         raise ConfigurationError([f"{path}:{each.line}: {each.text}" for each in read.problems])
@@ -129,7 +129,7 @@ def run(
     running: RunningPipeline | None = None
 
     def begin(starting: RunningPipeline) -> None:
-        signals.install()  # only now, to replace the handler that Spark has installed
+        signals.install()  # only now, to replace the handler that Spark installs
         if on_session is not None:
             on_session(starting)
 
@@ -271,7 +271,7 @@ class StopSignals:
     """Records SIGINT and SIGTERM in a flag that is checked between calls into Spark.
 
     Spark's own handler for Ctrl-C cancels all jobs, which makes every query fail. An exception
-    raised during a call into Java would leave its response unread, and the next call would get it.
+    raised during a call into Java would leave its response unread, and the next call would read it.
     """
 
     def __init__(self, on_stop: Callable[[], object] | None = None) -> None:
@@ -353,7 +353,7 @@ def _open(
         return RunningPipeline(pipeline, found, reporter, owns_session=False)
     try:
         with nullcontext() if log is None else _stderr_to(log):
-            # The pipeline reports its queries itself; the session would use its own name.
+            # The pipeline reports its queries itself; the session would report them as its own.
             found = session(
                 master, conf, app_name=f"strandlog {pipeline.name}", quiet=True, report=OFF
             )

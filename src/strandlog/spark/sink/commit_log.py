@@ -1,4 +1,4 @@
-"""Records in a compacted topic which batches of a query are committed.
+"""Keeps track, in a compacted topic, of the batches of a query that are published.
 
 A batch is written by many tasks, each in its own Kafka transaction. These transactions cannot be
 committed atomically, so the commit point is a record in the topic, keyed by query:
@@ -14,8 +14,8 @@ therefore published once, no matter how often it runs.
 A decision also stores the id of the run that made it, if Spark provides one. A second write of the
 same batch in the same run is not a retry: it means that two writes use the same name (writer.py).
 
-The offset of a query's last record is committed to a group named after the query. It may be out of
-date, so the topic is read from that offset to the end.
+The offset of a query's last record is committed to a group named after the query. The committed
+offset may be out of date, so the topic is read from there to the end.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class StagedTransaction(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """A record of the topic: whether a batch of a query is published."""
+    """A record in the topic, which states whether a batch of a query is published."""
 
     batch_id: int = NO_BATCH
     state: str = DONE
@@ -69,7 +69,7 @@ class CommitLog:
     def __init__(
         self, client: WireClient, topic: str, query: str, former_query: str | None = None
     ) -> None:
-        """`former_query` is the key for this query in version 0.1.0."""
+        """`former_query` is the key that version 0.1.0 used for this query."""
         self._client = client
         self._tp = TopicPartition(topic, 0)
         self._query = query
@@ -136,16 +136,16 @@ class CommitLog:
         try:
             self._client.create_topic(self._tp.topic, 1, {"cleanup.policy": "compact"})
         except TopicExistsError:
-            return  # another query has created it in the meantime
+            return  # another query created it meanwhile
 
     # -- publishing ----------------------------------------------------------------------------
 
     def publish(
         self, batch_id: int, transactions: tuple[StagedTransaction, ...], run: str | None = None
     ) -> bool:
-        """Publish a batch and return True, or return False if that was already decided before.
+        """Publish a batch and return True, or return False if an earlier attempt decided to do so.
 
-        In the latter case, any remaining transactions of the decision are committed.
+        In the latter case, commit any transactions of that decision that are still open.
         """
         last = self.last()
         if last.covers(batch_id):

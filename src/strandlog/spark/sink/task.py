@@ -147,7 +147,7 @@ def _by_topic(batch: pa.RecordBatch, topic: str | None) -> Iterator[tuple[str, p
     if topic is not None:
         yield topic, batch
         return
-    import pyarrow.compute as pc  # noqa: PLC0415 - in the task
+    import pyarrow.compute as pc  # noqa: PLC0415 - only tasks need it
 
     column = batch.column("topic")
     if column.null_count:

@@ -6,7 +6,7 @@
 With `deliveryGuarantee=exactly_once`, the default for streams, a micro-batch is identified by its
 query id and batch id. A micro-batch that is repeated after a crash is recognized and not written
 twice; an abort never reverts a decision; a task that Spark has given up on is fenced by its
-replacement. Until a batch is decided, consumers of committed records see none of it.
+replacement. Until a batch is decided, read_committed consumers see none of it.
 
 A batch that the user names (`txnAppId`, `txnVersion`) is written in the same way. Its query is the
 pair of topic and txnAppId, so that foreachBatch can write to several topics under one name; rows
@@ -70,9 +70,9 @@ class TaskMessage(WriterCommitMessage):
 class TaskId:
     """Identifies an attempt of a task by query, batch, partition and attempt number.
 
-    `run` is the run of the streaming query whose foreachBatch writes a DataFrame. If `may_wait` is
-    false, the task fails immediately when the broker is unreachable. Tasks of a query that has
-    already written wait instead, because the broker may be restarting.
+    `run` is the run id of the streaming query whose foreachBatch writes this DataFrame, if any. If
+    `may_wait` is false, the task fails immediately when the broker is unreachable. Tasks of a query
+    that has already written wait instead, because the broker may be restarting.
     """
 
     def __init__(
@@ -103,10 +103,12 @@ def _prefix(query: str) -> str:
 def abort_open_transactions(client: WireClient, query: str) -> None:
     """Abort transactions that tasks of a query have left open.
 
-    Call this only while no valid task of the query is running. If a task or its driver crashes, its
-    transaction stays open and blocks consumers of committed records until it times out.
+    Call this only while no task of the query is running, except for tasks that Spark has given up
+    on. If a task or its driver crashes, its transaction stays open and blocks read_committed
+    consumers until it times out.
     """
-    names = re.compile(re.escape(_prefix(query)) + r"\d+-\d+")  # must not match query `query`-2
+    # The prefix alone would also match the transactions of a query named `query`-2.
+    names = re.compile(re.escape(_prefix(query)) + r"\d+-\d+")
     for name in client.list_transactions(["Ongoing"]):
         if names.fullmatch(name):
             client.init_producer_id(name, TRANSACTION_TIMEOUT_MS)
@@ -144,10 +146,10 @@ class BatchSink:
             return TaskMessage(task.query, staged if rows else None, rows, task.run)
 
     def _check_not_same_run(self, last: Decision, task: TaskId) -> None:
-        """Raise an error if this is not a repeated batch but another DataFrame with its name."""
+        """Raise an error if this is not a repeated batch but another DataFrame of the same name."""
         is_same = task.run is not None and (last.run, last.batch_id) == (task.run, task.batch_id)
         if is_same and last.state == DONE:
-            target = self.options["topic"] or "the topics of its column `topic`"
+            target = self.options["topic"] or "the topics in its column `topic`"
             raise DataError(
                 f"this run of the query has already written txnVersion {task.batch_id} of "
                 f"txnAppId {self.options['txnAppId']!r} to {target}: use a different txnAppId for "
@@ -227,7 +229,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self._sink = sink
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        from pyspark import TaskContext  # noqa: PLC0415 - in the task
+        from pyspark import TaskContext  # noqa: PLC0415 - only tasks need it
 
         context = TaskContext.get()
         if context is None:
@@ -268,7 +270,7 @@ class BatchWriter(DataSourceArrowWriter):
         self._batch_id: int = options["txnVersion"] or 0
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        from pyspark import TaskContext  # noqa: PLC0415 - in the task
+        from pyspark import TaskContext  # noqa: PLC0415 - only tasks need it
 
         context = TaskContext.get()
         if context is None:

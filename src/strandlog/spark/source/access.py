@@ -8,7 +8,7 @@ cannot, so the driver and every task open their own.
     bounds            returns the readable offsets of the given partitions, or of all selected ones:
                       up to the last stable offset, or to the end if uncommitted records are read;
                       deleted partitions are omitted
-    ends              returns the end offsets of partitions, including open transactions
+    ends              returns the end offsets of partitions, after the records of open transactions
     topic_id          returns the current id of a topic, or None if it is unknown
     offsets_at        returns the first offset at or after a timestamp in each partition
     read              yields the raw batches of a range, in chunks

@@ -4,8 +4,8 @@ The options of Spark's Kafka source map to those of the client as follows:
 
     fetchOffset.*                     retries of a failed offset lookup, in addition to the client's
                                       own retries
-    kafkaConsumer.pollTimeoutMs       how long a task waits for records; overrides the client's
-                                      default.api.timeout.ms
+    kafkaConsumer.pollTimeoutMs       how long a task waits for records; if set, overrides the
+                                      client's default.api.timeout.ms
     partition.metadata.cache.ttl.ms   how long the list of partitions is cached
 """
 
@@ -38,7 +38,7 @@ Result = TypeVar("Result")
 def task_client_options(options: Options) -> dict[str, str]:
     """Return the client options for a task, with pollTimeoutMs as the time-out for records.
 
-    A time-out set by the user for the client is kept, unless pollTimeoutMs is set too.
+    A default.api.timeout.ms that the user sets is kept, unless pollTimeoutMs is set too.
     """
     poll_ms: int = options["kafkaConsumer.pollTimeoutMs"]
     found = dict(options.client)
@@ -60,7 +60,7 @@ class ClusterAccess:
     ) -> None:
         self._options = options
         self._clock = clock or SystemClock()
-        self._known: tuple[int, list[TopicPartition]] | None = None  # (time read in ms, list)
+        self._known: tuple[int, list[TopicPartition]] | None = None  # (lookup time, partitions)
         self._topic_ids: dict[str, str | None] = {}  # from the last metadata response
         client = task_client_options(options) if in_task else options.client
         client = {"isolation.level": "read_committed", **client}

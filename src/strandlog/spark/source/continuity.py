@@ -47,7 +47,7 @@ class Loss(NamedTuple):
 
 
 class Continuation(NamedTuple):
-    """The offsets at which a query continues in existing partitions, and the losses so far."""
+    """The offsets at which a query continues in existing partitions, and the losses found."""
 
     start: Offsets
     losses: list[Loss]
@@ -86,7 +86,7 @@ def past_latest(
 ) -> list[TopicPartition]:
     """Return the partitions whose offset is above the readable range.
 
-    Either a transaction is open or the log was replaced; the caller has to look up the actual end.
+    Either a transaction is open or the log was replaced; only the actual end offset tells which.
     """
     return [tp for tp, at in offsets.items() if tp in bounds and at > bounds[tp].latest]
 
@@ -96,9 +96,9 @@ def continued(
     bounds: Mapping[TopicPartition, Bounds],
     ends: Mapping[TopicPartition, int],
 ) -> Continuation:
-    """Return where a query at `done` continues.
+    """Return the offsets at which a query that has read up to `done` continues, and its losses.
 
-    `ends` has the actual end offsets of the partitions in `past_latest`.
+    `ends` has the actual end offsets of the partitions that `past_latest` returns for `done`.
     """
     found = Continuation({}, [])
     for tp in sorted(done.offsets.keys() | bounds.keys()):
@@ -144,7 +144,7 @@ def planned(
 ) -> Plan:
     """Return what can be read between two sets of offsets.
 
-    `ends` has the actual end offsets of the partitions for which either offset is in `past_latest`.
+    `ends` has the actual end offsets of the partitions that `past_latest` returns for either set.
     """
     found = Plan([], [])
     for tp, end in sorted(until.offsets.items()):

@@ -3,7 +3,7 @@
 A null value yields nulls and is not corrupt. A corrupt JSON value (json_values.py) yields every
 field that parses, and its text in `_corrupt` if the schema has that column. A corrupt Avro value
 (avro_values.py) yields only nulls, because the fields after the error cannot be located, and the
-complete value in hexadecimal in `_corrupt`, to be read with `unhex`. If `_corrupt` is a STRUCT, it
+complete value in hexadecimal in `_corrupt`, which `unhex` decodes. If `_corrupt` is a STRUCT, it
 holds the record and the reason, for a dead-letter topic.
 """
 
@@ -126,7 +126,7 @@ class Decoder:
                 return
 
     def _as_text(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        import pyarrow as pa  # noqa: PLC0415 - in the task
+        import pyarrow as pa  # noqa: PLC0415 - only tasks need it
 
         target = self._arrow_schema()
         arrays = [
@@ -138,12 +138,12 @@ class Decoder:
         return pa.RecordBatch.from_arrays(arrays, schema=target)
 
     def _arrow_schema(self) -> Any:
-        from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 - in the task
+        from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 - only tasks need it
 
         return to_arrow_schema(self._schema, timezone="UTC")
 
     def _typed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        import pyarrow as pa  # noqa: PLC0415 - in the task
+        import pyarrow as pa  # noqa: PLC0415 - only tasks need it
 
         target = self._arrow_schema()
         assert self._parse is not None, "typed columns have a parser"
@@ -169,8 +169,8 @@ class Decoder:
 
 def _null_headers(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Replace empty headers with null, as Spark's Kafka source does."""
-    import pyarrow as pa  # noqa: PLC0415 - in the task
-    import pyarrow.compute as pc  # noqa: PLC0415 - in the task
+    import pyarrow as pa  # noqa: PLC0415 - only tasks need it
+    import pyarrow.compute as pc  # noqa: PLC0415 - only tasks need it
 
     number = batch.schema.get_field_index("headers")
     headers = batch.column(number)
@@ -183,7 +183,7 @@ def _null_headers(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def as_text(array: pa.Array) -> pa.Array:
     """Decode bytes as UTF-8, with replacement characters for invalid sequences."""
-    import pyarrow as pa  # noqa: PLC0415 - in the task
+    import pyarrow as pa  # noqa: PLC0415 - only tasks need it
 
     try:
         return array.cast(pa.string())
@@ -199,7 +199,7 @@ def _readable(value: bytes) -> str:
 
 
 def _corrupt(values: pa.Array, bad: list[int], as_text: Callable[[bytes], str]) -> pa.Array:
-    import pyarrow as pa  # noqa: PLC0415 - in the task
+    import pyarrow as pa  # noqa: PLC0415 - only tasks need it
 
     texts: list[str | None] = [None] * len(values)
     for row, value in zip(bad, values.take(pa.array(bad, pa.int64())).to_pylist(), strict=True):
@@ -209,7 +209,7 @@ def _corrupt(values: pa.Array, bad: list[int], as_text: Callable[[bytes], str]) 
 
 def _corrupt_records(batch: pa.RecordBatch, parsed: Parsed, kind: pa.StructType) -> pa.Array:
     """Return the corrupt records, unchanged, and null for the other rows."""
-    import pyarrow as pa  # noqa: PLC0415 - in the task
+    import pyarrow as pa  # noqa: PLC0415 - only tasks need it
 
     if not parsed.bad:
         return pa.nulls(len(batch), kind)

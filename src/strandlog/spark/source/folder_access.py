@@ -89,7 +89,7 @@ class FolderAccess:
                 offset = fetched.next_offset
                 deadline_ms = self._deadline_ms()
                 continue
-            # There is no data: the partition ends here, or its owner is replacing a file.
+            # There is no data: the partition ends here, or the folder's owner is replacing a file.
             first, end = self._source.offset_range(wanted.tp)
             if end <= offset:
                 raise OffsetOutOfRangeError(*wanted.tp, offset, first, end)

@@ -157,7 +157,7 @@ class RangeReader:
                     yield from self._decoder.decode(chunk, left, self._leave_out)
                 return
             except OffsetOutOfRangeError as error:
-                # Deleted between planning and reading. Records before error.offset have been read.
+                # Deleted between planning and reading; the records before error.offset were read.
                 if error.offset < error.start_offset:
                     end = min(error.start_offset, left.end)
                     loss = trimmed(left.tp, max(left.start, error.offset), end)
@@ -169,7 +169,7 @@ class RangeReader:
 
 
 def check_losses(losses: list[Loss], options: Options) -> None:
-    """Raise an error or log a warning, depending on `failOnDataLoss`."""
+    """Raise an error or log a warning about lost records, depending on `failOnDataLoss`."""
     if not losses:
         return
     text = "; ".join(map(str, losses))
@@ -182,7 +182,7 @@ def check_losses(losses: list[Loss], options: Options) -> None:
 
 
 def ends_of(access: LogAccess, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
-    """Return the end offsets of partitions; an empty list sends no request."""
+    """Return the end offsets of partitions; send no request if the list is empty."""
     return access.ends(partitions) if partitions else {}
 
 
@@ -194,7 +194,7 @@ def plan(
 ) -> Plan:
     """Return the ranges between two sets of offsets.
 
-    The actual ends of partitions are looked up only if the bounds are not sufficient.
+    The actual end of a partition is looked up only if an offset is beyond its bounds.
     """
     doubtful = {*past_latest(done.offsets, bounds), *past_latest(until.offsets, bounds)}
     return planned(done, until, bounds, ends_of(access, sorted(doubtful)))

@@ -1,1 +1,1 @@
-"""Retention and compaction: choosing the segments to remove or rewrite, and doing it."""
+"""Retention and compaction: decide which segments to remove or rewrite, and do so."""

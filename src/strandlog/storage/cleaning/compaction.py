@@ -203,7 +203,7 @@ class CompactionPlan:
         last_offsets: OffsetMap,
         map_end: int,
     ) -> Buffer | None:
-        """Return the batch without the records to remove, or None if the batch is removed."""
+        """Return the batch without the records to remove, or None to remove the entire batch."""
         if header.is_control or not header.record_count:
             stays = header.is_control or header.last_offset in self.producer_offsets
             return batch.data() if stays else None
@@ -245,7 +245,7 @@ class CompactionPlan:
         for group in self.cleaned:
             first = group.originals[0]
             if any(segment not in self.log.segments.sealed for segment in group.originals):
-                # Retention has removed an original in the meantime, so discard the cleaned files.
+                # An original was removed or truncated meanwhile, so discard the cleaned files.
                 for suffix in SWAPPED_SUFFIXES:
                     files.remove(first.stem + suffix + CLEANED_SUFFIX)
                 continue
@@ -308,7 +308,7 @@ def plan_compaction(
 def plan_due_compaction(
     log: PartitionLog, first_dirty_offset: int, map_bytes: int = DEFAULT_MAP_BYTES
 ) -> CompactionPlan | None:
-    """Plan the compaction of a log if its policy says it is due, else return None."""
+    """Plan the compaction of a log if one is due under its policy, else return None."""
     need = need_for_compaction(log, first_dirty_offset)
     if not need.is_due:
         return None
@@ -316,7 +316,8 @@ def plan_due_compaction(
 
 
 def compact_now(log: PartitionLog, map_bytes: int = DEFAULT_MAP_BYTES) -> CompactionReport:
-    """Roll the active segment, then compact the entire log regardless of the policy."""
+    """Roll the active segment, then compact the log up to the last stable offset, regardless of the
+    policy."""
     log.roll()
     log.flush()
     total = CompactionReport(next_dirty_offset=log.log_start_offset)

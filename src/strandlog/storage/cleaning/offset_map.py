@@ -40,8 +40,8 @@ class OffsetMap:
         return self._count >= self._capacity
 
     def put(self, key: bytes, offset: int) -> bool:
-        """Store the offset of a key. Return False, without a change, if the key is new and the
-        map is full."""
+        """Store the offset of a key. Return False and change nothing if the key is new and the map
+        is full."""
         name = md5(key, usedforsecurity=False).digest()
         position = self._find(name)
         if self._table[position + _HASH_SIZE : position + SLOT_SIZE] == bytes(8):

@@ -63,7 +63,7 @@ def compaction_need(
 def groups(
     segments: Sequence[Segment], settings: LogSettings, end_offset: int
 ) -> list[list[Segment]]:
-    """Group consecutive segments to be merged into one file, since compaction makes them small."""
+    """Group consecutive segments. Compaction shrinks segments, so each group is merged into one."""
     runs: list[list[Segment]] = []
     size = 0
     for number, segment in enumerate(segments):
@@ -83,7 +83,7 @@ def groups(
 
 
 def need_for_compaction(log: PartitionLog, first_dirty_offset: int) -> LogToClean:
-    """Apply the compaction policy of a log's topic to the log."""
+    """Decide whether and how far to compact a log, by the settings of its topic."""
     now_ms = log.context.clock.now_ms()
     stable_offset = min(log.last_stable_offset, log.flushed_offset)
     sealed = [summarize(log, segment, now_ms) for segment in log.segments.sealed]

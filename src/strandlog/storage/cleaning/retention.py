@@ -1,14 +1,14 @@
 """Decides which segments have expired, and removes them.
 
-Retention removes entire segments, oldest first, if they lie below the log start offset, exceed
-retention.bytes or are older than retention.ms. The age of a segment is the age of its newest
-record. The active segment is also removed if its newest record is too old (an empty one replaces
-it), but never because of its size, so at least one segment always remains.
+Retention removes entire segments, oldest first, if they lie below the log start offset, if the log
+exceeds retention.bytes, or if they are older than retention.ms. The age of a segment is the age of
+its newest record. The active segment is removed only because of its age, and an empty one replaces
+it, so at least one segment always remains.
 
 `drop_oldest` removes segments in steps (work.py):
 
     1  flush a producer snapshot, because producer state outlives the records
-    2  withdraw the segments' entries in the manifest, and make the file name of the active segment
+    2  withdraw the segments' entries from the manifest, and make the active segment's file name
        durable, because once all other segments are removed, only that name records the next offset
     3  rename the segments, a few at a time; the log start offset advances
     4  make the renames durable. After a crash before this step, segments may reappear; the next
@@ -124,8 +124,8 @@ def _newest_ms(log: PartitionLog, segment: Segment, now_ms: int) -> int:
     timestamp = largest_timestamp(log, segment).timestamp
     if timestamp >= 0:
         return timestamp
-    # Without timestamps, the active segment is aged from its creation. The age of a sealed segment
-    # is unknown, so it does not expire.
+    # Without timestamps, the age of the active segment counts from its creation. The age of a
+    # sealed segment is unknown, so it does not expire.
     return segment.created_ms if isinstance(segment, ActiveSegment) else now_ms
 
 

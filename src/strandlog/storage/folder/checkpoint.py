@@ -11,13 +11,13 @@ There are two formats. *Offset checkpoints* use Kafka's text format plus a check
 
 `OffsetCheckpoint` represents one such file and its contents. *Documents* hold JSON in the same way
 (`{...}`, then the checksum line). The name in the checksum line reveals a file that was copied over
-another; checksum lines of older versions have no name and are accepted.
+another one; checksum lines of older versions have no name and are accepted.
 
-Every write replaces the file and then its copy (`.previous`). So the file is never older than the
-copy, and if one of them is damaged, the other has the same contents. A file that is missing or
-fails its checksum is reported, and its copy is used. If the copy is unusable too, the reader gets
-None and rebuilds what it can from other sources. A crash leaves the old file or the new one, never
-a mixture; the copy may then be one write behind.
+Every write replaces the file and then its copy (`.previous`). A crash leaves the old file or the
+new one, never a mixture, and the copy may then be one write behind; otherwise both have the same
+contents. A file that is missing or fails its checksum is reported, and its copy is used. If the
+copy is unusable too, `read_document` returns None and `read_offsets` an empty dict, and the caller
+rebuilds what it can from other sources.
 """
 
 from __future__ import annotations

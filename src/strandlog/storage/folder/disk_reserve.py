@@ -6,8 +6,8 @@ a full disk those writes would fail, and the only remedy would be to delete file
 
 So the owner of a folder keeps a file of `size_bytes` allocated (`hold`). Operations that free
 space, and startup and shutdown, run inside `spending()`, which first removes the file if the free
-space is smaller than the reserve. `hold` allocates the file again once the disk has twice that
-space free, so that the reserve itself never fills the disk.
+space is smaller than the reserve. `hold` allocates the file again once twice that much is
+free, so that the reserve itself never fills the disk.
 
 A size of 0 disables the reserve. Everything here runs in the owner's thread.
 """
@@ -52,7 +52,7 @@ class DiskReserve:
 
     @contextlib.contextmanager
     def spending(self) -> Iterator[None]:
-        """Let the enclosed work, which frees disk space, use the reserve."""
+        """Let the body of the `with` statement use the reserve if disk space is low."""
         self._release_if_low()
         self._spenders += 1
         try:

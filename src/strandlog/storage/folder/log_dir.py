@@ -2,8 +2,9 @@
 
 The owner holds the lock on `.lock`. `meta.properties` identifies the folder as a strandlog data
 folder and records its layout and cluster id; a folder with other contents is rejected and never
-modified. A clean shutdown leaves a marker. If it is missing at the next start, this is reported but
-has no other cost, because each partition records the offset up to which it is durable.
+modified. A clean shutdown leaves a marker, and `strandlog doctor` warns if it is missing. A start
+without the marker need not read entire logs, because each partition records the offset up to which
+it is durable.
 
     checkpoint                         content                                  if it is lost
     log-start-offset-checkpoint        log start offsets set by delete_records  records reappear,
@@ -138,7 +139,7 @@ class LogDir:
         return OffsetCheckpoint(self.files, join(self.path, name), self.problems)
 
     def _begin_log_starts(self) -> None:
-        """Create the log start checkpoint if it is missing, and report it if it was lost."""
+        """Create a missing log start checkpoint. If partitions exist, report that it was lost."""
         if not self._log_starts.is_missing:
             return
         if self.partitions_on_disk():
@@ -175,8 +176,8 @@ class LogDir:
     def original_of(
         self, tp: TopicPartition, partitions: Iterable[TopicPartition]
     ) -> TopicPartition | None:
-        """Return the partition whose folder was copied or renamed by hand to that of `tp`. Return
-        None if its `partition.metadata` names none of `partitions`."""
+        """Return which of `partitions` the `partition.metadata` of `tp` was written for, or None if
+        that is unknown. It is not `tp` if the folder was copied or renamed by hand."""
         path = join(join(self.path, paths.partition_dir(tp)), paths.PARTITION_METADATA)
         try:
             data = self.files.read(path)
@@ -224,8 +225,8 @@ class LogDir:
         return self._opened(tp, settings, 0)  # makes the names in the folder durable
 
     def restore_partition(self, tp: TopicPartition, topic_id: str, settings: LogSettings) -> None:
-        """Recreate a partition whose folder is missing. It is empty and continues after the last
-        offset that is known to have been durable."""
+        """Recreate a partition whose folder is missing. It is empty and continues after all offsets
+        that may have been assigned."""
         known_end = max(self._known_end(tp), self._log_starts.offsets.get(tp, 0))
         self._cleaner_points.forget([tp])
         folder = join(self.path, paths.partition_dir(tp))
@@ -244,7 +245,8 @@ class LogDir:
     def register(self, log: PartitionLog) -> None:
         """Register a partition whose files were created."""
         self.cleaner_offsets.pop(log.tp, None)
-        self._removed.discard(log.tp)  # entries of an earlier partition were hidden until now
+        # From now on `logs`, not `_removed`, hides checkpoint entries of an earlier partition.
+        self._removed.discard(log.tp)
         self.logs[log.tp] = log
 
     def write_partition_metadata(self, tp: TopicPartition, topic_id: str) -> None:
@@ -261,7 +263,7 @@ class LogDir:
         self, tp: TopicPartition, settings: LogSettings, *, was_created: bool = False
     ) -> PartitionLog:
         """Open an existing partition, recovering it if necessary. `was_created` means that its
-        creation is known to have completed, so that missing files are lost, not unwritten."""
+        creation is known to have completed, so missing files count as lost."""
         log_start = self._log_starts.offsets.get(tp, 0)
         unseen_offsets = self._unseen_offsets if was_created else 0
         log = self._opened(tp, settings, log_start, unseen_offsets)

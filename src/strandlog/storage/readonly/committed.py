@@ -5,8 +5,8 @@ batches are replayed. The transaction indexes contain the transactions that were
 offset; checksums in the manifest and the snapshot prove that an index is complete. The writer takes
 a snapshot at least every 16 MB, so little is scanned.
 
-Damage after the snapshot may hide the marker of a transaction that is open there, and it is unknown
-whether that transaction was aborted. The last stable offset therefore stays at the start of the
+Damage after the snapshot may hide the marker of a transaction that is open there, so it is unknown
+whether that transaction was aborted. The last stable offset then stays at the start of the
 transaction until the owner writes a newer snapshot.
 """
 
@@ -93,7 +93,7 @@ def _newest_snapshot(
 def _indexed(
     files: Files, view: PartitionView, end_offset: int, mark: IndexMark | None
 ) -> list[AbortedTransaction]:
-    """Return the aborted transactions with markers below an offset from the transaction indexes."""
+    """Read the aborted transactions whose markers are below `end_offset` from the indexes."""
     found: list[AbortedTransaction] = []
     claims = {claim.base_offset: claim for claim in read_manifest(files, view.folder).claims}
     ends = [*(segment.base_offset for segment in view.segments[1:]), NEVER]

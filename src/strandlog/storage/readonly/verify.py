@@ -165,8 +165,8 @@ class _EntryCheck:
         self._wrong: list[tuple[int, int]] = []
 
     def note(self, last_offset: int, value: int) -> None:
-        """Check the entries up to `last_offset`, the last offset of the next batch. An entry for
-        that batch must have this value."""
+        """Check the index entries up to `last_offset`, the last offset of the batch just scanned.
+        An entry for that batch must hold `value`."""
         while self._next < len(self._entries) and self._entries[self._next][0] <= last_offset:
             if self._entries[self._next] != (last_offset, value):
                 self._wrong.append(self._entries[self._next])
@@ -285,7 +285,7 @@ class _Look:
             header = batch.header
             text = (
                 f"the records with offsets {header.base_offset} to {header.last_offset} cannot be "
-                f"decoded; the producer sent them in this form: {error}"
+                f"decoded, although the checksum of their batch matches: {error}"
             )
             found = Finding("damage", path, text, batch.position, header.base_offset)
             self._report.findings.append(found)

@@ -105,7 +105,7 @@ T = TypeVar("T")
 
 
 class SegmentReplacedError(FileNotFoundError):
-    """The file was replaced by another file of the same name since the view listed it."""
+    """Another file of the same name has replaced the file since the view listed it."""
 
 
 class PartitionView:
@@ -349,8 +349,8 @@ class PartitionView:
         return bytes(found)
 
     def _maps(self, segment: Segment) -> SegmentMaps:
-        """Return the maps of a sealed segment. Raise `SegmentReplacedError` if the owner has
-        replaced its files since they were listed, because the known size is then outdated."""
+        """Return the mapped files of a sealed segment. Raise `SegmentReplacedError` if the owner
+        has replaced its files since they were listed, because the known size is then outdated."""
         maps = self._cache.get(segment)
         if len(maps.log) != segment.size_bytes:
             self._cache.drop(segment.stem)

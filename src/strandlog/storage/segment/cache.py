@@ -144,8 +144,9 @@ class SegmentCache:
         return len(self._maps)
 
     def get(self, segment: Segment) -> SegmentMaps:
-        """Return the maps of a segment, mapping it first if necessary. If its log is missing, raise
-        `CorruptSegmentError` for the owner of the folder, else `FileNotFoundError`."""
+        """Return the mapped files of a segment, mapping them first if necessary. If the log is
+        missing, the owner of the folder gets a `CorruptSegmentError`, a reader gets a
+        `FileNotFoundError`."""
         maps = self._maps.get(segment.stem)
         if maps is not None and maps.is_cut():
             self._note(f"{segment.stem}: a file of this segment was truncated while it was open")

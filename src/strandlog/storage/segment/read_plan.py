@@ -7,8 +7,8 @@ always complete, however large it is (KIP-74), so a reader always makes progress
 
 A plan verifies what it uses. The index entry that it starts from is checked against the log; if the
 log contradicts the entry, the plan starts at the beginning of the segment and sets
-`index_is_wrong`, so that the owner rebuilds the index. The checksum of the first batch is verified,
-and so is that of the last batch of a segment that ends before the offset. The error for a damaged
+`index_is_wrong`, so that the owner rebuilds the index. The checksum of the first batch is verified;
+if all batches end before the offset, so is the checksum of the last one. The error for a damaged
 batch has the offset of the next intact one (`resume_offset`), so a reader can skip the damage.
 """
 
@@ -63,7 +63,7 @@ class ReadPlan:
         end_offset: int = NEVER,
         has_gaps: bool = True,
     ) -> None:
-        """Create a plan. `end_offset` is the first offset beyond the segment's range."""
+        """Create a plan. `end_offset` is the first offset beyond the readable part."""
         self._source = source
         self._entry = entry
         self._has_gaps = has_gaps

@@ -14,9 +14,9 @@ contradict each other, the checksum or the neighbour on the other side decides w
 The checksum of a batch before a gap is always verified, because a damaged length or record count
 looks like a gap.
 
-Two errors are not detected correctly. Next to a gap that compaction left, a base offset that was
-shifted within the gap looks valid. If two batches contradict each other and both have a gap on the
-other side, the first one is reported as damaged.
+Two kinds of damage are missed or misreported. Next to a gap that compaction left, a base offset
+that was shifted within the gap looks valid. If two batches contradict each other and both have a
+gap on the other side, the first one is reported as damaged, even if it is intact.
 
 The bytes come from a `ByteSource`, a function from (position, length) to bytes, so the same scanner
 works on mapped files, files that are being written and files that another process may replace.
@@ -58,9 +58,9 @@ class Batch(NamedTuple):
 class Damage:
     """A range of bytes that holds no readable batch.
 
-    `end_position` and `end_offset` are computed on first access, which must happen while the source
-    is open: the search for the next intact batch may read every byte, and not every caller needs
-    it. If no batch follows, `end_position` is the end of the scan and `end_offset` is None.
+    `end_position` and `end_offset` are computed on first access, because the search for the next
+    intact batch may read every byte, and not every caller needs it. The source must still be open
+    then. If no batch follows, `end_position` is the end of the scan and `end_offset` is None.
     """
 
     __slots__ = (
@@ -306,7 +306,7 @@ def _likely_header(source: ByteSource, position: int, end_position: int) -> Batc
 def _candidates(
     source: ByteSource, start: int, end_position: int, next_offset: int
 ) -> Iterator[Batch]:
-    """Yield every position at which a batch could start, judging by the header alone."""
+    """Yield every batch whose header is plausible, without verifying its checksum."""
     while start + HEADER_SIZE <= end_position:
         window = bytes(source(start + MAGIC_POSITION, BUFFER_BYTES))
         found = window.find(MAGIC)
@@ -324,8 +324,8 @@ def _candidates(
 def _connects_to(
     source: ByteSource, batch: Batch, end_position: int, claimed_end: int, seen: set[int]
 ) -> bool:
-    """Return whether consecutive batches lead from this one to either of the two ends. Add their
-    positions to `seen`."""
+    """Return whether consecutive batches lead from this one to `end_position` or `claimed_end`. Add
+    their positions to `seen`."""
     position, header = batch
     while True:
         seen.add(position)
@@ -347,8 +347,8 @@ def batches_of_read(
 
     `end_offset` is the end of the log as seen by that read. Bytes beyond it are ignored, because
     another process may be writing there. The read itself has checked the position of the first
-    batch (read_plan.py). A batch after a gap is verified by means of the batch that follows it; if
-    that one is not in `data`, the batch is not yielded, and the next read returns it. If a batch
+    batch (read_plan.py). A batch after a gap is checked against the batch that follows it; if that
+    one is not in `data`, the batch is not yielded, and the next read returns it. If a batch
     other than the first is damaged, the error has no `resume_offset`; a read that starts at the
     damaged batch determines it.
     """

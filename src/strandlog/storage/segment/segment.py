@@ -12,8 +12,8 @@ of a wrong index: if more than index.interval.bytes have been written since the 
 current batch gets an entry.
 
 `OpenFiles` limits the number of log files that are open for appending. Above the limit it closes
-the file that was opened first, which is reopened by the next append. Nothing is lost: the bytes are
-in the page cache, and an fsync through any descriptor covers the entire file.
+the file that was opened first; the next append reopens it. Nothing is lost: the bytes are in the
+page cache, and an fsync through any descriptor covers the entire file.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class OpenFiles:
         return len(self._holders)
 
     def opened(self, holder: HoldsFile) -> None:
-        """Register an opened file, and close the oldest files above the limit."""
+        """Register an opened file. Above the limit, close the files that were opened first."""
         self._holders[holder] = None
         while len(self._holders) > self._limit:
             oldest, _ = self._holders.popitem(last=False)
@@ -93,7 +93,7 @@ class Segment:
         self.end_offset = base_offset + MAX_RELATIVE_OFFSET + 1
         self.size_bytes = size_bytes
         self.largest = largest  # the largest timestamp; None until the index is read
-        self.checked = (0, 0)  # byte range in which all checksums match (read.py)
+        self.checked = (0, 0)  # byte range whose checksums have been verified (read.py)
 
     @property
     def log_path(self) -> str:
@@ -205,7 +205,7 @@ class SegmentIndexes:
 
 
 class ActiveSegment(Segment):
-    """The segment of a partition that is appended to."""
+    """The last segment of a partition, to which batches are appended."""
 
     __slots__ = ("_files", "_log_file", "created_ms", "first_timestamp", "indexes", "open_files")
 

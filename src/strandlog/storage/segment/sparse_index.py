@@ -2,8 +2,8 @@
 
 A single writer appends entries in memory and writes them to the file in groups (`save`). The newest
 1024 entries stay in memory, at most 20 KiB for both indexes of a partition; a lookup of older
-entries maps the file briefly. The index is not fsynced while the segment grows: a crash loses the
-last entries, and recovery derives them from the log. Searches work on any buffer of entries.
+entries maps the file briefly. The index is fsynced only with a producer snapshot: a crash loses
+later entries, and recovery derives them from the log. Searches work on any buffer of entries.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class SparseIndex:
             self._tail_start += excess
 
     def make_file(self) -> None:
-        """Create an empty file unless the file exists."""
+        """Create an empty file if the index has none."""
         if not self.has_file:
             self._files.write_at(self.path, 0, b"")
             self.has_file = True

@@ -80,7 +80,7 @@ def needs_tidying(names: Mapping[str, int]) -> bool:
 def tidy_after_crash(files: Files, folder: str) -> list[int]:
     """Finish or undo interrupted work in a partition's folder. Idempotent.
 
-    Return the base offsets of indexes whose log is missing although it was never removed.
+    Return the base offsets of indexes whose log is missing although strandlog did not remove it.
     """
     swaps: list[int] = []
     originals: list[int] = []
@@ -132,7 +132,7 @@ def _finish_after_crash(
 
 
 def _end_offset(files: Files, path: str) -> int | None:
-    """Return the offset after the last record of a swap, or None if the file is damaged."""
+    """Return the offset after the last batch of a `.swap` log, or None if it is damaged."""
     mapped = files.map(path)
     end_offset = 0
     try:

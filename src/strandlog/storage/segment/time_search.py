@@ -30,8 +30,8 @@ def search_start(
     entries: tuple[TimeEntry | None, TimeEntry | None],
     locate: Callable[[int], Batch | None],
 ) -> SearchStart:
-    """Return where to start, given the last two entries at or below the wanted timestamp. It is
-    the start of the segment if there is no entry, or if the log contradicts one.
+    """Return where to start the search, given the last two entries at or below the timestamp. That
+    is the start of the segment if there is no entry, or if the log contradicts one.
 
     `locate` returns the first batch of the segment that ends at or after an offset.
     """

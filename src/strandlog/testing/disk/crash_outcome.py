@@ -3,17 +3,17 @@
 A `CrashChoice` describes an outcome for the state of the disk when the choice was created:
 
     files        a `FileFate` per file: how many of its unsynced changes reached the disk, how much
-                 of the next one, and which of those bytes are stale or garbage nevertheless
+                 of the next one, and which of those bytes are nevertheless stale or garbage
     folders      per folder, how many of its unsynced name changes reached the disk
     rest_kept    whether all unsynced changes of all other files were kept or lost
     names_kept   the same for the names in all other folders
 
 *Stale* bytes did not reach the disk although the file's size and later bytes did: a reader sees the
-previous durable bytes, or zeros where the file has grown. *Garbage* is random bytes, which are
+previous durable bytes, or zeros where the file has grown. *Garbage* is pseudorandom and
 always the same for the same position.
 
-There is one assumption, which every log without padding requires: durable bytes that are not being
-overwritten stay intact even if their sector is damaged (SQLite calls this powersafe overwrite).
+The model makes one assumption, which every log without padding needs: durable bytes that are not
+being overwritten stay intact even if their sector is damaged (SQLite: powersafe overwrite).
 Nodes are identified by number. A choice is valid only for the disk state it was created for.
 """
 

@@ -6,8 +6,8 @@ Order of `crash_states`:
 2. each folder with each prefix of its unsynced name changes, while the names in all other folders
    are kept, and again while they are lost; and each file with
    - each prefix of its unsynced changes,
-   - the next change torn in the middle, after its first byte, before its last, at a sector, at a
-     page,
+   - the next change torn in the middle, after its first byte, before its last byte, at a sector
+     boundary, at a page boundary,
    - all changes present, but one change, sector or page stale, or everything that was written
      stale (only the new size reached the disk),
    - its last sector garbage, and a torn sector garbage,
@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 SECTOR_BYTES = 512
 PAGE_BYTES = 4096
-MAX_FRUITLESS_SAMPLES = 200  # in a row; then all choices are assumed to be exhausted
+MAX_FRUITLESS_SAMPLES = 200  # repeated choices in a row; then none are assumed to remain
 
 
 def crash_states(
@@ -142,7 +142,7 @@ def _tears(file: FileNode) -> Iterator[FileFate]:
 
 
 def _tear_points(change: Write) -> list[int]:
-    """Return the sizes at which to tear a write, in order of relevance."""
+    """Return the sizes at which to tear a write, the most relevant first."""
     size = len(change.data)
     points = [size // 2, 1, size - 1]
     for block in (SECTOR_BYTES, PAGE_BYTES):

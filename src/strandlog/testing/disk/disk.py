@@ -2,7 +2,7 @@
 
 Operations fail with `OSError`, like system calls; `SimulatedFiles` translates it to the error that
 `DiskFiles` raises. Each change and each sync is one step of the `Script`, which may interrupt it
-(see faults.py). An interrupted write has written its first bytes, and a failed sync loses the data
+(see faults.py). An interrupted write keeps its first bytes, and a failed sync loses the data
 that it should have made durable.
 """
 
@@ -85,7 +85,7 @@ class SimulatedDisk:
         return node
 
     def find_place(self, path: str) -> tuple[FolderNode, str]:
-        """Return the parent folder and the name of a path, which need not exist."""
+        """Return the parent folder and the last name of a path, which need not exist."""
         parts = split_path(path)
         if not parts:
             raise os_error(errno.EBUSY, path)

@@ -12,8 +12,8 @@ real disk everywhere. In addition, it can
 - fail: `fail_next`, `fail_on`, `capacity_bytes`; errors have the types that `DiskFiles` raises;
 - corrupt data: `flip_bit`.
 
-It guarantees no more than POSIX. The name of a new file is not durable until `sync_dir` of its
-folder, and the name of that folder not until `sync_dir` of its parent (with
+It guarantees no more than POSIX. The name of a new file is not durable until its folder is synced
+with `sync_dir`, and the name of that folder not until its parent is synced (with
 `sync_persists_name=True`, syncing a file also makes its names durable, as on journaling file
 systems). A rename is atomic within one folder; between two folders, the old name may remain or the
 new one may be missing. `list_dir` returns names in an arbitrary order.
@@ -279,7 +279,7 @@ class SimulatedFiles:
     def stop_at(
         self, step: int | None, moment: Moment = "before", torn_bytes: int | None = None
     ) -> None:
-        """Raise `PowerCut` at this step of this disk, like `crash_at`. None cancels it."""
+        """Schedule a `PowerCut` at this step of this disk, like `crash_at`. None cancels it."""
         self._disk.script.stop_at(step, moment, torn_bytes)
 
     def watch(self, before_step: Callable[[Step], None] | None) -> None:
@@ -318,7 +318,7 @@ class SimulatedFiles:
         return self._successor(copy_tree(self._disk.root))
 
     def sync_everything(self) -> None:
-        """Make everything durable. This is not a step, because it is called by tests only."""
+        """Make everything durable. This is not a step, because only tests call it."""
         self._disk.sync_everything()
 
     def contents(self) -> dict[str, bytes]:

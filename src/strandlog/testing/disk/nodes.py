@@ -158,7 +158,7 @@ class FileNode:
 
 
 class FolderNode:
-    """One folder. A folder that has been deleted has no name but may still be open."""
+    """One folder. A removed folder has no name, but a lock may still refer to it."""
 
     __slots__ = ("durable_names", "label", "locked", "names", "number", "unsynced")
 
@@ -214,7 +214,7 @@ def possible_nodes(root: FolderNode) -> list[Node]:
 
 
 def copy_tree(root: FolderNode) -> FolderNode:
-    """Copy a folder and all nodes that are or may be in it, for another disk."""
+    """Copy a folder and all nodes that are in it or may be after a crash, for another disk."""
     twins: dict[int, Node] = {}
 
     def twin_of(node: Node) -> Node:

@@ -180,5 +180,5 @@ def test_a_dump_continues_after_a_segment_is_deleted(
     monkeypatch.setattr(log, "_files_to_dump", list_then_remove)
     gone = _log_file(filled)
     found = filled.inside("log", "dump", str(filled.data))
-    assert found.err == f"note: {gone} was deleted in the meantime\n"
+    assert found.err == f"note: {gone} was deleted before it could be read\n"
     assert str(_log_file(filled, 1)) in found.lines

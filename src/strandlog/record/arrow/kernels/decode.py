@@ -132,8 +132,8 @@ def _parse_batch(
     header_places: Int64Array,
     header_counts: Int32Array,
 ) -> int:
-    """Store the records of one batch, starting at `row`. Return the row after the last one, or -1
-    if the batch is damaged."""
+    """Parse one batch into the output arrays, starting at `row`. Return the row after the last
+    one, or -1 if the batch is damaged."""
     position, end = plan[START], plan[END]
     last_delta = int64(-1)
     for _ in range(plan[COUNT]):
@@ -189,7 +189,7 @@ def parse_batches(
     header_places: Int64Array,
     header_counts: Int32Array,
 ) -> int:
-    """Store all records of a plan whose offsets are in the range, up to the first damaged batch.
+    """Parse all records of a plan whose offsets are in the range, up to the first damaged batch.
     Return the number of intact batches before it.
 
     `row_ends` receives the cumulative number of rows after each batch.

@@ -94,7 +94,7 @@ def route_by_key(
 
 @compiled(NOTHING, INTS_32, INTS_64, INTS_64)
 def group_by(partitions: Int32Array, bounds: Int64Array, rows: Int64Array) -> None:
-    """Sort row numbers by partition, preserving their order.
+    """Sort row numbers by partition, preserving their order within each partition.
 
     `bounds`, which must be zeroed, receives the start of each partition and the end of the last.
     """

@@ -69,7 +69,7 @@ class BrokerStatus(Struct):
 
 
 class BrokerSetting(Struct):
-    """A setting, its value, and its origin: file and line, environment variable or option."""
+    """A setting, its value, and the origin of the value, such as a file and line."""
 
     name: str
     value: str

@@ -69,7 +69,7 @@ class GroupMember(Struct):
 
 
 class GroupPosition(Struct):
-    """A committed offset, and the member that reads the partition."""
+    """A committed offset, and the member that the partition is assigned to."""
 
     topic: str
     partition: int
@@ -110,7 +110,7 @@ class OffsetReset(Struct, forbid_unknown_fields=True):
 
 
 class OffsetChange(Struct):
-    """A change to one offset; `before` is null if the group had none."""
+    """A change to one committed offset; `before` is null if there was none."""
 
     topic: str
     partition: int
@@ -120,7 +120,8 @@ class OffsetChange(Struct):
 
 
 class OffsetResetResult(Struct):
-    """The offsets that a reset changes. Only a group without members can be reset."""
+    """The offsets that a reset changes, or would change if it is a dry run. Unless it is a dry
+    run, the group must have no members."""
 
     is_dry_run: bool
     members: int
@@ -144,7 +145,7 @@ async def describe_group(state: HttpState, request: ApiRequest[Nothing, None]) -
     broker, context = state.broker, request.context
     await as_future(broker.make_visible(context))
     found = broker.describe_group(context, request.path["group"])
-    # A group may have millions of partitions; decoding them must not block the event loop.
+    # Decoding the assignments of millions of partitions must not block the event loop.
     members = await asyncio.to_thread(
         lambda: [_member(each, found.protocol_type) for each in found.members]
     )
@@ -184,7 +185,7 @@ def _member(member: MemberDescription, protocol_type: str) -> GroupMember:
         try:
             owned = decode_assignment(member.assignment).partitions
         except DataError:
-            owned = ()  # only the leader's assignor can decode this format
+            owned = ()  # a custom format that only the group's members can decode
     return GroupMember(
         member.member_id,
         member.group_instance_id,

@@ -1,4 +1,4 @@
-"""Accepts the progress reports of Spark pipelines and returns the recent ones."""
+"""Accepts progress reports from Spark pipelines and returns the recent ones."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ class Partition(Struct):
 
 
 class TopicSetting(Struct):
-    """A setting of a topic and the origin of its value; `default` applies if it is not set."""
+    """A topic setting and the origin of its value; `default` applies if the topic has none."""
 
     name: str
     value: str
@@ -81,7 +81,7 @@ class TopicSetting(Struct):
 
 
 class TopicDescription(Struct):
-    """A topic with its partitions, its settings, and the groups that have offsets in it."""
+    """A topic with its partitions and settings, and the groups with committed offsets in it."""
 
     summary: TopicSummary
     partitions: list[Partition]

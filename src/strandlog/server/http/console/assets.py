@@ -8,7 +8,7 @@
 
 The content security policy (`POLICY`) allows the page to load and run only files from this server,
 so nothing in a record can be executed or send requests. Plotly creates an empty <style> and adds
-rules to it by script; `EMPTY_STYLE` is the hash that allows that.
+rules to it from its script; `EMPTY_STYLE` is the hash that allows the empty element.
 
 The ETag of a file is the hash of its contents, so that a browser can revalidate it cheaply. Files
 are kept compressed in memory and sent in chunks, each after the client has accepted the previous
@@ -140,7 +140,7 @@ def _answer(request: Request, found: ConsoleFile, turn: asyncio.Lock) -> Respons
 
 
 async def _pieces(data: bytes, is_compressed: bool, turn: asyncio.Lock) -> AsyncIterator[bytes]:
-    """Yield the chunks of a file, decompressing one per iteration of the event loop."""
+    """Yield a file in chunks, decompressing at most one per iteration of the event loop."""
     unpacking = zlib.decompressobj(GZIP_FORMAT)
     for start in range(0, len(data), PIECE_BYTES):
         piece = data[start : start + PIECE_BYTES]

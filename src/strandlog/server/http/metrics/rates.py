@@ -2,11 +2,11 @@
 
 The broker counts its total traffic, but has no counters per topic. So a task takes a snapshot of
 all partitions every `INTERVAL_SECONDS`, in slices, as long as a client has requested rates within
-the last `INTEREST_SECONDS`. The first request does not get any rates yet.
+the last `INTEREST_SECONDS`. The first request therefore gets no rates.
 
 The bytes appended to a partition between two snapshots are the growth of the segment that was
-active in the first one, plus the sizes of all later segments. So the result is not affected by
-retention and compaction, which make logs smaller.
+active in the first one, plus the sizes of all later segments. So retention and compaction, which
+shrink older segments or delete them, do not affect the result.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Rates:
         sums: dict[str, list[int]] = defaultdict(lambda: [0, 0])
         for new in states:
             old = self._partitions.get((new.topic, new.partition))
-            if old is not None and new.end_offset >= old.end_offset:  # otherwise it was recreated
+            if old is not None and new.end_offset >= old.end_offset:  # else the topic was recreated
                 each = sums[new.topic]
                 each[0] += max(0, self._growth_bytes(old, new))
                 each[1] += new.end_offset - old.end_offset

@@ -1,7 +1,7 @@
 """Snapshots of all partitions and groups, taken in slices so that the event loop stays responsive.
 
 Other requests run between slices, so a snapshot is not a point-in-time view: it may or may not
-include a topic that is deleted while it is taken. Each row is consistent in itself.
+include a topic that is deleted while it is taken. Each row is internally consistent.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Converts keys and values to and from JSON, text and base64.
 
-Responses: a value is returned as `json` (an object or a list, byte for byte) if possible, otherwise
+Responses: a value is returned as `json` (an object or array, byte for byte) if possible, otherwise
 as `text`, otherwise as `base64`; null stays null. A value over the limit is truncated and flagged.
 Truncated JSON is returned as text, and so is JSON larger than `HTTP_JSON_VALUE_BYTES`, because
-parsing holds the GIL. The format `plain` returns all JSON as text, for browsers, which lose the
-precision of large numbers.
+parsing holds the GIL. The format `plain` returns all JSON as text, for browsers, because JavaScript
+loses the precision of large numbers.
 
 Requests: a value is given as one of `value` (text), `value_json` (stored byte for byte) and
 `value_base64`. It is null if none of them is given, or if `value` is null. Keys work the same way.
@@ -28,7 +28,7 @@ from strandlog.model import Headers, Record
 from strandlog.server.http.problems import bad_request
 
 PayloadFormat = Literal["auto", "plain", "text", "base64"]
-MAX_SPACES = 1024  # leading whitespace skipped when detecting JSON
+MAX_SPACES = 1024  # maximum leading whitespace in JSON
 _JSON_STARTS = (b"{", b"[")
 _ITEM_MARKS = (b",", b"[", b"{")
 _NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -90,7 +90,7 @@ def json_record(record: Record, form: PayloadFormat, limit_bytes: int) -> JsonRe
 def json_records(
     records: list[Record], form: PayloadFormat, limit_bytes: int, total_bytes: int
 ) -> list[JsonRecord]:
-    """Convert records; after `total_bytes` in all, keys and values are truncated to 0 bytes."""
+    """Convert records; once they total `total_bytes`, truncate further payloads to 0 bytes."""
     found: list[JsonRecord] = []
     for record in records:
         found.append(json_record(record, form, min(limit_bytes, max(total_bytes, 0))))
@@ -164,7 +164,7 @@ def _text(data: bytes, is_truncated: bool) -> str | None:
 
 
 def printable(text: str) -> str:
-    """Return a string with escapes for bytes that are not UTF-8, as in header names."""
+    """Replace bytes that are not UTF-8, which header names may contain, with escapes."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
@@ -189,7 +189,7 @@ def header_pairs(headers: list[NewHeader]) -> Headers:
 def taken(
     name: str, text: str | None, document: Raw | UnsetType, encoded: str | None
 ) -> bytes | None:
-    """Return the bytes of a key or value that is given in one of the three forms."""
+    """Return the bytes of a key, value or header that is given as text, JSON or base64."""
     if (text is not None) + (document is not UNSET) + (encoded is not None) > 1:
         raise bad_request(f"{name} is given in more than one form")
     if text is not None:

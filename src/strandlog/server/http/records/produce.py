@@ -1,4 +1,4 @@
-"""Produces records that are sent as JSON."""
+"""Produces the records of a JSON request."""
 
 from __future__ import annotations
 

@@ -3,12 +3,12 @@
     one request   scans records until `limit` of them match, `max_bytes` are scanned or `max_ms`
                   have elapsed, whichever comes first
     the cursor    is the next offset of each partition. It is always returned; at the end of the
-                  log it can be used to read records that are written later
+                  log, clients can use it later to read records written since
 
 Partitions are read round-robin in small chunks, so that a page contains records of all partitions;
-a page is ordered by time. `last` selects the newest records from the last offsets of each
-partition. Bytes are read in the event loop; decoding, filtering and JSON encoding run in a thread,
-for a few requests at a time. Corrupt data is reported in `problems` and skipped.
+a page is ordered by time. `last=N` scans the last N offsets of each partition and returns the N
+newest matches. Bytes are read in the event loop; decoding, filtering and JSON encoding run in a
+thread, for a few requests at a time. Corrupt data is reported in `problems` and skipped.
 """
 
 from __future__ import annotations

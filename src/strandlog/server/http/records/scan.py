@@ -71,6 +71,6 @@ def scan(
             ):
                 return piece(record.offset + 1)
         offset = next_offset
-        if stopwatch() >= limits.deadline:  # batches may be empty
+        if stopwatch() >= limits.deadline:  # also checked here, because batches may be empty
             break
     return piece(offset)

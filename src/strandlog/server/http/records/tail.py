@@ -1,9 +1,10 @@
 """Returns the newest records of a topic since the last call.
 
-A tail starts at the end of the log. Each call returns at most `limit` records: if more were written
-since the last call, the older ones are skipped and counted. So the tail stays close to the end, and
-the cost of a call does not depend on how busy the topic is. With a filter, a call scans more
-records, because matches may be rare; records that it does not reach are also skipped and counted.
+A tail starts at the end of the log. Each call returns at most `limit` records (or one per
+partition that it reads, if that is more): if more were written since the last call, the older ones
+are skipped and counted. So the tail stays close to the end, and the cost of a call does not depend
+on how busy the topic is. With a filter, a call scans more records, because matches may be rare;
+records that it does not reach are also skipped and counted.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from strandlog.server.http.records.scan import ScanLimits, ScanResult, scan
 from strandlog.server.http.state import HttpState
 from strandlog.server.record_io import fetch
 
-MAX_PARTITIONS = 20  # read per call; later calls read the others
+MAX_PARTITIONS = 20  # per call; later calls read the other partitions
 PIECE_BYTES = 64 * 1024
 SEARCH_BYTES = 1024 * 1024
 MAX_BYTES = 4 * 1024 * 1024
 MAX_SECONDS = 0.5
-MAX_SHOWN_BYTES = 256 * 1024  # per call, as JSON; it stays in memory until the client reads it
+MAX_SHOWN_BYTES = 256 * 1024  # per call, as JSON, which stays in memory until the client reads it
 
 
 class TailOptions(NamedTuple):
@@ -45,7 +46,7 @@ class TailOptions(NamedTuple):
 
 
 class RecordsEvent(Struct):
-    """Records since the last event, ordered by time; `skipped` counts the skipped offsets."""
+    """Records since the last event, ordered by time, and the number of skipped offsets."""
 
     topic: str
     records: list[JsonRecord]
@@ -53,7 +54,7 @@ class RecordsEvent(Struct):
 
 
 class Tail:
-    """Reads the newest records of a topic with repeated calls."""
+    """Follows a topic: each call of `newest` returns the records written since the last one."""
 
     def __init__(
         self, state: HttpState, context: RequestContext, topic: str, options: TailOptions
@@ -70,7 +71,7 @@ class Tail:
         self._next = {each.partition: each.high_watermark for each in await self._partitions()}
 
     async def _partitions(self) -> list[PartitionState]:
-        """Make everything written before this call visible; return the partitions of the tail."""
+        """Wait until everything written before this call is visible; return the partitions."""
         broker, context, topic = self._broker, self._context, self._topic
         number = self._options.partition
         if number is not None:

@@ -103,7 +103,7 @@ def find_coordinator(broker: Broker, request: Request) -> Work[None]:
             request.reply_in_slices({"coordinators": rows})
 
     def failed(error: StrandlogError) -> None:
-        logger.warning("cannot create the topic of a coordinator: %s", error)
+        logger.warning("cannot create the coordinator's topic: %s", error)
         reply(COORDINATOR_NOT_AVAILABLE)
 
     kind = COORDINATOR_KINDS.get(key_type)
@@ -201,7 +201,7 @@ def _size_row(state: PartitionState) -> dict[str, Any]:
     api.ALTER_REPLICA_LOG_DIRS,
     versions=(1, 2),
     requires=[ALTER.on(CLUSTER)],
-    summary="Moves to the data folder succeed, others fail: there is only one.",
+    summary="Moves to the only data folder succeed, others fail.",
 )
 def alter_replica_log_dirs(broker: Broker, request: Request) -> Work[None]:
     folder = broker.path
@@ -242,7 +242,9 @@ def elect_leaders(broker: Broker, request: Request) -> Work[None]:
     for topic in wanted or ():
         rows = []
         for number in topic.partitions:
-            failure: StrandlogError = ElectionNotNeededError(f"node {NODE_ID} already leads it")
+            failure: StrandlogError = ElectionNotNeededError(
+                f"node {NODE_ID} already leads this partition"
+            )
             try:
                 broker.partition_state(request.context, topic.topic, number)
             except StrandlogError as error:

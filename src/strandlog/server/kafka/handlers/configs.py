@@ -213,12 +213,12 @@ def _integer_type(row: Setting) -> int:
     api.LIST_CONFIG_RESOURCES,
     versions=(0, 1),
     requires=[DESCRIBE_CONFIGS.on(CLUSTER)],
-    summary="Lists the resources that DescribeConfigs describes.",
+    summary="Lists the topics and the broker, whose settings DescribeConfigs returns.",
 )
 def list_config_resources(broker: Broker, request: Request) -> Work[None]:
-    """List the resources that DescribeConfigs describes."""
+    """List the topics and the broker, but not the groups."""
     body = yield from request.reading()
-    wanted = set(getattr(body, "resource_types", (CLIENT_METRICS,)))  # v0 lists only these
+    wanted = set(getattr(body, "resource_types", (CLIENT_METRICS,)))  # all that v0 lists
     known = {RESOURCE_TOPIC, RESOURCE_BROKER, CLIENT_METRICS, RESOURCE_LOGGER, RESOURCE_GROUP}
     if not wanted <= known:
         request.reply({"error_code": UnsupportedVersionError.kafka_code})

@@ -60,7 +60,7 @@ FetchKey = tuple[TopicRef, int]
 def fetch(broker: Broker, request: Request) -> Work[None]:
     body = yield from request.reading()
     if getattr(body, "session_epoch", NO_SESSION) not in FULL_FETCHES:
-        # The request continues a session of another broker that had this address, and therefore
+        # The request continues a session with another broker that had this address, and therefore
         # omits most partitions.
         request.reply_buffers(fetch_response(request.version, [], FETCH_SESSION_NOT_FOUND))
         return
@@ -84,11 +84,11 @@ def fetch(broker: Broker, request: Request) -> Work[None]:
     # Later requests wait: their responses could not be sent before this one anyway.
     request.connection.hold_line()
     if not delayed.is_done:
-        request.pending.leave_gate()  # it may wait a while; the broker limits waiting fetches
+        request.pending.leave_gate()  # while the fetch waits, the broker's own limits apply
         request.pending.on_abandoned = lambda: broker.cancel_fetch(delayed)
 
     def reply(done: Deferred[FetchResult]) -> None:
-        request.connection.release_line()  # the next request starts after this call
+        request.connection.release_line()  # the next request starts after `reply` returns
         request.in_slices(_reply_fetch(request, done.result()))
 
     delayed.on_done(reply)

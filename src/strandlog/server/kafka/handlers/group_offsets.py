@@ -110,7 +110,7 @@ def _codes(
 def pieces(
     offsets: dict[TopicPartition, OffsetAndMetadata],
 ) -> Iterator[dict[TopicPartition, OffsetAndMetadata]]:
-    """Split offsets into chunks that are committed without a pause.
+    """Split offsets into chunks, each of which is committed without a pause.
 
     Without offsets there is one empty chunk, so that the group is still checked.
     """
@@ -232,7 +232,7 @@ def _offset_row(number: int, value: OffsetAndMetadata | StrandlogError | None) -
     api.OFFSET_DELETE,
     versions=(0, 0),
     requires=[DELETE.on(GROUP), READ.on(TOPIC)],
-    summary="Deletes committed offsets of a group, except in topics that it is subscribed to.",
+    summary="Deletes committed offsets of a group, except for topics that it is subscribed to.",
 )
 def offset_delete(broker: Broker, request: Request) -> Work[None]:
     body = yield from request.reading(broker.settings.group_request_max_items)

@@ -67,7 +67,7 @@ def join_group(broker: Broker, request: Request) -> Work[None]:
         )
 
     joining = broker.join_group(request.context, _join_request(request, body))
-    request.pending.leave_gate()  # it may wait a while; the coordinator limits what it stores
+    request.pending.leave_gate()  # while the join waits, the coordinator's own limits apply
     request.when_done(joining, lambda result: request.reply_in_slices(_joined(result)), failed)
 
 

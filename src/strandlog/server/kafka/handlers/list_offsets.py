@@ -39,7 +39,7 @@ SPECIAL_TIMESTAMPS = {
     LATEST_TIERED: 9,
     EARLIEST_PENDING_UPLOAD: 11,
 }
-AT_THE_START = (EARLIEST, EARLIEST_LOCAL)  # not affected by later records
+AT_THE_START = (EARLIEST, EARLIEST_LOCAL)  # need not wait until appended records are visible
 
 
 @kafka_api(

@@ -1,8 +1,8 @@
 """Handler for Produce.
 
 A request for one partition, the usual case, is decoded and appended without a pause. If records
-have to be decoded and checked first, this happens outside the event loop. The connection starts no
-other request until then, because a later request must not be appended before this one.
+have to be decoded and checked first, this happens outside the event loop. In the meantime, the
+connection starts no other request, because a later one must not be appended before this one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from strandlog.server.kafka.api import (
 )
 from strandlog.server.kafka.request import Request, breathing
 
-FEW_PARTITIONS = 16  # a Produce request with at most this many is answered without a pause
+FEW_PARTITIONS = 16  # the response for up to this many is encoded without a pause
 
 
 @kafka_api(
@@ -88,7 +88,7 @@ def _check_first(
     request.connection.hold_line()
 
     def append(checked: Checked) -> None:
-        request.connection.release_line()  # the next request starts after this call
+        request.connection.release_line()  # the next request starts after `append` returns
         if not request.is_abandoned():
             request.in_slices(_append(broker, request, body, checked))
 

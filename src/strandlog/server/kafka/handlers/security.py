@@ -1,6 +1,6 @@
 """Handlers for the ACL, user and quota APIs; this broker has no ACLs, users or quotas.
 
-    DescribeAcls, CreateAcls, DeleteAcls          SECURITY_DISABLED, as in Kafka without authorizer
+    DescribeAcls, CreateAcls, DeleteAcls          SECURITY_DISABLED, as in Kafka with no authorizer
     DescribeUserScramCredentials                  an empty list; RESOURCE_NOT_FOUND for a name
     AlterUserScramCredentials                     SECURITY_DISABLED for each user
     DescribeClientQuotas                          an empty list

@@ -56,11 +56,11 @@ Row = dict[str, Any]
 
 
 class Change(NamedTuple):
-    """A change to one topic that is in progress."""
+    """An ongoing change to one topic."""
 
     row: Row  # the fields that identify the topic in the response
     result: Deferred[Any]
-    fields: Callable[[Any], Row]  # returns its other fields, given the result
+    fields: Callable[[Any], Row]  # returns the other fields, given the result
 
 
 def _change_each(
@@ -227,8 +227,8 @@ def _grow(broker: Broker, request: Request, wanted: Any, validate_only: bool) ->
     if wanted.assignments is not None:
         if len(wanted.assignments) != wanted.count - topic.partitions:
             raise InvalidReplicaAssignmentError(
-                f"{wanted.count - topic.partitions} partitions are added, "
-                f"but {len(wanted.assignments)} are assigned"
+                f"the request adds {wanted.count - topic.partitions} partitions, "
+                f"but assigns {len(wanted.assignments)}"
             )
         _check_nodes(row.broker_ids for row in wanted.assignments)
     fields: Row = {"error_code": 0, "error_message": None}

@@ -43,7 +43,7 @@ from strandlog.server.kafka.request import Request, asked_once
 COORDINATOR_NOT_AVAILABLE = 15
 INVALID_PRODUCER_EPOCH = 47
 OPERATION_NOT_ATTEMPTED = 55
-ENCODED_TOGETHER = 1000  # producers of one partition that are encoded without a pause
+ENCODED_TOGETHER = 1000  # up to this many producers of a partition are encoded without a pause
 # PRODUCER_FENCED is used from these versions on; older ones get INVALID_PRODUCER_EPOCH.
 FENCED_FROM = {
     api.INIT_PRODUCER_ID.key: 4,
@@ -278,7 +278,7 @@ def describe_producers(broker: Broker, request: Request) -> Work[None]:
             row: dict[str, Any] = {"partition_index": number, "error_code": 0}
             try:
                 producers = yield from _producers(broker.producers(request.context, name, number))
-                # A few are encoded now to save memory, many in slices with the response.
+                # Few producers are encoded now, to save memory; many in slices, with the response.
                 is_few = len(producers) <= ENCODED_TOGETHER
                 row["active_producers"] = encode(producers) if is_few else producers
             except StrandlogError as error:

@@ -93,3 +93,11 @@ def test_no_test_is_retried_or_counts_its_own_examples(modules: dict[str, ast.Mo
 def test_every_test_is_in_a_tier(modules: dict[str, ast.Module]) -> None:
     tests = [name for name in modules if name.rsplit("/", maxsplit=1)[-1].startswith("test_")]
     assert [name for name in tests if name.split("/", maxsplit=1)[0] not in TIERS] == []
+
+
+def test_tests_that_share_a_spark_session_run_in_one_worker(request: pytest.FixtureRequest) -> None:
+    """pytest-xdist 3.8 groups tests by a suffix that it adds to their ids. pytest 9.2 ignores the
+    suffix, so each worker started its own Java."""
+    if not request.config.getoption("loadgroup", default=False):
+        pytest.skip("runs without --dist loadgroup")
+    assert request.node.nodeid.endswith("@unit/project/test_test_rules.py")

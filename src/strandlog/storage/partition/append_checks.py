@@ -1,6 +1,6 @@
 """Validates batches before they are appended, without decoding their records.
 
-The rules are Kafka's:
+All rules but the last are Kafka's:
 
 - The format is magic 2. Older formats are reported as invalid rather than corrupt, because a retry
   cannot succeed.

@@ -14,9 +14,10 @@ become durable before an earlier one. The directory is fsynced before the recove
 new files.
 
 Plans may be executed late, out of order or not at all: a file needs a sync until a plan created
-after its last change has completed. Once a plan has failed, the results of all other plans are
-ignored: when fsync fails, the kernel marks the pages clean, so a later fsync proves nothing about
-them. This still holds after a restart, so the recovery point records it (`fsync_failed`).
+after its last change has completed. When a plan fails, the results of all plans created before the
+failure are ignored: if fsync fails, the kernel marks the pages clean, so a later fsync proves
+nothing about them. This still holds after a restart, so the recovery point records the failure
+(`fsync_failed`).
 
 Two producer snapshots are kept. Each snapshot is fsynced together with the recovery point that
 names the previous one, so the snapshot named by a surviving recovery point always exists.
@@ -96,7 +97,7 @@ class FlushPlan:
                 self._files.sync_file(path)
         for log_file in self.log_files:
             log_file.sync()
-        for active in self.log_files[-1:]:  # older ones may have been removed in the meantime
+        for active in self.log_files[-1:]:  # older ones may have been removed meanwhile
             active.check_present()
         if self.folder is not None:
             with contextlib.suppress(FileNotFoundError):
@@ -125,7 +126,6 @@ class FlushState:
         "_snapshot_due",
         "_snapshots",
         "failure",
-        "first_unflushed_ms",
         "flushed_offset",
         "is_closed",
     )
@@ -146,7 +146,6 @@ class FlushState:
         self._flushed_position = self._segments.end_position
         self.failure: StorageError | None = None
         self.is_closed = False
-        self.first_unflushed_ms: int | None = None
         self.flushed_offset = recovered.log_end_offset
         if recovered.needs_flush:
             # Anything that recovery read or changed must be on disk before it is served.
@@ -161,8 +160,6 @@ class FlushState:
         self._since_snapshot_bytes += size
         if is_first:
             self._names_changed += 1
-        if self.first_unflushed_ms is None:
-            self.first_unflushed_ms = self._context.steady_clock.now_ms()
 
     def note_roll(self, sealed: Segment, file: LogFile) -> None:
         """Record that a segment with complete indexes was sealed and a new one was started."""
@@ -175,8 +172,8 @@ class FlushState:
         self._dirty_sealed = [pair for pair in self._dirty_sealed if pair[0] not in gone]
 
     def note_truncation(self, offset: int) -> None:
-        """Record that the log was truncated at `offset` and what remains is on disk. Earlier
-        plans become invalid, and newer snapshots are removed."""
+        """Record that the log was truncated at `offset` and that everything below it is on disk.
+        Earlier plans become invalid, and newer snapshots are removed."""
         self._epoch += 1
         self._flushed_position = self._segments.end_position
         self._snapshot_due = True
@@ -269,8 +266,6 @@ class FlushState:
         self._names_synced = max(self._names_synced, plan.directory_version)
         # Segments sealed after the plan was created contain data that the plan did not sync.
         self.forget(list(plan.sealed))
-        is_all = plan.end_position == self._segments.end_position
-        self.first_unflushed_ms = None if is_all else self._context.steady_clock.now_ms()
         snapshot_offset = max(self._point.snapshot_offset, plan.snapshot_offset)
         self._move_point(plan.end_offset, snapshot_offset)
         if plan.snapshot_offset == snapshot_offset:

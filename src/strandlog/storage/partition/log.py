@@ -12,7 +12,7 @@
     log start offset   everything below was deleted, by retention or delete_records
 
 One thread owns a PartitionLog. It never blocks on a sync: an append returns once the bytes are
-written, and `flush_plan` returns a `FlushPlan` that any thread may execute. Reading is in read.py.
+written, and `flush_plan` returns a `FlushPlan` that any thread may execute. Reads are in read.py.
 
 After a failed sync the log refuses appends (`failure`) until `rewrite_tail` has read back the
 unsynced tail, verified it, rewritten it and synced it. The kernel marks pages clean even if their
@@ -57,7 +57,7 @@ from strandlog.storage.segment.transaction_index import packed
 from strandlog.storage.work import Work, run_inline
 
 MAX_LISTED_PROBLEMS = 100  # a client that reads damaged data causes one problem per batch
-_DAMAGE = "damage that 'strandlog log verify' lists in full"
+_DAMAGE = "damage (for the full list, run 'strandlog log verify')"
 LEADER_EPOCH = 0  # the leader never changes: there is only one node
 _new_tuple = tuple.__new__  # three times as fast as the named tuple's own constructor
 
@@ -139,9 +139,9 @@ class PartitionLog:
         self.log_start_offset = max(self.segments.first_base, log_start_offset)
         self.high_watermark = recovered.log_end_offset
         self.high_watermark_position = self.segments.end_position
-        # Everything below was written by another process; see read.py.
+        # Bytes below this position were not written by this process; see read.py.
         self.inherited_position = self.high_watermark_position
-        # Caches the last stable offset that was last requested, and its position.
+        # Cache: the most recently requested last stable offset, and its position.
         self._last_stable_position = (-1, self.high_watermark_position)
         self.manifest = recovered.manifest
         self._flusher = FlushState(folder, context, recovered)
@@ -315,11 +315,6 @@ class PartitionLog:
         return self.log_end_offset - self._flusher.flushed_offset
 
     @property
-    def first_unflushed_ms(self) -> int | None:
-        """The steady-clock time at which the oldest record not yet on disk was written."""
-        return self._flusher.first_unflushed_ms
-
-    @property
     def failure(self) -> StorageError | None:
         """The reason why the log refuses appends, or None."""
         return self._flusher.failure
@@ -335,7 +330,7 @@ class PartitionLog:
         prove nothing."""
         try:
             return self._flusher.plan(self.log_end_offset)
-        except StorageError as error:  # the active file cannot be opened
+        except StorageError as error:  # the active file could not be opened
             self._flusher.failed(error)
             return None
 
@@ -453,7 +448,7 @@ class PartitionLog:
     def check_is_open(self) -> None:
         """Raise `StorageError` if the partition was closed or deleted."""
         if self.is_closed:
-            raise StorageError(f"{self.tp} was closed or deleted in the meantime")
+            raise StorageError(f"{self.tp} was closed or deleted meanwhile")
 
     def remove_segments(self, segments: list[Segment]) -> None:
         """Remove the oldest segments and advance the log start offset accordingly."""

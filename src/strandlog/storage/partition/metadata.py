@@ -40,7 +40,7 @@ def parse_metadata(folder_name: str, data: bytes) -> PartitionMetadata:
     """Parse a file. The topic id is empty if the file is damaged."""
     body, separator, crc = data.rpartition(f"{_CRC_KEY}: ".encode())
     is_sealed = bool(separator) and crc == f"{_checksum(body, folder_name)}\n".encode()
-    if not is_sealed and data.count(b"\n") != 2:  # nor is it an intact file of an older version
+    if not is_sealed and data.count(b"\n") != 2:  # older versions wrote two lines
         return PartitionMetadata()
     lines = data.decode(errors="replace").splitlines()
     fields = dict(line.split(": ", 1) for line in lines if ": " in line)
@@ -53,7 +53,7 @@ def has_seal(data: bytes) -> bool:
 
 
 def owner_in(data: bytes, folder_names: Iterable[str]) -> str | None:
-    """Return the folder that a file was written for according to its checksum, or None."""
+    """Return which of the folders a file was written for, judging by its checksum, or None."""
     is_sealed = (name for name in folder_names if parse_metadata(name, data).is_sealed)
     return next(is_sealed, None)
 

@@ -1,4 +1,4 @@
-"""Tracks the last batches of each idempotent producer to detect duplicates, with snapshot files.
+"""Tracks each idempotent producer's last batches to detect duplicates; encodes snapshot files.
 
 Each producer id has an epoch, its last five batches (sequence and offset ranges), the time of its
 last append and, if a transaction is open, the first offset of that transaction. A batch is accepted
@@ -30,11 +30,12 @@ A snapshot contains only the last batch of each producer, and assumes that the p
 started at 0. If a snapshot is damaged or missing, recovery starts from an earlier one and replays
 the log from there.
 
-A producer's state expires a certain time after its last append, regardless of the timestamps in its
-records, because an active producer may replay old events. The timestamp field of the snapshot holds
-the time of that append. Batches that recovery reads from the log count as appended at the restart,
-and nothing expires in the first hour after a restart (`RESTART_GRACE_MS`): a producer had to wait
-while the broker was down, and may be about to retry a batch that is already in the log.
+A producer's state expires producer.id.expiration.ms after its last append, regardless of the
+timestamps in its records, because an active producer may replay old events. The timestamp field of
+the snapshot holds the time of that append. Batches that recovery reads from the log count as
+appended at the restart, and nothing expires in the first hour after a restart (`RESTART_GRACE_MS`):
+a producer had to wait while the broker was down, and may be about to retry a batch that is already
+in the log.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ class ProducerEntry:
         self.first_sequence = 0  # all sequences from here to the last one were written
         self.batches: deque[WrittenBatch] = deque(maxlen=BATCHES_KEPT)
         self.coordinator_epoch = -1
-        self.last_timestamp = -1  # of its last record, or the append time in a snapshot
+        self.last_timestamp = -1  # of its last batch; an append time if loaded from a snapshot
         self.updated_ms = UNKNOWN_TIME  # the time of its last append or retry
         self.open_transaction = NO_OPEN_TRANSACTION
 
@@ -143,13 +144,13 @@ class ProducerState:
         return self._producers.get(producer_id)
 
     def opened(self, ids_seen: ProducerIdsSeen, now_ms: int) -> None:
-        """Record that the partition was opened at `now_ms`, and report its ids to `ids_seen`."""
+        """Record that the partition was opened at `now_ms`. Add its highest id to `ids_seen`."""
         ids_seen.note(self._ids_seen.highest)
         self._ids_seen = ids_seen
         self._opened_ms = now_ms
         for entry in self._producers.values():
             if entry.updated_ms == UNKNOWN_TIME or entry.updated_ms > now_ms:
-                entry.updated_ms = now_ms  # a time in the future: the clock was set back
+                entry.updated_ms = now_ms  # a future time means that the clock was set back
 
     def check(self, header: BatchHeader) -> WrittenBatch | None:
         """Return None if the batch may be written, or the original batch if it is a duplicate."""
@@ -270,8 +271,8 @@ class ProducerState:
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
         """Remove producers that have not appended anything for `expiration_ms`, and return their
-        number. Producers with an open transaction are kept, and all are kept for a while after a
-        restart."""
+        number. Keep producers with an open transaction, and keep all of them for up to
+        `RESTART_GRACE_MS` after a restart."""
         if now_ms - self._opened_ms < min(expiration_ms, RESTART_GRACE_MS):
             return 0
         gone = [

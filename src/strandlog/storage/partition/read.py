@@ -1,11 +1,11 @@
 """Reads raw batches by offset up to the high watermark or the last stable offset.
 
 A reader sees offsets from the log start offset up to the high watermark. With `unflushed=True`,
-which is for the owner itself, it sees everything up to the log end offset; with `committed=True`,
+which only the owner uses, it sees everything up to the log end offset; with `committed=True`,
 everything up to the last stable offset, and `aborted_in` returns the aborted transactions to skip.
-Reads between that limit and the log end offset are empty; other offsets are out of range. A read
-that starts inside a batch returns the complete batch; one that starts in a gap returns the next
-batch. `read` returns bytes of a single segment; callers continue at the offset after the last
+A read between that limit and the log end offset returns nothing; other offsets are out of range. A
+read that starts inside a batch returns the complete batch; one that starts in a gap returns the
+next batch. `read` returns bytes of a single segment; callers continue at the offset after the last
 batch returned.
 
 `read` raises `CorruptSegmentError` at a damaged batch; its `resume_offset` is the offset of the
@@ -13,8 +13,8 @@ next intact batch.
 
 `read` verifies only the first batch, because most callers verify each batch that they decode.
 Network clients may not (librdkafka does not by default), so their reads pass `verify`: bytes that
-this process did not write are then verified before they are returned for the first time. Each byte
-is verified once per start; records appended since the start are not verified again.
+this process did not write are then verified before they are returned for the first time. Records
+appended since the start are not verified again.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def plan_in(
 
 
 def plan_in_whole(log: PartitionLog, segment: Segment, offset: int) -> ReadPlan:
-    """Return the plan for reading one batch from any part of a segment."""
+    """Return the plan for reading one batch of a segment, even above the high watermark."""
     return plan_in(log, segment, offset, 0, segment.size_bytes, end_offset_of(log, segment))
 
 
@@ -113,8 +113,8 @@ def read(
 ) -> Buffer:
     """Return bytes starting with the batch that contains `offset`, or the next one after a gap.
 
-    Without `verify`, only the first batch is verified. With it, all batches are, and those that
-    exceed this budget are left to the next read; the first batch is always returned.
+    Without `verify`, only the first batch is verified. With it, all batches are; those that exceed
+    its budget are left to the next read, but the first batch is always returned.
     """
     plan = read_plan(log, offset, max_bytes, unflushed=unflushed, committed=committed)
     while plan is not None:
@@ -186,7 +186,8 @@ def _intact_part(log: PartitionLog, plan: ReadPlan, data: Buffer, budget: CheckB
 def plan_after(
     log: PartitionLog, plan: ReadPlan, *, unflushed: bool = False, committed: bool = False
 ) -> ReadPlan | None:
-    """Return the plan for the same read in the next segment, if the first one ended in a gap."""
+    """Return the plan that continues in the next segment after `plan` found no batch. Return None
+    if no visible segment follows."""
     _, next_base = log.segments.at(plan.offset)
     end_offset = log.log_end_offset if unflushed else log.high_watermark
     if next_base is None or next_base >= end_offset:
@@ -195,7 +196,7 @@ def plan_after(
 
 
 def read_done(log: PartitionLog, plan: ReadPlan) -> None:
-    """Rebuild the index if the executed plan found that it contradicts the log."""
+    """Rebuild the index of a segment if the executed plan found that the log contradicts it."""
     if not plan.index_is_wrong:
         return
     segment, _ = log.segments.at(plan.offset)
@@ -207,8 +208,7 @@ def read_done(log: PartitionLog, plan: ReadPlan) -> None:
 
 
 def aborted_in(log: PartitionLog, offset: int, end_offset: int) -> list[AbortedTransaction]:
-    """Return the aborted transactions that overlap a range of offsets, in order of their first
-    record."""
+    """Return the aborted transactions that overlap a range of offsets, ordered by first offset."""
     found = log.aborted.overlapping(offset, end_offset)
     unverified = [entry for entry in found if entry.last_offset in log.aborted.unverified]
     for entry in unverified:

@@ -1,16 +1,16 @@
 """Validates the records inside a batch if the settings of the topic require it.
 
     compacted topics                   every record has a key
-    message.timestamp.before.max.ms    no record is too old; the header has only the newest time
+    message.timestamp.before.max.ms    no record is too old (the header shows only the newest)
     record.validation=records          every record can be decoded
 
 In all cases, the records are decoded by the code that readers use, so a batch that passes can be
 read. A batch that cannot be decoded raises InvalidRecordError rather than CorruptRecordError: its
 checksum shows that it arrived as it was sent, so a retry cannot succeed.
 
-Memory is limited by decompressed.max.bytes and work by batch.max.records; records are decoded in
-chunks that are discarded after the check. `is_quick` returns whether a check is fast enough for
-the event loop.
+The setting decompressed.max.bytes limits the memory, and batch.max.records the work; records are
+decoded in chunks that are discarded after the check. `is_quick` returns whether a check is fast
+enough for the event loop.
 """
 
 from __future__ import annotations

@@ -297,7 +297,7 @@ class Recovery:
         return ActiveSegment(self._files, stem, base, interval_bytes, self._now_ms)
 
     def _scan_all(self, segments: list[Segment]) -> Recovered:
-        # If a snapshot was damaged, producer state must be read from further back than the indexes.
+        # If a snapshot was damaged, rebuild the producer state from further back than the indexes.
         trusted_offset = min(self._point.snapshot_offset, self._producers_from)
         first = max(0, sum(s.base_offset <= trusted_offset for s in segments) - 1)
         sealed, untrusted = segments[:first], segments[first:]
@@ -448,8 +448,8 @@ class Recovery:
         return next_offset
 
     def _set_aside(self, segment: Segment) -> int:
-        """Remove a segment that follows a torn write from the log. Return the offset after its last
-        intact record, or 0 if there is none."""
+        """Remove from the log a segment that follows a torn write. Return the offset after its last
+        intact batch, or 0 if there is none."""
         self._report.torn_bytes += segment.size_bytes
         mapped = self._files.map(segment.log_path)
         try:
@@ -479,7 +479,7 @@ class Recovery:
             # With durability "page_cache", deleted records may never have reached the disk.
             next_offset, ends_here = self._log_start_offset, False
         if not ends_here and next_offset > segments.active.base_offset:
-            # There is a gap before the next offset, so the name of a new segment must record it.
+            # A gap precedes the next offset, so the name of a new segment must record that offset.
             sealed = self._seal(segments.active, next_offset)
             segments.roll(sealed, self._new_active(next_offset))
             self._needs_flush = True

@@ -96,8 +96,8 @@ def read_recovery_point(files: Files, path: str) -> RecoveryPoint | None:
 
 
 def mended_recovery_point(files: Files, path: str) -> tuple[RecoveryPoint | None, list[str]]:
-    """Return the newest intact slot and the problems to report, after overwriting all slots that
-    fail their checksum with it. For the owner of the partition only."""
+    """Overwrite every slot that fails its checksum with the newest intact one. Return that slot, or
+    None if there is none, and the problems to report. For the owner of the partition only."""
     pieces = _slots(files, path)
     slots = [_parse(piece) if any(piece) else None for piece in pieces]
     newest = max((slot for slot in slots if slot), key=lambda slot: slot.sequence, default=None)
@@ -112,7 +112,7 @@ def mended_recovery_point(files: Files, path: str) -> tuple[RecoveryPoint | None
 def write_recovery_point(
     files: Files, path: str, point: RecoveryPoint, *, settled: bool = False
 ) -> None:
-    """Write the next slot and leave the others unchanged. If `settled`, the slot is synced."""
+    """Write a recovery point to the next slot only. If `settled`, sync that slot."""
     number = point.sequence % 2
     if settled:
         third, fourth = (_parse(piece) for piece in _slots(files, path)[2:])

@@ -92,7 +92,8 @@ def _find_offset(
     *,
     is_last: bool,
 ) -> ScanStart | None:
-    """Return the start of the batch at the trusted offset, or None if no batch starts there."""
+    """Return the start of the first batch at or above the trusted offset. Return None if the log
+    below that offset is damaged, or if the offset is not at a batch boundary."""
     position, next_offset = 0, segment.base_offset
     if entry is not None:
         position, next_offset = entry.position, read_header(view, entry.position).base_offset
@@ -107,7 +108,7 @@ def _find_offset(
             position = item.position
             break
         position, next_offset = item.position + item.header.size_bytes, item.header.next_offset
-    # Both points are at batch boundaries. Only compaction leaves gaps, never in the last segment.
+    # The trusted offset is a batch boundary. The last segment has no gaps; others may.
     if next_offset > trusted_offset or (is_last and next_offset < trusted_offset):
         return None
     return ScanStart(position, next_offset)

@@ -30,8 +30,8 @@ from strandlog.storage.work import Work
 
 
 def largest_timestamp(log: PartitionLog, segment: Segment) -> TimeEntry:
-    """Return the largest timestamp in a segment, verified against the log, or -1 if no record has a
-    timestamp."""
+    """Return the largest timestamp in a segment and the last offset of its batch, both verified
+    against the log. Return `NO_TIME_ENTRY` if no record has a timestamp."""
     if isinstance(segment, ActiveSegment):
         return segment.indexes.largest
     if segment.largest is None:
@@ -91,8 +91,8 @@ def find_latest(log: PartitionLog) -> Work[TimestampOffset | None]:
 
 
 def _largest_visible(log: PartitionLog, segment: Segment) -> TimeEntry:
-    """Return the largest timestamp in the visible part of a segment. Used if the largest timestamp
-    of the entire segment is outside that part."""
+    """Return the largest timestamp in the visible part of a segment and the last offset of its
+    batch. Used if the largest timestamp of the entire segment is outside that part."""
     first, largest = max(log.log_start_offset, segment.base_offset), NO_TIME_ENTRY
     if isinstance(segment, ActiveSegment):  # batches before an indexed one have smaller timestamps
         entry = segment.indexes.times.last_below(log.high_watermark)

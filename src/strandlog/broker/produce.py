@@ -157,7 +157,7 @@ class RecordAppender:
     def produce_work(
         self, partitions: Sequence[PartitionRecords], acks: int, checked: Checked
     ) -> Work[list[ProduceResult] | Deferred[list[ProduceResult]]]:
-        """Do the same as `produce` for many partitions, yielding after each."""
+        """Do the same as `produce`, yielding after each partition."""
         if acks == Acks.ALL and self._durability.waits_for_fsync:
             delayed = DelayedProduce()
             for number in range(len(partitions)):

@@ -89,7 +89,7 @@ def encode_assignment(assignment: Assignment, version: int = LATEST_VERSION) -> 
 
 
 def decode_assignment(data: bytes) -> Assignment:
-    """Decode an assignment; empty bytes, as in an empty SyncGroup response, assign nothing."""
+    """Decode an assignment. Empty input, as in an empty SyncGroup response, is an empty one."""
     if not data:
         return Assignment(())
     reader = Reader(data)

@@ -263,7 +263,9 @@ async def run_until_stopped(options: ServerOptions, say: Callable[[str], None]) 
 
     def on_signal() -> None:
         if stop.is_set():
-            sys.stderr.write("stopped immediately: the next start checks the unflushed data\n")
+            sys.stderr.write(
+                "stopped immediately; unflushed data will be checked at the next start\n"
+            )
             sys.stderr.flush()
             os._exit(KILLED_EXIT_CODE)
         stop.set()

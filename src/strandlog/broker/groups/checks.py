@@ -69,7 +69,7 @@ def check_join(context: RequestContext, request: JoinRequest, settings: BrokerSe
     size, limit = protocols_bytes(request.protocols), settings.group_member_metadata_max_bytes
     if size > limit:
         raise GroupMetadataTooLargeError(
-            f"a member of {request.group_id!r} sends {size} bytes of metadata, over the limit of "
+            f"a member of {request.group_id!r} sent {size} bytes of metadata, over the limit of "
             f"{limit}; subscribe to fewer topics or raise group.member.metadata.max.bytes"
         )
     texts = (context.client_id, context.member_host, request.group_instance_id or "")

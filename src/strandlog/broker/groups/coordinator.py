@@ -350,7 +350,7 @@ class GroupCoordinator:
     def _check_commit(
         self, request: CommitRequest
     ) -> tuple[Group | None, dict[TopicPartition, StrandlogError]]:
-        """Return the group and the errors by partition; raise if no commit is allowed at all."""
+        """Return the group and the errors by partition; raise if the client may commit nothing."""
         self._check_name(request.group_id)
         group = self._groups.get(request.group_id)
         limit_bytes = self._settings.offset_metadata_max_bytes

@@ -416,7 +416,7 @@ class TransactionCoordinator:
             self._timeouts[name] = self._timers.schedule(deadline_ms, lambda: self._expire(name))
 
     def _expire_ids(self) -> None:
-        """Delete transactional ids that were idle for transactional.id.expiration.ms."""
+        """Delete transactional ids that have been idle for transactional.id.expiration.ms."""
         self._timers.schedule(self._clock.monotonic_ms() + EXPIRY_CHECK_MS, self._expire_ids)
         oldest_ms = self._clock.now_ms() - self._settings.transactional_id_expiration_ms
         for transaction in self.all():

@@ -88,7 +88,7 @@ CLIENT_SETTINGS = SettingTable(
         _text("ssl.key.location", "PEM file of this client's key."),
         _text("ssl.certificate.pem", "PEM text of this client's certificate."),
         _text("ssl.key.pem", "PEM text of this client's key."),
-        _text("ssl.keystore.location", "PEM file of this client's key and certificate."),
+        _text("ssl.keystore.location", "PEM file with this client's key and certificate."),
         _text("ssl.keystore.certificate.chain", "PEM text of this client's certificate."),
         _text("ssl.keystore.key", "PEM text of this client's key."),
         _text("ssl.keystore.type", "Must be PEM.", default="PEM"),

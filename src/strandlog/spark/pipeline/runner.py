@@ -179,7 +179,7 @@ class RunningPipeline:
     def stop(self) -> None:
         """Stop the queries and wait until they have ended; raise the same errors as `wait`.
 
-        When called from `on_progress`, only request the stop.
+        When called from `on_progress`, return without waiting.
         """
         self._stop_requested.set()
         if threading.current_thread() is not self._thread:

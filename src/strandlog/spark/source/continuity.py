@@ -96,9 +96,9 @@ def continued(
     bounds: Mapping[TopicPartition, Bounds],
     ends: Mapping[TopicPartition, int],
 ) -> Continuation:
-    """Return the offsets at which a query that has read up to `done` continues, and its losses.
+    """Return the offsets at which a query resumes after `done`, and the records that it lost.
 
-    `ends` has the actual end offsets of the partitions that `past_latest` returns for `done`.
+    `ends` maps the partitions that `past_latest` returns for `done` to their end offsets.
     """
     found = Continuation({}, [])
     for tp in sorted(done.offsets.keys() | bounds.keys()):

@@ -143,6 +143,21 @@ RESPONSE_MAX_BYTES = _limit(
     why="the protocol's int32 length",
 )
 
+# -- access ----------------------------------------------------------------------------------------
+
+ACL_MAX_TEXT_CHARACTERS = _limit(
+    1024,
+    "characters in the resource name, principal or host of an ACL",
+    above="an error",
+    why="no name that an ACL can match is longer",
+)
+AUTHORIZER_MAX_CACHED_DECISIONS = _limit(
+    100_000,
+    "decisions of the authorizer that are cached",
+    above="the cache is cleared",
+    why="a decision takes microseconds, so the size hardly matters",
+)
+
 # -- gRPC ------------------------------------------------------------------------------------------
 
 GRPC_SMALL_REQUEST_BYTES = _limit(

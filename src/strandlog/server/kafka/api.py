@@ -20,58 +20,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import Any, TypeVar
 
+from strandlog.broker.access.permission import Permission
 from strandlog.protocol.kafka.api import Api
 from strandlog.protocol.kafka.decoder import request_reader
 from strandlog.protocol.kafka.encoder import response_encoder
-
-
-class ResourceType(IntEnum):
-    """The type of resource that a permission applies to, with Kafka's codes."""
-
-    TOPIC = 2
-    GROUP = 3
-    CLUSTER = 4
-    TRANSACTIONAL_ID = 5
-
-
-class Operation(IntEnum):
-    """The operation that a permission allows, with Kafka's codes."""
-
-    READ = 3
-    WRITE = 4
-    CREATE = 5
-    DELETE = 6
-    ALTER = 7
-    DESCRIBE = 8
-    CLUSTER_ACTION = 9
-    DESCRIBE_CONFIGS = 10
-    ALTER_CONFIGS = 11
-    IDEMPOTENT_WRITE = 12
-
-    def on(self, resource: ResourceType) -> Permission:
-        return Permission(self, resource)
-
-
-@dataclass(frozen=True, slots=True)
-class Permission:
-    """One operation on resources of one type."""
-
-    operation: Operation
-    resource: ResourceType
-
-    def __str__(self) -> str:
-        return f"{self.operation.name} {self.resource.name}"
-
-
-READ, WRITE, CREATE, DELETE = Operation.READ, Operation.WRITE, Operation.CREATE, Operation.DELETE
-ALTER, DESCRIBE = Operation.ALTER, Operation.DESCRIBE
-DESCRIBE_CONFIGS, ALTER_CONFIGS = Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS
-CLUSTER_ACTION, IDEMPOTENT_WRITE = Operation.CLUSTER_ACTION, Operation.IDEMPOTENT_WRITE
-TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
-TRANSACTIONAL_ID = ResourceType.TRANSACTIONAL_ID
 
 Requirement = Permission | tuple[Permission, ...]  # any one permission of a tuple is enough
 Handler = TypeVar("Handler", bound=Callable[..., Any])

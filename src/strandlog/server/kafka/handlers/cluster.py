@@ -14,6 +14,7 @@ import logging
 import re
 from typing import Any, Literal
 
+from strandlog.broker.access.permission import ALTER, CLUSTER, DESCRIBE, GROUP, TRANSACTIONAL_ID
 from strandlog.broker.broker import Broker
 from strandlog.broker.runtime import Work, yield_control
 from strandlog.broker.topics.topic import PartitionState
@@ -27,17 +28,7 @@ from strandlog.errors import (
     TopicNotFoundError,
 )
 from strandlog.protocol.kafka import api
-from strandlog.server.kafka.api import (
-    ALTER,
-    CLUSTER,
-    DESCRIBE,
-    GROUP,
-    LEADER_EPOCH,
-    NODE_ID,
-    TRANSACTIONAL_ID,
-    declared_apis,
-    kafka_api,
-)
+from strandlog.server.kafka.api import LEADER_EPOCH, NODE_ID, declared_apis, kafka_api
 from strandlog.server.kafka.handlers.metadata import ALL_OPERATIONS_ON_CLUSTER, NOT_ASKED_FOR
 from strandlog.server.kafka.request import Request, asked_once
 

@@ -25,6 +25,13 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
+from strandlog.broker.access.permission import (
+    ALTER_CONFIGS,
+    CLUSTER,
+    DESCRIBE_CONFIGS,
+    GROUP,
+    TOPIC,
+)
 from strandlog.broker.broker import Broker
 from strandlog.broker.deferred import Deferred, gather
 from strandlog.broker.runtime import Work, yield_control
@@ -47,15 +54,7 @@ from strandlog.errors import (
 )
 from strandlog.protocol.kafka import api
 from strandlog.protocol.kafka.encoder import array_encoder
-from strandlog.server.kafka.api import (
-    ALTER_CONFIGS,
-    CLUSTER,
-    DESCRIBE_CONFIGS,
-    GROUP,
-    NODE_ID,
-    TOPIC,
-    kafka_api,
-)
+from strandlog.server.kafka.api import NODE_ID, kafka_api
 from strandlog.server.kafka.request import Request
 
 RESOURCE_TOPIC, RESOURCE_BROKER, RESOURCE_LOGGER, CLIENT_METRICS, RESOURCE_GROUP = 2, 4, 8, 16, 32

@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+from strandlog.broker.access.permission import READ, TOPIC
 from strandlog.broker.broker import Broker
 from strandlog.broker.deferred import Deferred
 from strandlog.broker.reads.fetch import (
@@ -33,11 +34,7 @@ from strandlog.protocol.kafka.produce_fetch_server import (
     fetch_response,
     fetch_response_steps,
 )
-from strandlog.server.kafka.api import (
-    READ,
-    TOPIC,
-    kafka_api,
-)
+from strandlog.server.kafka.api import kafka_api
 from strandlog.server.kafka.request import Request, breathing
 
 NO_SESSION, NEW_SESSION = -1, 0

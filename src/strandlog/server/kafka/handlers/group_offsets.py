@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
+from strandlog.broker.access.permission import DELETE, DESCRIBE, GROUP, READ, TOPIC
 from strandlog.broker.broker import Broker
 from strandlog.broker.deferred import Deferred, gather
 from strandlog.broker.groups.requests import CommitRequest
@@ -22,7 +23,7 @@ from strandlog.errors import (
 )
 from strandlog.model import OffsetAndMetadata, TopicPartition
 from strandlog.protocol.kafka import api
-from strandlog.server.kafka.api import DELETE, DESCRIBE, GROUP, READ, TOPIC, kafka_api
+from strandlog.server.kafka.api import kafka_api
 from strandlog.server.kafka.request import Request
 
 MANY_GROUPS_FROM = 8

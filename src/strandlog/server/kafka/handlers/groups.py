@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from strandlog.broker.access.permission import CLUSTER, DELETE, DESCRIBE, GROUP, READ
 from strandlog.broker.broker import Broker
 from strandlog.broker.deferred import Deferred, gather
 from strandlog.broker.groups.requests import (
@@ -23,7 +24,7 @@ from strandlog.errors import (
     StrandlogError,
 )
 from strandlog.protocol.kafka import api
-from strandlog.server.kafka.api import CLUSTER, DELETE, DESCRIBE, GROUP, READ, kafka_api
+from strandlog.server.kafka.api import kafka_api
 from strandlog.server.kafka.request import Request
 
 MEMBER_ID_FIRST_FROM = 4

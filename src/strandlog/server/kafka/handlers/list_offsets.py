@@ -19,13 +19,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from strandlog.broker.access.permission import CLUSTER, CLUSTER_ACTION, DESCRIBE, TOPIC
 from strandlog.broker.broker import Broker
 from strandlog.broker.context import RequestContext
 from strandlog.broker.runtime import Work, yield_control
 from strandlog.errors import InvalidRequestError, StrandlogError, UnsupportedVersionError
 from strandlog.model import IsolationLevel
 from strandlog.protocol.kafka import api
-from strandlog.server.kafka.api import CLUSTER, CLUSTER_ACTION, DESCRIBE, TOPIC, kafka_api
+from strandlog.server.kafka.api import kafka_api
 from strandlog.server.kafka.request import Asked, Request, answered, asked_once
 
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3

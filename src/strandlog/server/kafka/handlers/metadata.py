@@ -13,20 +13,14 @@ from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
+from strandlog.broker.access.permission import CLUSTER, CREATE, DESCRIBE, TOPIC
 from strandlog.broker.broker import Broker
 from strandlog.broker.runtime import Work, yield_control
 from strandlog.broker.topics.topic import INTERNAL_TOPICS, Topic
 from strandlog.errors import InvalidRequestError, LeaderNotAvailableError, StrandlogError
 from strandlog.protocol.kafka import api
 from strandlog.protocol.kafka.encoder import array_encoder
-from strandlog.server.kafka.api import (
-    CLUSTER,
-    CREATE,
-    DESCRIBE,
-    NODE_ID,
-    TOPIC,
-    kafka_api,
-)
+from strandlog.server.kafka.api import NODE_ID, kafka_api
 from strandlog.server.kafka.request import Request
 
 # Bit masks of Kafka's operations: without an authorizer, all of them are allowed.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from strandlog.broker.access.permission import TOPIC, TRANSACTIONAL_ID, WRITE
 from strandlog.broker.broker import Broker
 from strandlog.broker.deferred import Deferred
 from strandlog.broker.produce import NOTHING_CHECKED, Checked, ProduceResult
@@ -27,12 +28,7 @@ from strandlog.protocol.kafka.produce_fetch_server import (
     produce_response,
     produce_response_steps,
 )
-from strandlog.server.kafka.api import (
-    TOPIC,
-    TRANSACTIONAL_ID,
-    WRITE,
-    kafka_api,
-)
+from strandlog.server.kafka.api import kafka_api
 from strandlog.server.kafka.request import Request, breathing
 
 FEW_PARTITIONS = 16  # the response for up to this many is encoded without a pause

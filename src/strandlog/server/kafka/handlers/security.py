@@ -14,18 +14,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from strandlog.broker.broker import Broker
-from strandlog.broker.runtime import Work, yield_control
-from strandlog.errors import ResourceNotFoundError, SecurityDisabledError, StrandlogError
-from strandlog.protocol.kafka import api
-from strandlog.server.kafka.api import (
+from strandlog.broker.access.permission import (
     ALTER,
     ALTER_CONFIGS,
     CLUSTER,
     DESCRIBE,
     DESCRIBE_CONFIGS,
-    kafka_api,
 )
+from strandlog.broker.broker import Broker
+from strandlog.broker.runtime import Work, yield_control
+from strandlog.errors import ResourceNotFoundError, SecurityDisabledError, StrandlogError
+from strandlog.protocol.kafka import api
+from strandlog.server.kafka.api import kafka_api
 from strandlog.server.kafka.request import Request
 
 NO_ACLS = SecurityDisabledError("this broker has no authorizer: every client may do anything")

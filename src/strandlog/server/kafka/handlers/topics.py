@@ -17,6 +17,14 @@ from functools import partial
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from strandlog.broker.access.permission import (
+    ALTER,
+    CLUSTER,
+    CREATE,
+    DELETE,
+    DESCRIBE_CONFIGS,
+    TOPIC,
+)
 from strandlog.broker.broker import Broker
 from strandlog.broker.deferred import Deferred, gather
 from strandlog.broker.runtime import Work, yield_control
@@ -36,16 +44,7 @@ from strandlog.errors import (
 from strandlog.model import TopicPartition
 from strandlog.protocol.kafka import api
 from strandlog.protocol.kafka.encoder import array_encoder
-from strandlog.server.kafka.api import (
-    ALTER,
-    CLUSTER,
-    CREATE,
-    DELETE,
-    DESCRIBE_CONFIGS,
-    NODE_ID,
-    TOPIC,
-    kafka_api,
-)
+from strandlog.server.kafka.api import NODE_ID, kafka_api
 from strandlog.server.kafka.handlers.configs import topic_rows
 from strandlog.server.kafka.request import Request, asked_once
 

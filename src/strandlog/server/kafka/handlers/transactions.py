@@ -11,6 +11,16 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
+from strandlog.broker.access.permission import (
+    CLUSTER,
+    DESCRIBE,
+    GROUP,
+    IDEMPOTENT_WRITE,
+    READ,
+    TOPIC,
+    TRANSACTIONAL_ID,
+    WRITE,
+)
 from strandlog.broker.broker import Broker
 from strandlog.broker.deferred import Deferred, gather
 from strandlog.broker.groups.requests import CommitRequest
@@ -26,17 +36,7 @@ from strandlog.model import OffsetAndMetadata, ProducerIdentity, TopicPartition
 from strandlog.protocol.kafka import api
 from strandlog.protocol.kafka.encoder import array_encoder
 from strandlog.protocol.transaction_records import TransactionState
-from strandlog.server.kafka.api import (
-    CLUSTER,
-    DESCRIBE,
-    GROUP,
-    IDEMPOTENT_WRITE,
-    READ,
-    TOPIC,
-    TRANSACTIONAL_ID,
-    WRITE,
-    kafka_api,
-)
+from strandlog.server.kafka.api import kafka_api
 from strandlog.server.kafka.handlers.group_offsets import pieces
 from strandlog.server.kafka.request import Request, asked_once
 

@@ -1,0 +1,1 @@
+"""Decides what a principal may do: ACLs and the authorizer."""

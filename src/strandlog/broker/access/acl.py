@@ -1,0 +1,154 @@
+"""`Acl`: one access rule, and `AclFilter`: which rules a request selects.
+
+    ALLOW User:alice from * to READ TOPIC PREFIXED orders
+
+An ACL applies to a request if its resource pattern, principal, host and operation all match:
+
+    pattern      LITERAL: the name is equal, or the ACL's name is `*`; PREFIXED: the name starts
+                 with the ACL's name
+    principal    equal, or `User:*`, which includes clients that did not authenticate
+    host         the IP address of the client, or `*`; there are no networks and no host names
+    operation    equal, or ALL; an ALLOW also covers the operations in `permission.IMPLIED`
+
+Addresses are compared in one notation: IPv6 in its short form, IPv4-mapped addresses as IPv4. A
+host that is not an address is accepted, as in Kafka, but never matches.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import NamedTuple
+
+from strandlog.broker.access.permission import (
+    CLUSTER_NAME,
+    EVERYTHING,
+    IMPLIED,
+    Operation,
+    PatternType,
+    PermissionType,
+    ResourceType,
+)
+from strandlog.config.limits import ACL_MAX_TEXT_CHARACTERS
+from strandlog.errors import InvalidRequestError
+
+EVERY_PRINCIPAL = "User:*"
+
+
+class Acl(NamedTuple):
+    """One rule: a principal may, or may not, perform an operation on resources from a host."""
+
+    resource_type: ResourceType
+    name: str
+    pattern: PatternType
+    principal: str  # in Kafka's notation: `User:alice`
+    host: str
+    operation: Operation
+    permission: PermissionType
+
+    def matches_resource(self, resource_type: ResourceType, name: str) -> bool:
+        if self.resource_type is not resource_type:
+            return False
+        if self.pattern is PatternType.PREFIXED:
+            return name.startswith(self.name)
+        return self.name in (name, EVERYTHING)
+
+    def matches_client(self, principal: str, host: str) -> bool:
+        return self.principal in (principal, EVERY_PRINCIPAL) and self.host in (host, EVERYTHING)
+
+    def covers(self, operation: Operation) -> bool:
+        """Return whether the rule decides about an operation."""
+        if self.operation in (operation, Operation.ALL):
+            return True
+        is_allow = self.permission is PermissionType.ALLOW
+        return is_allow and operation in IMPLIED.get(self.operation, ())
+
+    def __str__(self) -> str:
+        return (
+            f"{self.permission.name} {self.principal} from {self.host} to {self.operation.name} "
+            f"{self.resource_type.name} {self.pattern.name} {self.name}"
+        )
+
+
+class AclFilter(NamedTuple):
+    """A condition on ACLs; None and ANY match everything."""
+
+    resource_type: ResourceType = ResourceType.ANY
+    name: str | None = None
+    pattern: PatternType = PatternType.ANY
+    principal: str | None = None
+    host: str | None = None
+    operation: Operation = Operation.ANY
+    permission: PermissionType = PermissionType.ANY
+
+    def selects(self, acl: Acl) -> bool:
+        """Return whether an ACL fulfils the condition. Principal and host are compared as text: a
+        filter for `User:a` does not select an ACL for `User:*`."""
+        return (
+            self.resource_type in (acl.resource_type, ResourceType.ANY)
+            and self._selects_name(acl)
+            and self.principal in (None, acl.principal)
+            and self.host in (None, acl.host)
+            and self.operation in (acl.operation, Operation.ANY)
+            and self.permission in (acl.permission, PermissionType.ANY)
+        )
+
+    def _selects_name(self, acl: Acl) -> bool:
+        is_pattern = self.pattern in (acl.pattern, PatternType.ANY, PatternType.MATCH)
+        if self.name is None or not is_pattern:
+            return is_pattern
+        if self.pattern is PatternType.MATCH:
+            return acl.matches_resource(acl.resource_type, self.name)
+        return self.name == acl.name
+
+
+def normalized_host(host: str) -> str:
+    """Return an IP address in the notation that ACLs use; other texts unchanged."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host
+    mapped = getattr(address, "ipv4_mapped", None)
+    return str(mapped or address)
+
+
+def checked_acl(acl: Acl) -> Acl:
+    """Return an ACL with a normalized host; raise InvalidRequestError if it is not a valid rule."""
+    if acl.resource_type is ResourceType.ANY:
+        raise InvalidRequestError("an ACL names one resource type, not ANY")
+    if acl.pattern not in (PatternType.LITERAL, PatternType.PREFIXED):
+        raise InvalidRequestError(
+            f"the pattern of an ACL is LITERAL or PREFIXED, not {acl.pattern.name}"
+        )
+    if acl.operation is Operation.ANY:
+        raise InvalidRequestError("an ACL names one operation, or ALL; ANY is for filters")
+    if acl.permission is PermissionType.ANY:
+        raise InvalidRequestError("an ACL allows or denies; ANY is for filters")
+    if not acl.name:
+        raise InvalidRequestError("the resource name of an ACL must not be empty; * means all")
+    if acl.resource_type is ResourceType.CLUSTER and acl.name not in (CLUSTER_NAME, EVERYTHING):
+        raise InvalidRequestError(
+            f"the only CLUSTER resource is {CLUSTER_NAME!r}, got {_shown(acl.name)}"
+        )
+    check_principal(acl.principal)
+    if not acl.host:
+        raise InvalidRequestError("the host of an ACL must not be empty; * means all")
+    for text in (acl.name, acl.principal, acl.host):
+        if len(text) > ACL_MAX_TEXT_CHARACTERS:
+            raise InvalidRequestError(
+                f"a name in an ACL has {len(text)} characters; the maximum is "
+                f"{ACL_MAX_TEXT_CHARACTERS}"
+            )
+    return acl._replace(host=normalized_host(acl.host))
+
+
+def check_principal(principal: str) -> None:
+    """Raise InvalidRequestError unless a principal has the form `Type:name`."""
+    kind, colon, name = principal.partition(":")
+    if not (kind and colon and name):
+        raise InvalidRequestError(
+            f"a principal has the form User:NAME, got {_shown(principal)}; User:* means all"
+        )
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= ACL_MAX_TEXT_CHARACTERS else text[:50] + "…")

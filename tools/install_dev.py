@@ -92,6 +92,13 @@ def install(progress: Progress, *what: str) -> None:
         sys.exit("".join(["\n", *output]))
 
 
+def compile_tests() -> None:
+    """Collect the tests once, which caches their bytecode and the compiled kernels. Otherwise each
+    worker of the first test run would compile all of them."""
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-qq"]
+    subprocess.run(command, cwd=ROOT, check=False, stdout=subprocess.DEVNULL)
+
+
 def main() -> None:
     pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
     progress = Progress(len(CONSTRAINTS.read_text().splitlines()))
@@ -99,6 +106,8 @@ def main() -> None:
     install(progress, "--upgrade", "pip")
     progress.stage("collecting packages")
     install(progress, "-e", ".[all]", *pyproject["dependency-groups"]["dev"])
+    progress.stage("compiling the package and its tests")
+    compile_tests()
     progress.stage("ready")
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import pytest
 from tests.crash.watching import Thoroughness, Watcher
+from tests.support.examples import is_quick
 
 from strandlog.errors import StorageError
 from strandlog.storage.partition import recovery
@@ -22,7 +23,11 @@ from strandlog.testing import SimulatedFiles
 from strandlog.testing.disk.handles import SimulatedLogFile
 
 QUICK = Thoroughness(
-    states_per_step=3, random_per_step=2, nested_every=10, torn_every=25, operations=30
+    states_per_step=3,
+    random_per_step=2,
+    nested_every=10,
+    torn_every=25,
+    operations=16 if is_quick() else 30,
 )
 HUNT = dataclasses.replace(
     QUICK, random_per_step=3, nested_every=10**9, torn_every=10**9, operations=35, max_failures=1

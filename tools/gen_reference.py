@@ -136,8 +136,9 @@ def kafka_apis_page() -> str:
         "ApiVersions derives as well. Versions are inclusive. A request in another version closes "
         "the connection, except ApiVersions; an API that is not listed is not advertised, and "
         "clients do without it.\n",
-        "*Permissions* are what Kafka's authorizer checks; this broker has none yet, so every "
-        "client may do anything.\n",
+        "*Permissions* are what the broker checks if `authorizer.class.name` is set; without it, "
+        "every client may do everything. Of two separated by *or*, one is enough. HTTP and gRPC "
+        "requests need the same permissions as the Kafka APIs with the same effect.\n",
         "| key | API | versions | flexible from | description | notes | permissions |",
         "|--:|---|---|---|---|---|---|",
         *map(_api_row, declared_apis()),

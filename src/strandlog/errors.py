@@ -65,6 +65,11 @@
     │   ├── LogDirNotFoundError         use the data folder of the broker
     │   ├── ElectionNotNeededError      nothing to do: the preferred leader is already elected
     │   └── NoReassignmentInProgressError   nothing to cancel
+    ├── AuthorizationError              create an ACL with the permission that the message names
+    │   ├── TopicAuthorizationError     create an ACL for the topic, or for a prefix of its name
+    │   ├── GroupAuthorizationError     create an ACL for the group, or for a prefix of its name
+    │   ├── ClusterAuthorizationError   create an ACL for the cluster
+    │   └── TransactionalIdAuthorizationError   create an ACL for the transactional id
     ├── ProducerError
     │   ├── OutOfOrderSequenceError     a batch of this producer is missing
     │   ├── DuplicateSequenceError      the batch was already written; its offset is unknown
@@ -550,6 +555,31 @@ class ElectionNotNeededError(RequestError):
 
 class NoReassignmentInProgressError(RequestError):
     codes = Codes(85, 409, "FAILED_PRECONDITION", 22)
+
+
+# -- permissions -----------------------------------------------------------------------------------
+
+
+class AuthorizationError(StrandlogError):
+    """The client lacks a permission. The message does not reveal whether the resource exists."""
+
+    codes = Codes(31, 403, "PERMISSION_DENIED", 22)
+
+
+class TopicAuthorizationError(AuthorizationError):
+    codes = Codes(29, 403, "PERMISSION_DENIED", 22)
+
+
+class GroupAuthorizationError(AuthorizationError):
+    codes = Codes(30, 403, "PERMISSION_DENIED", 22)
+
+
+class ClusterAuthorizationError(AuthorizationError):
+    codes = Codes(31, 403, "PERMISSION_DENIED", 22)
+
+
+class TransactionalIdAuthorizationError(AuthorizationError):
+    codes = Codes(53, 403, "PERMISSION_DENIED", 22)
 
 
 # -- producers and transactions ------------------------------------------------------------------

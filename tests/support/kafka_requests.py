@@ -165,8 +165,9 @@ def _converted(field: Any, value: Any) -> Any:
 class Wire:
     """One connection to a broker that speaks in kio's objects."""
 
-    def __init__(self, port: int) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=20)
+    def __init__(self, port: int, host: str = "127.0.0.1") -> None:
+        """Connect to the broker; `host` is the client's own address."""
+        self.socket = socket.create_connection(("127.0.0.1", port), 20, source_address=(host, 0))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._correlation_id = 0
 

@@ -5,8 +5,8 @@ of one data folder. Only one thread at a time may call it. Time, disk, randomnes
 injected through the constructor.
 
 Every method that handles a client request takes the client's `RequestContext` as its first
-argument. Permission and quota checks belong at the top of these methods and nowhere else. The
-methods return their results in one of four forms:
+argument, and checks first whether the client has the permission (`access/access.py`). The methods
+return their results in one of four forms:
 
     plain value or error      `topic`, `heartbeat`, …
     `Deferred[T]`             may have to wait; every `StrandlogError` is delivered through it
@@ -29,9 +29,12 @@ from dataclasses import replace
 from typing import NamedTuple, TypeVar
 from uuid import UUID
 
+from strandlog.broker.access.access import SECURITY_TOPIC, Access
+from strandlog.broker.access.authorizer import Authorizer
 from strandlog.broker.compacted_table import CompactedTable, TableSpec
 from strandlog.broker.context import IN_PROCESS_HOST
 from strandlog.broker.deferred import Deferred
+from strandlog.broker.facade.access import SECURITY_OWNER
 from strandlog.broker.facade.records import RecordRequests
 from strandlog.broker.facade.transactions import TransactionRequests
 from strandlog.broker.flushing.durability import Durability
@@ -44,6 +47,7 @@ from strandlog.broker.reads.fetch import (
     DelayedFetches,
 )
 from strandlog.broker.runtime import FlushJob, InlineRuntime, Runtime
+from strandlog.broker.security_store import SecurityStore
 from strandlog.broker.timers import Timers
 from strandlog.broker.topic_admin import TopicAdmin
 from strandlog.broker.topics.catalog import TopicCatalog
@@ -71,6 +75,7 @@ from strandlog.storage.work import Work
 
 MAX_COUNTED_POSITIONS = 10_000  # per client
 WRITE_PROBE = ".write-probe"
+MIB = 1024 * 1024
 
 T = TypeVar("T")
 
@@ -167,6 +172,7 @@ class Broker(RecordRequests, TransactionRequests):
             settings.transaction_state_log_segment_bytes,
             _transactional_id_of,
         )
+        self._open_access()
         self._group_coordinator = GroupCoordinator(
             settings, clock, self._timers, self._offsets_table, lambda: str(new_uuid())
         )
@@ -186,6 +192,28 @@ class Broker(RecordRequests, TransactionRequests):
         self._open_services()
         self._group_coordinator.load()
         self._remove_members_of_old_processes()
+
+    def _open_access(self) -> None:
+        """Load the ACLs."""
+        settings = self.settings
+        self._authorizer = Authorizer(
+            settings.super_user_names,
+            allows_without_acls=settings.allow_everyone_if_no_acl_found,
+        )
+        self._access = Access(
+            self._authorizer,
+            is_authorizer_on=settings.has_authorizer,
+            metrics=self.metrics,
+        )
+        self._security_table = self._table(SECURITY_TOPIC, 1, MIB, lambda _: SECURITY_OWNER)
+        self._security_store = SecurityStore(
+            self._security_table,
+            self._authorizer,
+            self._access,
+            self.clock,
+            self._log_dir.problems,
+        )
+        self._security_store.load()
 
     def _open_services(self) -> None:
         """Create the services that append records, change topics and maintain the folder."""

@@ -27,13 +27,23 @@ class Principal(NamedTuple):
 
 
 ANONYMOUS = Principal("User", "ANONYMOUS")
-EMBEDDED = Principal("User", "EMBEDDED")  # the process that owns the data folder
+# The process that owns the data folder. Principals of clients have the kind `User`, so no client
+# can be this one, whatever its name.
+OWNER = Principal("Process", "owner")
 
 
 class RequestContext:
     """The origin of a request."""
 
-    __slots__ = ("client_host", "client_id", "fetch_positions", "listener", "principal")
+    __slots__ = (
+        "client_host",
+        "client_id",
+        "fetch_positions",
+        "is_owner",
+        "listener",
+        "principal",
+        "principal_text",
+    )
 
     def __init__(
         self,
@@ -42,13 +52,19 @@ class RequestContext:
         client_host: str = "",
         listener: str = "",
     ) -> None:
-        self.principal = principal
+        self.set_principal(principal)
         self.client_id = client_id
         self.client_host = client_host
         self.listener = listener
         # For each partition, the offset of the last fetch that returned records. The offset of the
         # next fetch shows how many of them the consumer has read.
         self.fetch_positions: dict[tuple[TopicRef, int], int] = {}
+
+    def set_principal(self, principal: Principal) -> None:
+        """Set who sends the requests, when the client has authenticated."""
+        self.principal = principal
+        self.principal_text = str(principal)
+        self.is_owner = principal is OWNER  # may do everything
 
     def copy(self) -> RequestContext:
         """Return a copy that later requests do not change, without the fetch positions."""
@@ -63,4 +79,4 @@ class RequestContext:
 
 def embedded_context() -> RequestContext:
     """Return the context of a program that owns the data folder."""
-    return RequestContext(EMBEDDED, EMBEDDED_CLIENT_ID, IN_PROCESS_HOST)
+    return RequestContext(OWNER, EMBEDDED_CLIENT_ID, IN_PROCESS_HOST)

@@ -119,6 +119,7 @@ class Metrics:
     )
     slow_handlers: int = _counter("Requests that blocked the event loop too long; see the log.")
     failed_requests: int = _counter("Requests whose failure closed the connection.")
+    denied_requests: int = _counter("Operations that clients lacked the permission for.")
     requests_in_flight: int = _gauge("Requests that have not been answered yet.")
     waiting_fetches: int = _gauge("Fetches waiting for more records.")
     connections_open: int = _gauge("Open connections.")

@@ -68,6 +68,15 @@ Checked = Mapping[int, StrandlogError | None]
 NOTHING_CHECKED: Checked = {}
 
 
+def is_transactional(records: Buffer | None) -> bool:
+    """Return whether the batch of a partition belongs to a transaction."""
+    return (
+        records is not None
+        and len(records) >= HEADER_SIZE
+        and bool(records[ATTRIBUTES_LOW_BYTE] & TRANSACTIONAL_BIT)
+    )
+
+
 class _ToCheck(NamedTuple):
     """The batches of one partition of a request whose records must be decoded."""
 
@@ -180,10 +189,12 @@ class RecordAppender:
     ) -> None:
         part = partitions[number]
         try:
+            if checked and (error := checked.get(number)) is not None:
+                raise error  # before the lookup: a denied client must not learn what exists
             log = self._catalog.resolve(part.topic, part.partition)
             result = self._append_part(log, part, number, checked)
-        except StrandlogError as error:
-            delayed.skip(error)
+        except StrandlogError as failure:
+            delayed.skip(failure)
             return
         on_flushed = partial(delayed.flushed, delayed.wait(result))
         is_bulk = len(partitions) > BULK_PARTITIONS
@@ -195,10 +206,12 @@ class RecordAppender:
         try:
             if acks not in ALL_ACKS:
                 raise InvalidAcksError(f"acks must be 0, 1 or -1, got {acks}")
+            if checked and (error := checked.get(number)) is not None:
+                raise error
             log = self._catalog.resolve(part.topic, part.partition)
             return self._append_part(log, part, number, checked)
-        except StrandlogError as error:
-            return error
+        except StrandlogError as failure:
+            return failure
 
     def _append_part(
         self, log: PartitionLog, part: PartitionRecords, number: int, checked: Checked
@@ -208,12 +221,9 @@ class RecordAppender:
             raise InvalidRecordError("the request has no records")
         if _has_several_batches(records):
             raise InvalidRecordError("a request must have exactly one batch per partition")
-        is_checked = number in checked
-        if is_checked and (error := checked[number]) is not None:
-            raise error
-        if len(records) >= HEADER_SIZE and records[ATTRIBUTES_LOW_BYTE] & TRANSACTIONAL_BIT:
+        if is_transactional(records):
             self._check_transaction(log, records)
-        return self.append(log, records, records_checked=is_checked)
+        return self.append(log, records, records_checked=number in checked)
 
     def _check_transaction(self, log: PartitionLog, records: Buffer) -> None:
         """Raise unless the producer has an open transaction that includes the partition."""

@@ -112,14 +112,15 @@ def test_every_code_that_has_a_class_becomes_that_class() -> None:
         errors.MessageTooLargeError,
         errors.RebalanceInProgressError,
         errors.StorageError,
+        errors.TopicAuthorizationError,
         errors.UnknownMemberError,
     ):
         found = error_of(make(kind.kafka_code, "because"))
         assert type(found) is kind
         assert str(found) == "because"
-    other = error_of(make(29, "not for you"))
+    other = error_of(make(52, "no class"))
     assert type(other) is errors.RemoteError
-    assert (other.code, str(other)) == (29, "not for you")
+    assert (other.code, str(other)) == (52, "no class")
     assert type(error_of(make(-185, "late"))) is errors.UnreachableError
 
 

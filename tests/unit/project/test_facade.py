@@ -55,3 +55,31 @@ def test_nothing_is_assigned_to_the_broker_after_its_construction() -> None:
         and _is_broker(node.value)
     ]
     assert found == []
+
+
+# Requests that reveal and change nothing, or whose caller has checked the permission.
+UNCHECKED = {
+    "append": "the caller calls `writable_topic`",
+    "append_all": "the caller calls `writable_topic`",
+    "flush_wait": "only for the embedded library",
+    "flush_waits": "only for the embedded library",
+    "is_flushing": "only for the embedded library",
+    "make_visible": "returns nothing",
+}
+CHECKS = ("self._access", "self._in_order(", "self._resolve(", "self._denial(", "_check_change(")
+
+
+def test_every_request_checks_the_permission_of_the_client() -> None:
+    unchecked = set()
+    for path in FACADE[1:]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.FunctionDef) or node.name.startswith("_"):
+                continue
+            takes_context = any(argument.arg == "context" for argument in node.args.args)
+            text = ast.unparse(node)
+            checks = any(check in text for check in CHECKS)
+            if "_in_order(" in text and "self._access" not in text:
+                checks = "context," in text.partition("_in_order(")[2]
+            if takes_context and not checks and "self.topic_names(context" not in text:
+                unchecked.add(node.name)
+    assert sorted(unchecked) == sorted(UNCHECKED)

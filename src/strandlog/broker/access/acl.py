@@ -92,6 +92,28 @@ class AclFilter(NamedTuple):
             and self.permission in (acl.permission, PermissionType.ANY)
         )
 
+    def as_acl(self) -> Acl | None:
+        """Return the only ACL that the filter can select; None if it can select several."""
+        if (
+            self.name is None
+            or self.principal is None
+            or self.host is None
+            or self.resource_type is ResourceType.ANY
+            or self.operation is Operation.ANY
+            or self.permission is PermissionType.ANY
+            or self.pattern not in (PatternType.LITERAL, PatternType.PREFIXED)
+        ):
+            return None
+        return Acl(
+            self.resource_type,
+            self.name,
+            self.pattern,
+            self.principal,
+            self.host,
+            self.operation,
+            self.permission,
+        )
+
     def _selects_name(self, acl: Acl) -> bool:
         is_pattern = self.pattern in (acl.pattern, PatternType.ANY, PatternType.MATCH)
         if self.name is None or not is_pattern:

@@ -7,9 +7,10 @@
     4. otherwise the operation is denied, unless allow.everyone.if.no.acl.found is true and no ACL
        matches the resource, whatever its principal and operation
 
-The ACLs are indexed by resource: a dictionary of literal names, and for each length of prefix a
-dictionary of prefixes. A lookup therefore takes one step per distinct prefix length, however many
-ACLs there are. Decisions are cached until an ACL changes; the cache is limited in size.
+The ACLs are indexed by pattern, then by principal: a dictionary of literal names, and for each
+length of prefix a dictionary of prefixes. A decision takes one step per distinct prefix length,
+and one per ACL of the principal on the resource, however many ACLs there are. Decisions are cached
+until an ACL changes; the cache is limited in size.
 
 `explain` returns the rule that decides, for `strandlog acl check` and the audit log.
 """
@@ -19,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from strandlog.broker.access.acl import Acl, normalized_host
+from strandlog.broker.access.acl import EVERY_PRINCIPAL, Acl, normalized_host
 from strandlog.broker.access.permission import (
     EVERYTHING,
     Operation,
@@ -29,7 +30,7 @@ from strandlog.broker.access.permission import (
 )
 from strandlog.config.limits import AUTHORIZER_MAX_CACHED_DECISIONS
 
-_Resource = tuple[ResourceType, str]
+_Rules = dict[str, dict[Acl, None]]  # the ACLs of one pattern, by principal
 
 
 class Decision(NamedTuple):
@@ -49,9 +50,17 @@ class Authorizer:
         self._super_users = frozenset(super_users)
         self._allows_without_acls = allows_without_acls
         self._acls: dict[Acl, None] = {}  # in the order in which they were created
-        self._literal: dict[_Resource, list[Acl]] = {}
-        self._prefixed: dict[ResourceType, dict[int, dict[str, list[Acl]]]] = {}
+        self._by_principal: _Rules = {}
+        self._literal: dict[tuple[ResourceType, str], _Rules] = {}
+        self._prefixed: dict[ResourceType, dict[int, dict[str, _Rules]]] = {}
+        self._any_cache: dict[tuple[str, str, Operation, ResourceType], bool] = {}
         self._cache: dict[tuple[str, str, Operation, ResourceType, str], bool] = {}
+        self._denies_all = False
+
+    def deny_all(self) -> None:
+        """Deny everything to everyone but super users, because rules may be missing."""
+        self._denies_all = True
+        self._forget_decisions()
 
     def __len__(self) -> int:
         return len(self._acls)
@@ -66,29 +75,34 @@ class Authorizer:
 
     def add(self, acl: Acl) -> None:
         """Add a rule; adding it again has no effect."""
-        if acl in self._acls:
-            return
         self._acls[acl] = None
-        self._rules(acl).append(acl)
-        self._cache.clear()
+        for rules in (self._by_principal, self._rules(acl)):
+            rules.setdefault(acl.principal, {})[acl] = None
+        self._forget_decisions()
 
     def remove(self, acl: Acl) -> None:
         """Remove a rule, if it exists."""
         if acl not in self._acls:
             return
         del self._acls[acl]
-        rules = self._rules(acl)
-        rules.remove(acl)
-        if not rules:
+        for rules in (self._by_principal, self._rules(acl)):
+            del rules[acl.principal][acl]
+            if not rules[acl.principal]:
+                del rules[acl.principal]
+        if not self._rules(acl):
             self._drop_pattern(acl)
-        self._cache.clear()
+        self._forget_decisions()
 
-    def _rules(self, acl: Acl) -> list[Acl]:
-        """Return the list of all rules with the same pattern as this one."""
+    def _forget_decisions(self) -> None:
+        self._cache.clear()
+        self._any_cache.clear()
+
+    def _rules(self, acl: Acl) -> _Rules:
+        """Return all rules with the same pattern as this one."""
         if acl.pattern is PatternType.LITERAL:
-            return self._literal.setdefault((acl.resource_type, acl.name), [])
+            return self._literal.setdefault((acl.resource_type, acl.name), {})
         lengths = self._prefixed.setdefault(acl.resource_type, {})
-        return lengths.setdefault(len(acl.name), {}).setdefault(acl.name, [])
+        return lengths.setdefault(len(acl.name), {}).setdefault(acl.name, {})
 
     def _drop_pattern(self, acl: Acl) -> None:
         if acl.pattern is PatternType.LITERAL:
@@ -131,15 +145,18 @@ class Authorizer:
         """Return the decision, and the rule that it follows from."""
         if principal in self._super_users:
             return Decision(True, f"{principal} is a super user")
+        if self._denies_all:
+            return Decision(False, "the stored rules are damaged: only super users have access")
         host = normalized_host(host)
         allow: Acl | None = None
         has_rules = False
-        for acl in self._matching(resource_type, name):
+        for rules in self._matching(resource_type, name):
             has_rules = True
-            if acl.matches_client(principal, host) and acl.covers(operation):
-                if acl.permission is PermissionType.DENY:
-                    return Decision(False, "a rule denies it", acl)
-                allow = allow or acl
+            for acl in _rules_of(rules, principal):
+                if acl.matches_client(principal, host) and acl.covers(operation):
+                    if acl.permission is PermissionType.DENY:
+                        return Decision(False, "a rule denies it", acl)
+                    allow = allow or acl
         if allow is not None:
             return Decision(True, "a rule allows it", allow)
         if has_rules:
@@ -149,14 +166,15 @@ class Authorizer:
             return Decision(True, reason)
         return Decision(False, "the resource has no rules")
 
-    def _matching(self, resource_type: ResourceType, name: str) -> Iterator[Acl]:
-        """Yield the rules whose pattern matches a resource."""
-        yield from self._literal.get((resource_type, name), ())
-        if name != EVERYTHING:
-            yield from self._literal.get((resource_type, EVERYTHING), ())
+    def _matching(self, resource_type: ResourceType, name: str) -> Iterator[_Rules]:
+        """Yield the rules of each pattern that matches a resource."""
+        for literal in {name, EVERYTHING}:
+            rules = self._literal.get((resource_type, literal))
+            if rules is not None:
+                yield rules
         for length, prefixes in self._prefixed.get(resource_type, {}).items():
-            if length <= len(name):
-                yield from prefixes.get(name[:length], ())
+            if length <= len(name) and (rules := prefixes.get(name[:length])) is not None:
+                yield rules
 
     def allows_any(
         self, principal: str, host: str, operation: Operation, resource_type: ResourceType
@@ -166,13 +184,25 @@ class Authorizer:
         Names are not enumerated: it suffices that an ALLOW is not overridden entirely by DENYs,
         which are a DENY of all names, of the same literal name, or of a prefix of the name.
         """
-        if principal in self._super_users or self._allows_without_acls:
-            return not self._denies_all(principal, host, operation, resource_type)
+        if principal in self._super_users:
+            return True
+        if self._denies_all:
+            return False
+        key = (principal, host, operation, resource_type)
+        if key not in self._any_cache:
+            if len(self._any_cache) >= AUTHORIZER_MAX_CACHED_DECISIONS:
+                self._any_cache.clear()
+            self._any_cache[key] = self._finds_any(*key)
+        return self._any_cache[key]
+
+    def _finds_any(
+        self, principal: str, host: str, operation: Operation, resource_type: ResourceType
+    ) -> bool:
         host = normalized_host(host)
         denied_names: set[str] = set()
         denied_prefixes: set[str] = set()
         allows: list[Acl] = []
-        for acl in self._acls:
+        for acl in _rules_of(self._by_principal, principal):
             if (
                 acl.resource_type is not resource_type
                 or not acl.matches_client(principal, host)
@@ -187,35 +217,15 @@ class Authorizer:
                 denied_names.add(acl.name)
         if EVERYTHING in denied_names:
             return False
-        return any(not _is_overridden(acl, denied_names, denied_prefixes) for acl in allows)
-
-    def _denies_all(
-        self, principal: str, host: str, operation: Operation, resource_type: ResourceType
-    ) -> bool:
-        """Return whether a rule denies an operation on all resources of a type to a client that is
-        not a super user."""
-        if principal in self._super_users:
-            return False
-        host = normalized_host(host)
-        return any(
-            acl.permission is PermissionType.DENY
-            and acl.matches_client(principal, host)
-            and acl.covers(operation)
-            for acl in self._literal.get((resource_type, EVERYTHING), ())
+        return self._allows_without_acls or any(
+            not _is_overridden(acl, denied_names, denied_prefixes) for acl in allows
         )
 
-    def allowed_operations(
-        self,
-        principal: str,
-        host: str,
-        operations: Iterable[Operation],
-        resource_type: ResourceType,
-        name: str,
-    ) -> list[Operation]:
-        """Return those of the operations that a client may perform on a resource."""
-        return [
-            each for each in operations if self.allows(principal, host, each, resource_type, name)
-        ]
+
+def _rules_of(rules: _Rules, principal: str) -> Iterator[Acl]:
+    """Yield the rules for a principal and those for everyone."""
+    for each in {principal, EVERY_PRINCIPAL}:
+        yield from rules.get(each, ())
 
 
 def _is_overridden(allow: Acl, denied_names: set[str], denied_prefixes: set[str]) -> bool:

@@ -88,6 +88,8 @@ CLUSTER_ACTION, IDEMPOTENT_WRITE = Operation.CLUSTER_ACTION, Operation.IDEMPOTEN
 TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
 TRANSACTIONAL_ID = ResourceType.TRANSACTIONAL_ID
 
+Requirement = Permission | tuple[Permission, ...]  # any one permission of a tuple is enough
+
 OPERATIONS: dict[ResourceType, frozenset[Operation]] = {
     TOPIC: frozenset(
         {READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS}

@@ -1,7 +1,8 @@
 """Requests about consumer groups: membership and committed offsets.
 
-`Broker` inherits these methods. Permission checks belong at the top of each method. Everything that
-a request writes is durable when its result is complete.
+`Broker` inherits these methods. Each checks the client's permission first: READ on the group for
+members, DESCRIBE to look at it, DELETE to delete it, and READ or DESCRIBE on the topics of
+committed offsets. Everything that a request writes is durable when its result is complete.
 """
 
 from __future__ import annotations
@@ -10,6 +11,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+from strandlog.broker.access.permission import (
+    CLUSTER,
+    DELETE,
+    DESCRIBE,
+    GROUP,
+    READ,
+    TOPIC,
+    Requirement,
+)
 from strandlog.broker.compacted_table import CompactedTable
 from strandlog.broker.context import RequestContext
 from strandlog.broker.deferred import Deferred, Procedure, deferred, run
@@ -31,6 +41,10 @@ from strandlog.model import OffsetAndMetadata, TopicPartition
 
 T = TypeVar("T")
 
+READ_GROUP, DESCRIBE_GROUP, DELETE_GROUP = READ.on(GROUP), DESCRIBE.on(GROUP), DELETE.on(GROUP)
+LIST_GROUP = (DESCRIBE.on(CLUSTER), DESCRIBE_GROUP)
+READ_TOPIC, DESCRIBE_TOPIC = READ.on(TOPIC), DESCRIBE.on(TOPIC)
+
 
 class GroupRequests(TopicRequests):
     """The group requests of a `Broker`."""
@@ -42,6 +56,8 @@ class GroupRequests(TopicRequests):
 
     def join_group(self, context: RequestContext, request: JoinRequest) -> Deferred[JoinResult]:
         """Join a group; the result completes when the rebalance does."""
+        if (denial := self._access.denial(context, READ_GROUP, request.group_id)) is not None:
+            return Deferred.failed(denial)
         # The listener sets the client id of its context for each request, and the join may
         # run after the next request has arrived.
         caller = context.copy()
@@ -63,6 +79,8 @@ class GroupRequests(TopicRequests):
 
     def sync_group(self, context: RequestContext, request: SyncRequest) -> Deferred[SyncResult]:
         """Return a member's assignment; the result completes when the leader has sent it."""
+        if (denial := self._access.denial(context, READ_GROUP, request.group_id)) is not None:
+            return Deferred.failed(denial)
         return deferred(lambda: self._group_coordinator.sync(request))
 
     def heartbeat(
@@ -74,12 +92,14 @@ class GroupRequests(TopicRequests):
         instance_id: str | None = None,
     ) -> None:
         """Keep a member's session alive."""
+        self._access.require(context, READ_GROUP, group)
         self._group_coordinator.heartbeat(group, generation, member_id, instance_id)
 
     def leave_group(
         self, context: RequestContext, group: str, member_id: str, instance_id: str | None = None
     ) -> None:
         """Remove a member from its group."""
+        self._access.require(context, READ_GROUP, group)
         self._group_coordinator.leave(group, member_id, instance_id)
 
     def commit_offsets(
@@ -94,19 +114,44 @@ class GroupRequests(TopicRequests):
         error for each partition whose offset was not committed. With `all_or_nothing`, the first
         error fails the call, and nothing is committed. With `missing_partitions`, the partitions
         need not exist."""
+        denied: dict[TopicPartition, StrandlogError] = {}
+        if self._access.is_on:
+            request, denied = self._without_denied(context, request)
+        if denied and all_or_nothing:
+            return Deferred.failed(next(iter(denied.values())))
+        if denied and not request.offsets:
+            return Deferred.done(denied)
         return self._with_table(
             self._offsets_table,
             lambda: self._commit(
-                request, all_or_nothing=all_or_nothing, missing_partitions=missing_partitions
+                request, denied, all_or_nothing=all_or_nothing, may_be_missing=missing_partitions
             ),
         )
 
+    def _without_denied(
+        self, context: RequestContext, request: CommitRequest
+    ) -> tuple[CommitRequest, dict[TopicPartition, StrandlogError]]:
+        """Return the request without the offsets that the client may not commit, and their
+        errors. Without READ on the group, these are all offsets."""
+        denial = self._access.denial(context, READ_GROUP, request.group_id)
+        if denial is not None:
+            return replace(request, offsets={}), dict.fromkeys(request.offsets, denial)
+        denied = self._denied_partitions(context, READ_TOPIC, request.offsets)
+        kept = {tp: each for tp, each in request.offsets.items() if tp not in denied}
+        return replace(request, offsets=kept), denied
+
     def _commit(
-        self, request: CommitRequest, *, all_or_nothing: bool, missing_partitions: bool
+        self,
+        request: CommitRequest,
+        denied: dict[TopicPartition, StrandlogError],
+        *,
+        all_or_nothing: bool,
+        may_be_missing: bool,
     ) -> Deferred[dict[TopicPartition, StrandlogError]]:
-        errors: dict[TopicPartition, StrandlogError] = {}
-        if not missing_partitions:
-            request, errors = self._with_partitions(request)
+        errors = dict(denied)
+        if not may_be_missing:
+            request, missing = self._with_partitions(request)
+            errors |= missing
         try:
             if not all_or_nothing:
                 errors |= self._group_coordinator.try_commit_offsets(request)
@@ -166,48 +211,96 @@ class GroupRequests(TopicRequests):
     ) -> dict[TopicPartition, OffsetAndMetadata | StrandlogError | None]:
         """Return the committed offset of each partition, or None if it has none. If `partitions`
         is None, return all offsets of the group. With `require_stable`, an offset that an open
-        transaction may change is reported as an error."""
+        transaction may change is reported as an error, and so is one of a topic that the client may
+        not see, unless all offsets are requested."""
+        self._access.require(context, DESCRIBE_GROUP, group)
         found: dict[TopicPartition, OffsetAndMetadata | StrandlogError | None] = {
             **self._group_coordinator.fetch_offsets(group, partitions)
         }
+        if self._access.is_on:
+            self._hide_offsets(context, found, is_listing=partitions is None)
         if require_stable:
-            for tp in found:
+            for tp, value in found.items():
+                if isinstance(value, StrandlogError):
+                    continue
                 if self._group_coordinator.has_pending_commit(group, tp):
                     found[tp] = UnstableOffsetError(
                         f"an open transaction may change the offset of {group!r} in {tp}"
                     )
         return found
 
+    def _hide_offsets(
+        self,
+        context: RequestContext,
+        found: dict[TopicPartition, OffsetAndMetadata | StrandlogError | None],
+        *,
+        is_listing: bool,
+    ) -> None:
+        """Remove the offsets of topics that the client may not see, or replace them by errors."""
+        if is_listing:
+            visible = set(self._access.allowed(context, DESCRIBE_TOPIC, {tp.topic for tp in found}))
+            for tp in [tp for tp in found if tp.topic not in visible]:
+                del found[tp]
+        else:
+            found |= self._denied_partitions(context, DESCRIBE_TOPIC, found)
+
     def delete_offsets(
         self, context: RequestContext, group: str, partitions: Sequence[TopicPartition]
     ) -> Deferred[dict[TopicPartition, StrandlogError]]:
-        """Delete committed offsets; return errors for partitions of topics still subscribed to."""
+        """Delete committed offsets; return errors for partitions of topics still subscribed to, and
+        for those that the client may not read."""
         try:
-            errors = self._group_coordinator.delete_offsets(group, partitions)
+            self._access.require(context, DELETE_GROUP, group)
+            denied = self._denied_partitions(context, READ_TOPIC, partitions)
+            kept = [tp for tp in partitions if tp not in denied]
+            errors = {**denied, **self._group_coordinator.delete_offsets(group, kept)}
         except StrandlogError as error:
             return Deferred.failed(error)
         return self.when_groups_durable([group], errors)
 
+    def _denied_partitions(
+        self, context: RequestContext, needs: Requirement, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, StrandlogError]:
+        """Return an error for each partition of a topic on which the client lacks a permission."""
+        errors: dict[str, StrandlogError | None] = {}
+        denied: dict[TopicPartition, StrandlogError] = {}
+        for tp in partitions:
+            if tp.topic not in errors:
+                errors[tp.topic] = self._access.denial(context, needs, tp.topic)
+            if (error := errors[tp.topic]) is not None:
+                denied[tp] = error
+        return denied
+
     def delete_group(self, context: RequestContext, group: str) -> Deferred[None]:
         """Delete a group that has no members; the result completes when the deletion is durable."""
         try:
+            self._access.require(context, DELETE_GROUP, group)
             self._group_coordinator.delete(group)
         except StrandlogError as error:
             return Deferred.failed(error)
         return self.when_groups_durable([group], None)
 
     def groups(self, context: RequestContext) -> list[GroupListing]:
-        """Return all groups, sorted by name."""
-        return self._group_coordinator.list_groups()
+        """Return all groups that the client may see, sorted by name."""
+        listings = self._group_coordinator.list_groups()
+        if not self._access.is_on:
+            return listings
+        return [
+            each for each in listings if self._access.allows(context, LIST_GROUP, each.group_id)
+        ]
 
     def describe_group(self, context: RequestContext, group: str) -> GroupDescription:
         """Return the state and members of a group."""
+        self._access.require(context, DESCRIBE_GROUP, group)
         return self._group_coordinator.describe(group)
 
     def member_count(self, context: RequestContext, group: str) -> int:
         """Return the number of members of a group."""
+        self._access.require(context, DESCRIBE_GROUP, group)
         return self._group_coordinator.member_count(group)
 
     def subscribed_groups(self, context: RequestContext, topic: str) -> list[str]:
-        """Return the groups with a member that subscribes to a topic."""
-        return self._group_coordinator.groups_subscribed_to(topic)
+        """Return the groups with a member that subscribes to a topic, as far as the client may see
+        them."""
+        groups = self._group_coordinator.groups_subscribed_to(topic)
+        return self._access.allowed(context, LIST_GROUP, groups)

@@ -1,21 +1,42 @@
 """Requests about records: produce, fetch, look up offsets by time and by epoch, and wait for
 flushes.
 
-`Broker` inherits these methods. Permission and quota checks belong at the top of each method.
+`Broker` inherits these methods. Each checks the client's permission first: WRITE or READ on the
+topic, DESCRIBE for offsets. A partition that the client may not access gets an error; the others of
+the request are handled. A fetch that waits is not checked again: a revoked permission takes effect
+with the next request.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
+from uuid import UUID
 
+from strandlog.broker.access.permission import (
+    CLUSTER,
+    CLUSTER_ACTION,
+    DESCRIBE,
+    READ,
+    TOPIC,
+    TRANSACTIONAL_ID,
+    WRITE,
+    Requirement,
+)
 from strandlog.broker.context import RequestContext
 from strandlog.broker.deferred import Deferred
+from strandlog.broker.facade.access import AccessRequests
 from strandlog.broker.flushing.durability import Durability
 from strandlog.broker.flushing.flush_wait import FlushWait
 from strandlog.broker.flushing.visibility import Visibility
 from strandlog.broker.metrics import Metrics
-from strandlog.broker.produce import NOTHING_CHECKED, Checked, ProduceResult, RecordAppender
+from strandlog.broker.produce import (
+    NOTHING_CHECKED,
+    Checked,
+    ProduceResult,
+    RecordAppender,
+    is_transactional,
+)
 from strandlog.broker.reads.fetch import (
     DelayedFetches,
     FetchPartition,
@@ -34,6 +55,9 @@ from strandlog.storage.partition.read import read, read_plan
 from strandlog.storage.work import Work
 
 MAX_COUNTED_POSITIONS = 10_000  # fetch positions kept per client
+READ_TOPIC, WRITE_TOPIC, DESCRIBE_TOPIC = READ.on(TOPIC), WRITE.on(TOPIC), DESCRIBE.on(TOPIC)
+WRITE_TRANSACTIONS = WRITE.on(TRANSACTIONAL_ID)
+FIND_EPOCHS = (CLUSTER_ACTION.on(CLUSTER), DESCRIBE_TOPIC)
 _new_tuple = tuple.__new__  # three times as fast as the named tuple's own constructor
 
 
@@ -46,7 +70,7 @@ class ReadBatches(NamedTuple):
     folder: str
 
 
-class RecordRequests:
+class RecordRequests(AccessRequests):
     """The record requests of a `Broker`."""
 
     _catalog: TopicCatalog
@@ -63,8 +87,11 @@ class RecordRequests:
         partitions: Sequence[PartitionRecords],
         acks: int,
         checked: Checked = NOTHING_CHECKED,
+        transactional_id: str | None = None,
     ) -> list[ProduceResult] | Deferred[list[ProduceResult]]:
         """Append to each partition independently; the result completes as `acks` requires."""
+        if self._access.is_on:
+            checked = self._with_denials(context, partitions, checked, transactional_id)
         return self._appender.produce(partitions, acks, checked)
 
     def produce_work(
@@ -73,9 +100,55 @@ class RecordRequests:
         partitions: Sequence[PartitionRecords],
         acks: int,
         checked: Checked = NOTHING_CHECKED,
+        transactional_id: str | None = None,
     ) -> Work[list[ProduceResult] | Deferred[list[ProduceResult]]]:
         """Do the same as `produce`, in steps, for a request with many partitions."""
+        if self._access.is_on:
+            checked = self._with_denials(context, partitions, checked, transactional_id)
         return self._appender.produce_work(partitions, acks, checked)
+
+    def _with_denials(
+        self,
+        context: RequestContext,
+        partitions: Sequence[PartitionRecords],
+        checked: Checked,
+        transactional_id: str | None,
+    ) -> Checked:
+        """Return the results of the record checks, with an error for each partition that the client
+        may not write to. A request with transactional batches requires WRITE on its transactional
+        id; without it, every partition gets an error."""
+        errors: dict[int, StrandlogError | None] = dict(checked)
+        access = self._access
+        if any(
+            is_transactional(part.records) for part in partitions
+        ) and not access.allows_transactions(context, transactional_id):
+            error = access.denied(context, WRITE_TRANSACTIONS, transactional_id or "")
+            return dict.fromkeys(range(len(partitions)), error)
+        for number, part in enumerate(partitions):
+            if (denial := self._denial(context, WRITE_TOPIC, part.topic)) is not None:
+                errors[number] = denial
+        return errors
+
+    def _may_write(self, context: RequestContext, topic: TopicRef) -> bool:
+        """Return whether a client may write to a topic, without reporting a denial."""
+        if isinstance(topic, UUID):
+            try:
+                topic = self._catalog.topic_with_id(topic).name
+            except StrandlogError:
+                return True  # `produce` reports it
+        return self._access.allows(context, WRITE_TOPIC, topic)
+
+    def _denial(
+        self, context: RequestContext, needs: Requirement, topic: TopicRef
+    ) -> StrandlogError | None:
+        """Return an error if the client lacks a permission on a topic. An unknown topic id is no
+        denial: the lookup reports it."""
+        if isinstance(topic, UUID):
+            try:
+                topic = self._catalog.topic_with_id(topic).name
+            except StrandlogError:
+                return None
+        return self._access.denial(context, needs, topic)
 
     def record_checks(
         self,
@@ -84,7 +157,12 @@ class RecordRequests:
         is_abandoned: Callable[[], bool] = lambda: False,
     ) -> Work[Checked] | None:
         """Return work that decodes and checks the records of a request, if their topics require it,
-        before they are produced; None if `produce` can do so quickly itself."""
+        before they are produced; None if `produce` can do so quickly itself, or if the client may
+        not write to any of them."""
+        if self._access.is_on and all(
+            not self._may_write(context, part.topic) for part in partitions
+        ):
+            return None
         return self._appender.record_checks(partitions, is_abandoned)
 
     def produce_all(
@@ -96,6 +174,10 @@ class RecordRequests:
     ) -> list[ProduceResult] | Deferred[list[ProduceResult]]:
         """Append to all partitions, or raise and append nothing. If the disk fails partway,
         raise `PartialAppendError`, which names the partitions that were written."""
+        if self._access.is_on:
+            for part in partitions:
+                if (denial := self._denial(context, WRITE_TOPIC, part.topic)) is not None:
+                    raise denial
         return self._appender.produce_all(partitions, acks, checked)
 
     def append(
@@ -104,7 +186,7 @@ class RecordRequests:
         """Append one batch, which is in the page cache when this returns; raise if it is rejected.
 
         Callers that need it on disk use `flush_wait`. The partition must exist; the caller
-        checks this with `writable_topic`.
+        checks this, and the permission, with `writable_topic`.
         """
         return self._appender.append(self._catalog.logs(topic)[partition], batch)
 
@@ -114,7 +196,8 @@ class RecordRequests:
         """Append one batch to each of several partitions of a topic, or raise and append nothing.
         If the disk fails partway, raise `PartialAppendError`.
 
-        The batches are in the page cache when this returns.
+        The batches are in the page cache when this returns. The caller checks the topic with
+        `writable_topic`.
         """
         logs = self._catalog.logs(topic)
         return self._appender.append_all([(logs[number], batch) for number, batch in batches])
@@ -125,8 +208,11 @@ class RecordRequests:
         """Read batches; the result may wait for `min_bytes`, an error or the deadline."""
         targets: list[Target] = []
         positions = context.fetch_positions
+        is_on = self._access.is_on
         for part in request.partitions:
             try:
+                if is_on and (denial := self._denial(context, READ_TOPIC, part.topic)) is not None:
+                    raise denial
                 log = self._catalog.resolve(part.topic, part.partition)
                 if not -1 <= part.leader_epoch <= 0:  # -1: unknown; 0: the only epoch
                     check_leader_epoch(part.leader_epoch)
@@ -179,6 +265,8 @@ class RecordRequests:
         return no records, unless a flush is in flight or has failed. Only the first batch is
         verified: the caller verifies the batches that it decodes.
         """
+        if self._access.is_on:
+            self._access.require(context, READ_TOPIC, topic)
         log = self._catalog.log(topic, partition)
         high_watermark = log.high_watermark
         if high_watermark <= offset and high_watermark < log.log_end_offset:
@@ -192,6 +280,7 @@ class RecordRequests:
     ) -> tuple[str, int] | None:
         """Return the file path and position of the first batch that `read` would return; None if
         there is none."""
+        self._access.require(context, READ_TOPIC, topic)
         plan = read_plan(self._catalog.log(topic, partition), offset, max_bytes=0)
         found = plan.locate() if plan is not None else None
         return None if plan is None or found is None else (plan.path, found[0])
@@ -207,6 +296,11 @@ class RecordRequests:
     ) -> Work[TimestampOffset]:
         """Return the offset for a timestamp or for one of Kafka's special timestamps. A lookup by
         time may have to decode a large batch, so it runs in steps."""
+        if (
+            self._access.is_on
+            and (denial := self._denial(context, DESCRIBE_TOPIC, topic)) is not None
+        ):
+            raise denial
         log = self._catalog.resolve(topic, partition)
         check_leader_epoch(leader_epoch)
         return (yield from offset_at(log, timestamp, isolation))
@@ -220,6 +314,8 @@ class RecordRequests:
         current_epoch: int = -1,
     ) -> tuple[int, int]:
         """Return (epoch, end offset) of the last leader epoch up to `epoch`."""
+        if (denial := self._denial(context, FIND_EPOCHS, topic)) is not None:
+            raise denial
         log = self._catalog.resolve(topic, partition)
         check_leader_epoch(current_epoch)
         return end_of_epoch(log, epoch)
@@ -231,7 +327,7 @@ class RecordRequests:
     ) -> Deferred[None]:
         """Return a result that completes when readers can see everything that was appended to these
         partitions (None: all partitions) before this call, or when the disk fails or takes too
-        long."""
+        long. It reveals nothing, so it requires no permission."""
         result: Deferred[None] = Deferred()
         logs = (
             self._durability.unflushed()

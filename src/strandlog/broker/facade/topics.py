@@ -1,7 +1,9 @@
 """Requests about topics: look up, create, alter, delete, clean.
 
-`Broker` inherits these methods. Permission checks belong at the top of each method. Changes run in
-the order of the requests (`Runtime.run_in_order`).
+`Broker` inherits these methods. Each checks the client's permission first. `needs` is the
+permission that a lookup requires, by default DESCRIBE on the topic; a listener passes another one
+if the lookup is a part of another operation. Changes run in the order of the requests
+(`Runtime.run_in_order`).
 """
 
 from __future__ import annotations
@@ -10,8 +12,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 from uuid import UUID
 
+from strandlog.broker.access.permission import (
+    ALTER,
+    ALTER_CONFIGS,
+    CLUSTER,
+    CREATE,
+    DELETE,
+    DESCRIBE,
+    READ,
+    TOPIC,
+    WRITE,
+    Requirement,
+)
 from strandlog.broker.context import RequestContext
 from strandlog.broker.deferred import Deferred
+from strandlog.broker.facade.access import AccessRequests
 from strandlog.broker.flushing.visibility import Visibility
 from strandlog.broker.runtime import Runtime
 from strandlog.broker.topic_admin import TopicAdmin
@@ -33,6 +48,10 @@ from strandlog.storage.work import Work
 
 T = TypeVar("T")
 
+DESCRIBE_TOPIC = DESCRIBE.on(TOPIC)
+CREATE_TOPIC = (CREATE.on(CLUSTER), CREATE.on(TOPIC))
+DELETE_TOPIC = (DELETE.on(CLUSTER), DELETE.on(TOPIC))
+
 
 def _state_of(log: PartitionLog) -> PartitionState:
     return PartitionState(
@@ -49,7 +68,7 @@ def _state_of(log: PartitionLog) -> PartitionState:
     )
 
 
-class TopicRequests:
+class TopicRequests(AccessRequests):
     """The topic requests of a `Broker`."""
 
     _catalog: TopicCatalog
@@ -57,26 +76,37 @@ class TopicRequests:
     _runtime: Runtime
     _visibility: Visibility
 
-    def topic_names(self, context: RequestContext) -> list[str]:
-        """Return the names of all topics, sorted."""
-        return self._catalog.names()
+    def topic_names(
+        self, context: RequestContext, needs: Requirement = DESCRIBE_TOPIC
+    ) -> list[str]:
+        """Return the names of all topics that the client may see, sorted."""
+        return self._access.allowed(context, needs, self._catalog.names())
 
     def topics(self, context: RequestContext) -> list[Topic]:
-        """Return all topics, sorted by name."""
-        return [self._catalog.topic(name) for name in self._catalog.names()]
+        """Return all topics that the client may see, sorted by name."""
+        return [self._catalog.topic(name) for name in self.topic_names(context)]
 
-    def has_topic(self, context: RequestContext, name: str) -> bool:
-        """Return whether a topic exists."""
-        return name in self._catalog
+    def has_topic(
+        self, context: RequestContext, name: str, needs: Requirement = DESCRIBE_TOPIC
+    ) -> bool:
+        """Return whether a topic exists that the client may see."""
+        return name in self._catalog and self._access.allows(context, needs, name)
 
-    def topic(self, context: RequestContext, topic: TopicRef) -> Topic:
+    def topic(
+        self, context: RequestContext, topic: TopicRef, needs: Requirement = DESCRIBE_TOPIC
+    ) -> Topic:
         """Return a topic by name or id; raise InvalidTopicError if the name is not valid."""
         if isinstance(topic, UUID):
-            return self._catalog.topic_with_id(topic)
+            found = self._catalog.topic_with_id(topic)  # ids are not secret, names are
+            self._access.require(context, needs, found.name)
+            return found
+        self._access.require(context, needs, topic)
         return self._catalog.existing_or_valid(topic)
 
     def writable_topic(self, context: RequestContext, name: str) -> Topic:
         """Return a topic that clients may write to; raise if it is internal or does not exist."""
+        if self._access.is_on:
+            self._access.require(context, WRITE.on(TOPIC), name)
         if name in INTERNAL_TOPICS:  # checked here to save a call per record
             forbid_internal(name)
         return self._catalog.topic(name)
@@ -84,6 +114,7 @@ class TopicRequests:
     def partition_count(self, context: RequestContext, name: str) -> int:
         """Return the number of partitions of a topic; raise TopicNotFoundError if it does not
         exist."""
+        self._access.require(context, DESCRIBE_TOPIC, name)
         return self._catalog.topic(name).partitions
 
     def check_new_topic(
@@ -94,27 +125,42 @@ class TopicRequests:
         config: Mapping[str, object] | None = None,
     ) -> Topic:
         """Return the topic that `create_topic` would create; raise the errors it would raise."""
+        self._access.require(context, CREATE_TOPIC, name)
         forbid_internal(check_topic_name(name))
         return self._catalog.check_new(name, partitions, config)
 
+    def _resolve(
+        self, context: RequestContext, needs: Requirement, topic: TopicRef, partition: int
+    ) -> PartitionLog:
+        """Return the log of a partition, after checking the permission."""
+        if self._access.is_on:
+            name = self._catalog.topic_with_id(topic).name if isinstance(topic, UUID) else topic
+            self._access.require(context, needs, name)
+        return self._catalog.resolve(topic, partition)
+
     def partition_state(
-        self, context: RequestContext, topic: TopicRef, partition: int
+        self,
+        context: RequestContext,
+        topic: TopicRef,
+        partition: int,
+        needs: Requirement = DESCRIBE_TOPIC,
     ) -> PartitionState:
         """Return the offsets, size and failure of one partition."""
-        return _state_of(self._catalog.resolve(topic, partition))
+        return _state_of(self._resolve(context, needs, topic, partition))
 
     def partition_states(
         self, context: RequestContext, topic: TopicRef, first: int = 0, end: int | None = None
     ) -> list[PartitionState]:
         """Return the states of a topic's partitions from `first` up to, but excluding, `end`."""
         name = self._catalog.topic_with_id(topic).name if isinstance(topic, UUID) else topic
+        self._access.require(context, DESCRIBE_TOPIC, name)
         return [_state_of(log) for log in self._catalog.logs(name)[first:end]]
 
     def size_from(
         self, context: RequestContext, topic: TopicRef, partition: int, base_offset: int
     ) -> int:
         """Return the total size of a partition's segments from a base offset on."""
-        segments = self._catalog.resolve(topic, partition).segments.all()
+        segments = self._resolve(context, DESCRIBE_TOPIC, topic, partition).segments.all()
         return sum(each.size_bytes for each in segments if each.base_offset >= base_offset)
 
     def producers(
@@ -122,7 +168,7 @@ class TopicRequests:
     ) -> Iterator[ActiveProducer]:
         """Return the idempotent producers of a partition, as an iterator because there may be
         many."""
-        entries = list(self._catalog.resolve(topic, partition).producers)
+        entries = list(self._resolve(context, READ.on(TOPIC), topic, partition).producers)
         return (
             ActiveProducer(
                 producer_id,
@@ -143,33 +189,72 @@ class TopicRequests:
         config: Mapping[str, object] | None = None,
     ) -> Deferred[Topic]:
         """Create a topic; first delete committed offsets left by an earlier topic of that name."""
-        return self._in_order("CreateTopic", self._topic_admin.create(name, partitions, config))
+        return self._in_order(
+            "CreateTopic",
+            self._topic_admin.create(name, partitions, config),
+            context,
+            CREATE_TOPIC,
+            name,
+        )
 
     def create_missing_topics(
         self, context: RequestContext, names: Sequence[str]
     ) -> Deferred[dict[str, StrandlogError]]:
-        """Create the topics that do not exist (auto.create.topics.enable); return the errors."""
-        return self._in_order("CreateTopic", self._topic_admin.create_missing(names))
+        """Create the topics that do not exist (auto.create.topics.enable); return the errors. A
+        client must be allowed both to see and to create a topic."""
+        denied: dict[str, StrandlogError] = {}
+        if self._access.is_on:
+            for needs in (DESCRIBE_TOPIC, CREATE_TOPIC):
+                for name in names:
+                    denial = None if name in denied else self._access.denial(context, needs, name)
+                    if denial is not None:
+                        denied[name] = denial
+        allowed = [name for name in names if name not in denied]
+
+        def create() -> Work[dict[str, StrandlogError]]:
+            failed = yield from self._topic_admin.create_missing(allowed)
+            return {**denied, **failed}
+
+        return self._in_order("CreateTopic", create())
 
     def delete_topic(self, context: RequestContext, name: str) -> Deferred[None]:
         """Delete a topic and the offsets that groups have committed for it."""
-        return self._in_order("DeleteTopic", self._topic_admin.delete(name))
+        return self._in_order(
+            "DeleteTopic", self._topic_admin.delete(name), context, DELETE_TOPIC, name
+        )
 
     def add_partitions(self, context: RequestContext, name: str, count: int) -> Deferred[Topic]:
         """Increase the number of partitions of a topic to `count`."""
-        return self._in_order("CreatePartitions", self._topic_admin.add_partitions(name, count))
+        return self._in_order(
+            "CreatePartitions",
+            self._topic_admin.add_partitions(name, count),
+            context,
+            ALTER.on(TOPIC),
+            name,
+        )
 
     def alter_topic(
         self, context: RequestContext, name: str, changes: Mapping[str, object | None]
     ) -> Deferred[Topic]:
         """Change settings of a topic; None resets one to its default."""
-        return self._in_order("AlterConfigs", self._topic_admin.alter(name, changes))
+        return self._in_order(
+            "AlterConfigs",
+            self._topic_admin.alter(name, changes),
+            context,
+            ALTER_CONFIGS.on(TOPIC),
+            name,
+        )
 
     def alter_broker_settings(
         self, context: RequestContext, layer: Layer, changes: Mapping[str, object | None]
     ) -> Deferred[None]:
         """Change dynamic broker settings in one layer; None removes a setting from the layer."""
-        return self._in_order("AlterConfigs", self._topic_admin.alter_broker(layer, changes))
+        return self._in_order(
+            "AlterConfigs",
+            self._topic_admin.alter_broker(layer, changes),
+            context,
+            ALTER_CONFIGS.on(CLUSTER),
+        )
 
     @property
     def dynamic_settings(self) -> DynamicSettings:
@@ -178,11 +263,15 @@ class TopicRequests:
 
     def compact_topic(self, context: RequestContext, name: str) -> Deferred[CompactionReport]:
         """Compact a topic now, regardless of its cleanup policy and the schedule."""
-        return self._in_order("compaction", self._topic_admin.compact(name))
+        return self._in_order(
+            "compaction", self._topic_admin.compact(name), context, ALTER.on(TOPIC), name
+        )
 
     def apply_retention(self, context: RequestContext, name: str) -> Deferred[int]:
         """Apply the retention settings of a topic now; return how many offsets were removed."""
-        return self._in_order("retention", self._topic_admin.apply_retention(name))
+        return self._in_order(
+            "retention", self._topic_admin.apply_retention(name), context, ALTER.on(TOPIC), name
+        )
 
     def delete_records(
         self, context: RequestContext, offsets: Mapping[TopicPartition, int]
@@ -190,16 +279,38 @@ class TopicRequests:
         """Delete the records below an offset (-1: all visible records); return the new log start
         offsets once they are durable."""
         result: Deferred[dict[TopicPartition, int | StrandlogError]] = Deferred()
-        work = self._topic_admin.delete_records(offsets)
+        needs = DELETE.on(TOPIC)
+        denied: dict[TopicPartition, int | StrandlogError] = {}
+        for tp in offsets if self._access.is_on else ():
+            if (denial := self._access.denial(context, needs, tp.topic)) is not None:
+                denied[tp] = denial
+        allowed = {tp: offset for tp, offset in offsets.items() if tp not in denied}
+
+        def delete() -> Work[dict[TopicPartition, int | StrandlogError]]:
+            deleted = yield from self._topic_admin.delete_records(allowed)
+            return {**denied, **deleted}
+
         self._visibility.when_visible(
-            self._catalog.existing(offsets),
-            lambda: self._run_in_order("DeleteRecords", work, result),
+            self._catalog.existing(allowed),
+            lambda: self._run_in_order("DeleteRecords", delete(), result),
         )
         return result
 
-    def _in_order(self, name: str, work: Work[T]) -> Deferred[T]:
+    def _in_order(
+        self,
+        title: str,
+        work: Work[T],
+        context: RequestContext | None = None,
+        needs: Requirement = (),
+        name: str = "",
+    ) -> Deferred[T]:
+        """Run a change in the order of the requests, if the client has the permission."""
         result: Deferred[T] = Deferred()
-        self._run_in_order(name, work, result)
+        denial = None if context is None else self._access.denial(context, needs, name)
+        if denial is not None:
+            result.fail(denial)
+        else:
+            self._run_in_order(title, work, result)
         return result
 
     def _run_in_order(self, name: str, work: Work[T], result: Deferred[T]) -> None:

@@ -1,17 +1,27 @@
 """Requests about producers and transactions.
 
-`Broker` inherits these methods. Permission checks belong at the top of each method.
+`Broker` inherits these methods. Each checks the client's permission first, in Kafka's order: WRITE
+on the transactional id, READ on the group, then WRITE or READ on each topic.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Literal
 
+from strandlog.broker.access.permission import (
+    CLUSTER,
+    DESCRIBE,
+    IDEMPOTENT_WRITE,
+    TOPIC,
+    TRANSACTIONAL_ID,
+    WRITE,
+)
 from strandlog.broker.compacted_table import CompactedTable
 from strandlog.broker.context import RequestContext
 from strandlog.broker.deferred import Deferred, deferred
-from strandlog.broker.facade.groups import GroupRequests
+from strandlog.broker.facade.groups import DESCRIBE_GROUP, READ_GROUP, GroupRequests
 from strandlog.broker.groups.requests import CommitRequest
 from strandlog.broker.topics.topic import forbid_internal
 from strandlog.broker.transactions.coordinator import TransactionCoordinator
@@ -19,6 +29,10 @@ from strandlog.broker.transactions.producer_ids import ProducerIds
 from strandlog.broker.transactions.transaction import Transaction
 from strandlog.errors import InvalidRequestError, StrandlogError
 from strandlog.model import ProducerIdentity, TopicPartition
+
+WRITE_TRANSACTIONS, DESCRIBE_TRANSACTION = WRITE.on(TRANSACTIONAL_ID), DESCRIBE.on(TRANSACTIONAL_ID)
+WRITE_IDEMPOTENTLY = IDEMPOTENT_WRITE.on(CLUSTER)
+DESCRIBE_TOPIC, WRITE_TOPIC = DESCRIBE.on(TOPIC), WRITE.on(TOPIC)
 
 
 class TransactionRequests(GroupRequests):
@@ -32,6 +46,9 @@ class TransactionRequests(GroupRequests):
         self, context: RequestContext, kind: Literal["group", "transaction"], key: str
     ) -> Deferred[None]:
         """Create the topic of the coordinator's table if it does not exist."""
+        needs = DESCRIBE_GROUP if kind == "group" else DESCRIBE_TRANSACTION
+        if (denial := self._access.denial(context, needs, key)) is not None:
+            return Deferred.failed(denial)
         table = self._offsets_table if kind == "group" else self._transactions_table
         if table.exists:
             return Deferred.done(None)
@@ -44,7 +61,20 @@ class TransactionRequests(GroupRequests):
         timeout_ms: int,
         producer: ProducerIdentity,
     ) -> Deferred[ProducerIdentity]:
-        """Return a producer id and epoch, after aborting any transaction the producer left open."""
+        """Return a producer id and epoch, after aborting any transaction the producer left open.
+
+        Without a transactional id, a client that may write to any topic needs no permission on the
+        cluster."""
+        access = self._access
+        if transactional_id is not None:
+            denial = access.denial(context, WRITE_TRANSACTIONS, transactional_id)
+            if denial is not None:
+                return Deferred.failed(denial)
+        elif not (
+            access.allows(context, WRITE_IDEMPOTENTLY)
+            or access.allows_any_topic(context, WRITE_TOPIC.operation)
+        ):
+            return Deferred.failed(access.denied(context, WRITE_IDEMPOTENTLY))
         if transactional_id == "" or (producer.producer_id < 0) is not (producer.epoch < 0):
             problem = "the transactional id is empty, or only one of producer id and epoch is set"
             return Deferred.failed(InvalidRequestError(problem))
@@ -57,7 +87,8 @@ class TransactionRequests(GroupRequests):
         )
 
     def check_transaction_partition(self, context: RequestContext, tp: TopicPartition) -> None:
-        """Raise if transactions may not write to the partition."""
+        """Raise if transactions of the client may not write to the partition."""
+        self._access.require(context, WRITE_TOPIC, tp.topic)
         forbid_internal(tp.topic)
         self._catalog.log(*tp)
 
@@ -68,7 +99,12 @@ class TransactionRequests(GroupRequests):
         producer: ProducerIdentity,
         partitions: Iterable[TopicPartition],
     ) -> Deferred[None]:
-        """Add partitions to the producer's transaction before it writes to them."""
+        """Add partitions to the producer's transaction before it writes to them. The caller checks
+        each with `check_transaction_partition`."""
+        if (
+            denial := self._access.denial(context, WRITE_TRANSACTIONS, transactional_id)
+        ) is not None:
+            return Deferred.failed(denial)
         return deferred(
             lambda: self._transaction_coordinator.add_partitions(
                 transactional_id, producer, partitions
@@ -79,6 +115,9 @@ class TransactionRequests(GroupRequests):
         self, context: RequestContext, transactional_id: str, producer: ProducerIdentity, group: str
     ) -> Deferred[None]:
         """Add the partition that stores a group's offsets to the producer's transaction."""
+        for needs, name in ((WRITE_TRANSACTIONS, transactional_id), (READ_GROUP, group)):
+            if (denial := self._access.denial(context, needs, name)) is not None:
+                return Deferred.failed(denial)
         return self._with_table(
             self._offsets_table,
             lambda: self._transaction_coordinator.add_partitions(
@@ -87,10 +126,24 @@ class TransactionRequests(GroupRequests):
         )
 
     def commit_transaction_offsets(
-        self, context: RequestContext, request: CommitRequest, producer: ProducerIdentity
+        self,
+        context: RequestContext,
+        transactional_id: str,
+        request: CommitRequest,
+        producer: ProducerIdentity,
     ) -> Deferred[dict[TopicPartition, StrandlogError]]:
         """Commit offsets inside a transaction; they take effect when it commits."""
-        request, errors = self._with_partitions(request)
+        if (
+            denial := self._access.denial(context, WRITE_TRANSACTIONS, transactional_id)
+        ) is not None:
+            return Deferred.failed(denial)
+        errors: dict[TopicPartition, StrandlogError] = {}
+        if self._access.is_on:
+            request, errors = self._without_denied(context, request)
+            if errors and not request.offsets:
+                return Deferred.done(errors)
+        request, missing = self._with_partitions(request)
+        errors |= missing
         try:
             log = self._offsets_table.existing_log_for(request.group_id)
             self._transaction_coordinator.check_append(producer, log.tp)
@@ -108,14 +161,34 @@ class TransactionRequests(GroupRequests):
         commit: bool,
     ) -> Deferred[None]:
         """Commit or abort a transaction; the result completes when every marker is durable."""
+        if (
+            denial := self._access.denial(context, WRITE_TRANSACTIONS, transactional_id)
+        ) is not None:
+            return Deferred.failed(denial)
         return deferred(
             lambda: self._transaction_coordinator.end(transactional_id, producer, commit=commit)
         )
 
     def transactions(self, context: RequestContext) -> list[Transaction]:
-        """Return all transactional producers, sorted by transactional id."""
-        return self._transaction_coordinator.all()
+        """Return all transactional producers that the client may see, sorted by transactional
+        id."""
+        found = self._transaction_coordinator.all()
+        if not self._access.is_on:
+            return found
+        return [
+            each
+            for each in found
+            if self._access.allows(context, DESCRIBE_TRANSACTION, each.transactional_id)
+        ]
 
     def describe_transaction(self, context: RequestContext, transactional_id: str) -> Transaction:
-        """Return one transactional producer and its transaction."""
-        return self._transaction_coordinator.describe(transactional_id)
+        """Return one transactional producer and its transaction, without the partitions of topics
+        that the client may not see."""
+        self._access.require(context, DESCRIBE_TRANSACTION, transactional_id)
+        found = self._transaction_coordinator.describe(transactional_id)
+        if not self._access.is_on:
+            return found
+        visible = frozenset(
+            tp for tp in found.partitions if self._access.allows(context, DESCRIBE_TOPIC, tp.topic)
+        )
+        return replace(found, partitions=visible)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from strandlog.broker.access.access import SECURITY_TOPIC
 from strandlog.config.limits import MAX_TOPIC_NAME_CHARACTERS
 from strandlog.config.setting import Value
 from strandlog.config.tables.topic import TOPIC_SETTINGS, LogSettings, log_settings
@@ -17,7 +18,7 @@ from strandlog.storage.paths import LOG_SUFFIX, segment_stem
 
 OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTIONS_TOPIC = "__transaction_state"
-INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
+INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC, SECURITY_TOPIC})
 
 _LEGAL = re.compile(r"^[a-zA-Z0-9._-]+$")
 

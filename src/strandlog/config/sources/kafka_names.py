@@ -130,7 +130,6 @@ NO_EFFECT = {
 
 SECURITY = (
     "alter.config.policy.class.name",
-    "authorizer.class.name",
     "connection.failed.authentication.delay.ms",
     "connections.max.reauth.ms",
     "create.topic.policy.class.name",
@@ -141,7 +140,6 @@ SECURITY = (
     "sasl.",
     "security.",
     "ssl.",
-    "super.users",
 )
 
 

@@ -1,8 +1,9 @@
 """Broker settings, with Kafka's names and defaults.
 
 `BrokerSettings` declares each setting once, as a typed attribute; the parts for coordinators and
-listeners are in `groups` and `listeners`. `BROKER_SETTINGS` is the table derived from it, together
-with the defaults for topics (such as log.retention.ms), which derive from the topic settings.
+listeners are in `groups` and `listeners`, those for permissions in `access`. `BROKER_SETTINGS` is
+the table derived from it, together with the defaults for topics (such as log.retention.ms), which
+derive from the topic settings.
 
 A setting is `dynamic` if the broker reads it on every use, so that clients can change it at run
 time (`broker/topics/dynamic_settings.py`). If the default differs from Kafka's, the help says why.
@@ -25,6 +26,7 @@ from strandlog.config.setting import (
     declared_settings,
     setting,
 )
+from strandlog.config.tables.access import AccessSettings
 from strandlog.config.tables.groups import GroupSettings
 from strandlog.config.tables.listeners import ListenerSettings
 from strandlog.config.tables.topic import TOPIC_SETTINGS
@@ -33,7 +35,7 @@ MIB = 1024 * 1024
 
 
 @dataclass(kw_only=True)
-class BrokerSettings(ListenerSettings, GroupSettings):
+class BrokerSettings(ListenerSettings, GroupSettings, AccessSettings):
     """The settings of one broker. All components share one instance, which `update` modifies."""
 
     num_partitions: int = setting(

@@ -28,7 +28,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from strandlog.broker.context import RequestContext
+from strandlog.broker.access.permission import CLUSTER, DESCRIBE
+from strandlog.broker.context import OWNER, RequestContext
 from strandlog.clock import stopwatch
 from strandlog.config.limits import HTTP_LIVE_MAX_GROUPS
 from strandlog.server.background import as_future
@@ -101,6 +102,8 @@ class Live:
     async def live(self, request: Request) -> Response:
         """Validate the request and start a stream."""
         query, context = read_query(request, LiveQuery), context_of(request)
+        if query.rates or query.lag:  # of all topics and groups
+            self._state.broker.check_access(context, DESCRIBE.on(CLUSTER))
         limit = self._state.broker.settings.http_max_live_streams
         if self._state.live_clients >= limit:
             raise HttpError(
@@ -118,7 +121,7 @@ class Live:
             tail = await begin_tail(self._state, context, query.topic, options)
         if request.method == "HEAD":
             return Response(media_type=EVENT_STREAM)
-        return _Stream(self, self._state, context, query, tail)
+        return _Stream(self, self._state, query, tail)
 
     def rates(self) -> RatesEvent:
         broker = self._state.broker
@@ -134,11 +137,11 @@ class Live:
             metrics.fetched_records,
         )
 
-    async def lag(self, context: RequestContext) -> LagEvent:
+    async def lag(self) -> LagEvent:
         """Return the lag of the groups, computed at most once a second for all streams."""
         async with self._lag_turn:
             if self._lag is None or stopwatch() - self._lag_at >= LAG_SECONDS:
-                broker = self._state.broker
+                broker, context = self._state.broker, RequestContext(OWNER)
                 await as_future(broker.make_visible(context))
                 found = await group_snapshots(broker, context)
                 rows = [GroupLag(each.group, each.state, each.members, each.lag) for each in found]
@@ -155,12 +158,10 @@ class _Stream(Response):
         self,
         live: Live,
         state: HttpState,
-        context: RequestContext,
         query: LiveQuery,
         tail: Tail | None,
     ) -> None:
         super().__init__()
-        self._context = context
         self._live = live
         self._state = state
         self._query = query
@@ -217,7 +218,7 @@ class _Stream(Response):
         if self._query.rates:
             parts.append(_event("rates", self._live.rates()))
         if self._query.lag:
-            parts.append(_event("lag", await self._live.lag(self._context)))
+            parts.append(_event("lag", await self._live.lag()))
         if self._tail is not None:
             found = await self._tail.newest()
             if found.records or found.skipped:

@@ -17,6 +17,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from strandlog.broker.access.permission import Permission
 from strandlog.broker.context import RequestContext
 from strandlog.clock import stopwatch
 from strandlog.config.limits import HTTP_SMALL_BODY_BYTES
@@ -60,6 +61,9 @@ class ApiRoute(NamedTuple):
     status: int = 200
     is_large: bool = False  # encode the response in a thread and send it in chunks
     carries_records: bool = False  # the body may be as large as http.request.max.bytes
+    # The permission that the route requires, on the resource that the path names. None: the
+    # requests that the handler makes to the broker check it, as most do.
+    needs: Permission | None = None
 
     @property
     def name(self) -> str:
@@ -92,6 +96,8 @@ def endpoint(route: ApiRoute, state: HttpState) -> Callable[[Request], Awaitable
         check_is_json(request)
         context = context_of(request)
         path = {name: _decoded(text) for name, text in request.path_params.items()}
+        if route.needs is not None:
+            state.broker.check_access(context, route.needs, "".join(path.values()))
         query: Any = read_query(request, route.query)
         if route.body is None:
             return await answered(ApiRequest(context, path, query, None))

@@ -13,7 +13,8 @@ docs/reference/kafka-apis.md are derived from these declarations. `KAFKA_APIS` i
 `server.kafka.handlers` is imported.
 
 `requires` lists the permissions that Kafka's authorizer checks: all entries are required; of a
-tuple, one is enough. They are only used for the reference page; the broker has no authorizer yet.
+tuple, one is enough. The broker checks them (`broker/facade`); here they document the API, and
+tests compare both.
 """
 
 from __future__ import annotations
@@ -22,12 +23,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from strandlog.broker.access.permission import Permission
+from strandlog.broker.access.permission import Requirement
 from strandlog.protocol.kafka.api import Api
 from strandlog.protocol.kafka.decoder import request_reader
 from strandlog.protocol.kafka.encoder import response_encoder
 
-Requirement = Permission | tuple[Permission, ...]  # any one permission of a tuple is enough
 Handler = TypeVar("Handler", bound=Callable[..., Any])
 
 

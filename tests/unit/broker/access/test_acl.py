@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from strandlog.broker.access.acl import Acl, AclFilter, checked_acl, normalized_host
@@ -18,7 +20,7 @@ from strandlog.errors import InvalidRequestError
 LITERAL, PREFIXED = PatternType.LITERAL, PatternType.PREFIXED
 
 
-def acl(name: str = "orders", pattern: PatternType = LITERAL, **changes: object) -> Acl:
+def acl(name: str = "orders", pattern: PatternType = LITERAL, **changes: Any) -> Acl:
     rule = Acl(
         ResourceType.TOPIC,
         name,

@@ -1,7 +1,11 @@
-"""The route table of the JSON API. Routing and the OpenAPI document derive from it."""
+"""The route table of the JSON API. Routing and the OpenAPI document derive from it.
+
+A pipeline has the name of its consumer group, and requires permissions on that group.
+"""
 
 from __future__ import annotations
 
+from strandlog.broker.access.permission import CLUSTER, DESCRIBE, DESCRIBE_CONFIGS, GROUP, READ
 from strandlog.server.http import pipeline_reports
 from strandlog.server.http.api import cluster, groups, pipelines, topics
 from strandlog.server.http.records import produce, read
@@ -38,16 +42,21 @@ ROUTES: tuple[ApiRoute, ...] = (
     ApiRoute("POST", "/groups/{group}/reset", groups.reset_offsets,
              "Reset a group's offsets (dry run by default)", groups.OffsetResetResult,
              body=groups.OffsetReset, is_large=True),
-    ApiRoute("GET", "/cluster", cluster.cluster, "Cluster summary", cluster.Cluster),
+    ApiRoute("GET", "/cluster", cluster.cluster, "Cluster summary", cluster.Cluster,
+             needs=DESCRIBE.on(CLUSTER)),
     ApiRoute("GET", "/broker", cluster.describe_broker,
-             "Broker status: latencies, counters, problems", cluster.BrokerStatus),
+             "Broker status: latencies, counters, problems", cluster.BrokerStatus,
+             needs=DESCRIBE.on(CLUSTER)),
     ApiRoute("GET", "/broker/settings", cluster.broker_settings,
-             "List the settings and their origin", cluster.SettingList),
+             "List the settings and their origin", cluster.SettingList,
+             needs=DESCRIBE_CONFIGS.on(CLUSTER)),
     ApiRoute("GET", "/pipelines", pipelines.list_pipelines,
-             "List the pipelines that reported recently", pipelines.PipelineList),
+             "List the pipelines that reported recently", pipelines.PipelineList,
+             needs=DESCRIBE.on(CLUSTER)),
     ApiRoute("GET", "/pipelines/{name}", pipelines.describe_pipeline,
-             "Describe a pipeline and its recent progress", pipeline_reports.PipelineStatus),
+             "Describe a pipeline and its recent progress", pipeline_reports.PipelineStatus,
+             needs=DESCRIBE.on(GROUP)),
     ApiRoute("POST", "/pipelines/{name}/progress", pipelines.report_progress,
-             "Report progress", body=pipeline_reports.PipelineProgress),
+             "Report progress", body=pipeline_reports.PipelineProgress, needs=READ.on(GROUP)),
 )
 # fmt: on

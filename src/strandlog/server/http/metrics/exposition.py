@@ -20,7 +20,8 @@ from prometheus_client.utils import floatToGoString
 from starlette.requests import Request
 from starlette.responses import Response
 
-from strandlog.broker.context import RequestContext
+from strandlog.broker.access.permission import CLUSTER, DESCRIBE
+from strandlog.broker.context import OWNER, RequestContext
 from strandlog.broker.metrics import LIMITS_SECONDS, Metric, table
 from strandlog.server.http.health import disk_space
 from strandlog.server.http.metrics.families import FAMILIES, Family, Snapshot
@@ -42,12 +43,13 @@ class Exposition:
         self._process = ProcessCollector(registry=CollectorRegistry())
 
     async def metrics(self, request: Request) -> Response:
-        """Respond to a scrape."""
+        """Respond to a scrape; it shows every topic and group."""
+        self._state.broker.check_access(context_of(request), DESCRIBE.on(CLUSTER))
         bodies = self._state.bodies
         room = await bodies.room()
         try:
             async with self._turn:
-                snapshot = await take_snapshot(self._state, context_of(request))
+                snapshot = await take_snapshot(self._state, RequestContext(OWNER))
                 accepted = request.headers.get("accept", "")
                 body, kind = await asyncio.to_thread(self._text, snapshot, accepted)
         except BaseException:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import msgspec
 
 from strandlog.broker.broker import Broker
-from strandlog.broker.context import RequestContext
+from strandlog.broker.context import OWNER, RequestContext
 from strandlog.broker.topics.topic import PartitionState
 from strandlog.clock import stopwatch
 from strandlog.errors import TopicNotFoundError
@@ -58,7 +58,7 @@ class Rates:
 
     def __init__(self, broker: Broker) -> None:
         self._source = broker
-        self._context = RequestContext(listener="http")
+        self._context = RequestContext(OWNER, listener="http")
         self._task: asyncio.Task[None] | None = None
         self._wanted_until = 0.0
         self._taken_at = 0.0  # stopwatch time of the last snapshot

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
+from strandlog.broker.access.permission import READ, TOPIC
 from strandlog.broker.context import RequestContext
 from strandlog.broker.topics.topic import PartitionState
 from strandlog.clock import stopwatch
@@ -155,6 +156,7 @@ async def begin_tail(
     state: HttpState, context: RequestContext, topic: str, options: TailOptions
 ) -> Tail:
     """Return a tail that starts after everything that was written before this call."""
+    state.broker.check_access(context, READ.on(TOPIC), topic)
     tail = Tail(state, context, topic, options)
     await tail.go_to_end()
     return tail

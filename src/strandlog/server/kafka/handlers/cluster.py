@@ -14,7 +14,14 @@ import logging
 import re
 from typing import Any, Literal
 
-from strandlog.broker.access.permission import ALTER, CLUSTER, DESCRIBE, GROUP, TRANSACTIONAL_ID
+from strandlog.broker.access.permission import (
+    ALTER,
+    CLUSTER,
+    DESCRIBE,
+    GROUP,
+    TRANSACTIONAL_ID,
+    Permission,
+)
 from strandlog.broker.broker import Broker
 from strandlog.broker.runtime import Work, yield_control
 from strandlog.broker.topics.topic import PartitionState
@@ -29,7 +36,7 @@ from strandlog.errors import (
 )
 from strandlog.protocol.kafka import api
 from strandlog.server.kafka.api import LEADER_EPOCH, NODE_ID, declared_apis, kafka_api
-from strandlog.server.kafka.handlers.metadata import ALL_OPERATIONS_ON_CLUSTER, NOT_ASKED_FOR
+from strandlog.server.kafka.handlers.metadata import cluster_operations
 from strandlog.server.kafka.request import Request, asked_once
 
 logger = logging.getLogger(__name__)
@@ -38,6 +45,11 @@ COORDINATOR_KINDS: dict[int, Literal["group", "transaction"]] = {
     COORDINATOR_GROUP: "group",
     COORDINATOR_TRANSACTION: "transaction",
 }
+FIND_COORDINATOR = {
+    "group": DESCRIBE.on(GROUP),
+    "transaction": DESCRIBE.on(TRANSACTIONAL_ID),
+}
+DESCRIBE_CLUSTER, ALTER_CLUSTER = DESCRIBE.on(CLUSTER), ALTER.on(CLUSTER)
 COORDINATOR_NOT_AVAILABLE = 15
 SOFTWARE_NAMED_FROM = 3
 ENDPOINT_BROKERS, ENDPOINT_CONTROLLERS = 1, 2
@@ -83,28 +95,51 @@ def find_coordinator(broker: Broker, request: Request) -> Work[None]:
     key_type = getattr(body, "key_type", COORDINATOR_GROUP)
     keys = getattr(body, "coordinator_keys", None)
 
-    def reply(code: int) -> None:
-        row: dict[str, Any] = {"node_id": NODE_ID, "host": host, "port": port, "error_code": 0}
+    kind = COORDINATOR_KINDS.get(key_type)
+    names = [body.key] if keys is None else list(dict.fromkeys(keys))
+    denied: dict[str, int] = {}
+    if kind is not None:
+        denied = yield from _denied_keys(broker, request, FIND_COORDINATOR[kind], names)
+
+    def row(code: int) -> dict[str, Any]:
         if code:
-            row = {"node_id": -1, "host": "", "port": -1, "error_code": code}
+            return {"node_id": -1, "host": "", "port": -1, "error_code": code}
+        return {"node_id": NODE_ID, "host": host, "port": port, "error_code": 0}
+
+    def reply(code: int) -> None:
         if keys is None:
-            request.reply(row)
+            request.reply(row(denied.get(body.key, code)))
         else:
-            rows = [{**row, "key": key} for key in dict.fromkeys(keys)]
+            rows = [{**row(denied.get(key, code)), "key": key} for key in names]
             request.reply_in_slices({"coordinators": rows})
 
     def failed(error: StrandlogError) -> None:
         logger.warning("cannot create the coordinator's topic: %s", error)
         reply(COORDINATOR_NOT_AVAILABLE)
 
-    kind = COORDINATOR_KINDS.get(key_type)
     if kind is None:
         reply(InvalidRequestError.kafka_code)
+    elif len(denied) == len(names):
+        reply(0)
     else:
         # The client is about to use the coordinator, so its topic is created now.
-        key = "" if keys else getattr(body, "key", "")
+        key = next(name for name in names if name not in denied)
         found = broker.find_coordinator(request.context, kind, key)
         request.when_done(found, lambda _: reply(0), failed, in_line=True)
+
+
+def _denied_keys(
+    broker: Broker, request: Request, needs: Permission, names: list[str]
+) -> Work[dict[str, int]]:
+    """Return the error code of each group or transactional id that the client may not see."""
+    denied: dict[str, int] = {}
+    for name in names:
+        yield yield_control
+        try:
+            broker.check_access(request.context, needs, name)
+        except StrandlogError as error:
+            denied[name] = error.kafka_code
+    return denied
 
 
 @kafka_api(
@@ -132,9 +167,7 @@ def describe_cluster(broker: Broker, request: Request) -> None:
             "cluster_id": broker.cluster_id,
             "controller_id": NODE_ID,
             "brokers": [{"broker_id": NODE_ID, "host": host, "port": port, "rack": None}],
-            "cluster_authorized_operations": ALL_OPERATIONS_ON_CLUSTER
-            if body.include_cluster_authorized_operations
-            else NOT_ASKED_FOR,
+            "cluster_authorized_operations": cluster_operations(broker, request, body),
             "endpoint_type": ENDPOINT_BROKERS,
         }
     )
@@ -152,10 +185,14 @@ def describe_cluster(broker: Broker, request: Request) -> None:
 def describe_log_dirs(broker: Broker, request: Request) -> Work[None]:
     wanted = (yield from request.reading()).topics
     context = request.context
-    numbers_of: dict[str, Any] = dict.fromkeys(broker.topic_names(context))
+    if not broker.has_access(context, DESCRIBE_CLUSTER):
+        code = _denied_code(broker, request, DESCRIBE_CLUSTER)
+        request.reply({"error_code": code, "results": []})
+        return
+    numbers_of: dict[str, Any] = dict.fromkeys(broker.topic_names(context, DESCRIBE_CLUSTER))
     if wanted is not None:
         asked = yield from asked_once(
-            (row for row in wanted if broker.has_topic(context, row.topic)),
+            (row for row in wanted if broker.has_topic(context, row.topic, DESCRIBE_CLUSTER)),
             lambda row: row.partitions,
             name_of=lambda row: str(row.topic),
         )
@@ -164,10 +201,13 @@ def describe_log_dirs(broker: Broker, request: Request) -> Work[None]:
     for name, numbers in numbers_of.items():
         yield yield_control
         rows = []
-        count = broker.topic(context, name).partitions if broker.has_topic(context, name) else 0
+        count = 0
+        if broker.has_topic(context, name, DESCRIBE_CLUSTER):
+            count = broker.topic(context, name, DESCRIBE_CLUSTER).partitions
         for number in range(count) if numbers is None else sorted(numbers):
             with contextlib.suppress(StrandlogError):  # it may have been deleted since
-                rows.append(_size_row(broker.partition_state(context, name, number)))
+                state = broker.partition_state(context, name, number, DESCRIBE_CLUSTER)
+                rows.append(_size_row(state))
             yield yield_control
         topics.append({"name": name, "partitions": rows})
     result: dict[str, Any] = {"log_dir": broker.path, "topics": topics}
@@ -177,6 +217,15 @@ def describe_log_dirs(broker: Broker, request: Request) -> Work[None]:
     except StrandlogError as error:
         result["error_code"] = error.kafka_code
     yield from request.replying({"results": [result]})
+
+
+def _denied_code(broker: Broker, request: Request, needs: Permission) -> int:
+    """Return the error code of a permission that the client lacks, 0 if it has it."""
+    try:
+        broker.check_access(request.context, needs)
+    except StrandlogError as error:
+        return error.kafka_code
+    return 0
 
 
 def _size_row(state: PartitionState) -> dict[str, Any]:
@@ -204,7 +253,7 @@ def alter_replica_log_dirs(broker: Broker, request: Request) -> Work[None]:
             for number in topic.partitions:
                 code = 0
                 try:
-                    broker.partition_state(request.context, topic.name, number)
+                    broker.partition_state(request.context, topic.name, number, ALTER_CLUSTER)
                     if wanted.path != folder:
                         raise LogDirNotFoundError(f"the only data folder is {folder}")
                 except StrandlogError as error:
@@ -229,6 +278,7 @@ def alter_replica_log_dirs(broker: Broker, request: Request) -> Work[None]:
 def elect_leaders(broker: Broker, request: Request) -> Work[None]:
     wanted = (yield from request.reading()).topic_partitions
     results = []
+    denied = _denied_code(broker, request, ALTER_CLUSTER)
     # If all partitions are requested, Kafka only lists elections that took place: there are none.
     for topic in wanted or ():
         rows = []
@@ -237,13 +287,13 @@ def elect_leaders(broker: Broker, request: Request) -> Work[None]:
                 f"node {NODE_ID} already leads this partition"
             )
             try:
-                broker.partition_state(request.context, topic.topic, number)
+                broker.partition_state(request.context, topic.topic, number, ALTER_CLUSTER)
             except StrandlogError as error:
                 failure = error
             rows.append({"partition_id": number, **_error_fields(failure)})
             yield yield_control
         results.append({"topic": topic.topic, "partition_result": rows})
-    yield from request.replying({"replica_election_results": results})
+    yield from request.replying({"error_code": denied, "replica_election_results": results})
 
 
 @kafka_api(
@@ -254,12 +304,18 @@ def elect_leaders(broker: Broker, request: Request) -> Work[None]:
 )
 def alter_partition_reassignments(broker: Broker, request: Request) -> Work[None]:
     responses = []
-    for topic in (yield from request.reading()).topics:
+    body = yield from request.reading()
+    if code := _denied_code(broker, request, ALTER_CLUSTER):
+        request.reply({"error_code": code, "error_message": None, "responses": []})
+        return
+    for topic in body.topics:
         rows = []
         for part in topic.partitions:
             row: dict[str, Any] = {"partition_index": part.partition_index, "error_message": None}
             try:
-                broker.partition_state(request.context, topic.name, part.partition_index)
+                broker.partition_state(
+                    request.context, topic.name, part.partition_index, ALTER_CLUSTER
+                )
                 _check_move(part.replicas)
             except StrandlogError as error:
                 row |= _error_fields(error)
@@ -285,9 +341,9 @@ def _check_move(replicas: list[int] | None) -> None:
     summary="Returns an empty list: nothing is being moved.",
 )
 def list_partition_reassignments(broker: Broker, request: Request) -> Work[None]:
-    del broker
     yield from request.reading()
-    request.reply({"error_message": None, "topics": []})
+    code = _denied_code(broker, request, DESCRIBE_CLUSTER)
+    request.reply({"error_code": code, "error_message": None, "topics": []})
 
 
 # -- quorum ----------------------------------------------------------------------------------------
@@ -300,8 +356,10 @@ def list_partition_reassignments(broker: Broker, request: Request) -> Work[None]
     summary="Describes a quorum of one node; offsets of the metadata log are unknown.",
 )
 def describe_quorum(broker: Broker, request: Request) -> Work[None]:
-    del broker
     body = yield from request.reading()
+    if code := _denied_code(broker, request, DESCRIBE_CLUSTER):
+        request.reply({"error_code": code, "error_message": None, "topics": [], "nodes": []})
+        return
     asked = yield from asked_once(
         body.topics,
         lambda topic: topic.partitions,

@@ -31,6 +31,7 @@ from strandlog.broker.access.permission import (
     DESCRIBE_CONFIGS,
     GROUP,
     TOPIC,
+    Operation,
 )
 from strandlog.broker.broker import Broker
 from strandlog.broker.deferred import Deferred, gather
@@ -45,6 +46,7 @@ from strandlog.config.tables.groups import GROUP_SETTINGS
 from strandlog.config.tables.server import SERVER_SETTINGS
 from strandlog.config.tables.topic import TOPIC_SETTINGS
 from strandlog.errors import (
+    ClusterAuthorizationError,
     InvalidRequestError,
     InvalidSettingError,
     StrandlogError,
@@ -126,8 +128,10 @@ def _answer(resource: Any) -> dict[str, Any]:
 def _resource_rows(broker: Broker, request: Request, resource: Any) -> list[dict[str, Any]]:
     kind, name = resource.resource_type, resource.resource_name
     dynamic = broker.dynamic_settings
+    _check_access(broker, request, DESCRIBE_CONFIGS, resource)
     if kind == RESOURCE_TOPIC:
-        return topic_rows(broker.topic(request.context, name), dynamic)
+        topic = broker.topic(request.context, name, DESCRIBE_CONFIGS.on(TOPIC))
+        return topic_rows(topic, dynamic)
     if kind == RESOURCE_BROKER and name in RESOURCE_LAYERS:
         rows = [(row, _layers(row, dynamic, row.name)) for row in BROKER_SETTINGS]
         rows += _listener_layers(request)
@@ -137,6 +141,14 @@ def _resource_rows(broker: Broker, request: Request, resource: Any) -> list[dict
         defaults = [(row, [(row.name, row.default, SOURCE_DEFAULT)]) for row in GROUP_SETTINGS]
         return [_row(row, layers, read_only=True) for row, layers in defaults]
     raise _no_such_resource(kind, name)
+
+
+def _check_access(broker: Broker, request: Request, operation: Operation, resource: Any) -> None:
+    """Raise unless the client may perform an operation on the settings of a resource. The settings
+    of everything but topics and groups belong to the cluster."""
+    kinds = {RESOURCE_TOPIC: TOPIC, RESOURCE_GROUP: GROUP}
+    kind = kinds.get(resource.resource_type, CLUSTER)
+    broker.check_access(request.context, operation.on(kind), resource.resource_name)
 
 
 def _no_such_resource(kind: int, name: str) -> InvalidRequestError:
@@ -217,6 +229,10 @@ def _integer_type(row: Setting) -> int:
 def list_config_resources(broker: Broker, request: Request) -> Work[None]:
     """List the topics and the broker, but not the groups."""
     body = yield from request.reading()
+    needs = DESCRIBE_CONFIGS.on(CLUSTER)
+    if not broker.has_access(request.context, needs):
+        request.reply({"error_code": ClusterAuthorizationError.kafka_code})
+        return
     wanted = set(getattr(body, "resource_types", (CLIENT_METRICS,)))  # all that v0 lists
     known = {RESOURCE_TOPIC, RESOURCE_BROKER, CLIENT_METRICS, RESOURCE_LOGGER, RESOURCE_GROUP}
     if not wanted <= known:
@@ -224,7 +240,7 @@ def list_config_resources(broker: Broker, request: Request) -> Work[None]:
         return
     rows: list[dict[str, Any]] = []
     if not wanted or RESOURCE_TOPIC in wanted:
-        for name in broker.topic_names(request.context):
+        for name in broker.topic_names(request.context, needs):
             rows.append({"resource_type": RESOURCE_TOPIC, "resource_name": name})
             yield yield_control
     if not wanted or RESOURCE_BROKER in wanted:
@@ -289,6 +305,7 @@ def _alter(broker: Broker, request: Request, changes_of: ChangesOf) -> Work[None
                 raise TooManyChangesError(limit)
             if times[resource.resource_type, resource.resource_name] > 1:
                 raise InvalidRequestError("a request may name each resource only once")
+            _check_access(broker, request, ALTER_CONFIGS, resource)
             _check_rows(resource)
             alterable = _alterable(broker, request, resource)
             changes = changes_of(alterable, resource)
@@ -330,7 +347,7 @@ def _alterable(broker: Broker, request: Request, resource: Any) -> Alterable:
     kind, name = resource.resource_type, resource.resource_name
     context = request.context
     if kind == RESOURCE_TOPIC:
-        topic = broker.topic(context, name)
+        topic = broker.topic(context, name, ALTER_CONFIGS.on(TOPIC))
         defaults = broker.settings.topic_defaults
 
         def current(setting: str) -> Value:

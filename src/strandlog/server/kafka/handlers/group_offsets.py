@@ -11,13 +11,14 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from strandlog.broker.access.permission import DELETE, DESCRIBE, GROUP, READ, TOPIC
+from strandlog.broker.access.permission import DELETE, DESCRIBE, GROUP, READ, TOPIC, Permission
 from strandlog.broker.broker import Broker
 from strandlog.broker.deferred import Deferred, gather
 from strandlog.broker.groups.requests import CommitRequest
 from strandlog.broker.runtime import Work, yield_control
 from strandlog.config.limits import OFFSET_FETCH_MAX_ROWS
 from strandlog.errors import (
+    GroupAuthorizationError,
     GroupMetadataTooLargeError,
     StrandlogError,
 )
@@ -41,12 +42,12 @@ def _named(topic: Any) -> dict[str, Any]:
     return {"name": getattr(topic, "name", ""), "topic_id": getattr(topic, "topic_id", None)}
 
 
-def _name_of(broker: Broker, request: Request, topic: Any) -> str:
+def _name_of(broker: Broker, request: Request, topic: Any, needs: Permission) -> str:
     """Return the name of a topic that may be identified by its id."""
     name: str | None = getattr(topic, "name", None)
     if name is not None:
         return name
-    return broker.topic(request.context, topic.topic_id or NO_TOPIC_ID).name
+    return broker.topic(request.context, topic.topic_id or NO_TOPIC_ID, needs).name
 
 
 # -- commit --------------------------------------------------------------------------------------
@@ -61,6 +62,7 @@ def _name_of(broker: Broker, request: Request, topic: Any) -> str:
 )
 def offset_commit(broker: Broker, request: Request) -> Work[None]:
     body = yield from request.reading(broker.settings.group_request_max_items)
+    needs = READ.on(TOPIC)
     offsets: dict[TopicPartition, OffsetAndMetadata] = {}
     rows: list[tuple[Any, list[dict[str, Any]]]] = []
     rows_of: dict[TopicPartition, list[dict[str, Any]]] = {}
@@ -70,7 +72,8 @@ def offset_commit(broker: Broker, request: Request) -> Work[None]:
         for part, row in zip(topic.partitions, found, strict=True):
             yield yield_control
             try:
-                tp = TopicPartition(_name_of(broker, request, topic), part.partition_index)
+                name = _name_of(broker, request, topic, needs)
+                tp = TopicPartition(name, part.partition_index)
             except StrandlogError as error:
                 row["error_code"] = error.kafka_code
                 continue
@@ -203,7 +206,7 @@ def _offsets_in(
     broker: Broker, request: Request, topic: Any, fetch: Callable[[list[TopicPartition]], Found]
 ) -> dict[str, Any]:
     try:
-        name = _name_of(broker, request, topic)
+        name = _name_of(broker, request, topic, DESCRIBE.on(TOPIC))
     except StrandlogError as error:
         rows = [_offset_row(number, error) for number in topic.partition_indexes]
     else:
@@ -239,12 +242,15 @@ def offset_delete(broker: Broker, request: Request) -> Work[None]:
     body = yield from request.reading(broker.settings.group_request_max_items)
     codes: dict[tuple[str, int], int] = {}
     wanted: list[TopicPartition] = []
+    if not broker.has_access(request.context, DELETE.on(GROUP), body.group_id):
+        request.reply({"error_code": GroupAuthorizationError.kafka_code, "topics": []})
+        return
     for topic in body.topics:
         for part in topic.partitions:
             tp = TopicPartition(topic.name, part.partition_index)
             yield yield_control
             try:
-                broker.partition_state(request.context, *tp)
+                broker.partition_state(request.context, *tp, READ.on(TOPIC))
                 wanted.append(tp)
             except StrandlogError as error:
                 codes[tp] = error.kafka_code
@@ -263,6 +269,9 @@ def offset_delete(broker: Broker, request: Request) -> Work[None]:
         ]
         request.reply_in_slices({"error_code": 0, "topics": topics})
 
+    if codes and not wanted:
+        reply({})  # even if the group does not exist
+        return
     request.when_done(
         broker.delete_offsets(request.context, body.group_id, wanted),
         reply,

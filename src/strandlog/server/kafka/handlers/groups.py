@@ -18,6 +18,7 @@ from strandlog.broker.groups.requests import (
 from strandlog.broker.runtime import Work, yield_control
 from strandlog.config.limits import DESCRIBE_GROUPS_MAX_BYTES
 from strandlog.errors import (
+    GroupAuthorizationError,
     GroupMetadataTooLargeError,
     GroupNotFoundError,
     MemberIdRequiredError,
@@ -32,11 +33,7 @@ SKIP_ASSIGNMENT_FROM = 9
 NULL_PROTOCOL_FROM = 7
 LEAVE_MANY_FROM = 3
 DESCRIBE_MISSING_FROM = 6
-ALL_OPERATIONS_ON_GROUP = (
-    0b1_0100_1000  # READ, DELETE, DESCRIBE: all are allowed without an authorizer
-)
-
-
+NOT_ASKED_FOR = -2147483648
 MEMBER_ROW_BYTES = 100
 
 
@@ -184,6 +181,9 @@ def leave_group(broker: Broker, request: Request) -> Work[None]:
     if request.version < LEAVE_MANY_FROM:
         request.reply({"error_code": _leave(broker, request, body.group_id, body.member_id, None)})
         return
+    if not broker.has_access(request.context, READ.on(GROUP), body.group_id):
+        request.reply({"error_code": GroupAuthorizationError.kafka_code, "members": []})
+        return
     rows = []
     members = dict.fromkeys((each.member_id, each.group_instance_id) for each in body.members)
     for member_id, instance_id in members:
@@ -219,7 +219,11 @@ def describe_groups(broker: Broker, request: Request) -> Work[None]:
         row = _described(broker, request, name, left_bytes)
         left_bytes -= sum(map(_member_row_bytes, row.get("members", ())))
         if getattr(body, "include_authorized_operations", False):
-            row["authorized_operations"] = ALL_OPERATIONS_ON_GROUP
+            row["authorized_operations"] = (
+                NOT_ASKED_FOR
+                if row["error_code"] == GroupAuthorizationError.kafka_code
+                else broker.authorized_operations(request.context, GROUP, name)
+            )
         rows.append(row)
         yield yield_control
     yield from request.replying({"groups": rows})

@@ -23,9 +23,6 @@ from strandlog.protocol.kafka.encoder import array_encoder
 from strandlog.server.kafka.api import NODE_ID, kafka_api
 from strandlog.server.kafka.request import Request
 
-# Bit masks of Kafka's operations: without an authorizer, all of them are allowed.
-ALL_OPERATIONS_ON_TOPIC = 0b1101_1111_1000
-ALL_OPERATIONS_ON_CLUSTER = 0b1_1111_1010_0000
 NOT_ASKED_FOR = -2147483648
 TOPIC_IDS_FROM = 12
 
@@ -102,7 +99,9 @@ def _describe(
     if getattr(body, "include_topic_authorized_operations", False):
         for row in topics:
             if not row["error_code"]:
-                row["topic_authorized_operations"] = ALL_OPERATIONS_ON_TOPIC
+                row["topic_authorized_operations"] = broker.authorized_operations(
+                    context, TOPIC, row["name"]
+                )
     host, port = request.advertised
     yield from request.replying(
         {
@@ -110,11 +109,19 @@ def _describe(
             "cluster_id": broker.cluster_id,
             "controller_id": NODE_ID,
             "topics": topics,
-            "cluster_authorized_operations": ALL_OPERATIONS_ON_CLUSTER
-            if getattr(body, "include_cluster_authorized_operations", False)
-            else NOT_ASKED_FOR,
+            "cluster_authorized_operations": cluster_operations(broker, request, body),
         }
     )
+
+
+def cluster_operations(broker: Broker, request: Request, body: Any) -> int:
+    """Return the field with the operations that the client may perform on the cluster: all bits
+    are 0 if the client may not describe it."""
+    if not getattr(body, "include_cluster_authorized_operations", False):
+        return NOT_ASKED_FOR
+    if not broker.has_access(request.context, DESCRIBE.on(CLUSTER)):
+        return 0
+    return broker.authorized_operations(request.context, CLUSTER)
 
 
 def _wanted_topic(
@@ -206,7 +213,8 @@ def describe_topic_partitions(broker: Broker, request: Request) -> Work[None]:
             topics.append({"error_code": error.kafka_code, "name": name})
             continue
         end = min(topic.partitions, first + left)
-        topics.append(_page_of(topic, first, end))
+        operations = broker.authorized_operations(context, TOPIC, name)
+        topics.append(_page_of(topic, first, end, operations))
         left -= max(end - first, 0)
         if end < topic.partitions:
             next_cursor = {"topic_name": name, "partition_index": end}
@@ -215,12 +223,12 @@ def describe_topic_partitions(broker: Broker, request: Request) -> Work[None]:
     yield from request.replying({"topics": topics, "next_cursor": next_cursor})
 
 
-def _page_of(topic: Topic, first: int, end: int) -> dict[str, Any]:
+def _page_of(topic: Topic, first: int, end: int, operations: int) -> dict[str, Any]:
     return {
         "name": topic.name,
         "topic_id": topic.uuid,
         "is_internal": topic.is_internal,
-        "topic_authorized_operations": ALL_OPERATIONS_ON_TOPIC,
+        "topic_authorized_operations": operations,
         "partitions": [
             {**partition_row(number), "eligible_leader_replicas": [], "last_known_elr": []}
             for number in range(first, end)

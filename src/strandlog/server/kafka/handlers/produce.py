@@ -56,7 +56,9 @@ def produce(broker: Broker, request: Request) -> Work[None] | None:
     if (checks := broker.record_checks(context, partitions, request.is_abandoned)) is not None:
         _check_first(broker, request, body, checks)
     else:
-        _reply_when_done(request, body, broker.produce(context, partitions, body.acks))
+        transactional_id = body.transactional_id
+        result = broker.produce(context, partitions, body.acks, transactional_id=transactional_id)
+        _reply_when_done(request, body, result)
     return None
 
 
@@ -93,7 +95,9 @@ def _check_first(
 
 def _append(broker: Broker, request: Request, body: ProduceRequest, checked: Checked) -> Work[None]:
     context = request.context
-    result = yield from broker.produce_work(context, body.partitions, body.acks, checked)
+    result = yield from broker.produce_work(
+        context, body.partitions, body.acks, checked, body.transactional_id
+    )
     _reply_when_done(request, body, result)
 
 

@@ -1,6 +1,6 @@
-"""Handlers for the ACL, user and quota APIs; this broker has no ACLs, users or quotas.
+"""Handlers for the ACL, user and quota APIs; this broker has no users or quotas yet.
 
-    DescribeAcls, CreateAcls, DeleteAcls          SECURITY_DISABLED, as in Kafka with no authorizer
+    DescribeAcls, CreateAcls, DeleteAcls          SECURITY_DISABLED without an authorizer
     DescribeUserScramCredentials                  an empty list; RESOURCE_NOT_FOUND for a name
     AlterUserScramCredentials                     SECURITY_DISABLED for each user
     DescribeClientQuotas                          an empty list
@@ -14,21 +14,32 @@ from __future__ import annotations
 
 from typing import Any
 
+from strandlog.broker.access.acl import Acl, AclFilter, normalized_host
 from strandlog.broker.access.permission import (
     ALTER,
     ALTER_CONFIGS,
     CLUSTER,
     DESCRIBE,
     DESCRIBE_CONFIGS,
+    Operation,
+    PatternType,
+    Permission,
+    PermissionType,
+    ResourceType,
 )
 from strandlog.broker.broker import Broker
 from strandlog.broker.runtime import Work, yield_control
-from strandlog.errors import ResourceNotFoundError, SecurityDisabledError, StrandlogError
+from strandlog.errors import (
+    InvalidRequestError,
+    PolicyViolationError,
+    ResourceNotFoundError,
+    SecurityDisabledError,
+    StrandlogError,
+)
 from strandlog.protocol.kafka import api
 from strandlog.server.kafka.api import kafka_api
 from strandlog.server.kafka.request import Request
 
-NO_ACLS = SecurityDisabledError("this broker has no authorizer: every client may do anything")
 NO_USERS = SecurityDisabledError("this broker has no users: its listener does not authenticate")
 NO_QUOTAS = SecurityDisabledError("this broker enforces no quotas")
 
@@ -37,37 +48,198 @@ NO_QUOTAS = SecurityDisabledError("this broker enforces no quotas")
     api.DESCRIBE_ACLS,
     versions=(1, 3),
     requires=[DESCRIBE.on(CLUSTER)],
-    summary="Fails with SECURITY_DISABLED: this broker has no authorizer.",
+    summary="Lists the ACLs that a filter selects.",
 )
-def describe_acls(broker: Broker, request: Request) -> None:
-    del broker
-    request.body()
-    request.reply({**_failure(NO_ACLS), "resources": []})
+def describe_acls(broker: Broker, request: Request) -> Work[None]:
+    body = yield from request.reading()
+    try:
+        found = yield from broker.acls(
+            request.context,
+            _filter(
+                body.resource_type_filter,
+                body.resource_name_filter,
+                body.pattern_type_filter,
+                body.principal_filter,
+                body.host_filter,
+                body.operation,
+                body.permission_type,
+            ),
+        )
+    except StrandlogError as error:
+        request.reply({**_failure(error), "resources": []})
+        return
+    by_pattern: dict[tuple[ResourceType, str, PatternType], list[dict[str, Any]]] = {}
+    for acl in found:
+        rows = by_pattern.setdefault((acl.resource_type, acl.name, acl.pattern), [])
+        rows.append(
+            {
+                "principal": acl.principal,
+                "host": acl.host,
+                "operation": acl.operation,
+                "permission_type": acl.permission,
+            }
+        )
+        yield yield_control
+    resources = [
+        {
+            "resource_type": resource_type,
+            "resource_name": name,
+            "pattern_type": pattern,
+            "acls": rows,
+        }
+        for (resource_type, name, pattern), rows in by_pattern.items()
+    ]
+    yield from request.replying({"error_code": 0, "error_message": None, "resources": resources})
 
 
 @kafka_api(
     api.CREATE_ACLS,
     versions=(1, 3),
     requires=[ALTER.on(CLUSTER)],
-    summary="Fails with SECURITY_DISABLED for every ACL.",
+    summary="Creates ACLs; the response follows when they are durable.",
 )
 def create_acls(broker: Broker, request: Request) -> Work[None]:
-    del broker
     body = yield from request.reading()
-    yield from request.replying({"results": [_failure(NO_ACLS)] * len(body.creations)})
+    acls: list[Acl] = []
+    rows: list[dict[str, Any]] = []
+    waiting: list[dict[str, Any]] = []  # the rows of the valid ACLs
+    limit = broker.settings.max_acl_changes_per_request
+    for creation in body.creations:
+        yield yield_control
+        row: dict[str, Any] = {"error_code": 0, "error_message": None}
+        rows.append(row)
+        try:
+            if len(acls) >= limit:
+                raise PolicyViolationError(
+                    f"a request may change at most {limit} ACLs (max.acl.changes.per.request)"
+                )
+            acls.append(_acl(creation))
+            waiting.append(row)
+        except StrandlogError as error:
+            row |= _failure(error)
+
+    def created(results: list[StrandlogError | None]) -> None:
+        for row, error in zip(waiting, results, strict=True):
+            if error is not None:
+                row.update(_failure(error))
+        request.reply_in_slices({"results": rows})
+
+    def failed(error: StrandlogError) -> None:
+        request.reply_in_slices({"results": [_failure(error)] * len(rows)})
+
+    try:
+        creating = yield from broker.create_acls(request.context, acls)
+    except StrandlogError as error:
+        failed(error)
+    else:
+        request.when_done(creating, created, failed, in_line=True)
 
 
 @kafka_api(
     api.DELETE_ACLS,
     versions=(1, 3),
     requires=[ALTER.on(CLUSTER)],
-    summary="Fails with SECURITY_DISABLED for every filter.",
+    summary="Deletes the ACLs that filters select; the response lists them.",
 )
 def delete_acls(broker: Broker, request: Request) -> Work[None]:
-    del broker
     body = yield from request.reading()
-    result = {**_failure(NO_ACLS), "matching_acls": []}
-    yield from request.replying({"filter_results": [result] * len(body.filters)})
+    filters: list[AclFilter] = []
+    rows: list[dict[str, Any]] = []
+    waiting: list[dict[str, Any]] = []
+    limit = broker.settings.max_acl_changes_per_request
+    for each in body.filters:
+        yield yield_control
+        row: dict[str, Any] = {"error_code": 0, "error_message": None, "matching_acls": []}
+        rows.append(row)
+        try:
+            if len(filters) >= limit:
+                raise PolicyViolationError(
+                    f"a request may have at most {limit} filters (max.acl.changes.per.request)"
+                )
+            filters.append(
+                _filter(
+                    each.resource_type_filter,
+                    each.resource_name_filter,
+                    each.pattern_type_filter,
+                    each.principal_filter,
+                    each.host_filter,
+                    each.operation,
+                    each.permission_type,
+                )
+            )
+            waiting.append(row)
+        except StrandlogError as error:
+            row |= _failure(error)
+
+    def deleted(results: list[list[Acl]]) -> None:
+        for row, acls in zip(waiting, results, strict=True):
+            row["matching_acls"] = [_matching_row(acl) for acl in acls]
+        request.reply_in_slices({"filter_results": rows})
+
+    def failed(error: StrandlogError) -> None:
+        result = {**_failure(error), "matching_acls": []}
+        request.reply_in_slices({"filter_results": [result] * len(rows)})
+
+    try:
+        deleting = yield from broker.delete_acls(request.context, filters)
+    except StrandlogError as error:
+        failed(error)
+    else:
+        request.when_done(deleting, deleted, failed, in_line=True)
+
+
+def _acl(creation: Any) -> Acl:
+    """Return the ACL that a CreateAcls request describes; raise if it has unknown codes."""
+    try:
+        return Acl(
+            ResourceType(creation.resource_type),
+            creation.resource_name,
+            PatternType(creation.resource_pattern_type),
+            creation.principal,
+            creation.host,
+            Operation(creation.operation),
+            PermissionType(creation.permission_type),
+        )
+    except ValueError as error:
+        raise InvalidRequestError(f"an ACL has an unknown code: {error}") from error
+
+
+def _filter(
+    resource_type: int,
+    name: str | None,
+    pattern: int,
+    principal: str | None,
+    host: str | None,
+    operation: int,
+    permission: int,
+) -> AclFilter:
+    """Return the filter of a request; raise if it has unknown codes."""
+    try:
+        return AclFilter(
+            ResourceType(resource_type),
+            name,
+            PatternType(pattern),
+            principal,
+            None if host is None else normalized_host(host),
+            Operation(operation),
+            PermissionType(permission),
+        )
+    except ValueError as error:
+        raise InvalidRequestError(f"a filter has an unknown code: {error}") from error
+
+
+def _matching_row(acl: Acl) -> dict[str, Any]:
+    return {
+        "error_code": 0,
+        "error_message": None,
+        "resource_type": acl.resource_type,
+        "resource_name": acl.name,
+        "pattern_type": acl.pattern,
+        "principal": acl.principal,
+        "host": acl.host,
+        "operation": acl.operation,
+        "permission_type": acl.permission,
+    }
 
 
 @kafka_api(
@@ -78,8 +250,13 @@ def delete_acls(broker: Broker, request: Request) -> Work[None]:
 )
 def describe_user_scram_credentials(broker: Broker, request: Request) -> Work[None]:
     """Report each named user as missing; a request without names returns an empty list."""
-    del broker
     body = yield from request.reading()
+    try:
+        broker.check_access(request.context, DESCRIBE.on(CLUSTER))
+    except StrandlogError as error:
+        denied = {"user": "", "credential_infos": [], **_failure(error)}
+        request.reply({**_failure(error), "results": [denied]})
+        return
     results = []
     for name in dict.fromkeys(user.name for user in body.users or ()):
         missing = ResourceNotFoundError(f"there is no user {name!r}")
@@ -95,11 +272,11 @@ def describe_user_scram_credentials(broker: Broker, request: Request) -> Work[No
     summary="Fails with SECURITY_DISABLED for every user.",
 )
 def alter_user_scram_credentials(broker: Broker, request: Request) -> Work[None]:
-    del broker
     body = yield from request.reading()
+    failure = _failure_of_change(broker, request, ALTER.on(CLUSTER), NO_USERS)
     results = []
     for name in dict.fromkeys(row.name for row in (*body.deletions, *body.upsertions)):
-        results.append({"user": name, **_failure(NO_USERS)})
+        results.append({"user": name, **failure})
         yield yield_control
     yield from request.replying({"results": results})
 
@@ -111,8 +288,12 @@ def alter_user_scram_credentials(broker: Broker, request: Request) -> Work[None]
     summary="Returns an empty list: there are no quotas.",
 )
 def describe_client_quotas(broker: Broker, request: Request) -> Work[None]:
-    del broker
     yield from request.reading()
+    try:
+        broker.check_access(request.context, DESCRIBE_CONFIGS.on(CLUSTER))
+    except StrandlogError as error:
+        request.reply({**_failure(error), "entries": None})
+        return
     request.reply({"error_message": None, "entries": []})
 
 
@@ -123,17 +304,28 @@ def describe_client_quotas(broker: Broker, request: Request) -> Work[None]:
     summary="Fails with SECURITY_DISABLED for every entity: quotas are not enforced.",
 )
 def alter_client_quotas(broker: Broker, request: Request) -> Work[None]:
-    del broker
     body = yield from request.reading()
+    failure = _failure_of_change(broker, request, ALTER_CONFIGS.on(CLUSTER), NO_QUOTAS)
     entries = []
     for entry in body.entries:
         entity = []
         for part in entry.entity:
             entity.append({"entity_type": part.entity_type, "entity_name": part.entity_name})
             yield yield_control
-        entries.append({**_failure(NO_QUOTAS), "entity": entity})
+        entries.append({**failure, "entity": entity})
         yield yield_control
     yield from request.replying({"entries": entries})
+
+
+def _failure_of_change(
+    broker: Broker, request: Request, needs: Permission, otherwise: StrandlogError
+) -> dict[str, Any]:
+    """Return why a change fails: the client lacks a permission, or another reason."""
+    try:
+        broker.check_access(request.context, needs)
+    except StrandlogError as error:
+        return _failure(error)
+    return _failure(otherwise)
 
 
 def _failure(error: StrandlogError) -> dict[str, Any]:

@@ -22,8 +22,10 @@ from strandlog.broker.access.permission import (
     CLUSTER,
     CREATE,
     DELETE,
+    DESCRIBE,
     DESCRIBE_CONFIGS,
     TOPIC,
+    Requirement,
 )
 from strandlog.broker.broker import Broker
 from strandlog.broker.deferred import Deferred, gather
@@ -39,6 +41,7 @@ from strandlog.errors import (
     StrandlogError,
     TooManyChangesError,
     TooManySettingsError,
+    TopicAuthorizationError,
     TopicNotFoundError,
 )
 from strandlog.model import TopicPartition
@@ -49,6 +52,8 @@ from strandlog.server.kafka.handlers.configs import topic_rows
 from strandlog.server.kafka.request import Request, asked_once
 
 BROKER_DEFAULT = -1
+DELETE_TOPIC = (DELETE.on(CLUSTER), DELETE.on(TOPIC))
+SEE_TO_DELETE = (DELETE.on(CLUSTER), DESCRIBE.on(TOPIC))
 SETTINGS_FROM = 5  # from this version on, CreateTopics returns the settings of the topic
 
 Row = dict[str, Any]
@@ -104,11 +109,12 @@ def _reply(request: Request, field: str, rows: list[Change | Row]) -> Work[None]
     yield from request.replying({field: finished})
 
 
-def _existing(broker: Broker, request: Request, name: str) -> Topic:
+def _existing(broker: Broker, request: Request, name: str, needs: Requirement) -> Topic:
     """Return a topic by name; an invalid name is treated as an unknown topic."""
-    if not broker.has_topic(request.context, name):
+    broker.check_access(request.context, needs, name)
+    if not broker.has_topic(request.context, name, needs):
         raise TopicNotFoundError(name)
-    return broker.topic(request.context, name)
+    return broker.topic(request.context, name, needs)
 
 
 def _error_fields(error: Any) -> Row:
@@ -138,6 +144,7 @@ def create_topics(broker: Broker, request: Request) -> Work[None]:
 
 def _create(broker: Broker, request: Request, wanted: Any, validate_only: bool) -> Change:
     context = request.context
+    broker.check_access(context, (CREATE.on(CLUSTER), CREATE.on(TOPIC)), wanted.name)
     check_partition_count(len(wanted.assignments) or 1, broker.settings.max_partitions_per_topic)
     if len(wanted.configs) > MAX_RESOURCE_SETTINGS:
         raise TooManySettingsError(len(wanted.configs), MAX_RESOURCE_SETTINGS)
@@ -151,17 +158,27 @@ def _create(broker: Broker, request: Request, wanted: Any, validate_only: bool) 
         result = Deferred.done(broker.check_new_topic(context, wanted.name, count, config))
     else:
         result = broker.create_topic(context, wanted.name, count, config)
-    return Change({"name": wanted.name}, result, partial(_created, broker, request.version))
+    return Change({"name": wanted.name}, result, partial(_created, broker, request))
 
 
-def _created(broker: Broker, version: int, topic: Topic) -> Row:
+def _created(broker: Broker, request: Request, topic: Topic) -> Row:
+    if not broker.has_access(request.context, DESCRIBE_CONFIGS.on(TOPIC), topic.name):
+        return {
+            "topic_id": topic.uuid if topic.topic_id else None,
+            "error_code": 0,
+            "error_message": None,
+            "topic_config_error_code": TopicAuthorizationError.kafka_code,
+            "num_partitions": -1,
+            "replication_factor": -1,
+            "configs": None,
+        }
     return {
         "topic_id": topic.uuid if topic.topic_id else None,
         "error_code": 0,
         "error_message": None,
         "num_partitions": topic.partitions,
         "replication_factor": 1,
-        "configs": _encoded_settings(broker, version, topic),
+        "configs": _encoded_settings(broker, request.version, topic),
     }
 
 
@@ -216,7 +233,7 @@ def create_partitions(broker: Broker, request: Request) -> Work[None]:
 
 def _grow(broker: Broker, request: Request, wanted: Any, validate_only: bool) -> Change | Row:
     context = request.context
-    topic = _existing(broker, request, wanted.name)
+    topic = _existing(broker, request, wanted.name, ALTER.on(TOPIC))
     forbid_internal(topic.name)
     check_partition_count(wanted.count, broker.settings.max_partitions_per_topic)
     if wanted.count <= topic.partitions:
@@ -279,9 +296,18 @@ def _target_name(
     if name is not None or topic_id is None:
         return name
     try:
-        return broker.topic(request.context, topic_id).name
+        return broker.topic(request.context, topic_id, DELETE_TOPIC).name
     except StrandlogError:
         return None
+
+
+def _existing_to_delete(broker: Broker, request: Request, name: str) -> Topic:
+    """Return a topic that the client may delete. Kafka checks first whether the client may see it,
+    then whether it exists."""
+    broker.check_access(request.context, SEE_TO_DELETE, name)
+    if broker.has_topic(request.context, name, SEE_TO_DELETE):
+        broker.check_access(request.context, DELETE_TOPIC, name)
+    return _existing(broker, request, name, SEE_TO_DELETE)
 
 
 def _delete(
@@ -294,13 +320,14 @@ def _delete(
     if (name is None) == (topic_id is None):
         raise InvalidRequestError("give either the name or the id of the topic to delete")
     topic = (
-        _existing(broker, request, name or "")
+        _existing_to_delete(broker, request, name or "")
         if topic_id is None
-        else broker.topic(request.context, topic_id)
+        else broker.topic(request.context, topic_id, DELETE_TOPIC)
     )
     if times[topic.name] > 1:
         raise InvalidRequestError(f"topic {topic.name!r} is named {times[topic.name]} times")
-    row: Row = {"name": topic.name, "topic_id": topic.uuid}
+    may_see = topic_id is None or broker.has_topic(request.context, topic.name)
+    row: Row = {"name": topic.name if may_see else None, "topic_id": topic.uuid}
     result = broker.delete_topic(request.context, topic.name)
     return Change(row, result, lambda _: {"error_code": 0})
 

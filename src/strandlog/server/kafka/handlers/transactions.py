@@ -124,7 +124,9 @@ def add_partitions_to_txn(broker: Broker, request: Request) -> Work[None]:
     asked = yield from asked_once(body.v3_and_below_topics, lambda topic: topic.partitions)
     wanted: list[TopicPartition] = []
     invalid: dict[TopicPartition, int] = {}
-    for name, numbers in asked.topics.items():
+    transactional_id = body.v3_and_below_transactional_id
+    is_allowed = broker.has_access(request.context, WRITE.on(TRANSACTIONAL_ID), transactional_id)
+    for name, numbers in asked.topics.items() if is_allowed else ():
         for number in numbers:
             tp = TopicPartition(name, number)
             wanted.append(tp)
@@ -153,11 +155,12 @@ def add_partitions_to_txn(broker: Broker, request: Request) -> Work[None]:
         ]
         request.in_slices(request.replying({"results_by_topic_v3_and_below": results}))
 
-    name = body.v3_and_below_transactional_id
     result = (
         Deferred.done(None)
         if invalid
-        else broker.add_partitions_to_transaction(request.context, name, identity, wanted)
+        else broker.add_partitions_to_transaction(
+            request.context, transactional_id, identity, wanted
+        )
     )
     _reply_when_done(request, result, reply)
 
@@ -253,7 +256,8 @@ def _commit(
         generation=getattr(body, "generation_id", -1),
         group_instance_id=getattr(body, "group_instance_id", None),
     )
-    return broker.commit_transaction_offsets(request.context, commit, _identity(body))
+    name = body.transactional_id
+    return broker.commit_transaction_offsets(request.context, name, commit, _identity(body))
 
 
 # -- describing ------------------------------------------------------------------------------------

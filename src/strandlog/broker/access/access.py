@@ -1,0 +1,163 @@
+"""`Access`: the permission check at the top of every request of the broker.
+
+    access.require(context, WRITE.on(TOPIC), "orders")     raises TopicAuthorizationError
+    access.require(context, (CREATE.on(CLUSTER), CREATE.on(TOPIC)), "orders")     one is enough
+
+A name is checked before it is looked up, so a client that lacks the permission gets the same error
+whether the resource exists or not. Lists contain only what the client may describe.
+
+The process that owns the data folder may do everything. Without an authorizer, so may every client;
+but no client can read the topic that stores credentials and ACLs (`is_on` is then true as soon as
+that topic exists).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from strandlog.broker.access.authorizer import Authorizer, Decision
+from strandlog.broker.access.permission import (
+    CLUSTER,
+    CLUSTER_NAME,
+    GROUP,
+    OPERATIONS,
+    TOPIC,
+    TRANSACTIONAL_ID,
+    Operation,
+    Permission,
+    Requirement,
+    ResourceType,
+    operation_mask,
+)
+from strandlog.broker.context import RequestContext
+from strandlog.broker.metrics import Metrics
+from strandlog.errors import (
+    AuthorizationError,
+    ClusterAuthorizationError,
+    GroupAuthorizationError,
+    TopicAuthorizationError,
+    TransactionalIdAuthorizationError,
+)
+
+SECURITY_TOPIC = "__strandlog_security"  # has credentials and ACLs; only the owner may read it
+EVERYTHING_ALLOWED = Decision(True, "the broker has no authorizer: every client may do everything")
+OWNER_ALLOWED = Decision(True, "the process that owns the data folder may do everything")
+SECRET = Decision(False, f"no client can access {SECURITY_TOPIC}")
+
+_ERRORS: dict[ResourceType, type[AuthorizationError]] = {
+    TOPIC: TopicAuthorizationError,
+    GROUP: GroupAuthorizationError,
+    CLUSTER: ClusterAuthorizationError,
+    TRANSACTIONAL_ID: TransactionalIdAuthorizationError,
+}
+
+
+class Access:
+    """Decides about the requests of one broker."""
+
+    def __init__(
+        self,
+        authorizer: Authorizer,
+        *,
+        is_authorizer_on: bool,
+        metrics: Metrics,
+    ) -> None:
+        self._authorizer = authorizer
+        self.is_authorizer_on = is_authorizer_on
+        self._metrics = metrics
+        self.is_on = is_authorizer_on  # whether any request can be denied
+
+    def secrets_exist(self) -> None:
+        """Start to hide the topic that stores credentials and ACLs."""
+        self.is_on = True
+
+    def allows(self, context: RequestContext, needs: Requirement, name: str = "") -> bool:
+        """Return whether a client has a permission on a resource; of a tuple, one is enough."""
+        if not self.is_on or context.is_owner:
+            return True
+        if isinstance(needs, Permission):
+            return self._allows(context, needs, name)
+        return any(self._allows(context, each, name) for each in needs)
+
+    def _allows(self, context: RequestContext, needed: Permission, name: str) -> bool:
+        resource = needed.resource
+        if name == SECURITY_TOPIC and resource is TOPIC:
+            return False
+        if not self.is_authorizer_on:
+            return True
+        return self._authorizer.allows(
+            context.principal_text,
+            context.client_host,
+            needed.operation,
+            resource,
+            CLUSTER_NAME if resource is CLUSTER else name,
+        )
+
+    def require(self, context: RequestContext, needs: Requirement, name: str = "") -> None:
+        """Raise the error of the resource type unless a client has a permission on a resource."""
+        if self.is_on and (denial := self.denial(context, needs, name)) is not None:
+            raise denial
+
+    def denial(
+        self, context: RequestContext, needs: Requirement, name: str = ""
+    ) -> AuthorizationError | None:
+        """Return and count the error of a client that lacks a permission; None if it has it."""
+        return None if self.allows(context, needs, name) else self.denied(context, needs, name)
+
+    def denied(
+        self, context: RequestContext, needs: Requirement, name: str = ""
+    ) -> AuthorizationError:
+        """Count a request of a client that lacks a permission, and return its error."""
+        needed = needs if isinstance(needs, Permission) else needs[-1]
+        self._metrics.denied_requests += 1
+        resource = needed.resource
+        where = "the cluster" if resource is CLUSTER else f"{resource.name} {name!r}"
+        return _ERRORS[resource](
+            f"{context.principal_text} lacks the permission {needed.operation.name} on {where}"
+        )
+
+    def allowed(
+        self, context: RequestContext, needs: Requirement, names: Iterable[str]
+    ) -> list[str]:
+        """Return those names on which a client has a permission. Denials are not reported."""
+        if not self.is_on or context.is_owner:
+            return list(names)
+        return [name for name in names if self.allows(context, needs, name)]
+
+    def allows_transactions(self, context: RequestContext, transactional_id: str | None) -> bool:
+        """Return whether a client may write transactional batches. A request that has such batches
+        but no transactional id is denied, because there is nothing to check."""
+        if not self.is_authorizer_on or context.is_owner:
+            return True
+        return transactional_id is not None and self.allows(
+            context, Operation.WRITE.on(TRANSACTIONAL_ID), transactional_id
+        )
+
+    def allows_any_topic(self, context: RequestContext, operation: Operation) -> bool:
+        """Return whether a client may perform an operation on at least one topic."""
+        if not self.is_authorizer_on or context.is_owner:
+            return True
+        principal, host = context.principal_text, context.client_host
+        return self._authorizer.allows_any(principal, host, operation, TOPIC)
+
+    def operations(self, context: RequestContext, resource: ResourceType, name: str = "") -> int:
+        """Return the operations that a client may perform on a resource, as Kafka's bit mask."""
+        return operation_mask(
+            each for each in OPERATIONS[resource] if self.allows(context, each.on(resource), name)
+        )
+
+    def explain(self, context: RequestContext, needed: Permission, name: str = "") -> Decision:
+        """Return the decision about one permission, and the rule that it follows from."""
+        if context.is_owner:
+            return OWNER_ALLOWED
+        if name == SECURITY_TOPIC and needed.resource is TOPIC:
+            return SECRET
+        if not self.is_authorizer_on:
+            return EVERYTHING_ALLOWED
+        return self._authorizer.explain(
+            context.principal_text,
+            context.client_host,
+            needed.operation,
+            needed.resource,
+            CLUSTER_NAME if needed.resource is CLUSTER else name,
+        )

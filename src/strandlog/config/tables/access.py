@@ -1,0 +1,67 @@
+"""Settings for permissions, with Kafka's names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from strandlog.config.setting import MAX_INT, setting
+
+NO_AUTHORIZER = ""
+AUTHORIZERS = (
+    NO_AUTHORIZER,
+    "strandlog",
+    "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+)
+
+
+@dataclass(kw_only=True)
+class AccessSettings:
+    """The part of `BrokerSettings` that decides what clients may do."""
+
+    authorizer_class_name: str = setting(
+        kind="choice",
+        default=NO_AUTHORIZER,
+        choices=AUTHORIZERS,
+        dynamic=False,
+        help=(
+            "Empty: every client may do everything. `strandlog`, or the name of Kafka's "
+            "StandardAuthorizer: clients may do what ACLs allow."
+        ),
+    )
+    super_users: str = setting(
+        kind="text",
+        default="",
+        dynamic=False,
+        help="Principals that may do everything, separated by semicolons: `User:admin;User:ops`.",
+    )
+    allow_everyone_if_no_acl_found: bool = setting(
+        kind="bool",
+        default=False,
+        dynamic=False,
+        help="Allow every client to do everything with resources that no ACL matches.",
+    )
+    acls_max_count: int = setting(
+        kind="int",
+        default=100_000,
+        minimum=1,
+        maximum=MAX_INT,
+        dynamic=False,
+        help="Maximum number of ACLs; creating more fails. All of them are kept in memory.",
+    )
+
+    max_acl_changes_per_request: int = setting(
+        kind="int",
+        default=1_000,
+        minimum=1,
+        maximum=MAX_INT,
+        help="Maximum number of ACLs or filters in one request; further ones get an error.",
+    )
+
+    @property
+    def has_authorizer(self) -> bool:
+        return self.authorizer_class_name != NO_AUTHORIZER
+
+    @property
+    def super_user_names(self) -> list[str]:
+        """The super users, in Kafka's notation: `User:admin`."""
+        return [name.strip() for name in self.super_users.split(";") if name.strip()]

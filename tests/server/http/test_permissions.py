@@ -1,0 +1,205 @@
+"""What each HTTP route requires: the same permissions as the Kafka APIs with the same effect."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import httpx
+import pytest
+from tests.support.acls import allow, everything
+from tests.support.http_client import http_address, ok
+
+from strandlog.broker.access.permission import (
+    ALTER,
+    ALTER_CONFIGS,
+    CLUSTER,
+    CLUSTER_NAME,
+    CREATE,
+    DELETE,
+    DESCRIBE,
+    DESCRIBE_CONFIGS,
+    GROUP,
+    READ,
+    TOPIC,
+    WRITE,
+    Permission,
+)
+from strandlog.server.http.api.routes import ROUTES
+from strandlog.testing.server import ServerThread
+
+HOST, ADMIN_HOST = "127.0.0.2", "127.0.0.1"
+NAMES = {TOPIC: "orders", GROUP: "billing", CLUSTER: CLUSTER_NAME}
+REPORT = {
+    "run_id": "r",
+    "query_id": "q",
+    "batch_id": 0,
+    "timestamp_ms": 0,
+    "input_rows": 0,
+    "input_rows_per_second": 0,
+    "processed_rows_per_second": 0,
+    "duration_ms": 0,
+    "state": "running",
+}
+
+
+class Row(NamedTuple):
+    """A request, and the permissions that it requires."""
+
+    method: str
+    path: str
+    needs: list[Permission]
+    json: Any = None
+    route: str = ""  # the path in the route table, if it differs
+
+
+ROWS = [
+    Row("POST", "/topics", [CREATE.on(TOPIC), DESCRIBE.on(TOPIC)], {"name": "orders"}),
+    Row("GET", "/topics/orders", [DESCRIBE.on(TOPIC)], route="/topics/{topic}"),
+    Row(
+        "PATCH",
+        "/topics/orders",
+        [ALTER_CONFIGS.on(TOPIC), DESCRIBE.on(TOPIC)],
+        {"config": {"retention.ms": "1000000"}},
+        "/topics/{topic}",
+    ),
+    Row(
+        "POST",
+        "/topics/orders/partitions",
+        [ALTER.on(TOPIC)],
+        {"partitions": 2},
+        "/topics/{topic}/partitions",
+    ),
+    Row("GET", "/topics/orders/records", [READ.on(TOPIC)], route="/topics/{topic}/records"),
+    Row(
+        "POST",
+        "/topics/orders/records",
+        [WRITE.on(TOPIC)],
+        {"records": [{"value": "v"}]},
+        "/topics/{topic}/records",
+    ),
+    Row("GET", "/groups/billing", [DESCRIBE.on(GROUP)], route="/groups/{group}"),
+    Row(
+        "POST",
+        "/groups/billing/reset",
+        [READ.on(GROUP), READ.on(TOPIC)],
+        {"to": "earliest", "topic": "orders", "is_dry_run": False},
+        "/groups/{group}/reset",
+    ),
+    Row("GET", "/cluster", [DESCRIBE.on(CLUSTER)]),
+    Row("GET", "/broker", [DESCRIBE.on(CLUSTER)]),
+    Row("GET", "/broker/settings", [DESCRIBE_CONFIGS.on(CLUSTER)]),
+    Row("GET", "/pipelines", [DESCRIBE.on(CLUSTER)]),
+    Row("GET", "/pipelines/billing", [DESCRIBE.on(GROUP)], route="/pipelines/{name}"),
+    Row(
+        "POST",
+        "/pipelines/billing/progress",
+        [READ.on(GROUP)],
+        REPORT,
+        "/pipelines/{name}/progress",
+    ),
+    Row("DELETE", "/groups/billing", [DELETE.on(GROUP)], route="/groups/{group}"),
+    Row("DELETE", "/topics/orders", [DELETE.on(TOPIC)], route="/topics/{topic}"),
+]
+FILTERED = {("GET", "/topics"), ("GET", "/groups")}  # they return what the client may see
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerThread]:
+    settings = {"authorizer.class.name": "strandlog"}
+    with ServerThread(tmp_path_factory.mktemp("data"), settings, http=True) as running:
+        allow(running, ADMIN_HOST, everything())
+        yield running
+
+
+def client_at(server: ServerThread, host: str) -> httpx.Client:
+    transport = httpx.HTTPTransport(local_address=host)
+    return httpx.Client(base_url=http_address(server), timeout=30, transport=transport)
+
+
+@pytest.fixture
+def client(server: ServerThread) -> Iterator[httpx.Client]:
+    allow(server, HOST, [])
+    with client_at(server, HOST) as client:
+        yield client
+
+
+@pytest.fixture
+def admin(server: ServerThread) -> Iterator[httpx.Client]:
+    with client_at(server, ADMIN_HOST) as admin:
+        yield admin
+
+
+def ask(client: httpx.Client, row: Row) -> httpx.Response:
+    return client.request(row.method, "/api/v1" + row.path, json=row.json)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.method} {row.path}")
+def test_a_client_needs_the_permission_of_the_route(
+    server: ServerThread, client: httpx.Client, admin: httpx.Client, row: Row
+) -> None:
+    if row != ROWS[0] and admin.get("/api/v1/topics/orders").status_code == 404:
+        ok(admin.post("/api/v1/topics", json={"name": "orders"}), 201)
+    denied = ask(client, row)
+    assert denied.status_code == 403, denied.text
+    assert "lacks the permission" in denied.json()["detail"]
+    for missing in row.needs:
+        rest = [(each, NAMES[each.resource]) for each in row.needs if each is not missing]
+        if missing.operation is DESCRIBE and rest:
+            continue  # implied by another one
+        allow(server, HOST, rest)
+        assert ask(client, row).status_code == 403
+    allow(server, HOST, [(each, NAMES[each.resource]) for each in row.needs])
+    assert ask(client, row).status_code != 403
+
+
+def test_every_route_has_a_row() -> None:
+    tested = {(row.method, row.route or row.path) for row in ROWS}
+    assert tested | FILTERED == {(route.method, route.path) for route in ROUTES}
+
+
+def test_lists_contain_only_what_the_client_may_see(
+    server: ServerThread, client: httpx.Client, admin: httpx.Client
+) -> None:
+    for name in ("seen", "unseen"):
+        ok(admin.post("/api/v1/topics", json={"name": name}), 201)
+        reset = {"to": "earliest", "topic": name, "is_dry_run": False}
+        ok(admin.post(f"/api/v1/groups/{name}/reset", json=reset))
+    assert ok(client.get("/api/v1/topics"))["topics"] == []
+    allow(server, HOST, [(READ.on(TOPIC), "seen"), (READ.on(GROUP), "seen")])
+    assert [each["name"] for each in ok(client.get("/api/v1/topics"))["topics"]] == ["seen"]
+    assert [each["group"] for each in ok(client.get("/api/v1/groups"))["groups"]] == ["seen"]
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/api/v1/live?rates=true", "/api/v1/live?lag=true"])
+def test_figures_of_all_topics_require_a_permission_on_the_cluster(
+    server: ServerThread, client: httpx.Client, path: str
+) -> None:
+    for permissions, status in (([], 403), ([(DESCRIBE.on(CLUSTER), CLUSTER_NAME)], 200)):
+        allow(server, HOST, permissions)
+        with client.stream("GET", path) as answer:
+            assert answer.status_code == status
+
+
+def test_a_tail_requires_permission_to_read_the_topic(
+    server: ServerThread, client: httpx.Client, admin: httpx.Client
+) -> None:
+    admin.post("/api/v1/topics", json={"name": "followed"})
+    path = "/api/v1/live?rates=false&lag=false&topic=followed"
+    for needs, status in ((DESCRIBE, 403), (READ, 200)):
+        allow(server, HOST, [(needs.on(TOPIC), "followed")])
+        with client.stream("GET", path) as answer:
+            assert answer.status_code == status
+
+
+def test_a_hidden_topic_and_a_missing_topic_get_the_same_response(
+    client: httpx.Client, admin: httpx.Client
+) -> None:
+    admin.post("/api/v1/topics", json={"name": "hidden"})
+    paths = ["/api/v1/topics/NAME", "/api/v1/topics/NAME/records"]
+
+    def texts(name: str) -> list[str]:
+        found = [client.get(path.replace("NAME", name)) for path in paths]
+        return [each.text.replace(name, "NAME") for each in found]
+
+    assert texts("hidden") == texts("absent")

@@ -1,0 +1,59 @@
+"""ACLs for clients that differ only in their address, because no listener authenticates them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from strandlog.broker.access.acl import Acl, AclFilter
+from strandlog.broker.access.permission import (
+    CLUSTER,
+    CLUSTER_NAME,
+    GROUP,
+    TOPIC,
+    TRANSACTIONAL_ID,
+    Operation,
+    PatternType,
+    Permission,
+    PermissionType,
+)
+from strandlog.broker.context import ANONYMOUS, OWNER, RequestContext
+from strandlog.broker.deferred import Deferred
+from strandlog.errors import StrandlogError
+from strandlog.storage.work import run_inline
+from strandlog.testing.server import ServerThread
+
+
+def everything() -> list[tuple[Permission, str]]:
+    """All operations on all resources."""
+    kinds = (TOPIC, GROUP, CLUSTER, TRANSACTIONAL_ID)
+    return [(Operation.ALL.on(kind), CLUSTER_NAME if kind is CLUSTER else "*") for kind in kinds]
+
+
+def allow(
+    server: ServerThread,
+    host: str,
+    permissions: Sequence[tuple[Permission, str]],
+    kind: PermissionType = PermissionType.ALLOW,
+) -> None:
+    """Replace the ACLs of the client at an address by these."""
+    broker, owner = server.server.broker, RequestContext(OWNER)
+    acls = [
+        Acl(
+            each.resource,
+            name,
+            PatternType.LITERAL,
+            str(ANONYMOUS),
+            host,
+            each.operation,
+            kind,
+        )
+        for each, name in permissions
+    ]
+
+    def change() -> Deferred[list[StrandlogError | None]]:
+        run_inline(broker.delete_acls(owner, [AclFilter(host=host)]))
+        return run_inline(broker.create_acls(owner, acls))
+
+    created = server.call(change)
+    server.wait_until(lambda _: created.is_done, "the ACLs are on disk")
+    assert created.result() == [None] * len(acls)

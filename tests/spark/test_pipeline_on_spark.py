@@ -91,7 +91,6 @@ def send(client: WireClient, topic: str, *values: bytes | None) -> None:
     assert client.produce({tp: [build_batch(1, list(values))]})[tp].error is None
 
 
-@pytest.mark.smoke
 def test_a_pipeline_resumes_where_it_stopped_and_sets_bad_records_aside(
     spark: Any, broker: BrokerProcess, client: WireClient, topic: str, tmp_path: Path, capsys: Any
 ) -> None:

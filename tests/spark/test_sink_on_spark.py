@@ -84,7 +84,6 @@ def test_transactions_left_open_by_dead_tasks_are_aborted(
     assert read(spark, broker, target) == sorted([*values, *values[:10]], key=int)
 
 
-@pytest.mark.smoke
 @pytest.mark.parametrize(
     "guarantee", [pytest.param("exactly_once", marks=pytest.mark.smoke), "at_least_once"]
 )

@@ -42,7 +42,6 @@ def numbers(frame: Any) -> list[int]:
 
 
 @pytest.mark.smoke
-@pytest.mark.smoke
 def test_a_batch_has_kafkas_columns(
     client: WireClient, topic: str, reading: Callable[..., Any]
 ) -> None:
@@ -188,7 +187,6 @@ def run_available(frame: Any, checkpoint: str, name: str) -> Any:
     return query
 
 
-@pytest.mark.smoke
 @pytest.mark.smoke
 def test_a_stream_resumes_where_it_stopped_and_shows_its_lag(
     spark: Any, broker: BrokerProcess, client: WireClient, topic: str, tmp_path: Path

@@ -97,10 +97,10 @@ def interrupted_at(line: int) -> Iterator[Interrupter]:
 def lines_to_try(deed: Callable[[int], bool]) -> int:
     """Calls `deed` with one line after the other until it is not interrupted; skips some lines."""
     chance = random.Random(7)
-    every_line = 20 if is_quick() else 300
+    every_line, longest_step = (20, 60) if is_quick() else (300, 12)
     line = 0
     while deed(line):
-        line += 1 if line < every_line else chance.randrange(1, 12)
+        line += 1 if line < every_line else chance.randrange(1, longest_step)
     return line
 
 

@@ -52,7 +52,7 @@ def allow(
 
     def change() -> Deferred[list[StrandlogError | None]]:
         run_inline(broker.delete_acls(owner, [AclFilter(host=host)]))
-        return run_inline(broker.create_acls(owner, acls))
+        return broker.create_acls(owner, acls)
 
     created = server.call(change)
     server.wait_until(lambda _: created.is_done, "the ACLs are on disk")

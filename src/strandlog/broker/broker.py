@@ -34,7 +34,7 @@ from strandlog.broker.access.authorizer import Authorizer
 from strandlog.broker.compacted_table import CompactedTable, TableSpec
 from strandlog.broker.context import IN_PROCESS_HOST
 from strandlog.broker.deferred import Deferred
-from strandlog.broker.facade.access import SECURITY_OWNER
+from strandlog.broker.facade.acls import AclRequests
 from strandlog.broker.facade.records import RecordRequests
 from strandlog.broker.facade.transactions import TransactionRequests
 from strandlog.broker.flushing.durability import Durability
@@ -47,7 +47,7 @@ from strandlog.broker.reads.fetch import (
     DelayedFetches,
 )
 from strandlog.broker.runtime import FlushJob, InlineRuntime, Runtime
-from strandlog.broker.security_store import SecurityStore
+from strandlog.broker.security_store import SECURITY_OWNER, SecurityStore
 from strandlog.broker.timers import Timers
 from strandlog.broker.topic_admin import TopicAdmin
 from strandlog.broker.topics.catalog import TopicCatalog
@@ -112,7 +112,7 @@ def _transactional_id_of(key: bytes) -> str:
     return name
 
 
-class Broker(RecordRequests, TransactionRequests):
+class Broker(RecordRequests, TransactionRequests, AclRequests):
     """A broker that serves one data folder."""
 
     def __init__(
@@ -212,6 +212,7 @@ class Broker(RecordRequests, TransactionRequests):
             self._access,
             self.clock,
             self._log_dir.problems,
+            accepts_loss=settings.acls_accept_loss,
         )
         self._security_store.load()
 

@@ -10,6 +10,8 @@
       int8   operation
       int8   permission type
 
+      int16  kind: 1 = ACLs were lost        int16  version: 0
+
 The key of an ACL is the ACL itself, so creating it twice has no effect and deleting it needs no
 lookup. The numbers are those of Kafka's protocol. Records of an unknown kind were written by a
 newer release.
@@ -23,6 +25,7 @@ from strandlog.errors import DataError
 from strandlog.protocol.primitives import Reader, Writer
 
 ACL_KIND = 0
+LOSS_KIND = 1
 VALUE_VERSION = 0
 
 
@@ -66,6 +69,20 @@ def decode_key(data: bytes) -> AclRecord:
         reader.int8(),
         reader.int8(),
     )
+
+
+def encode_loss_key() -> bytes:
+    """Return the key of the record which says that ACLs were lost."""
+    writer = Writer()
+    writer.int16(LOSS_KIND)
+    return writer.to_bytes()
+
+
+def check_value(data: bytes) -> None:
+    """Raise `DataError` if the value of a record has an unknown version."""
+    version = Reader(data).int16()
+    if version != VALUE_VERSION:
+        raise DataError(f"a security record has the unknown version {version}")
 
 
 def encode_value() -> bytes:

@@ -8,7 +8,7 @@ client's address tell them apart.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -682,20 +682,69 @@ def test_acls_are_created_and_deleted_over_the_wire(server: ServerThread) -> Non
         assert admin.ask(29, 2, **of_x).resources == ()
 
 
-def test_a_damaged_record_of_the_acls_closes_the_broker_to_all_but_super_users(
-    tmp_path: Path,
+def _flip(log: Path) -> None:
+    data = bytearray(log.read_bytes())
+    data[80] ^= 1
+    log.write_bytes(data)
+
+
+def _cut(log: Path) -> None:
+    """Remove the batches after the first one."""
+    data = log.read_bytes()
+    log.write_bytes(data[: 12 + int.from_bytes(data[8:12])])
+
+
+def _empty(log: Path) -> None:
+    log.write_bytes(b"")
+
+
+@pytest.mark.parametrize("damage", [_flip, _cut, _empty, Path.unlink])
+def test_a_loss_of_acls_closes_the_broker_to_all_but_super_users_until_it_is_accepted(
+    tmp_path: Path, damage: Callable[[Path], None]
 ) -> None:
-    settings = {"authorizer.class.name": "strandlog", "super.users": "User:admin"}
+    settings = {"authorizer.class.name": "strandlog"}
     data = tmp_path / "data"
     with ServerThread(data, settings) as server:
-        allow(server, HOST, [(READ.on(TOPIC), "t")], PermissionType.DENY)
         allow(server, ADMIN_HOST, everything())
-    file = data / f"{SECURITY_TOPIC}-0" / "00000000000000000000.log"
-    damaged = bytearray(file.read_bytes())
-    damaged[80] ^= 1
-    file.write_bytes(damaged)
-    with ServerThread(data, settings) as server:
-        problems = server.call(lambda: server.server.broker.problems)
-        assert any("only super users have access" in each for each in problems)
-        with Wire(server.port, ADMIN_HOST) as admin:
-            assert codes(admin.ask(29, 2, **ANY_ACL)) == {31}
+        allow(server, HOST, [(READ.on(TOPIC), "t")], PermissionType.DENY)
+    damage(data / f"{SECURITY_TOPIC}-0" / "00000000000000000000.log")
+
+    def problems_and_codes(more: dict[str, str]) -> tuple[str, set[int]]:
+        with (
+            ServerThread(data, {**settings, **more}) as server,
+            Wire(server.port, ADMIN_HOST) as admin,
+        ):
+            problems = server.call(lambda: server.server.broker.problems)
+            return "; ".join(problems), codes(admin.ask(3, 9, topics=[{"name": "t"}]))
+
+    for _ in range(3):  # later starts find nothing wrong with the files
+        problems, found = problems_and_codes({})
+        assert "only super users have access" in problems
+        assert found == {29}
+    everyone = {"allow.everyone.if.no.acl.found": "true"}
+    assert problems_and_codes(everyone)[1] == {29}
+    accepted, _ = problems_and_codes({"acls.accept.loss": "true"})
+    assert "accepts that" in accepted
+    # Damaged records stay in the log, so a start without the setting finds them again.
+    assert ("only super users" in problems_and_codes({})[0]) is (damage is _flip)
+
+
+def test_a_denied_group_cannot_be_used_by_a_commit_without_offsets(client: Wire) -> None:
+    commit = {"generation_id_or_member_epoch": -1, "member_id": ""}
+    assert client.ask(8, 8, group_id="denied", topics=[], **commit).topics == ()
+    assert codes(client.ask(9, 7, group_id="denied", topics=[])) == {30}
+
+
+def test_errors_for_a_topic_id_do_not_contain_the_name(server: ServerThread, client: Wire) -> None:
+    with Wire(server.port, ADMIN_HOST) as admin:
+        [topic] = admin.ask(3, 12, topics=[{"topic_id": None, "name": TOPIC_NAME}]).topics
+    by_id = {"name": None, "topic_id": topic.topic_id}
+    records = [{"index": 0, "records": BATCH}]
+    data = [{"topic_id": topic.topic_id, "partition_data": records}]
+    for response in (
+        client.ask(20, 6, topics=[by_id], timeout=1000),
+        client.ask(20, 6, topics=[by_id, by_id], timeout=1000),
+        client.ask(0, 13, transactional_id=None, acks=-1, timeout=1000, topic_data=data),
+    ):
+        assert codes(response) == {29}
+        assert TOPIC_NAME not in repr(response)

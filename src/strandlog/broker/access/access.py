@@ -44,6 +44,12 @@ EVERYTHING_ALLOWED = Decision(True, "the broker has no authorizer: every client 
 OWNER_ALLOWED = Decision(True, "the process that owns the data folder may do everything")
 SECRET = Decision(False, f"no client can access {SECURITY_TOPIC}")
 
+SHOWN = 250  # characters of a name in an error
+FULL_MASKS = {resource: operation_mask(every) for resource, every in OPERATIONS.items()}
+PERMISSIONS = {
+    resource: [each.on(resource) for each in every] for resource, every in OPERATIONS.items()
+}
+
 _ERRORS: dict[ResourceType, type[AuthorizationError]] = {
     TOPIC: TopicAuthorizationError,
     GROUP: GroupAuthorizationError,
@@ -99,19 +105,24 @@ class Access:
             raise denial
 
     def denial(
-        self, context: RequestContext, needs: Requirement, name: str = ""
+        self, context: RequestContext, needs: Requirement, name: str = "", *, by_id: bool = False
     ) -> AuthorizationError | None:
         """Return and count the error of a client that lacks a permission; None if it has it."""
-        return None if self.allows(context, needs, name) else self.denied(context, needs, name)
+        if self.allows(context, needs, name):
+            return None
+        return self.denied(context, needs, name, by_id=by_id)
 
     def denied(
-        self, context: RequestContext, needs: Requirement, name: str = ""
+        self, context: RequestContext, needs: Requirement, name: str = "", *, by_id: bool = False
     ) -> AuthorizationError:
-        """Count a request of a client that lacks a permission, and return its error."""
+        """Count a request of a client that lacks a permission, and return its error. If the request
+        identifies the topic by its id, the error does not reveal the name."""
         needed = needs if isinstance(needs, Permission) else needs[-1]
         self._metrics.denied_requests += 1
         resource = needed.resource
-        where = "the cluster" if resource is CLUSTER else f"{resource.name} {name!r}"
+        where = "the cluster" if resource is CLUSTER else f"{resource.name} {name[:SHOWN]!r}"
+        if by_id:
+            where = "the topic with this id"
         return _ERRORS[resource](
             f"{context.principal_text} lacks the permission {needed.operation.name} on {where}"
         )
@@ -142,8 +153,10 @@ class Access:
 
     def operations(self, context: RequestContext, resource: ResourceType, name: str = "") -> int:
         """Return the operations that a client may perform on a resource, as Kafka's bit mask."""
+        if not self.is_on or context.is_owner:
+            return FULL_MASKS[resource]
         return operation_mask(
-            each for each in OPERATIONS[resource] if self.allows(context, each.on(resource), name)
+            each.operation for each in PERMISSIONS[resource] if self.allows(context, each, name)
         )
 
     def explain(self, context: RequestContext, needed: Permission, name: str = "") -> Decision:

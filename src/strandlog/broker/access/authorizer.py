@@ -28,7 +28,7 @@ from strandlog.broker.access.permission import (
     PermissionType,
     ResourceType,
 )
-from strandlog.config.limits import AUTHORIZER_MAX_CACHED_DECISIONS
+from strandlog.config.limits import ACL_MAX_TEXT_CHARACTERS, AUTHORIZER_MAX_CACHED_DECISIONS
 
 _Rules = dict[str, dict[Acl, None]]  # the ACLs of one pattern, by principal
 
@@ -129,6 +129,8 @@ class Authorizer:
         if cached is not None:
             return cached
         allowed = self.explain(*key).is_allowed
+        if len(name) > ACL_MAX_TEXT_CHARACTERS:
+            return allowed  # clients choose the names, so long ones would fill the memory
         if len(self._cache) >= AUTHORIZER_MAX_CACHED_DECISIONS:
             self._cache.clear()
         self._cache[key] = allowed
@@ -217,8 +219,9 @@ class Authorizer:
                 denied_names.add(acl.name)
         if EVERYTHING in denied_names:
             return False
+        lengths = {len(prefix) for prefix in denied_prefixes}
         return self._allows_without_acls or any(
-            not _is_overridden(acl, denied_names, denied_prefixes) for acl in allows
+            not _is_overridden(acl, denied_names, denied_prefixes, lengths) for acl in allows
         )
 
 
@@ -228,11 +231,13 @@ def _rules_of(rules: _Rules, principal: str) -> Iterator[Acl]:
         yield from rules.get(each, ())
 
 
-def _is_overridden(allow: Acl, denied_names: set[str], denied_prefixes: set[str]) -> bool:
+def _is_overridden(
+    allow: Acl, denied_names: set[str], denied_prefixes: set[str], lengths: set[int]
+) -> bool:
     """Return whether DENYs cover every name that an ALLOW covers."""
     if allow.pattern is PatternType.LITERAL:
         if allow.name == EVERYTHING:
             return False  # only a DENY of all names overrides it
         if allow.name in denied_names:
             return True
-    return any(allow.name.startswith(prefix) for prefix in denied_prefixes)
+    return any(allow.name[:length] in denied_prefixes for length in lengths)

@@ -18,7 +18,6 @@ from strandlog.broker.access.permission import (
     GROUP,
     READ,
     TOPIC,
-    Requirement,
 )
 from strandlog.broker.compacted_table import CompactedTable
 from strandlog.broker.context import RequestContext
@@ -116,6 +115,9 @@ class GroupRequests(TopicRequests):
         need not exist."""
         denied: dict[TopicPartition, StrandlogError] = {}
         if self._access.is_on:
+            denial = self._access.denial(context, READ_GROUP, request.group_id)
+            if denial is not None and (all_or_nothing or not request.offsets):
+                return Deferred.failed(denial)
             request, denied = self._without_denied(context, request)
         if denied and all_or_nothing:
             return Deferred.failed(next(iter(denied.values())))
@@ -257,19 +259,6 @@ class GroupRequests(TopicRequests):
         except StrandlogError as error:
             return Deferred.failed(error)
         return self.when_groups_durable([group], errors)
-
-    def _denied_partitions(
-        self, context: RequestContext, needs: Requirement, partitions: Iterable[TopicPartition]
-    ) -> dict[TopicPartition, StrandlogError]:
-        """Return an error for each partition of a topic on which the client lacks a permission."""
-        errors: dict[str, StrandlogError | None] = {}
-        denied: dict[TopicPartition, StrandlogError] = {}
-        for tp in partitions:
-            if tp.topic not in errors:
-                errors[tp.topic] = self._access.denial(context, needs, tp.topic)
-            if (error := errors[tp.topic]) is not None:
-                denied[tp] = error
-        return denied
 
     def delete_group(self, context: RequestContext, group: str) -> Deferred[None]:
         """Delete a group that has no members; the result completes when the deletion is durable."""

@@ -52,7 +52,7 @@ from strandlog.errors import StorageError, StrandlogError
 from strandlog.model import Buffer, IsolationLevel, PartitionRecords, TimestampOffset, TopicRef
 from strandlog.storage.partition.log import AppendResult, PartitionLog
 from strandlog.storage.partition.read import read, read_plan
-from strandlog.storage.work import Work
+from strandlog.storage.work import Work, run_inline, yield_control
 
 MAX_COUNTED_POSITIONS = 10_000  # fetch positions kept per client
 READ_TOPIC, WRITE_TOPIC, DESCRIBE_TOPIC = READ.on(TOPIC), WRITE.on(TOPIC), DESCRIBE.on(TOPIC)
@@ -91,7 +91,8 @@ class RecordRequests(AccessRequests):
     ) -> list[ProduceResult] | Deferred[list[ProduceResult]]:
         """Append to each partition independently; the result completes as `acks` requires."""
         if self._access.is_on:
-            checked = self._with_denials(context, partitions, checked, transactional_id)
+            denials = self._with_denials(context, partitions, checked, transactional_id)
+            checked = run_inline(denials)
         return self._appender.produce(partitions, acks, checked)
 
     def produce_work(
@@ -104,8 +105,8 @@ class RecordRequests(AccessRequests):
     ) -> Work[list[ProduceResult] | Deferred[list[ProduceResult]]]:
         """Do the same as `produce`, in steps, for a request with many partitions."""
         if self._access.is_on:
-            checked = self._with_denials(context, partitions, checked, transactional_id)
-        return self._appender.produce_work(partitions, acks, checked)
+            checked = yield from self._with_denials(context, partitions, checked, transactional_id)
+        return (yield from self._appender.produce_work(partitions, acks, checked))
 
     def _with_denials(
         self,
@@ -113,7 +114,7 @@ class RecordRequests(AccessRequests):
         partitions: Sequence[PartitionRecords],
         checked: Checked,
         transactional_id: str | None,
-    ) -> Checked:
+    ) -> Work[Checked]:
         """Return the results of the record checks, with an error for each partition that the client
         may not write to. A request with transactional batches requires WRITE on its transactional
         id; without it, every partition gets an error."""
@@ -124,8 +125,12 @@ class RecordRequests(AccessRequests):
         ) and not access.allows_transactions(context, transactional_id):
             error = access.denied(context, WRITE_TRANSACTIONS, transactional_id or "")
             return dict.fromkeys(range(len(partitions)), error)
+        denials: dict[TopicRef, StrandlogError | None] = {}
         for number, part in enumerate(partitions):
-            if (denial := self._denial(context, WRITE_TOPIC, part.topic)) is not None:
+            if part.topic not in denials:
+                denials[part.topic] = self._denial(context, WRITE_TOPIC, part.topic)
+                yield yield_control
+            if (denial := denials[part.topic]) is not None:
                 errors[number] = denial
         return errors
 
@@ -143,12 +148,13 @@ class RecordRequests(AccessRequests):
     ) -> StrandlogError | None:
         """Return an error if the client lacks a permission on a topic. An unknown topic id is no
         denial: the lookup reports it."""
-        if isinstance(topic, UUID):
-            try:
-                topic = self._catalog.topic_with_id(topic).name
-            except StrandlogError:
-                return None
-        return self._access.denial(context, needs, topic)
+        if not isinstance(topic, UUID):
+            return self._access.denial(context, needs, topic)
+        try:
+            name = self._catalog.topic_with_id(topic).name
+        except StrandlogError:
+            return None
+        return self._access.denial(context, needs, name, by_id=True)
 
     def record_checks(
         self,
@@ -209,10 +215,14 @@ class RecordRequests(AccessRequests):
         targets: list[Target] = []
         positions = context.fetch_positions
         is_on = self._access.is_on
+        denials: dict[TopicRef, StrandlogError | None] = {}
         for part in request.partitions:
             try:
-                if is_on and (denial := self._denial(context, READ_TOPIC, part.topic)) is not None:
-                    raise denial
+                if is_on:
+                    if part.topic not in denials:
+                        denials[part.topic] = self._denial(context, READ_TOPIC, part.topic)
+                    if (denial := denials[part.topic]) is not None:
+                        raise denial
                 log = self._catalog.resolve(part.topic, part.partition)
                 if not -1 <= part.leader_epoch <= 0:  # -1: unknown; 0: the only epoch
                     check_leader_epoch(part.leader_epoch)

@@ -8,7 +8,7 @@ if the lookup is a part of another operation. Changes run in the order of the re
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 from uuid import UUID
 
@@ -98,7 +98,9 @@ class TopicRequests(AccessRequests):
         """Return a topic by name or id; raise InvalidTopicError if the name is not valid."""
         if isinstance(topic, UUID):
             found = self._catalog.topic_with_id(topic)  # ids are not secret, names are
-            self._access.require(context, needs, found.name)
+            denial = self._access.denial(context, needs, found.name, by_id=True)
+            if denial is not None:
+                raise denial
             return found
         self._access.require(context, needs, topic)
         return self._catalog.existing_or_valid(topic)
@@ -134,8 +136,10 @@ class TopicRequests(AccessRequests):
     ) -> PartitionLog:
         """Return the log of a partition, after checking the permission."""
         if self._access.is_on:
-            name = self._catalog.topic_with_id(topic).name if isinstance(topic, UUID) else topic
-            self._access.require(context, needs, name)
+            if isinstance(topic, UUID):
+                self.topic(context, topic, needs)
+            else:
+                self._access.require(context, needs, topic)
         return self._catalog.resolve(topic, partition)
 
     def partition_state(
@@ -281,9 +285,8 @@ class TopicRequests(AccessRequests):
         result: Deferred[dict[TopicPartition, int | StrandlogError]] = Deferred()
         needs = DELETE.on(TOPIC)
         denied: dict[TopicPartition, int | StrandlogError] = {}
-        for tp in offsets if self._access.is_on else ():
-            if (denial := self._access.denial(context, needs, tp.topic)) is not None:
-                denied[tp] = denial
+        if self._access.is_on:
+            denied |= self._denied_partitions(context, needs, offsets)
         allowed = {tp: offset for tp, offset in offsets.items() if tp not in denied}
 
         def delete() -> Work[dict[TopicPartition, int | StrandlogError]]:
@@ -295,6 +298,19 @@ class TopicRequests(AccessRequests):
             lambda: self._run_in_order("DeleteRecords", delete(), result),
         )
         return result
+
+    def _denied_partitions(
+        self, context: RequestContext, needs: Requirement, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, StrandlogError]:
+        """Return an error for each partition of a topic on which the client lacks a permission."""
+        errors: dict[str, StrandlogError | None] = {}
+        denied: dict[TopicPartition, StrandlogError] = {}
+        for tp in partitions:
+            if tp.topic not in errors:
+                errors[tp.topic] = self._access.denial(context, needs, tp.topic)
+            if (error := errors[tp.topic]) is not None:
+                denied[tp] = error
+        return denied
 
     def _in_order(
         self,

@@ -139,6 +139,9 @@ class TransactionRequests(GroupRequests):
             return Deferred.failed(denial)
         errors: dict[TopicPartition, StrandlogError] = {}
         if self._access.is_on:
+            denial = self._access.denial(context, READ_GROUP, request.group_id)
+            if denial is not None and not request.offsets:
+                return Deferred.failed(denial)
             request, errors = self._without_denied(context, request)
             if errors and not request.offsets:
                 return Deferred.done(errors)

@@ -49,12 +49,25 @@ class AccessSettings:
         help="Maximum number of ACLs; creating more fails. All of them are kept in memory.",
     )
 
+    acls_accept_loss: bool = setting(
+        kind="bool",
+        default=False,
+        dynamic=False,
+        help=(
+            "Use the stored ACLs although some of them were lost. Without it, only super users "
+            "have access after a loss. Check the ACLs, then set it for one start; if the topic "
+            "still has damaged records, keep it set."
+        ),
+    )
     max_acl_changes_per_request: int = setting(
         kind="int",
         default=1_000,
         minimum=1,
         maximum=MAX_INT,
-        help="Maximum number of ACLs or filters in one request; further ones get an error.",
+        help=(
+            "Maximum number of ACLs that one request may create or delete, and of filters in a "
+            "request; further ones get an error."
+        ),
     )
 
     @property

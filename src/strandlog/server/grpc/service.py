@@ -13,6 +13,7 @@ from typing import Any
 
 import grpc
 
+from strandlog.broker.access.permission import DESCRIBE_CONFIGS, TOPIC
 from strandlog.broker.broker import Broker
 from strandlog.broker.context import RequestContext
 from strandlog.broker.groups.requests import CommitRequest
@@ -186,12 +187,13 @@ class LogService:
         topic = broker.topic(context, request.name)
         partitions = [(topic.name, number) for number in range(topic.partitions)]
         await as_future(broker.make_visible(context, partitions))
-        response = log_pb2.DescribeTopicResponse(
-            name=topic.name,
-            topic_id=topic.topic_id,
-            config={
+        config = {}
+        if broker.has_access(context, DESCRIBE_CONFIGS.on(TOPIC), topic.name):
+            config = {
                 name: TOPIC_SETTINGS[name].format(value) for name, value in topic.config.items()
-            },
+            }
+        response = log_pb2.DescribeTopicResponse(
+            name=topic.name, topic_id=topic.topic_id, config=config
         )
         for first in range(0, topic.partitions, PARTITIONS_AT_A_TIME):
             end = first + PARTITIONS_AT_A_TIME

@@ -102,8 +102,7 @@ class Live:
     async def live(self, request: Request) -> Response:
         """Validate the request and start a stream."""
         query, context = read_query(request, LiveQuery), context_of(request)
-        if query.rates or query.lag:  # of all topics and groups
-            self._state.broker.check_access(context, DESCRIBE.on(CLUSTER))
+        self.check_access(context, query)
         limit = self._state.broker.settings.http_max_live_streams
         if self._state.live_clients >= limit:
             raise HttpError(
@@ -121,7 +120,12 @@ class Live:
             tail = await begin_tail(self._state, context, query.topic, options)
         if request.method == "HEAD":
             return Response(media_type=EVENT_STREAM)
-        return _Stream(self, self._state, query, tail)
+        return _Stream(self, self._state, context, query, tail)
+
+    def check_access(self, context: RequestContext, query: LiveQuery) -> None:
+        """Raise unless the client may see the rates and the lag of all topics and groups."""
+        if query.rates or query.lag:
+            self._state.broker.check_access(context, DESCRIBE.on(CLUSTER))
 
     def rates(self) -> RatesEvent:
         broker = self._state.broker
@@ -158,11 +162,13 @@ class _Stream(Response):
         self,
         live: Live,
         state: HttpState,
+        context: RequestContext,
         query: LiveQuery,
         tail: Tail | None,
     ) -> None:
         super().__init__()
         self._live = live
+        self._context = context
         self._state = state
         self._query = query
         self._tail = tail
@@ -215,6 +221,7 @@ class _Stream(Response):
     async def _events(self) -> bytes:
         """Return the encoded events that are due now."""
         parts: list[bytes] = []
+        self._live.check_access(self._context, self._query)  # it may have been revoked
         if self._query.rates:
             parts.append(_event("rates", self._live.rates()))
         if self._query.lag:

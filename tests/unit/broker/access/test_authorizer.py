@@ -223,3 +223,10 @@ def test_the_cache_of_decisions_is_bounded(monkeypatch: pytest.MonkeyPatch) -> N
     for number in range(100):
         assert authorizer.allows(ALICE, HOST, READ, TOPIC, f"t{number}")
         assert len(authorizer._cache) <= 10
+
+
+def test_decisions_about_very_long_names_are_not_cached() -> None:
+    authorizer = with_rules(rule("t", pattern=PREFIXED))
+    for number in range(3):
+        assert authorizer.allows(ALICE, HOST, READ, TOPIC, "t" * 2000 + str(number))
+    assert not authorizer._cache

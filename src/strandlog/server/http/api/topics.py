@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from strandlog.broker.access.permission import DESCRIBE, DESCRIBE_CONFIGS, TOPIC
 from strandlog.broker.context import RequestContext
 from strandlog.broker.topics.topic import PartitionState, Topic
 from strandlog.config.setting import Setting
@@ -167,7 +168,9 @@ async def _described(state: HttpState, context: RequestContext, name: str) -> To
         for each in await group_snapshots(broker, context)
         if any(offset.tp.topic == name for offset in each.offsets)
     ]
-    config = [_setting(row, topic, broker.settings) for row in TOPIC_SETTINGS]
+    config = []
+    if broker.has_access(context, DESCRIBE_CONFIGS.on(TOPIC), name):
+        config = [_setting(row, topic, broker.settings) for row in TOPIC_SETTINGS]
     return TopicDescription(summary, [_partition(each) for each in states], config, groups)
 
 
@@ -203,6 +206,7 @@ async def create_topic(
     state: HttpState, request: ApiRequest[Nothing, NewTopic]
 ) -> TopicDescription:
     new, context = request.body, request.context
+    state.broker.check_access(context, DESCRIBE.on(TOPIC), new.name)  # for the response
     await as_future(state.broker.create_topic(context, new.name, new.partitions, new.config))
     return await _described(state, context, new.name)
 
@@ -211,6 +215,7 @@ async def alter_topic(
     state: HttpState, request: ApiRequest[Nothing, TopicChanges]
 ) -> TopicDescription:
     name, context = request.path["topic"], request.context
+    state.broker.check_access(context, DESCRIBE.on(TOPIC), name)  # for the response
     await as_future(state.broker.alter_topic(context, name, request.body.config))
     return await _described(state, context, name)
 

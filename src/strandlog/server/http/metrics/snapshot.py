@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import NamedTuple
 
+from strandlog.broker.access.permission import DESCRIBE, GROUP
 from strandlog.broker.broker import Broker
 from strandlog.broker.context import RequestContext
 from strandlog.broker.topics.topic import PartitionState
@@ -83,6 +84,8 @@ async def group_snapshots(broker: Broker, context: RequestContext) -> list[Group
     """Return all groups, ordered by name."""
     found: list[GroupSnapshot] = []
     for number, listing in enumerate(broker.groups(context), 1):
+        if not broker.has_access(context, DESCRIBE.on(GROUP), listing.group_id):
+            continue  # it is listed because the client may describe the cluster
         try:
             members = broker.member_count(context, listing.group_id)
         except GroupNotFoundError:

@@ -72,6 +72,7 @@ def offset_commit(broker: Broker, request: Request) -> Work[None]:
         for part, row in zip(topic.partitions, found, strict=True):
             yield yield_control
             try:
+                broker.check_access(request.context, READ.on(GROUP), body.group_id)
                 name = _name_of(broker, request, topic, needs)
                 tp = TopicPartition(name, part.partition_index)
             except StrandlogError as error:
@@ -176,6 +177,7 @@ def _fetched(
 ) -> dict[str, Any]:
     fetch = partial(broker.fetch_offsets, request.context, group, require_stable=require_stable)
     try:
+        broker.check_access(request.context, DESCRIBE.on(GROUP), group)
         listed = (
             _all_offsets(broker, request, fetch())
             if topics is None

@@ -102,6 +102,7 @@ def _describe(
                 row["topic_authorized_operations"] = broker.authorized_operations(
                     context, TOPIC, row["name"]
                 )
+            yield yield_control
     host, port = request.advertised
     yield from request.replying(
         {

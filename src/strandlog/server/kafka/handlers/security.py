@@ -127,12 +127,8 @@ def create_acls(broker: Broker, request: Request) -> Work[None]:
     def failed(error: StrandlogError) -> None:
         request.reply_in_slices({"results": [_failure(error)] * len(rows)})
 
-    try:
-        creating = yield from broker.create_acls(request.context, acls)
-    except StrandlogError as error:
-        failed(error)
-    else:
-        request.when_done(creating, created, failed, in_line=True)
+    creating = broker.create_acls(request.context, acls)
+    request.when_done(creating, created, failed, in_line=True)
 
 
 @kafka_api(

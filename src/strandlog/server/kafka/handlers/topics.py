@@ -325,7 +325,8 @@ def _delete(
         else broker.topic(request.context, topic_id, DELETE_TOPIC)
     )
     if times[topic.name] > 1:
-        raise InvalidRequestError(f"topic {topic.name!r} is named {times[topic.name]} times")
+        reference = topic_id if name is None else name
+        raise InvalidRequestError(f"topic {reference!r} is named {times[topic.name]} times")
     may_see = topic_id is None or broker.has_topic(request.context, topic.name)
     row: Row = {"name": topic.name if may_see else None, "topic_id": topic.uuid}
     result = broker.delete_topic(request.context, topic.name)

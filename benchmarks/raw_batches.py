@@ -20,7 +20,7 @@ def raw_batch_rows(folder: Path) -> list[Row]:
     batch = build_batch(1_700_000_000_000, [os.urandom(1000)] * 1000)
     count = TOTAL_BYTES // len(batch)
     tp = TopicPartition("raw", 0)
-    with running_broker(folder / "raw") as address, WireClient(address) as client:
+    with running_broker(folder / "raw-batches") as address, WireClient(address) as client:
         client.create_topic(tp.topic, 1, {"max.message.bytes": "2000000"})
 
         def write() -> None:

@@ -17,15 +17,10 @@ from collections.abc import Callable, Sequence
 from strandlog.broker.access.access import SECURITY_TOPIC, Access
 from strandlog.broker.access.acl import Acl, checked_acl
 from strandlog.broker.access.authorizer import Authorizer
-from strandlog.broker.access.permission import (
-    Operation,
-    PatternType,
-    PermissionType,
-    ResourceType,
-)
+from strandlog.broker.access.permission import PermissionType
 from strandlog.broker.compacted_table import CompactedTable, TableRecord, latest_values
 from strandlog.clock import Clock
-from strandlog.errors import DataError, StorageError, StrandlogError
+from strandlog.errors import StorageError, StrandlogError
 from strandlog.protocol.security_records import (
     AclRecord,
     check_value,
@@ -68,7 +63,7 @@ class SecurityStore:
         for key, value in found.items():
             try:
                 check_value(value)
-                self._authorizer.add(_acl(decode_key(key)))
+                self._authorizer.add(checked_acl(Acl.from_codes(*decode_key(key))))
             except StrandlogError as error:
                 self._problems.append(f"a record of {SECURITY_TOPIC} cannot be used: {error}")
         report = self._table.existing_log_for(SECURITY_OWNER).last_report
@@ -114,7 +109,7 @@ class SecurityStore:
     ) -> None:
         if not acls:
             return
-        records: list[TableRecord] = [(encode_acl_key(_record(acl)), value) for acl in acls]
+        records: list[TableRecord] = [(encode_acl_key(AclRecord(*acl)), value) for acl in acls]
         self._table.append(records, self._clock.now_ms())
         self._access.secrets_exist()
         for acl in acls:
@@ -123,23 +118,3 @@ class SecurityStore:
 
 def _is_allow(acl: Acl) -> bool:
     return acl.permission is PermissionType.ALLOW
-
-
-def _record(acl: Acl) -> AclRecord:
-    return AclRecord(*acl)
-
-
-def _acl(record: AclRecord) -> Acl:
-    try:
-        acl = Acl(
-            ResourceType(record.resource_type),
-            record.name,
-            PatternType(record.pattern),
-            record.principal,
-            record.host,
-            Operation(record.operation),
-            PermissionType(record.permission),
-        )
-    except ValueError as error:
-        raise DataError(f"an ACL has an unknown code: {error}") from error
-    return checked_acl(acl)

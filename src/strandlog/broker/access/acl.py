@@ -45,6 +45,32 @@ class Acl(NamedTuple):
     operation: Operation
     permission: PermissionType
 
+    @classmethod
+    def from_codes(
+        cls,
+        resource_type: int,
+        name: str,
+        pattern: int,
+        principal: str,
+        host: str,
+        operation: int,
+        permission: int,
+    ) -> Acl:
+        """Return the ACL with these codes of Kafka's protocol; raise InvalidRequestError if one is
+        unknown."""
+        try:
+            return cls(
+                ResourceType(resource_type),
+                name,
+                PatternType(pattern),
+                principal,
+                host,
+                Operation(operation),
+                PermissionType(permission),
+            )
+        except ValueError as error:
+            raise InvalidRequestError(f"an ACL has an unknown code: {error}") from error
+
     def matches_resource(self, resource_type: ResourceType, name: str) -> bool:
         if self.resource_type is not resource_type:
             return False

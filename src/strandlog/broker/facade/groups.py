@@ -115,10 +115,10 @@ class GroupRequests(TopicRequests):
         need not exist."""
         denied: dict[TopicPartition, StrandlogError] = {}
         if self._access.is_on:
-            denial = self._access.denial(context, READ_GROUP, request.group_id)
-            if denial is not None and (all_or_nothing or not request.offsets):
-                return Deferred.failed(denial)
-            request, denied = self._without_denied(context, request)
+            try:
+                request, denied = self._without_denied(context, request)
+            except StrandlogError as error:
+                return Deferred.failed(error)
         if denied and all_or_nothing:
             return Deferred.failed(next(iter(denied.values())))
         if denied and not request.offsets:
@@ -134,9 +134,12 @@ class GroupRequests(TopicRequests):
         self, context: RequestContext, request: CommitRequest
     ) -> tuple[CommitRequest, dict[TopicPartition, StrandlogError]]:
         """Return the request without the offsets that the client may not commit, and their
-        errors. Without READ on the group, these are all offsets."""
+        errors. Without READ on the group, these are all offsets; a request without offsets
+        raises the error."""
         denial = self._access.denial(context, READ_GROUP, request.group_id)
         if denial is not None:
+            if not request.offsets:
+                raise denial
             return replace(request, offsets={}), dict.fromkeys(request.offsets, denial)
         denied = self._denied_partitions(context, READ_TOPIC, request.offsets)
         kept = {tp: each for tp, each in request.offsets.items() if tp not in denied}

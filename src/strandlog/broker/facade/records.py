@@ -136,25 +136,27 @@ class RecordRequests(AccessRequests):
 
     def _may_write(self, context: RequestContext, topic: TopicRef) -> bool:
         """Return whether a client may write to a topic, without reporting a denial."""
-        if isinstance(topic, UUID):
-            try:
-                topic = self._catalog.topic_with_id(topic).name
-            except StrandlogError:
-                return True  # `produce` reports it
-        return self._access.allows(context, WRITE_TOPIC, topic)
+        name = self._known_name(topic)
+        return name is None or self._access.allows(context, WRITE_TOPIC, name)
+
+    def _known_name(self, topic: TopicRef) -> str | None:
+        """Return the name of a topic; None for an unknown id, which the lookup reports."""
+        if not isinstance(topic, UUID):
+            return topic
+        try:
+            return self._catalog.topic_with_id(topic).name
+        except StrandlogError:
+            return None
 
     def _denial(
         self, context: RequestContext, needs: Requirement, topic: TopicRef
     ) -> StrandlogError | None:
         """Return an error if the client lacks a permission on a topic. An unknown topic id is no
         denial: the lookup reports it."""
-        if not isinstance(topic, UUID):
-            return self._access.denial(context, needs, topic)
-        try:
-            name = self._catalog.topic_with_id(topic).name
-        except StrandlogError:
+        name = self._known_name(topic)
+        if name is None:
             return None
-        return self._access.denial(context, needs, name, by_id=True)
+        return self._access.denial(context, needs, name, by_id=isinstance(topic, UUID))
 
     def record_checks(
         self,

@@ -139,10 +139,10 @@ class TransactionRequests(GroupRequests):
             return Deferred.failed(denial)
         errors: dict[TopicPartition, StrandlogError] = {}
         if self._access.is_on:
-            denial = self._access.denial(context, READ_GROUP, request.group_id)
-            if denial is not None and not request.offsets:
-                return Deferred.failed(denial)
-            request, errors = self._without_denied(context, request)
+            try:
+                request, errors = self._without_denied(context, request)
+            except StrandlogError as error:
+                return Deferred.failed(error)
             if errors and not request.offsets:
                 return Deferred.done(errors)
         request, missing = self._with_partitions(request)

@@ -186,18 +186,15 @@ def delete_acls(broker: Broker, request: Request) -> Work[None]:
 
 def _acl(creation: Any) -> Acl:
     """Return the ACL that a CreateAcls request describes; raise if it has unknown codes."""
-    try:
-        return Acl(
-            ResourceType(creation.resource_type),
-            creation.resource_name,
-            PatternType(creation.resource_pattern_type),
-            creation.principal,
-            creation.host,
-            Operation(creation.operation),
-            PermissionType(creation.permission_type),
-        )
-    except ValueError as error:
-        raise InvalidRequestError(f"an ACL has an unknown code: {error}") from error
+    return Acl.from_codes(
+        creation.resource_type,
+        creation.resource_name,
+        creation.resource_pattern_type,
+        creation.principal,
+        creation.host,
+        creation.operation,
+        creation.permission_type,
+    )
 
 
 def _filter(

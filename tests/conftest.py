@@ -1,7 +1,8 @@
 """Hypothesis profiles, tier markers and the order of all tests.
 
 The first directory below `tests` is a test's tier and becomes its marker; `smoke` is set by hand on
-one or two tests of each slow tier. `make test` runs `unit or server or smoke`.
+one or two tests of each slow tier, and `slow` on unit and server tests that take many seconds.
+`make test` runs `unit or server or smoke` without `slow`.
 
 With `--dist loadgroup` one worker runs all tests of a group, so that they start what they share
 once: the tests that use the shared Spark session are one group; the other tests that start Java
@@ -31,6 +32,18 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 HERE = Path(__file__).parent
 SLOWEST_FIRST = ("spark", "soak", "browser", "clients", "server", "unit")
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Keep the format of captured logs.
+
+    pytest adds its two handlers to every logger that does not propagate. PySpark has such loggers,
+    and they set a JSON formatter on each handler they get, for all tests that follow in the worker.
+    """
+    plugin = session.config.pluginmanager.get_plugin("logging-plugin")
+    assert plugin is not None
+    for handler in (plugin.caplog_handler, plugin.report_handler):
+        handler.setFormatter = lambda formatter: None
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

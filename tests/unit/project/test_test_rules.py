@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import logging
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pyspark.logger import PySparkLogger
 
 IN_PROGRAM = re.compile(r"^ *time\.sleep\(", re.MULTILINE)
 CLOCK = re.compile(r"\btime\.(monotonic|perf_counter)\(")
@@ -28,6 +30,7 @@ MAY_SLEEP = {
 MAY_COMPARE_TIMES = {
     "support/waiting.py": "the time-out of a wait",
     "clients/test_confluent_transactions.py": "the time-out of a wait",
+    "server/kafka/test_sasl.py": "a lower bound: the delay of a failed login",
     "server/listeners/test_damage_on_the_wire.py": "the time-out of a wait",
     "soak/spark_kills.py": "the time-out of a wait",
     "soak/test_many_connections.py": "the time-out of a wait",
@@ -101,3 +104,11 @@ def test_tests_that_share_a_spark_session_run_in_one_worker(request: pytest.Fixt
     if not request.config.getoption("loadgroup", default=False):
         pytest.skip("runs without --dist loadgroup")
     assert request.node.nodeid.endswith("@unit/project/test_test_rules.py")
+
+
+def test_a_logger_of_pyspark_does_not_change_the_format_of_captured_logs(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    PySparkLogger.getLogger("strandlog.tests.format").addHandler(caplog.handler)
+    logging.getLogger("strandlog.tests").warning("a backslash: %s", "\\")
+    assert "a backslash: \\\n" in caplog.text

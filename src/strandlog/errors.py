@@ -60,8 +60,13 @@
     │   ├── UnknownServiceError         name a service that this server has
     │   ├── TooManyChangesError         split the request
     │   ├── TooManySettingsError        split the request
+    │   ├── ThrottlingQuotaExceededError    pause as long as the error says          (retriable)
     │   ├── SecurityDisabledError       the broker has no users, ACLs or quotas
     │   ├── ResourceNotFoundError       check the name of the user
+    │   ├── DuplicateResourceError      name each user once
+    │   ├── UnacceptableCredentialError choose the name, iterations or password as the message says
+    │   ├── UnsupportedSaslMechanismError   use a mechanism that the message lists
+    │   ├── IllegalSaslStateError       send SaslHandshake, then SaslAuthenticate, then the rest
     │   ├── LogDirNotFoundError         use the data folder of the broker
     │   ├── ElectionNotNeededError      nothing to do: the preferred leader is already elected
     │   └── NoReassignmentInProgressError   nothing to cancel
@@ -74,6 +79,7 @@
     │   ├── OutOfOrderSequenceError     a batch of this producer is missing
     │   ├── DuplicateSequenceError      the batch was already written; its offset is unknown
     │   ├── InvalidProducerEpochError   a newer producer uses this id
+    │   ├── TooManyProducersError       use fewer producers or raise producer.ids.max.count
     │   └── UnknownProducerIdError      initialise the producer again
     ├── TransactionError
     │   ├── ProducerFencedError         a newer producer has this transactional id: stop
@@ -82,7 +88,8 @@
     │   ├── InvalidTransactionTimeoutError  choose a timeout in the range given
     │   ├── ConcurrentTransactionsError the previous one is still completing: retry (retriable)
     │   ├── UnstableOffsetError         an open transaction may change it: retry    (retriable)
-    │   ├── TooManyTransactionalIdsError    use fewer ids or raise transactional.ids.max.bytes
+    │   ├── TooManyTransactionalIdsError    use fewer ids or raise the limit given
+    │   ├── TooManyOpenTransactionsError    end some, or raise open.transactions.max.count
     │   └── TransactionalIdNotFoundError    check the id
     ├── SettingError
     │   ├── UnknownSettingError         the message suggests the nearest name
@@ -95,8 +102,10 @@
     ├── RemoteError                     a broker reported an error that has no class here
     │   ├── UnreachableError            check the address, and that a broker runs there (retriable)
     │   └── AuthenticationError         check user, password, mechanism and certificates
+    ├── SecurityFileError               fix the key, certificate or token that the message names
     ├── PipelineError                   a query of a pipeline failed; see the message
     ├── ServerCrashError                part of the server failed: report the bug with its log
+    ├── AuditLogError                   choose another path, or correct its permissions
     ├── TooFewDescriptorsError          raise the limit on open files (ulimit -n)
     ├── ClosedError                     open it again
     └── MissingExtraError               pip install the extra that the message names
@@ -537,12 +546,38 @@ class TooManySettingsError(RequestError):
         super().__init__(f"a resource may have at most {limit} settings, got {count}")
 
 
+class ThrottlingQuotaExceededError(RequestError):
+    codes = Codes(89, 429, "RESOURCE_EXHAUSTED", 11)
+    retriable = True
+    retry_after_ms: int = 0  # how long to pause; 0 if a remote broker did not say so
+
+    def __init__(self, words: str, retry_after_ms: int) -> None:
+        super().__init__(f"{words}; pause for {retry_after_ms} ms")
+        self.retry_after_ms = retry_after_ms
+
+
 class SecurityDisabledError(RequestError):
     codes = Codes(54, 409, "FAILED_PRECONDITION", 22)
 
 
 class ResourceNotFoundError(RequestError):
     codes = Codes(91, 404, "NOT_FOUND", 20)
+
+
+class DuplicateResourceError(RequestError):
+    codes = Codes(92, 409, "INVALID_ARGUMENT", 12)
+
+
+class UnacceptableCredentialError(RequestError):
+    codes = Codes(93, 400, "INVALID_ARGUMENT", 12)
+
+
+class UnsupportedSaslMechanismError(RequestError):
+    codes = Codes(33, 400, "INVALID_ARGUMENT", 12)
+
+
+class IllegalSaslStateError(RequestError):
+    codes = Codes(34, 400, "FAILED_PRECONDITION", 22)
 
 
 class LogDirNotFoundError(RequestError):
@@ -603,6 +638,10 @@ class InvalidProducerEpochError(ProducerError):
     codes = Codes(47, 409, "FAILED_PRECONDITION", 22)
 
 
+class TooManyProducersError(ProducerError):
+    codes = Codes(44, 409, "RESOURCE_EXHAUSTED", 22)
+
+
 class UnknownProducerIdError(ProducerError):
     codes = Codes(59, 409, "FAILED_PRECONDITION", 22)
 
@@ -643,6 +682,10 @@ class TooManyTransactionalIdsError(TransactionError):
     codes = Codes(44, 409, "RESOURCE_EXHAUSTED", 22)
 
 
+class TooManyOpenTransactionsError(TransactionError):
+    codes = Codes(44, 409, "RESOURCE_EXHAUSTED", 22)
+
+
 class TransactionalIdNotFoundError(TransactionError):
     codes = Codes(105, 404, "NOT_FOUND", 20)
 
@@ -664,11 +707,28 @@ class UnknownSettingError(SettingError):
         self.nearest = nearest
 
 
+HIDDEN = "[hidden]"  # stands for the value of a secret setting wherever it would be shown
+_SECRET_NAME = re.compile(
+    r"password|passwd|secret|jaas\.config|user\.info|(^|[._])ssl\..*key(\.pem)?$|token$",
+    re.IGNORECASE,
+)
+
+
+def is_secret_name(name: str) -> bool:
+    """Return whether the name of a setting, declared or not, suggests that its value is secret."""
+    return _SECRET_NAME.search(name) is not None
+
+
 class InvalidSettingError(SettingError):
+    """The message quotes the value, unless it is secret: `value` is HIDDEN, the name suggests it,
+    or the value contains a private key."""
+
     def __init__(self, name: str, value: object, reason: str) -> None:
-        super().__init__(f"invalid value {value!r} for {name}: {reason}")
+        is_secret = is_secret_name(name) or "PRIVATE KEY" in str(value)
         self.name = name
-        self.value = value
+        self.value = HIDDEN if is_secret else value
+        quoted = HIDDEN if self.value == HIDDEN else repr(self.value)
+        super().__init__(f"invalid value {quoted} for {name}: {reason}")
 
 
 class ConfigurationError(SettingError):
@@ -723,7 +783,13 @@ class UnreachableError(RemoteError):
 
 
 class AuthenticationError(RemoteError):
+    """The login of a client failed. The message does not reveal which part of it was wrong."""
+
     codes = Codes(58, 401, "UNAUTHENTICATED", 22)
+
+
+class SecurityFileError(StrandlogError):
+    """A file with a key, certificate or token is missing, invalid, or must not be overwritten."""
 
 
 class PipelineError(StrandlogError):
@@ -732,6 +798,14 @@ class PipelineError(StrandlogError):
 
 class ServerCrashError(StrandlogError):
     """An essential part of the server failed."""
+
+
+class AuditLogError(StrandlogError):
+    """The audit log cannot be opened."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"cannot open the audit log {path}: {reason}; change audit.log.path")
+        self.path = path
 
 
 class TooFewDescriptorsError(StrandlogError):

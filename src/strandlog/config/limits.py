@@ -100,6 +100,24 @@ MAX_REQUESTS_IN_FLIGHT = _limit(
     above="the broker stops reading from the connection",
     why="clients default to 5",
 )
+MAX_REQUESTS_BEFORE_AUTHENTICATION = _limit(
+    20,
+    "Kafka: requests on a SASL listener before the client has authenticated",
+    above="the broker closes the connection",
+    why="a login takes four",
+)
+UNAUTHENTICATED_MAX_BYTES = _limit(
+    16 * MIB,
+    "Kafka: total size of requests from clients that have not authenticated",
+    above="they wait, and stalled connections are closed",
+    why="a login takes less than a kilobyte",
+)
+LOGIN_THROTTLE_MAX_KEYS = _limit(
+    10_000,
+    "Kafka: addresses, and users by address, whose logins are counted",
+    above="the oldest are no longer counted",
+    why="a client can try any user name, and have many addresses",
+)
 LARGE_REQUESTS_MAX_BYTES = _limit(
     2 * MIB,
     "Kafka: total size of large requests (at least 32 KiB, except Produce) decoded at once",
@@ -151,6 +169,138 @@ ACL_MAX_TEXT_CHARACTERS = _limit(
     above="an error",
     why="no name that an ACL can match is longer",
 )
+USER_NAME_MAX_CHARACTERS = _limit(
+    255,
+    "characters in the name of a user",
+    above="an error",
+    why="names are in every rule, log line and response about a user",
+)
+SUBJECT_MAX_CHARACTERS = _limit(
+    4096,
+    "characters in the name of a user from the subject of a client certificate",
+    above="the connection is closed",
+    why="subjects are longer than other names, and every log line about the user has it",
+)
+PASSWORD_MAX_BYTES = _limit(
+    1024,
+    "size of a password that the broker stores, as UTF-8",
+    above="an error",
+    why="a longer password is no harder to guess",
+)
+SALT_MAX_BYTES = _limit(
+    1024,
+    "size of the salt of a credential that a client sends",
+    above="an error",
+    why="the broker sends it to everyone who tries to log in",
+)
+SCRAM_MAX_ITERATIONS = _limit(
+    16_384,
+    "iterations of a SCRAM credential",
+    above="an error",
+    why="it is Kafka's maximum",
+)
+SCRAM_MAX_MESSAGE_BYTES = _limit(
+    4 * KIB,
+    "size of a SCRAM message of a client",
+    above="the login fails",
+    why="the first message is held in memory before the client has authenticated",
+)
+QUOTA_MAX_NAME_CHARACTERS = _limit(
+    1024,
+    "characters in the name of a user or client id that has a quota",
+    above="an error; clients with a longer id share one allowance per quota",
+    why="clients choose their ids, so long ones would fill the memory",
+)
+MAX_CONNECTIONS_OVER_QUOTA = _limit(
+    1000,
+    "connections of a listener that wait to be closed because of the quota of their address",
+    above="further ones are closed at once",
+    why="each holds a file descriptor for at most quota.window.size.seconds",
+)
+QUOTA_REQUEST_MAX_ENTITIES = _limit(
+    1000,
+    "Kafka: entities in an AlterClientQuotas request",
+    above="an error for each further entity",
+    why="all changes of a request are written in one step of the event loop",
+)
+AUTHORIZATION_MAX_CHARACTERS = _limit(
+    8 * KIB,
+    "HTTP and gRPC: characters in an Authorization header",
+    above="the login fails",
+    why="it is held in memory before the client has authenticated, and tokens are shorter",
+)
+LOGINS_MAX_CONCURRENT = _limit(
+    1,
+    "HTTP and gRPC: passwords and tokens that are checked concurrently",
+    above="further ones wait",
+    why="a check takes milliseconds of CPU time, in a thread that other requests need too",
+)
+LOGINS_MAX_WAITING = _limit(
+    100,
+    "HTTP and gRPC: requests that wait for the check of their password or token",
+    above="429, RESOURCE_EXHAUSTED",
+    why="the last of them already waits for about a second",
+)
+LOGINS_MAX_REMEMBERED = _limit(
+    1_000,
+    "HTTP and gRPC: passwords and tokens that are not checked again for a minute",
+    above="the oldest is checked again",
+    why="a check takes milliseconds",
+)
+LOGINS_MAX_FAILING_ADDRESSES = _limit(
+    10_000,
+    "HTTP and gRPC: client addresses whose failed logins are counted",
+    above="the one that failed the longest ago is forgotten",
+    why="each takes memory, and failed logins cost an attacker nothing",
+)
+AUDIT_MAX_TEXT_CHARACTERS = _limit(
+    500,
+    "characters of a name in the audit log",
+    above="the rest is cut off",
+    why="names come from clients, and the log must not grow by what they send",
+)
+AUDIT_MAX_DETAILS = _limit(
+    50,
+    "changed settings listed in one event of the audit log",
+    above="the event has the number of further ones",
+    why="names come from clients, and the log must not grow by what they send",
+)
+AUDIT_MAX_EVENTS_PER_CLIENT = _limit(
+    100,
+    "different denials and failures of one client that the audit log lists within a minute",
+    above="further ones share one line, which has their number",
+    why="a flood of requests must not displace older events",
+)
+AUDIT_MAX_DISTINCT_EVENTS = _limit(
+    5_000,
+    "different denials, or failures of one kind, that the audit log lists within a minute",
+    above="further ones share one line, which has their number",
+    why="a flood of requests must not displace older events",
+)
+AUDIT_MAX_QUEUED_EVENTS = _limit(
+    20_000,
+    "events that wait for the disk of the audit log",
+    above="further ones are lost and counted (`audit_events_lost`)",
+    why="memory must stay bounded, and no request waits for the audit log",
+)
+TOKEN_MAX_CHARACTERS = _limit(
+    16 * KIB,
+    "characters in a bearer token",
+    above="the login fails",
+    why="no provider issues longer ones: they would not fit into an HTTP header",
+)
+JWKS_MAX_BYTES = _limit(
+    256 * KIB,
+    "size of the document with the keys for bearer tokens (JWKS)",
+    above="it is not used; the keys loaded before remain",
+    why="a provider has a few keys of 1 KiB each",
+)
+JWKS_MAX_KEYS = _limit(
+    100,
+    "keys in a JWKS document",
+    above="it is not used; the keys loaded before remain",
+    why="a provider has a few keys",
+)
 AUTHORIZER_MAX_CACHED_DECISIONS = _limit(
     100_000,
     "decisions of the authorizer that are cached",
@@ -160,6 +310,12 @@ AUTHORIZER_MAX_CACHED_DECISIONS = _limit(
 
 # -- gRPC ------------------------------------------------------------------------------------------
 
+GRPC_REMEMBERED_CERTIFICATES = _limit(
+    1_000,
+    "gRPC: client certificates whose principal is remembered",
+    above="the oldest is parsed again",
+    why="each takes memory, and parsing one takes a tenth of a millisecond",
+)
 GRPC_SMALL_REQUEST_BYTES = _limit(
     64 * KIB,
     "gRPC: size of a request other than Produce",
@@ -195,6 +351,21 @@ GRPC_REFLECTION_STREAMS = _limit(
     "gRPC: reflection streams with a request in progress",
     above="further ones wait",
     why="developers use reflection, programs do not",
+)
+
+# -- TLS -------------------------------------------------------------------------------------------
+
+TLS_MAX_HANDSHAKES = _limit(
+    1024,
+    "connections of a TLS listener that have not finished their handshake",
+    above="the oldest one is closed",
+    why="a client finishes within a second; more of them are an attack or a network failure",
+)
+TLS_STORE_MAX_BYTES = _limit(
+    16 * MIB,
+    "bytes of a PEM file with a key or certificates",
+    above="an error at the start; a changed file is not loaded",
+    why="a file with all public CAs has 0.2 MB",
 )
 
 # -- HTTP ------------------------------------------------------------------------------------------

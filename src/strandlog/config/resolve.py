@@ -10,23 +10,35 @@ hours; if a name occurs twice, the last value wins. `problems` prevent a broker 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import NamedTuple
 
 from strandlog.config.origin import DEFAULT, PRECEDENCE, Entry, Origin, Problem, Source
+from strandlog.config.principal_rules import parse_principal_rules
 from strandlog.config.setting import Setting, Value
 from strandlog.config.sources.kafka_names import (
     ALIASES,
     Alias,
     is_security_setting,
     reason_without_effect,
+    security_hint,
 )
+from strandlog.config.tables.access import SUPER_USERS
+from strandlog.config.tables.authentication import JWKS_URL
 from strandlog.config.tables.broker import BROKER_SETTINGS, BrokerSettings, broker_settings
 from strandlog.config.tables.server import (
     SERVER_SETTINGS,
     ServerSettings,
     server_settings,
+)
+from strandlog.config.tables.tls import (
+    CLIENT_AUTH,
+    client_auth_note,
+    for_listener,
+    split_override,
+    store_problems,
 )
 from strandlog.config.tables.topic import TOPIC_SETTINGS
 from strandlog.errors import ConfigurationError, InvalidSettingError
@@ -84,6 +96,15 @@ class Configuration:
         }
         return broker_settings(explicit)
 
+    def listener_overrides(self) -> dict[str, dict[str, Value]]:
+        """Return the settings for single listeners, by the listener's name in lower case."""
+        found: dict[str, dict[str, Value]] = {}
+        for name, each in self.chosen.items():
+            if (parts := split_override(name)) is not None:
+                listener, setting = parts
+                found.setdefault(listener, {})[setting] = each.value
+        return found
+
     # -- merging -------------------------------------------------------------------------------
 
     def add_entry(self, entry: Entry) -> None:
@@ -99,7 +120,10 @@ class Configuration:
             self.problems.append(Problem(entry.origin, entry.name, str(error)))
             return
         new = ResolvedSetting(row, value, entry.origin, -alias.unit_ms)
-        old = self.chosen[row.name]
+        old = self.chosen.get(row.name)
+        if old is None:  # an override for one listener
+            self.chosen[row.name] = new
+            return
         if _precedence(new) < _precedence(old):
             return
         if new.origin.kind == old.origin.kind == "file" and new.precision == old.precision:
@@ -114,7 +138,8 @@ class Configuration:
             text = f"{name} has no effect: {reason}"
             self.notes.append(Problem(entry.origin, name, text))
         elif is_security_setting(name):
-            text = SECURITY_TEXT.format(name=name)
+            hint = security_hint(name)
+            text = SECURITY_TEXT.format(name=name) if hint is None else f"{name}: {hint}"
             self.problems.append(Problem(entry.origin, name, text))
         else:
             self.problems.append(Problem(entry.origin, name, _unknown_text(name)))
@@ -130,6 +155,46 @@ class Configuration:
         values = {row.name: str(self.chosen[row.name].value) for row in SERVER_SETTINGS}
         self.server, wrong = server_settings(values)
         for name, error in wrong:
+            self.problems.append(Problem(self.chosen[name].origin, name, str(error)))
+        if self.server is not None and not self.problems:
+            self._check_listeners(self.server)
+
+    def _check_listeners(self, server: ServerSettings) -> None:
+        """Check the settings for connections and for the listeners that use TLS."""
+        settings, overrides = self.broker_settings(), self.listener_overrides()
+        self._report("max.connections.per.ip.overrides", settings.per_ip_overrides)
+        self._report(JWKS_URL, settings.jwks_address)
+        self._report(SUPER_USERS, lambda: settings.super_user_names)
+        if settings.super_users and not settings.has_authorizer:
+            text = (
+                "super.users has no effect without an authorizer: every client may do everything; "
+                "set authorizer.class.name=strandlog to allow others only what ACLs allow"
+            )
+            self.notes.append(Problem(self.chosen[SUPER_USERS].origin, SUPER_USERS, text))
+        for endpoint in server.endpoints:
+            own = overrides.pop(endpoint.label.lower(), {})
+            if not endpoint.uses_tls:
+                continue
+            tls = for_listener(settings, own, endpoint.protocol)
+            note = client_auth_note(settings, own, endpoint.label, endpoint.protocol)
+            if note is not None:
+                self.notes.append(Problem(self.chosen[CLIENT_AUTH].origin, CLIENT_AUTH, note))
+            name = "listeners" if endpoint in server.kafka else f"{endpoint.label}.listener"
+            for problem in store_problems(tls):
+                text = f"listener {endpoint.label}: {problem}"
+                self.problems.append(Problem(self.chosen[name].origin, name, text))
+            rules = tls.ssl_principal_mapping_rules
+            self._report("ssl.principal.mapping.rules", partial(parse_principal_rules, rules))
+        for listener, names in overrides.items():
+            name = f"listener.name.{listener}.{next(iter(names))}"
+            text = f"{name}: no listener is named {listener.upper()}"
+            self.problems.append(Problem(self.chosen[name].origin, name, text))
+
+    def _report(self, name: str, check: Callable[[], object]) -> None:
+        """Call a function that checks a setting, and report its error."""
+        try:
+            check()
+        except InvalidSettingError as error:
             self.problems.append(Problem(self.chosen[name].origin, name, str(error)))
 
 
@@ -159,6 +224,8 @@ def _row(name: str) -> Setting | None:
     for table in (SERVER_SETTINGS, BROKER_SETTINGS):
         if name in table:
             return table[name]
+    if (parts := split_override(name)) is not None:
+        return replace(BROKER_SETTINGS[parts[1]], name=name)
     return None
 
 

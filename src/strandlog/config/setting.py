@@ -7,6 +7,9 @@ A setting is declared once, as an attribute of a dataclass:
 Its name is that of the attribute, with dots for underscores (`retention.ms`). Tables, validation,
 command-line help, DescribeConfigs and the reference page derive from the declarations. Values are
 given as text in Kafka's format or as Python values, and are stored as Python values.
+
+A secret setting (`is_secret`) is shown as `[hidden]`, as null by DescribeConfigs; errors do not
+quote it, and clients cannot change it at run time.
 """
 
 from __future__ import annotations
@@ -17,13 +20,16 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 from strandlog.config.units import parse_bytes, parse_duration_ms
-from strandlog.errors import InvalidSettingError, UnknownSettingError
+from strandlog.errors import HIDDEN, InvalidSettingError, UnknownSettingError
 
 Value = int | float | bool | str | tuple[str, ...]
 Kind = Literal["int", "bytes", "ms", "float", "bool", "choice", "list", "text"]
 
 MAX_INT = 2**31 - 1
 MAX_LONG = 2**63 - 1
+# A client that may alter settings must not choose the broker's files, addresses or credentials
+# (as in CVE-2023-25194): such settings are never dynamic, even if declared so.
+START_UP_ONLY = ("ssl.", "sasl.", "listener", "advertised.", "http.", "grpc.", "audit.")
 DEFAULT_BATCH_MAX_RECORDS = 1_000_000  # also used by a log that is opened without a broker
 
 
@@ -41,16 +47,27 @@ class Setting:
     allows_empty: bool = False  # for kind="list"
     dynamic: bool = True
     broker_name: str = ""  # for a topic setting: the broker setting that supplies its default
+    is_secret: bool = False
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether clients may change the setting at run time: declared so, and not for security."""
+        return self.dynamic and not self.is_secret and not self.name.startswith(START_UP_ONLY)
 
     def parse(self, raw: object) -> Value:
         """Parse and validate a value; raise `InvalidSettingError` if it is invalid."""
         try:
             value = self._convert(raw)
         except (ValueError, TypeError, KeyError) as error:
-            raise InvalidSettingError(self.name, raw, f"expected {self.allowed()}") from error
+            raise self.invalid(raw) from (None if self.is_secret else error)
         if not self._is_in_bounds(value):
-            raise InvalidSettingError(self.name, raw, f"expected {self.allowed()}")
+            raise self.invalid(raw)
         return value
+
+    def invalid(self, raw: object, reason: str = "") -> InvalidSettingError:
+        """Return the error for an invalid value; it does not quote a secret."""
+        shown = HIDDEN if self.is_secret else raw
+        return InvalidSettingError(self.name, shown, reason or f"expected {self.allowed()}")
 
     def _convert(self, raw: object) -> Value:
         text = str(raw).strip()
@@ -108,10 +125,15 @@ class Setting:
             return "true" if value else "false"
         return ",".join(value) if isinstance(value, tuple) else str(value)
 
+    def shown(self, value: Value) -> str:
+        """Format a value for people: as `format` does, but hide a secret unless it is not set."""
+        return HIDDEN if self.is_secret and value != self.default else self.format(value)
+
 
 def setting(*, default: Value, **row: Any) -> Any:
     """Declare a setting as a dataclass field, with the arguments of `Setting` except the name."""
-    return field(default=default, metadata={"setting": Setting(name="", default=default, **row)})
+    found = Setting(name="", default=default, **row)
+    return field(default=default, repr=not found.is_secret, metadata={"setting": found})
 
 
 def attribute_of(name: str) -> str:

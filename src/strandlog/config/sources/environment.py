@@ -4,8 +4,8 @@
 
 An empty variable counts as unset, because that is how compose files unset a variable. A variable
 with this prefix that does not match any setting is probably misspelled and is an error. Exceptions
-are the variables that the command line reads and those that Kubernetes and Docker set for a service
-called strandlog.
+are the variables that the command line reads, those of clients (STRANDLOG_CLIENT_*), and those that
+Kubernetes and Docker set for a service called strandlog.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ PREFIX = "STRANDLOG_"
 # The command line reads these; STRANDLOG_DATA is the data folder of all commands, including serve.
 ALIAS_VARIABLES = {"STRANDLOG_DATA": "log.dirs"}
 NOT_SETTINGS = frozenset({"STRANDLOG_CONFIG", "STRANDLOG_BOOTSTRAP"})
+CLIENT_PREFIX = "STRANDLOG_CLIENT_"  # settings of clients (client/settings.py)
 _SERVICE_LINK = re.compile(
     r"STRANDLOG_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)"
     r"|STRANDLOG_(NAME|ENV_\w+)"
@@ -36,7 +37,9 @@ def read_environment(variables: Mapping[str, str], known: Iterable[str]) -> Sour
     source = Source()
     names = {variable_of(name): name for name in known} | ALIAS_VARIABLES
     for variable, value in sorted(variables.items()):
-        if not variable.startswith(PREFIX) or not value or variable in NOT_SETTINGS:
+        if not variable.startswith(PREFIX) or variable.startswith(CLIENT_PREFIX) or not value:
+            continue
+        if variable in NOT_SETTINGS:
             continue
         origin = Origin("environment", variable)
         name = names.get(variable)

@@ -66,6 +66,7 @@ NO_EFFECT = {
         "replication.quota.",
         "reserved.broker.max.id",
         "security.inter.broker.protocol",
+        "ssl.endpoint.identification.algorithm",
         "server.max.startup.time.ms",
         "transaction.state.log.min.isr",
         "transaction.state.log.replication.factor",
@@ -94,6 +95,7 @@ NO_EFFECT = {
         "transaction.abort.timed.out.transaction.cleanup.interval.ms",
         "transaction.remove.expired.transaction.cleanup.interval.ms",
     ),
+    "ssl.enabled.protocols decides": ("ssl.protocol",),
     "strandlog has nothing that this setting would configure": (
         "offsets.commit.",
         "offsets.load.buffer.size",
@@ -130,8 +132,6 @@ NO_EFFECT = {
 
 SECURITY = (
     "alter.config.policy.class.name",
-    "connection.failed.authentication.delay.ms",
-    "connections.max.reauth.ms",
     "create.topic.policy.class.name",
     "delegation.token.",
     "listener.name.",
@@ -141,6 +141,20 @@ SECURITY = (
     "security.",
     "ssl.",
 )
+
+
+# What to do instead of setting one of `SECURITY`; the first name that matches applies.
+SECURITY_HINTS = {
+    "listener.name.": "only settings with the prefix ssl. can be set for one listener",
+    "ssl.keystore.password": "it is for keystores in Java's formats; convert the keystore to PEM",
+    "ssl.truststore.password": "it is for truststores in Java's formats; convert it to PEM",
+    "ssl.cipher.suites": "the TLS library chooses the cipher suites; remove the setting",
+}
+
+
+def security_hint(name: str) -> str | None:
+    """Return what to do instead of setting an unsupported security setting, if there is a hint."""
+    return next((text for each, text in SECURITY_HINTS.items() if _is_among(name, (each,))), None)
 
 
 def reason_without_effect(name: str) -> str | None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from strandlog.config.setting import MAX_INT, setting
+from strandlog.errors import InvalidSettingError
 
+SUPER_USERS = "super.users"
+USER = "User"  # the kind of every client's principal
 NO_AUTHORIZER = ""
 AUTHORIZERS = (
     NO_AUTHORIZER,
@@ -54,9 +57,10 @@ class AccessSettings:
         default=False,
         dynamic=False,
         help=(
-            "Use the stored ACLs although some of them were lost. Without it, only super users "
-            "have access after a loss. Check the ACLs, then set it for one start; if the topic "
-            "still has damaged records, keep it set."
+            "Use the stored ACLs and users although some of them were lost. Without it, only "
+            "super users have access after a loss, and no password that was stored before it is "
+            "accepted. Check the ACLs and users, then set it for one start; if the topic still "
+            "has damaged records, keep it set."
         ),
     )
     max_acl_changes_per_request: int = setting(
@@ -76,5 +80,13 @@ class AccessSettings:
 
     @property
     def super_user_names(self) -> list[str]:
-        """The super users, in Kafka's notation: `User:admin`."""
-        return [name.strip() for name in self.super_users.split(";") if name.strip()]
+        """The super users, in Kafka's notation: `User:admin`. Raises `InvalidSettingError` for
+        another notation, which would match no client."""
+        found = [name.strip() for name in self.super_users.split(";") if name.strip()]
+        for principal in found:
+            kind, _, name = principal.partition(":")
+            if kind != USER or not name:
+                wanted = name if kind.casefold() == USER.casefold() else principal
+                hint = f"did you mean {USER}:{wanted}?" if wanted else f"expected {USER}:NAME"
+                raise InvalidSettingError(SUPER_USERS, principal, hint)
+        return found

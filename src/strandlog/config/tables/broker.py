@@ -1,9 +1,9 @@
 """Broker settings, with Kafka's names and defaults.
 
 `BrokerSettings` declares each setting once, as a typed attribute; the parts for coordinators and
-listeners are in `groups` and `listeners`, those for permissions in `access`. `BROKER_SETTINGS` is
-the table derived from it, together with the defaults for topics (such as log.retention.ms), which
-derive from the topic settings.
+listeners are in `groups` and `listeners`, those for permissions, users and quotas in `access`,
+`audit`, `authentication` and `quotas`. `BROKER_SETTINGS` is the table derived from it, together
+with the defaults for topics (such as log.retention.ms), which derive from the topic settings.
 
 A setting is `dynamic` if the broker reads it on every use, so that clients can change it at run
 time (`broker/topics/dynamic_settings.py`). If the default differs from Kafka's, the help says why.
@@ -27,15 +27,28 @@ from strandlog.config.setting import (
     setting,
 )
 from strandlog.config.tables.access import AccessSettings
+from strandlog.config.tables.audit import AuditSettings
+from strandlog.config.tables.authentication import AuthenticationSettings
 from strandlog.config.tables.groups import GroupSettings
 from strandlog.config.tables.listeners import ListenerSettings
+from strandlog.config.tables.quotas import QuotaSettings
+from strandlog.config.tables.tls import ConnectionSettings, TlsSettings
 from strandlog.config.tables.topic import TOPIC_SETTINGS
 
 MIB = 1024 * 1024
 
 
 @dataclass(kw_only=True)
-class BrokerSettings(ListenerSettings, GroupSettings, AccessSettings):
+class BrokerSettings(
+    ListenerSettings,
+    GroupSettings,
+    AccessSettings,
+    AuditSettings,
+    AuthenticationSettings,
+    QuotaSettings,
+    TlsSettings,
+    ConnectionSettings,
+):
     """The settings of one broker. All components share one instance, which `update` modifies."""
 
     num_partitions: int = setting(
@@ -107,6 +120,14 @@ class BrokerSettings(ListenerSettings, GroupSettings, AccessSettings):
             "Maximum number of topics or config resources that one request creates, deletes or "
             "alters; further ones get POLICY_VIOLATION."
         ),
+    )
+    topics_max_count: int = setting(
+        kind="int",
+        default=100_000,
+        minimum=1,
+        maximum=MAX_INT,
+        dynamic=False,
+        help="Maximum number of topics; creating more fails. Each has at least one partition.",
     )
     max_partitions_per_broker: int = setting(
         kind="int",

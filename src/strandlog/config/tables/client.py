@@ -1,8 +1,10 @@
 """Settings of remote clients, with the names that Kafka's clients use.
 
-Both the Java client's and librdkafka's names are accepted (`ALIASES`). Certificates and keys are
-PEM files or PEM text. Other settings are ignored, because they have no effect on a client that only
-transfers batches. Those in `SECURITY` are errors, because ignoring them would weaken security.
+The names of the table are librdkafka's where the two differ; `ALIASES` maps the Java client's names
+to them, and client/settings.py translates the Java settings that hold several values (`JAVA_ONLY`).
+Certificates and keys are PEM files or PEM text. Other settings are ignored, because they have no
+effect on a client that only transfers batches. Those in `SECURITY` are errors, because ignoring
+them would weaken security.
 """
 
 from __future__ import annotations
@@ -12,9 +14,14 @@ from strandlog.config.setting import MAX_INT, Setting, SettingTable
 MIB = 1024 * 1024
 PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL = "PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"
 PLAIN, SCRAM_SHA_256, SCRAM_SHA_512 = "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"
+OAUTHBEARER = "OAUTHBEARER"
 
 ALIASES = {
     "sasl.mechanisms": "sasl.mechanism",
+    "ssl.truststore.location": "ssl.ca.location",
+    "ssl.truststore.certificates": "ssl.ca.pem",
+    "ssl.keystore.certificate.chain": "ssl.certificate.pem",
+    "ssl.keystore.key": "ssl.key.pem",
     "socket.timeout.ms": "request.timeout.ms",
     "fetch.wait.max.ms": "fetch.max.wait.ms",
     "fetch.message.max.bytes": "max.partition.fetch.bytes",
@@ -24,11 +31,19 @@ ALIASES = {
     "socket.send.buffer.bytes": "send.buffer.bytes",
     "request.required.acks": "acks",
 }
+# Settings of the Java client that set more than one setting of the table, and which.
+JAVA_ONLY = {
+    "sasl.jaas.config": "`sasl.username` and `sasl.password`",
+    "ssl.keystore.location": "`ssl.certificate.location` and `ssl.key.location`: one PEM file",
+    "ssl.keystore.type": "nothing: must be PEM",
+    "ssl.truststore.type": "nothing: must be PEM",
+}
 
 # A name that ends with a dot matches all names with that prefix.
 SECURITY = {
     "sasl.kerberos.": "Kerberos is not supported; use SCRAM-SHA-256, SCRAM-SHA-512 or PLAIN",
-    "sasl.oauthbearer.": "OAuth is not supported; use SCRAM-SHA-256, SCRAM-SHA-512 or PLAIN",
+    "sasl.oauthbearer.": "set sasl.oauthbearer.token, for example to ${file:PATH}, and let another "
+    "program renew the token",
     "sasl.client.callback.handler.class": "Java classes are not supported",
     "sasl.login.": "Java classes are not supported; set sasl.username and sasl.password",
     "security.providers": "Java classes are not supported",
@@ -59,6 +74,10 @@ def _text(name: str, text: str, default: str = "") -> Setting:
     return Setting(name=name, kind="text", default=default, help=text)
 
 
+def _secret(name: str, text: str) -> Setting:
+    return Setting(name=name, kind="text", default="", is_secret=True, help=text)
+
+
 CLIENT_SETTINGS = SettingTable(
     (
         _text("client.id", "Name of this client in the broker's logs.", default="strandlog"),
@@ -73,26 +92,26 @@ CLIENT_SETTINGS = SettingTable(
             name="sasl.mechanism",
             kind="choice",
             default="",
-            choices=(PLAIN, SCRAM_SHA_256, SCRAM_SHA_512),
+            choices=(PLAIN, SCRAM_SHA_256, SCRAM_SHA_512, OAUTHBEARER),
             help="SASL mechanism; required with SASL.",
         ),
         _text("sasl.username", "User name."),
-        _text("sasl.password", "Password."),
-        _text("sasl.jaas.config", "User name and password in the format of Java clients."),
-        _text("ssl.ca.location", "PEM file or folder with trusted CA certificates."),
+        _secret("sasl.password", "Password."),
+        _secret(
+            "sasl.oauthbearer.token",
+            "Bearer token for OAUTHBEARER; read again for each login. In Python also a function "
+            "that returns it.",
+        ),
+        _text(
+            "ssl.ca.location",
+            "PEM file or folder with trusted CA certificates; by default, those of the system.",
+        ),
         _text("ssl.ca.pem", "PEM text with trusted CA certificates."),
-        _text("ssl.truststore.location", "PEM file with trusted CA certificates."),
-        _text("ssl.truststore.certificates", "PEM text with trusted CA certificates."),
-        _text("ssl.truststore.type", "Must be PEM.", default="PEM"),
         _text("ssl.certificate.location", "PEM file of this client's certificate."),
         _text("ssl.key.location", "PEM file of this client's key."),
         _text("ssl.certificate.pem", "PEM text of this client's certificate."),
-        _text("ssl.key.pem", "PEM text of this client's key."),
-        _text("ssl.keystore.location", "PEM file with this client's key and certificate."),
-        _text("ssl.keystore.certificate.chain", "PEM text of this client's certificate."),
-        _text("ssl.keystore.key", "PEM text of this client's key."),
-        _text("ssl.keystore.type", "Must be PEM.", default="PEM"),
-        _text("ssl.key.password", "Password of this client's key."),
+        _secret("ssl.key.pem", "PEM text of this client's key."),
+        _secret("ssl.key.password", "Password of this client's key."),
         Setting(
             name="ssl.endpoint.identification.algorithm",
             kind="choice",

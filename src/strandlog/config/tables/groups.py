@@ -88,6 +88,17 @@ class GroupSettings:
             "Maximum number of groups; a join or commit that would create another one is rejected."
         ),
     )
+    groups_max_members: int = setting(
+        kind="int",
+        default=100_000,
+        minimum=1,
+        maximum=MAX_INT,
+        dynamic=False,
+        help=(
+            "Maximum number of members in all groups together; further ones get "
+            "GROUP_MAX_SIZE_REACHED."
+        ),
+    )
     offsets_max_bytes: int = setting(
         kind="bytes",
         default=128 * MIB,
@@ -159,6 +170,19 @@ class GroupSettings:
             "regardless of the timestamps of its records."
         ),
     )
+    producer_ids_max_count: int = setting(
+        kind="int",
+        default=250_000,
+        minimum=1,
+        maximum=MAX_INT,
+        dynamic=False,
+        help=(
+            "Maximum number of producers with sequence numbers, counted in each partition that "
+            "they write to. Above it, those that have been idle for an hour are forgotten, and "
+            "otherwise new ones are rejected: forgetting an active one could write a record twice. "
+            "Kafka has no limit."
+        ),
+    )
     transaction_max_timeout_ms: int = setting(
         kind="ms",
         default=900_000,
@@ -182,6 +206,36 @@ class GroupSettings:
         help=(
             "Maximum memory for transactional ids; each takes the length of its name plus 500 "
             "bytes. Above it, new ids are rejected. Kafka has no limit."
+        ),
+    )
+    transactional_ids_max_count: int = setting(
+        kind="int",
+        default=100_000,
+        minimum=1,
+        maximum=MAX_INT,
+        dynamic=False,
+        help="Maximum number of transactional ids; new ones are rejected. Kafka has no limit.",
+    )
+    open_transactions_max_count: int = setting(
+        kind="int",
+        default=10_000,
+        minimum=1,
+        maximum=MAX_INT,
+        dynamic=False,
+        help=(
+            "Maximum number of transactions that are open at the same time; a producer that would "
+            "start another one gets an error. Kafka has no limit."
+        ),
+    )
+    open_transactions_max_partitions: int = setting(
+        kind="int",
+        default=1_000_000,
+        minimum=1,
+        maximum=MAX_INT,
+        dynamic=False,
+        help=(
+            "Maximum number of partitions in all open transactions together; a producer that would "
+            "add more gets an error. Kafka has no limit."
         ),
     )
     transaction_state_log_num_partitions: int = setting(

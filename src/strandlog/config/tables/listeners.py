@@ -1,18 +1,96 @@
-"""Limits of the HTTP and gRPC listeners. Kafka has no such settings."""
+"""Authentication and limits of the HTTP and gRPC listeners. Kafka has no such settings."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from strandlog.config.authentication import AUTHENTICATION_CHOICES, AUTOMATIC
 from strandlog.config.setting import MAX_INT, MAX_LONG, setting
 
 MIB = 1024 * 1024
+MINUTE_MS = 60_000
 
 
 @dataclass(kw_only=True)
 class ListenerSettings:
     """The part of `BrokerSettings` that the HTTP and gRPC listeners read."""
 
+    http_authentication: str = setting(
+        kind="choice",
+        default=AUTOMATIC,
+        choices=AUTHENTICATION_CHOICES,
+        dynamic=False,
+        help=(
+            "Whether HTTP clients must authenticate. `required`: a request without credentials "
+            "gets a 401. `optional`: it is from User:ANONYMOUS. `none`: every request is, and "
+            "credentials are ignored. Empty: optional on loopback, otherwise required."
+        ),
+    )
+    grpc_authentication: str = setting(
+        kind="choice",
+        default=AUTOMATIC,
+        choices=AUTHENTICATION_CHOICES,
+        dynamic=False,
+        help=(
+            "Whether gRPC clients must authenticate, with the values of http.authentication; a "
+            "call without credentials gets UNAUTHENTICATED. Health checks never need any."
+        ),
+    )
+    metrics_authentication: str = setting(
+        kind="choice",
+        default=AUTOMATIC,
+        choices=(AUTOMATIC, "none", "required"),
+        dynamic=False,
+        help=(
+            "Whether a scrape of /metrics must authenticate. Empty: as http.authentication says, "
+            "and the principal needs DESCRIBE on the cluster. `required`: in any case. `none`: "
+            "every client sees the names and figures of all topics and groups."
+        ),
+    )
+    http_session_idle_timeout_ms: int = setting(
+        kind="ms",
+        default=30 * MINUTE_MS,
+        minimum=1_000,
+        maximum=MAX_LONG,
+        dynamic=False,
+        help="A session of the console ends after this time without a request.",
+    )
+    http_session_max_lifetime_ms: int = setting(
+        kind="ms",
+        default=12 * 60 * MINUTE_MS,
+        minimum=1_000,
+        maximum=MAX_LONG,
+        dynamic=False,
+        help="A session of the console ends this long after the login, even if it is in use.",
+    )
+    http_max_sessions: int = setting(
+        kind="int",
+        default=1_000,
+        minimum=1,
+        maximum=MAX_INT,
+        dynamic=False,
+        help="Maximum number of sessions of the console; a further login gets a 503.",
+    )
+    http_user_max_sessions: int = setting(
+        kind="int",
+        default=20,
+        minimum=1,
+        maximum=MAX_INT,
+        dynamic=False,
+        help="Maximum number of sessions of one user; a further login ends the oldest.",
+    )
+    http_max_failed_logins: int = setting(
+        kind="int",
+        default=30,
+        minimum=1,
+        maximum=MAX_INT,
+        dynamic=False,
+        help=(
+            "Failed logins over HTTP and gRPC per minute and client address; further attempts get "
+            "a 429 or RESOURCE_EXHAUSTED, and are not checked. Sessions, and passwords that were "
+            "right in the last minute, are not affected."
+        ),
+    )
     http_max_connections: int = setting(
         kind="int",
         default=500,

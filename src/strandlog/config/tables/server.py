@@ -1,17 +1,21 @@
-"""Settings for the listeners, the advertised address and the data folder, with Kafka's names.
+"""Settings for the listeners, the advertised addresses and the data folder, with Kafka's names.
 
-    listeners=PLAINTEXT://:9092                     without a host: all addresses of the machine
-    advertised.listeners=PLAINTEXT://kafka.lan:9092 the address that clients connect to
-    http.listener=http://127.0.0.1:9095             or http.port=9095, on loopback
-    grpc.listener=grpc://127.0.0.1:9094             or grpc.port=9094, on loopback
-    log.dirs=./data                                 one folder
+    listeners=PLAINTEXT://127.0.0.1:9092,SASL_SSL://:9093   no host: all addresses of the machine
+    advertised.listeners=SASL_SSL://kafka.lan:9093          the address that clients connect to
+    http.listener=https://127.0.0.1:9095                    or http.port=9095, on loopback
+    grpc.listener=grpcs://127.0.0.1:9094                    or grpc.port=9094, on loopback
+    log.dirs=./data                                         one folder
 
 HTTP and gRPC do not use the host in `listeners`: even if Kafka clients can reach the broker over
 the network, the console is reachable over the network only if http.listener is set accordingly.
 
-There is one Kafka listener, and its protocol is PLAINTEXT. It may have any name that
-listener.security.protocol.map maps to that protocol. Listeners in controller.listener.names are for
-other nodes and are ignored. So the configuration file that ships with Kafka works unchanged.
+A Kafka listener has a name and one of the protocols in `KAFKA_PROTOCOLS`. The name is that of the
+protocol, or any other that listener.security.protocol.map maps to a protocol; upper and lower case
+are equal. A listener that is not in advertised.listeners advertises the address that the client
+connected to. Listeners in controller.listener.names are for other nodes and are ignored. So the
+configuration file that ships with Kafka works unchanged.
+
+`https://` and `grpcs://` (or `https://` for both) enable TLS.
 """
 
 from __future__ import annotations
@@ -23,7 +27,16 @@ from typing import NamedTuple, TypeVar
 from strandlog.config.setting import Setting, SettingTable
 from strandlog.errors import InvalidSettingError
 
-PLAINTEXT = "PLAINTEXT"
+PLAINTEXT, SSL = "PLAINTEXT", "SSL"
+SASL_PLAINTEXT, SASL_SSL = "SASL_PLAINTEXT", "SASL_SSL"
+KAFKA_PROTOCOLS = (PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL)
+TLS_PROTOCOLS = (SSL, SASL_SSL, "https", "grpcs")
+SASL_PROTOCOLS = (SASL_PLAINTEXT, SASL_SSL)
+# The scheme of an address of HTTP or gRPC -> the listener's protocol.
+OTHER_PROTOCOLS = {
+    "http": {"http": "http", "https": "https"},
+    "grpc": {"grpc": "grpc", "http": "grpc", "grpcs": "grpcs", "https": "grpcs"},
+}
 EVERY_ADDRESS = "0.0.0.0"
 EVERY_HOST = (EVERY_ADDRESS, "::")
 LOOPBACK = "127.0.0.1"
@@ -40,7 +53,9 @@ SERVER_SETTINGS = SettingTable(
             default="PLAINTEXT://127.0.0.1:9092",
             dynamic=False,
             help=(
-                "Address of the Kafka listener: PLAINTEXT://HOST:PORT. No HOST means all addresses."
+                "Addresses of the Kafka listeners, separated by commas: PROTOCOL://HOST:PORT or "
+                "NAME://HOST:PORT. The protocols are PLAINTEXT, SSL, SASL_PLAINTEXT and SASL_SSL. "
+                "No HOST means all addresses."
             ),
         ),
         Setting(
@@ -49,8 +64,9 @@ SERVER_SETTINGS = SettingTable(
             default="",
             dynamic=False,
             help=(
-                "Address to advertise to clients: PLAINTEXT://HOST:PORT. Empty: the address that "
-                "they connected to."
+                "Addresses to advertise to the clients of each listener, separated by commas: "
+                "NAME://HOST:PORT. The clients of other listeners get the address that they "
+                "connected to."
             ),
         ),
         Setting(
@@ -58,7 +74,10 @@ SERVER_SETTINGS = SettingTable(
             kind="text",
             default="",
             dynamic=False,
-            help="Security protocol of each listener, as a comma-separated list of NAME:PLAINTEXT.",
+            help=(
+                "Security protocol of each listener, as a comma-separated list of NAME:PROTOCOL. A "
+                "listener that is named after its protocol needs no entry."
+            ),
         ),
         Setting(
             name="controller.listener.names",
@@ -73,8 +92,9 @@ SERVER_SETTINGS = SettingTable(
             default="",
             dynamic=False,
             help=(
-                "Address of the gRPC listener: grpc://HOST:PORT or HOST:PORT. Empty: grpc.port on "
-                "loopback. The broker does not start if it cannot listen there."
+                "Address of the gRPC listener: grpc://HOST:PORT or HOST:PORT, or grpcs://HOST:PORT "
+                "for TLS. Empty: grpc.port on loopback. The broker does not start if it cannot "
+                "listen there."
             ),
         ),
         Setting(
@@ -83,8 +103,9 @@ SERVER_SETTINGS = SettingTable(
             default="",
             dynamic=False,
             help=(
-                "Address of the HTTP listener: http://HOST:PORT or HOST:PORT. Empty: http.port on "
-                "loopback. The broker does not start if it cannot listen there."
+                "Address of the HTTP listener: http://HOST:PORT or HOST:PORT, or https://HOST:PORT "
+                "for TLS. Empty: http.port on loopback. The broker does not start if it cannot "
+                "listen there."
             ),
         ),
         Setting(
@@ -147,15 +168,40 @@ class Address(NamedTuple):
         return f"{host}:{self.port}"
 
 
+class Endpoint(NamedTuple):
+    """One listener: its name in Kafka's settings, its protocol and its addresses."""
+
+    label: str  # of a Kafka listener in upper case; http, grpc
+    protocol: str
+    address: Address
+    advertised: Address | None = None  # None: the address that a client connected to
+
+    @property
+    def uses_tls(self) -> bool:
+        return self.protocol in TLS_PROTOCOLS
+
+    @property
+    def uses_sasl(self) -> bool:
+        return self.protocol in SASL_PROTOCOLS
+
+    def __str__(self) -> str:
+        return f"{self.label}://{self.address}"
+
+
 class ServerSettings(NamedTuple):
     """The parsed server settings."""
 
-    listen: Address
-    advertised: Address | None
+    kafka: tuple[Endpoint, ...]  # at least one
     data: str
-    grpc: Address | None  # None: disabled
-    http: Address | None
+    grpc: Endpoint | None  # None: disabled
+    http: Endpoint | None
     http_hosts: tuple[str, ...]
+
+    @property
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        """All listeners, those of Kafka first."""
+        others = (each for each in (self.grpc, self.http) if each is not None)
+        return (*self.kafka, *others)
 
 
 class WrongServerSetting(NamedTuple):
@@ -178,14 +224,10 @@ def server_settings(
             wrong.append(WrongServerSetting(name, error))
             return None
 
-    listen = parsed("listeners", _one_listener)
-    advertised = None
-    if values["advertised.listeners"]:
-        advertised = parsed("advertised.listeners", _one_listener)
+    kafka = parsed("listeners", _kafka_listeners) or ()
+    advertised = parsed("advertised.listeners", _kafka_listeners) or ()
     grpc, http = parsed("grpc.listener", _other_listener), parsed("http.listener", _other_listener)
-    if advertised is not None and advertised.host in EVERY_HOST:
-        given = values["advertised.listeners"]
-        error = InvalidSettingError("advertised.listeners", given, NOT_EVERY_HOST)
+    if kafka and (error := _advertised_error(kafka, advertised, values)) is not None:
         wrong.append(WrongServerSetting("advertised.listeners", error))
     data = values["log.dirs"].strip()
     if not data or "," in data:
@@ -193,61 +235,91 @@ def server_settings(
             "log.dirs", data, "expected one folder; several are not supported"
         )
         wrong.append(WrongServerSetting("log.dirs", error))
-    if listen is None or wrong:
+    if wrong:
         return None, wrong
-    hosts = _hosts(values, advertised)
-    return ServerSettings(listen, advertised, data, grpc, http, hosts), wrong
+    places = {each.label: each.address for each in advertised}
+    kafka = tuple(each._replace(advertised=places.get(each.label)) for each in kafka)
+    return ServerSettings(kafka, data, grpc, http, _hosts(values, kafka)), wrong
 
 
-def _hosts(values: Mapping[str, str], advertised: Address | None) -> tuple[str, ...]:
-    """Return the host names of the server: the advertised host and those in `http.hosts`."""
-    own = [] if advertised is None else [advertised.host]
-    return (*own, *_listed(values["http.hosts"]))
+def _hosts(values: Mapping[str, str], kafka: tuple[Endpoint, ...]) -> tuple[str, ...]:
+    """Return the host names of the server: the advertised hosts and those in `http.hosts`."""
+    own = [each.advertised.host for each in kafka if each.advertised is not None]
+    return tuple(dict.fromkeys([*own, *_listed(values["http.hosts"])]))
 
 
-def _one_listener(name: str, values: Mapping[str, str]) -> Address:
-    """Parse a list that contains exactly one listener, not counting controller listeners."""
+def _kafka_listeners(name: str, values: Mapping[str, str]) -> tuple[Endpoint, ...]:
+    """Parse a list of Kafka listeners, without those of controllers."""
     protocols = _protocols(values["listener.security.protocol.map"])
-    controllers = set(_listed(values["controller.listener.names"]))
-    found: list[Address] = []
+    controllers = {each.upper() for each in _listed(values["controller.listener.names"])}
+    found: dict[str, Endpoint] = {}
     for text in _listed(values[name]):
         match = _LISTENER.fullmatch(text)
         if match is None or int(match[3]) > MAX_PORT:
-            raise InvalidSettingError(name, text, "expected PLAINTEXT://HOST:PORT")
-        label = match[1]
+            raise InvalidSettingError(name, text, "expected PROTOCOL://HOST:PORT")
+        label = match[1].upper()
         if label in controllers:
             continue
-        protocol = protocols.get(label, label).upper()
-        if protocol != PLAINTEXT:
+        protocol = protocols.get(label, label)
+        if protocol not in KAFKA_PROTOCOLS:
             raise InvalidSettingError(
-                name, text, f"expected {PLAINTEXT}; the broker does not support {protocol}"
+                name,
+                text,
+                f"expected one of the protocols {', '.join(KAFKA_PROTOCOLS)}, or a name that "
+                f"listener.security.protocol.map maps to one",
             )
-        found.append(Address(match[2].strip("[]") or EVERY_ADDRESS, int(match[3])))
-    if len(found) != 1:
-        allowed = "expected exactly one listener for clients: PLAINTEXT://HOST:PORT"
+        if label in found:
+            raise InvalidSettingError(
+                name,
+                text,
+                f"there are two listeners with the name {label}; give each its own name and map "
+                f"it in listener.security.protocol.map: NAME:{protocol}",
+            )
+        address = Address(match[2].strip("[]") or EVERY_ADDRESS, int(match[3]))
+        found[label] = Endpoint(label, protocol, address)
+    if not found and name == "listeners":
+        allowed = "expected at least one listener for clients: PLAINTEXT://HOST:PORT"
         raise InvalidSettingError(name, values[name], allowed)
-    return found[0]
+    return tuple(found.values())
 
 
-def _other_listener(name: str, values: Mapping[str, str]) -> Address | None:
+def _advertised_error(
+    kafka: tuple[Endpoint, ...], advertised: tuple[Endpoint, ...], values: Mapping[str, str]
+) -> InvalidSettingError | None:
+    """Return what is wrong with the advertised addresses, or None."""
+    name = "advertised.listeners"
+    labels = [each.label for each in kafka]
+    for each in advertised:
+        if each.label not in labels:
+            allowed = f"no listener is named {each.label}; listeners has {', '.join(labels)}"
+            return InvalidSettingError(name, values[name], allowed)
+        if each.address.host in EVERY_HOST:
+            return InvalidSettingError(name, values[name], NOT_EVERY_HOST)
+    return None
+
+
+def _other_listener(name: str, values: Mapping[str, str]) -> Endpoint | None:
     """Parse `http.listener` or `grpc.listener`; if it is empty, use the port on loopback."""
     scheme = name.removesuffix(".listener")
     text = values[name].strip()
     if not text:
         port = int(values[f"{scheme}.port"])
-        return None if port < 0 else Address(LOOPBACK, port)
+        return None if port < 0 else Endpoint(scheme, scheme, Address(LOOPBACK, port))
     match = _OTHER_LISTENER.fullmatch(text)
-    if match is None or match[1] not in (None, scheme) or int(match[3]) > MAX_PORT:
+    protocol = None if match is None else OTHER_PROTOCOLS[scheme].get(match[1] or scheme)
+    if match is None or protocol is None or int(match[3]) > MAX_PORT:
         raise InvalidSettingError(
-            name, text, f"expected {scheme}://HOST:PORT or HOST:PORT, without TLS"
+            name,
+            text,
+            f"expected {scheme}://HOST:PORT or HOST:PORT, or {scheme}s://HOST:PORT for TLS",
         )
-    return Address(match[2].strip("[]"), int(match[3]))
+    return Endpoint(scheme, protocol, Address(match[2].strip("[]"), int(match[3])))
 
 
 def _protocols(text: str) -> dict[str, str]:
     """Parse `NAME:PROTOCOL,…`; a listener named after its protocol needs no entry."""
     pairs = (part.partition(":") for part in _listed(text))
-    return {label.strip(): protocol.strip() for label, _, protocol in pairs}
+    return {label.strip().upper(): protocol.strip().upper() for label, _, protocol in pairs}
 
 
 def _listed(text: str) -> list[str]:

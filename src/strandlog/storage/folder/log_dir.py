@@ -52,7 +52,7 @@ from strandlog.storage.partition.metadata import (
     owner_in,
     read_metadata,
 )
-from strandlog.storage.partition.producer_state import ProducerIdsSeen
+from strandlog.storage.partition.producer_state import EARLY_EXPIRATION_MS, ProducerIdsSeen
 from strandlog.storage.partition.recovery import KnownEnd
 from strandlog.storage.partition.recovery_point import read_recovery_point
 from strandlog.storage.paths import join
@@ -64,6 +64,7 @@ from strandlog.storage.work import Parallel, Work, run_inline, yield_control
 __all__ = ["LogDir", "check_layout"]
 
 
+PRODUCER_COUNT_INTERVAL_MS = 1000
 FLUSHED_TOGETHER = 64  # partitions per step, at shutdown
 UNSEEN_OFFSETS = 2**32  # more than can be written between two checkpoints
 
@@ -86,7 +87,10 @@ class LogDir:
         self.files = files
         self.clock = clock
         self.steady_clock = SteadyClock(clock)
-        self.producer_ids_seen = ProducerIdsSeen()
+        self.producer_ids_seen = ProducerIdsSeen(
+            settings.producer_ids_max_count, self._count_producers
+        )
+        self._producers_counted_ms = 0
         self.problems = ProblemList()
         self.logs: dict[TopicPartition, PartitionLog] = {}
         self._removed: set[TopicPartition] = set()
@@ -126,6 +130,17 @@ class LogDir:
         except BaseException:
             lock.release()
             raise
+
+    def _count_producers(self) -> int:
+        """Forget producers that have been idle for long, and return how many all partitions have.
+        This looks at every partition, so it does so once per second at most."""
+        now_ms = self.steady_clock.now_ms()
+        if now_ms - self._producers_counted_ms < PRODUCER_COUNT_INTERVAL_MS:
+            return self.producer_ids_seen.count
+        self._producers_counted_ms = now_ms
+        for log in self.logs.values():
+            log.producers.expire(now_ms, EARLY_EXPIRATION_MS)
+        return sum(len(log.producers) for log in self.logs.values())
 
     def _take_clean_marker(self) -> bool:
         path = join(self.path, paths.CLEAN_SHUTDOWN)

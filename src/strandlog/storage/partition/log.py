@@ -191,7 +191,7 @@ class PartitionLog:
                     raise InvalidRecordError(
                         "batches with a producer id must be appended one at a time"
                     )
-                old = self.producers.check(header)
+                old = self.producers.check(header, is_limited=not from_coordinator)
                 if old is not None:
                     now_ms = self.context.steady_clock.now_ms()
                     self.producers.touch(header.producer_id, now_ms)

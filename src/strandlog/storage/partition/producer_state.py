@@ -36,19 +36,26 @@ the snapshot holds the time of that append. Batches that recovery reads from the
 appended at the restart, and nothing expires in the first hour after a restart (`RESTART_GRACE_MS`):
 a producer had to wait while the broker was down, and may be about to retry a batch that is already
 in the log.
+
+The number of producers in all partitions of a folder is limited (producer.ids.max.count), because
+any client can have as many ids as it likes. At the limit, producers that have been idle for an hour
+(`EARLY_EXPIRATION_MS`) are forgotten. If there are none, a batch of a new producer is rejected,
+which loses nothing; forgetting an active producer could write a retried batch twice.
 """
 
 from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from strandlog.config.setting import MAX_INT
 from strandlog.errors import (
     DuplicateSequenceError,
     InvalidProducerEpochError,
     OutOfOrderSequenceError,
+    TooManyProducersError,
 )
 from strandlog.record.batch_header import BatchHeader, crc32c
 from strandlog.storage.segment.transaction_index import IndexMark
@@ -58,6 +65,7 @@ SNAPSHOT_VERSION = 1
 NO_OPEN_TRANSACTION = -1
 UNKNOWN_TIME = 0  # the append time of a batch that was read back from the log
 RESTART_GRACE_MS = 3_600_000
+EARLY_EXPIRATION_MS = 3_600_000
 # The broker never assigns ids this high, so such an id was made up by a client. It is ignored when
 # the next id to assign is determined; otherwise it would exhaust the range of ids.
 IMPLAUSIBLE_ID = 2**53
@@ -79,12 +87,27 @@ class WrittenBatch(NamedTuple):
 
 
 class ProducerIdsSeen:
-    """The highest producer id seen in any partition of a data folder since it was opened."""
+    """The highest producer id seen in any partition of a data folder since it was opened, and how
+    many producers its partitions have. That number includes some that are gone: at the limit,
+    `recount` forgets producers that have been idle for long and returns the exact one."""
 
-    __slots__ = ("highest",)
+    __slots__ = ("_recount", "count", "highest", "limit")
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int = MAX_INT, recount: Callable[[], int] | None = None) -> None:
         self.highest = -1
+        self.count = 0
+        self.limit = limit
+        self._recount = recount
+
+    def check_room(self) -> None:
+        """Raise `TooManyProducersError` if there is no room for another producer."""
+        if self.count >= self.limit and self._recount is not None:
+            self.count = self._recount()
+        if self.count >= self.limit:
+            raise TooManyProducersError(
+                f"{self.count} producers write to the partitions of this broker; use fewer or "
+                f"raise producer.ids.max.count (now {self.limit})"
+            )
 
     def note(self, producer_id: int) -> None:
         if self.highest < producer_id < IMPLAUSIBLE_ID:
@@ -146,16 +169,20 @@ class ProducerState:
     def opened(self, ids_seen: ProducerIdsSeen, now_ms: int) -> None:
         """Record that the partition was opened at `now_ms`. Add its highest id to `ids_seen`."""
         ids_seen.note(self._ids_seen.highest)
+        ids_seen.count += len(self._producers)
         self._ids_seen = ids_seen
         self._opened_ms = now_ms
         for entry in self._producers.values():
             if entry.updated_ms == UNKNOWN_TIME or entry.updated_ms > now_ms:
                 entry.updated_ms = now_ms  # a future time means that the clock was set back
 
-    def check(self, header: BatchHeader) -> WrittenBatch | None:
-        """Return None if the batch may be written, or the original batch if it is a duplicate."""
+    def check(self, header: BatchHeader, *, is_limited: bool = True) -> WrittenBatch | None:
+        """Return None if the batch may be written, or the original batch if it is a duplicate. With
+        `is_limited`, a new producer is rejected if there are too many."""
         entry = self._producers.get(header.producer_id)
         if entry is None:
+            if is_limited and self._ids_seen.count >= self._ids_seen.limit:
+                self._ids_seen.check_room()
             return None
         if header.producer_epoch < entry.epoch:
             raise InvalidProducerEpochError(
@@ -235,6 +262,7 @@ class ProducerState:
     def _entry(self, producer_id: int, epoch: int) -> ProducerEntry:
         entry = self._producers.get(producer_id)
         if entry is None or entry.epoch != epoch:
+            self._ids_seen.count += entry is None
             open_transaction = entry.open_transaction if entry else NO_OPEN_TRANSACTION
             entry = self._producers[producer_id] = ProducerEntry(epoch)
             entry.open_transaction = open_transaction
@@ -258,6 +286,7 @@ class ProducerState:
             kept = [batch for batch in entry.batches if batch.last_offset < offset]
             if not kept and not 0 <= entry.open_transaction < offset:
                 del self._producers[producer_id]
+                self._ids_seen.count -= 1
                 continue
             entry.batches.clear()
             entry.batches.extend(kept)
@@ -283,9 +312,11 @@ class ProducerState:
         ]
         for producer_id in gone:
             del self._producers[producer_id]
+        self._ids_seen.count -= len(gone)
         return len(gone)
 
     def clear(self) -> None:
+        self._ids_seen.count -= len(self._producers)
         self._producers.clear()
         self._open.clear()
 

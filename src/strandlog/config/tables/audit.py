@@ -1,0 +1,55 @@
+"""Settings of the audit log. Kafka has no such settings; it uses those of its logging library."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from strandlog.config.setting import MAX_INT, MAX_LONG, setting
+
+KIB, MIB = 1024, 1024 * 1024
+LOGINS, DENIALS, ADMIN, ACCESS = "logins", "denials", "admin", "access"
+
+
+@dataclass(kw_only=True)
+class AuditSettings:
+    """The part of `BrokerSettings` that the audit log reads."""
+
+    audit_log_path: str = setting(
+        kind="text",
+        default="",
+        dynamic=False,
+        help=(
+            "File for the audit log, one JSON object per line. Empty: no audit log. The broker "
+            "does not start if it cannot write the file."
+        ),
+    )
+    audit_log_include: tuple[str, ...] = setting(
+        kind="list",
+        default=(LOGINS, DENIALS, ADMIN),
+        choices=(LOGINS, DENIALS, ADMIN, ACCESS),
+        dynamic=False,
+        help=(
+            "What the audit log has: successful and failed `logins`; `denials`; `admin`, the "
+            "changes of topics, settings, groups, users, ACLs and quotas; `access`, allowed reads "
+            "and writes, at most one line per minute for each client and topic."
+        ),
+    )
+    audit_log_max_bytes: int = setting(
+        kind="bytes",
+        default=100 * MIB,
+        minimum=64 * KIB,
+        maximum=MAX_LONG,
+        dynamic=False,
+        help=(
+            "Maximum size of an audit log file. Then the file is renamed, with the suffix `.1`, "
+            "and a new one is started."
+        ),
+    )
+    audit_log_max_files: int = setting(
+        kind="int",
+        default=10,
+        minimum=1,
+        maximum=MAX_INT,
+        dynamic=False,
+        help="Maximum number of audit log files, with the current one; older ones are deleted.",
+    )

@@ -1,0 +1,60 @@
+"""Settings that protect logins on Kafka's listeners. Kafka has no such settings.
+
+None of them can be changed at run time, so that no client can weaken the protection of others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from strandlog.config.setting import MAX_INT, MAX_LONG, setting
+
+
+@dataclass(kw_only=True)
+class LoginSettings:
+    """The part of `BrokerSettings` that limits logins."""
+
+    connections_authentication_timeout_ms: int = setting(
+        kind="ms",
+        default=30_000,
+        minimum=100,
+        maximum=MAX_LONG,
+        dynamic=False,
+        help=(
+            "Time within which a Kafka client must have authenticated, including the TLS "
+            "handshake; otherwise the connection is closed. Also the time for each "
+            "re-authentication."
+        ),
+    )
+    failed_logins_per_user_rate: float = setting(
+        kind="float",
+        default=1.0,
+        minimum=0,
+        maximum=MAX_INT,
+        dynamic=False,
+        help=(
+            "How many logins of one user from one address may fail per second. After ten seconds' "
+            "worth of failures, further ones wait. 0: no limit."
+        ),
+    )
+    failed_logins_per_ip_rate: float = setting(
+        kind="float",
+        default=10.0,
+        minimum=0,
+        maximum=MAX_INT,
+        dynamic=False,
+        help=(
+            "How many logins from one address may fail per second. After ten seconds' worth of "
+            "failures, further ones wait, except those of users that have logged in from there "
+            "before. 0: no limit."
+        ),
+    )
+    credential_change_closes_connections: bool = setting(
+        kind="bool",
+        default=True,
+        dynamic=False,
+        help=(
+            "Close the connections of a user when its password is changed or deleted. Kafka keeps "
+            "them open until the client disconnects."
+        ),
+    )

@@ -5,12 +5,20 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from strandlog import RemoteLog
+
+
+def free_port() -> int:
+    """A port that is free now, for a broker that several settings must name."""
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        port: int = found.getsockname()[1]
+        return port
 
 
 @dataclass
@@ -31,7 +39,9 @@ class BrokerProcess:
 
     def start(self) -> None:
         arguments = [sys.executable, "-m", "strandlog", "serve", str(self.data)]
-        arguments += ["--port", str(self.port), *self.listeners]
+        if "listeners" not in self.settings:
+            arguments += ["--port", str(self.port)]
+        arguments += self.listeners
         for name, value in self.settings.items():
             arguments += ["--set", f"{name}={value}"]
         with contextlib.ExitStack() as stack:

@@ -112,10 +112,16 @@ def encode(body: Any) -> bytes:
 
 
 def request_header(
-    api_key: int, version: int, correlation_id: int, *, tags: bytes = NO_TAGGED_FIELDS
+    api_key: int,
+    version: int,
+    correlation_id: int,
+    *,
+    tags: bytes = NO_TAGGED_FIELDS,
+    client_id: str = "test",
 ) -> bytes:
     """The header of a request; flexible versions have tagged fields in it."""
-    header = struct.pack(">hhih", api_key, version, correlation_id, 4) + b"test"
+    name = client_id.encode()
+    header = struct.pack(">hhih", api_key, version, correlation_id, len(name)) + name
     return header + tags if API_BY_KEY[api_key].is_flexible(version) else header
 
 

@@ -24,19 +24,26 @@ without groups has no directories for them.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple, TypeVar
 from uuid import UUID
 
 from strandlog.broker.access.access import SECURITY_TOPIC, Access
+from strandlog.broker.access.audit import Audit, AuditSink
 from strandlog.broker.access.authorizer import Authorizer
+from strandlog.broker.access.credentials import SECRET_BYTES, Credentials
+from strandlog.broker.access.quota_rates import Window
+from strandlog.broker.access.quotas import Quotas
+from strandlog.broker.access.tokens.bearer import KeySource, TokenRules, TokenVerifier
 from strandlog.broker.compacted_table import CompactedTable, TableSpec
 from strandlog.broker.context import IN_PROCESS_HOST
 from strandlog.broker.deferred import Deferred
-from strandlog.broker.facade.acls import AclRequests
+from strandlog.broker.facade.quotas import QuotaRequests
 from strandlog.broker.facade.records import RecordRequests
 from strandlog.broker.facade.transactions import TransactionRequests
+from strandlog.broker.facade.users import UserRequests
 from strandlog.broker.flushing.durability import Durability
 from strandlog.broker.flushing.visibility import Visibility
 from strandlog.broker.groups.coordinator import GroupCoordinator
@@ -112,7 +119,7 @@ def _transactional_id_of(key: bytes) -> str:
     return name
 
 
-class Broker(RecordRequests, TransactionRequests, AclRequests):
+class Broker(RecordRequests, TransactionRequests, UserRequests, QuotaRequests):
     """A broker that serves one data folder."""
 
     def __init__(
@@ -125,18 +132,33 @@ class Broker(RecordRequests, TransactionRequests, AclRequests):
         runtime: Runtime | None = None,
         *,
         keeps_reserve: bool = False,
+        random_bytes: Callable[[int], bytes] = secrets.token_bytes,
+        audit_sink: AuditSink | None = None,
+        token_keys: KeySource | None = None,
     ) -> None:
         """Open the data folder, on the local file system unless `files` is given.
 
+        `random_bytes` returns that many bytes, which clients must not be able to predict. Without
+        `token_keys`, no bearer token is accepted.
         With `keeps_reserve`, the broker reserves some disk space, so that data can still be
-        deleted when the disk is full; servers do that, programs that embed the log do not."""
+        deleted when the disk is full; servers do that, programs that embed the log do not. Without
+        `audit_sink` there is no audit log."""
         # Copy the settings, because clients may change dynamic ones while the broker runs.
         self.settings = replace(settings) if settings is not None else broker_settings()
         self.clock = clock
         self.metrics = Metrics()
         self._runtime = runtime if runtime is not None else InlineRuntime()
         self._timers = Timers(self._runtime.wake)
+        self.audit = Audit(audit_sink, self.settings.audit_log_include, clock, self._timers)
         self._keeps_reserve = keeps_reserve
+        self._random_bytes = random_bytes
+        rules = TokenRules(
+            self.settings.token_audiences,
+            self.settings.sasl_oauthbearer_expected_issuer,
+            self.settings.sasl_oauthbearer_sub_claim_name,
+            self.settings.sasl_oauthbearer_clock_skew_seconds,
+        )
+        self._tokens = TokenVerifier(token_keys, rules, clock) if token_keys else None
         files = files if files is not None else DiskFiles(self.settings.dir_mode)
         self._log_dir = LogDir(path, files, clock, new_uuid, self.settings)
         try:
@@ -194,7 +216,7 @@ class Broker(RecordRequests, TransactionRequests, AclRequests):
         self._remove_members_of_old_processes()
 
     def _open_access(self) -> None:
-        """Load the ACLs."""
+        """Load the ACLs, users and quotas."""
         settings = self.settings
         self._authorizer = Authorizer(
             settings.super_user_names,
@@ -204,17 +226,31 @@ class Broker(RecordRequests, TransactionRequests, AclRequests):
             self._authorizer,
             is_authorizer_on=settings.has_authorizer,
             metrics=self.metrics,
+            audit=self.audit,
+        )
+        self._credentials = Credentials(self._random_bytes(SECRET_BYTES))
+        self._quotas = Quotas(
+            Window(settings.quota_window_num, settings.quota_window_size_seconds * 1000),
+            Window(
+                settings.controller_quota_window_num,
+                settings.controller_quota_window_size_seconds * 1000,
+            ),
+            settings.quota_sensors_max_count,
         )
         self._security_table = self._table(SECURITY_TOPIC, 1, MIB, lambda _: SECURITY_OWNER)
         self._security_store = SecurityStore(
             self._security_table,
             self._authorizer,
+            self._credentials,
+            self._quotas,
             self._access,
             self.clock,
             self._log_dir.problems,
             accepts_loss=settings.acls_accept_loss,
+            spending_reserve=self._log_dir.reserve.spending,
         )
         self._security_store.load()
+        self.enforces_quotas = self._quotas.is_on
 
     def _open_services(self) -> None:
         """Create the services that append records, change topics and maintain the folder."""
@@ -348,6 +384,17 @@ class Broker(RecordRequests, TransactionRequests, AclRequests):
         metrics.waiting_fetches = self._delayed_fetches.waiting_count
         metrics.fetched_bytes = self._delayed_fetches.read_bytes
         metrics.problems = len(self.problems)
+        metrics.topics = self._catalog.topic_count
+        metrics.partitions = len(self._log_dir.logs)
+        metrics.groups, metrics.group_members = self._group_coordinator.counts()
+        metrics.producers = self._log_dir.producer_ids_seen.count
+        metrics.transactional_ids = self._transaction_coordinator.id_count
+        metrics.open_transactions = self._transaction_coordinator.open_count
+        metrics.acls = len(self._authorizer)
+        metrics.users = len(self._credentials)
+        metrics.client_quotas = self._quotas.count
+        metrics.quota_sensors = self._quotas.sensor_count
+        metrics.audit_events_lost = self.audit.lost
         reports = [log.last_report for log in self._log_dir.logs.values()]
         metrics.torn_bytes = sum(report.torn_bytes for report in reports)
         return metrics
@@ -406,6 +453,7 @@ class Broker(RecordRequests, TransactionRequests, AclRequests):
     def close(self) -> None:
         """Close the data folder cleanly."""
         if not self.is_closed:
+            self.audit.end_interval()
             try:
                 self.is_closed = True
                 self._log_dir.close()

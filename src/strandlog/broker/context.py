@@ -2,8 +2,8 @@
 
 Each Kafka connection and each embedded log has one context, which all of its requests share; HTTP
 and gRPC create one per call. Every Kafka request carries a client id, so the listener updates
-`client_id` before it handles the request. The broker's permission and quota checks depend on
-nothing else.
+`client_id` and `api` before it handles the request. The broker's permission and quota checks depend
+on nothing else; `api`, the name of the request, is for the audit log.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ class RequestContext:
     """The origin of a request."""
 
     __slots__ = (
+        "api",
         "client_host",
         "client_id",
         "fetch_positions",
@@ -51,8 +52,10 @@ class RequestContext:
         client_id: str = "",
         client_host: str = "",
         listener: str = "",
+        api: str = "",
     ) -> None:
         self.set_principal(principal)
+        self.api = api
         self.client_id = client_id
         self.client_host = client_host
         self.listener = listener
@@ -68,7 +71,9 @@ class RequestContext:
 
     def copy(self) -> RequestContext:
         """Return a copy that later requests do not change, without the fetch positions."""
-        return RequestContext(self.principal, self.client_id, self.client_host, self.listener)
+        return RequestContext(
+            self.principal, self.client_id, self.client_host, self.listener, self.api
+        )
 
     @property
     def member_host(self) -> str:

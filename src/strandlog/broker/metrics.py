@@ -120,10 +120,26 @@ class Metrics:
     slow_handlers: int = _counter("Requests that blocked the event loop too long; see the log.")
     failed_requests: int = _counter("Requests whose failure closed the connection.")
     denied_requests: int = _counter("Operations that clients lacked the permission for.")
+    topics: int = _gauge("Topics, the internal ones included (topics.max.count).")
+    partitions: int = _gauge("Partitions of all topics (max.partitions.per.broker).")
+    groups: int = _gauge("Consumer groups (groups.max.count).")
+    group_members: int = _gauge("Members of all groups (groups.max.members).")
+    producers: int = _gauge("Producers with sequence numbers (producer.ids.max.count).")
+    transactional_ids: int = _gauge("Transactional ids (transactional.ids.max.count).")
+    open_transactions: int = _gauge("Open transactions (open.transactions.max.count).")
+    acls: int = _gauge("ACLs (acls.max.count).")
+    users: int = _gauge("Users with a password (users.max.count).")
+    throttled_requests: int = _counter("Requests of clients that exceeded a quota.")
+    throttle_ms: int = _counter("Milliseconds for which Kafka clients had to pause.")
+    client_quotas: int = _gauge("Client quotas that are set (client.quotas.max.count).")
+    quota_sensors: int = _gauge("Users, client ids and addresses whose use is measured.")
+    audit_events_lost: int = _counter("Events that the audit log could not write.")
     requests_in_flight: int = _gauge("Requests that have not been answered yet.")
     waiting_fetches: int = _gauge("Fetches waiting for more records.")
     connections_open: int = _gauge("Open connections.")
     connections_paused: int = _gauge("Connections paused by back-pressure.")
+    connections_muted: int = _gauge("Connections paused because of a quota.")
+    connections_throttled: int = _counter("Connections closed because of a quota of their address.")
     connections_stalled_closed: int = _counter(
         "Stalled connections closed to free the memory of their requests or responses."
     )
@@ -131,7 +147,37 @@ class Metrics:
     queued_response_bytes: int = _gauge("Bytes of responses that clients have not read yet.")
     connections_accepted: int = _counter("Connections accepted.")
     connections_refused: int = _counter("Connections refused because of max.connections.")
+    connections_refused_per_ip: int = _counter(
+        "Kafka and HTTP connections refused because of max.connections.per.ip."
+    )
+    connections_delayed: int = _counter(
+        "Times that accepting waited because of max.connection.creation.rate."
+    )
+    accept_failures: int = _counter("Times that the system could not accept a connection.")
     connections_idle_closed: int = _counter("Idle connections closed.")
+    connections_authenticating: int = _gauge("Connections that have to authenticate.")
+    connections_ended: int = _counter(
+        "Connections closed because the credential of their user was changed or deleted."
+    )
+    logins_succeeded: int = _counter("Successful logins of Kafka clients.")
+    logins_failed: int = _counter("Failed logins of Kafka clients.")
+    logins_delayed: int = _counter("Logins of Kafka clients delayed because earlier ones failed.")
+    logins_timed_out: int = _counter(
+        "Connections closed because the client did not authenticate in time."
+    )
+    logins_dropped: int = _counter(
+        "Connections closed before the login because of max.connections, to make room for others."
+    )
+    sessions_expired: int = _counter(
+        "Connections closed because the client did not re-authenticate in time."
+    )
+    tls_handshake_failures: int = _counter("TLS handshakes that failed or took too long.")
+    tls_handshakes_dropped: int = _counter("Unfinished TLS handshakes ended for newer clients.")
+    tls_reloads: int = _counter("Changed certificate files loaded.")
+    tls_reload_failures: int = _counter("Checks that could not load changed certificate files.")
+    tls_certificate_expiry_seconds: float = _gauge(
+        "When the first certificate of a listener expires, in seconds since 1970; 0 without TLS."
+    )
     http_connections_open: int = _gauge("Open HTTP connections.")
     http_connections_accepted: int = _counter("HTTP connections accepted.")
     http_connections_refused: int = _counter(

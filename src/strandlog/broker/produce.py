@@ -15,7 +15,8 @@ another thread. Its outcome is passed to the subsequent append.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple
 
@@ -33,6 +34,7 @@ from strandlog.errors import (
     DiskFullError,
     InvalidAcksError,
     InvalidRecordError,
+    InvalidTransactionStateError,
     PartialAppendError,
     StorageError,
     StrandlogError,
@@ -45,6 +47,7 @@ from strandlog.record.batch_header import (
     LOG_OVERHEAD,
     MAGIC,
     MAGIC_POSITION,
+    PRODUCER_ID_POSITION,
     TRANSACTIONAL_BIT,
     read_header,
 )
@@ -75,6 +78,19 @@ def is_transactional(records: Buffer | None) -> bool:
         and len(records) >= HEADER_SIZE
         and bool(records[ATTRIBUTES_LOW_BYTE] & TRANSACTIONAL_BIT)
     )
+
+
+@contextmanager
+def _damage_first(records: Buffer) -> Iterator[ProducerIdentity]:
+    """Give the producer of a batch, for checks. The producer id of a damaged batch is meaningless:
+    if a check fails, report the damage instead, so that the producer retries."""
+    header = read_header(records)
+    try:
+        yield ProducerIdentity(header.producer_id, header.producer_epoch)
+    except StrandlogError:
+        for each, batch in split_batches(records):
+            check_crc(each, batch)
+        raise
 
 
 class _ToCheck(NamedTuple):
@@ -223,20 +239,39 @@ class RecordAppender:
             raise InvalidRecordError("a request must have exactly one batch per partition")
         if is_transactional(records):
             self._check_transaction(log, records)
+        elif self._transactions.id_count:
+            self._check_no_transaction(records)
         return self.append(log, records, records_checked=number in checked)
 
     def _check_transaction(self, log: PartitionLog, records: Buffer) -> None:
         """Raise unless the producer has an open transaction that includes the partition."""
-        header = read_header(records)
-        producer = ProducerIdentity(header.producer_id, header.producer_epoch)
-        try:
+        with _damage_first(records) as producer:
             self._transactions.check_append(producer, log.tp)
-        except StrandlogError:
-            # The producer id of a damaged batch is meaningless: report the damage instead, so that
-            # the producer retries.
-            for each, batch in split_batches(records):
-                check_crc(each, batch)
-            raise
+
+    def _check_no_transaction(self, records: Buffer) -> None:
+        """Raise if a batch outside of transactions has the producer id of a transactional id. It
+        would take the sequence number of a batch of that producer, which is then dropped."""
+        if len(records) < HEADER_SIZE or records[MAGIC_POSITION] != MAGIC:
+            return  # not a batch; the append reports that
+        producer_id = int.from_bytes(
+            records[PRODUCER_ID_POSITION : PRODUCER_ID_POSITION + 8], signed=True
+        )
+        if self._transactions.has_id(producer_id):
+            with _damage_first(records) as producer:
+                raise InvalidTransactionStateError(
+                    f"producer {producer.producer_id} has a transactional id and can only write in "
+                    f"transactions"
+                )
+
+    def foreign_producer(self, name: str, records: Buffer) -> StrandlogError | None:
+        """Return an error if a transactional batch is from the producer of another transactional
+        id, or None."""
+        try:
+            with _damage_first(records) as producer:
+                self._transactions.check_id(name, producer.producer_id)
+        except StrandlogError as error:
+            return error
+        return None
 
     # -- all or nothing --------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
     type              bytes                                           null
     int8 … int64      1, 2, 4, 8, two's complement                    -
+    float64           8, IEEE 754                                     -
     uvarint           7 bits per byte, low first, high bit = more     -
     string            int16 length, UTF-8                             length -1
     bytes             int32 length, bytes                             length -1
@@ -34,6 +35,7 @@ _INT8 = struct.Struct(">b")
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
 _INT64 = struct.Struct(">q")
+_FLOAT64 = struct.Struct(">d")
 
 
 class Reader:
@@ -60,6 +62,10 @@ class Reader:
 
     def int64(self) -> int:
         return self._number(_INT64)
+
+    def float64(self) -> float:
+        value: float = _FLOAT64.unpack(self._take(_FLOAT64.size))[0]
+        return value
 
     def uvarint(self) -> int:
         value = 0
@@ -172,6 +178,9 @@ class Writer:
 
     def int64(self, value: int) -> None:
         self._number(_INT64, value)
+
+    def float64(self, value: float) -> None:
+        self._parts += _FLOAT64.pack(value)
 
     def string(self, value: str) -> None:
         data = encoded_text(value)

@@ -1,4 +1,4 @@
-"""Keys and values of `__strandlog_security`, which stores the ACLs of a broker.
+"""Keys and values of `__strandlog_security`, which stores the ACLs, users and quotas of a broker.
 
     key                                    value (null = tombstone)
       int16  kind: 0 = ACL                   int16  version: 0
@@ -10,11 +10,26 @@
       int8   operation
       int8   permission type
 
-      int16  kind: 1 = ACLs were lost        int16  version: 0
+      int16  kind: 1 = records were lost     int16  version: 0
+
+      int16  kind: 2 = SCRAM credential      int16  version: 0
+      int8   mechanism                       bytes  salt
+      string user                            bytes  stored key
+                                             bytes  server key
+                                             int32  iterations
+
+      int16  kind: 3 = secret                int16  version: 0
+                                             bytes  secret
+
+      int16  kind: 4 = client quota          int16  version: 0
+      array  entity: [ string type,          float64 limit
+                       nullable string name ]
+      string key, as in Kafka
 
 The key of an ACL is the ACL itself, so creating it twice has no effect and deleting it needs no
-lookup. The numbers are those of Kafka's protocol. Records of an unknown kind were written by a
-newer release.
+lookup. A credential has neither the password nor anything to log in with. The secret is what the
+salts of users that do not exist are derived from. The numbers are those of Kafka's protocol.
+Records of an unknown kind were written by a newer release.
 """
 
 from __future__ import annotations
@@ -26,7 +41,11 @@ from strandlog.protocol.primitives import Reader, Writer
 
 ACL_KIND = 0
 LOSS_KIND = 1
+CREDENTIAL_KIND = 2
+SECRET_KIND = 3
+QUOTA_KIND = 4
 VALUE_VERSION = 0
+ENTITY_MIN_BYTES = 4  # two empty strings
 
 
 class AclRecord(NamedTuple):
@@ -39,6 +58,40 @@ class AclRecord(NamedTuple):
     host: str
     operation: int
     permission: int
+
+
+class CredentialKey(NamedTuple):
+    """The user and the mechanism of a SCRAM credential."""
+
+    user: str
+    mechanism: int
+
+
+class CredentialValue(NamedTuple):
+    """The stored part of a SCRAM credential."""
+
+    salt: bytes
+    stored_key: bytes
+    server_key: bytes
+    iterations: int
+
+
+class LossKey(NamedTuple):
+    """The key of the record which says that records were lost."""
+
+
+class SecretKey(NamedTuple):
+    """The key of the secret."""
+
+
+class QuotaRecord(NamedTuple):
+    """The entity and the key of a client quota."""
+
+    entity: tuple[tuple[str, str | None], ...]
+    key: str
+
+
+SecurityKey = AclRecord | CredentialKey | LossKey | SecretKey | QuotaRecord
 
 
 def encode_acl_key(acl: AclRecord) -> bytes:
@@ -54,12 +107,26 @@ def encode_acl_key(acl: AclRecord) -> bytes:
     return writer.to_bytes()
 
 
-def decode_key(data: bytes) -> AclRecord:
-    """Return the ACL in a key; raise `DataError` if the key is damaged or of an unknown kind."""
+def decode_key(data: bytes) -> SecurityKey:
+    """Return what a key identifies; raise `DataError` if it is damaged or of an unknown kind."""
     reader = Reader(data)
     kind = reader.int16()
-    if kind != ACL_KIND:
-        raise DataError(f"a security record has the unknown kind {kind}")
+    if kind == ACL_KIND:
+        return _decode_acl(reader)
+    if kind == LOSS_KIND:
+        return LossKey()
+    if kind == CREDENTIAL_KIND:
+        mechanism = reader.int8()
+        return CredentialKey(reader.string(), mechanism)
+    if kind == SECRET_KIND:
+        return SecretKey()
+    if kind == QUOTA_KIND:
+        parts = reader.array(lambda: (reader.string(), reader.nullable_string()), ENTITY_MIN_BYTES)
+        return QuotaRecord(tuple(parts), reader.string())
+    raise DataError(f"a security record has the unknown kind {kind}")
+
+
+def _decode_acl(reader: Reader) -> AclRecord:
     return AclRecord(
         reader.int8(),
         reader.string(),
@@ -72,17 +139,84 @@ def decode_key(data: bytes) -> AclRecord:
 
 
 def encode_loss_key() -> bytes:
-    """Return the key of the record which says that ACLs were lost."""
+    """Return the key of the record which says that records were lost."""
     writer = Writer()
     writer.int16(LOSS_KIND)
     return writer.to_bytes()
 
 
-def check_value(data: bytes) -> None:
-    """Raise `DataError` if the value of a record has an unknown version."""
-    version = Reader(data).int16()
+def encode_credential_key(key: CredentialKey) -> bytes:
+    writer = Writer()
+    writer.int16(CREDENTIAL_KIND)
+    writer.int8(key.mechanism)
+    writer.string(key.user)
+    return writer.to_bytes()
+
+
+def encode_credential(value: CredentialValue) -> bytes:
+    writer = Writer()
+    writer.int16(VALUE_VERSION)
+    writer.byte_string(value.salt)
+    writer.byte_string(value.stored_key)
+    writer.byte_string(value.server_key)
+    writer.int32(value.iterations)
+    return writer.to_bytes()
+
+
+def decode_credential(data: bytes) -> CredentialValue:
+    reader = check_value(data)
+    return CredentialValue(
+        reader.byte_string(), reader.byte_string(), reader.byte_string(), reader.int32()
+    )
+
+
+def encode_secret_key() -> bytes:
+    writer = Writer()
+    writer.int16(SECRET_KIND)
+    return writer.to_bytes()
+
+
+def encode_secret(secret: bytes) -> bytes:
+    writer = Writer()
+    writer.int16(VALUE_VERSION)
+    writer.byte_string(secret)
+    return writer.to_bytes()
+
+
+def decode_secret(data: bytes) -> bytes:
+    return check_value(data).byte_string()
+
+
+def encode_quota_key(quota: QuotaRecord) -> bytes:
+    def write_part(part: tuple[str, str | None]) -> None:
+        writer.string(part[0])
+        writer.nullable_string(part[1])
+
+    writer = Writer()
+    writer.int16(QUOTA_KIND)
+    writer.array(quota.entity, write_part)
+    writer.string(quota.key)
+    return writer.to_bytes()
+
+
+def encode_quota(limit: float) -> bytes:
+    writer = Writer()
+    writer.int16(VALUE_VERSION)
+    writer.float64(limit)
+    return writer.to_bytes()
+
+
+def decode_quota(data: bytes) -> float:
+    return check_value(data).float64()
+
+
+def check_value(data: bytes) -> Reader:
+    """Return a reader for a value after its version; raise `DataError` if that is unknown."""
+    reader = Reader(data)
+    version = reader.int16()
     if version != VALUE_VERSION:
         raise DataError(f"a security record has the unknown version {version}")
+    return reader
 
 
 def encode_value() -> bytes:

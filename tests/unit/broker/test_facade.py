@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import gc
+import itertools
 
 from tests.support.log_builders import START_MS, batch, uuids
 
 from strandlog.broker.broker import Broker
 from strandlog.broker.context import RequestContext
 from strandlog.broker.deferred import Deferred
+from strandlog.broker.facade.records import PARTITIONS_PER_STEP
 from strandlog.broker.groups.requests import CommitRequest
 from strandlog.broker.maintenance import PARTITIONS_AT_A_TIME
 from strandlog.broker.reads.fetch import FetchPartition, FetchRequest
 from strandlog.broker.runtime import InlineRuntime, Work, yield_control
+from strandlog.config.tables.broker import broker_settings
 from strandlog.model import Acks, OffsetAndMetadata, PartitionRecords, TopicPartition
 from strandlog.storage.partition.log import PartitionLog
 from strandlog.testing import FakeClock, SimulatedFiles
@@ -82,3 +85,16 @@ def test_maintenance_does_not_look_at_all_partitions_without_a_pause() -> None:
     assert list(tasks.works["repair"]).count(yield_control) == 3
     assert list(tasks.works["compaction"]).count(yield_control) == 3
     assert list(tasks.works["retention"]).count(yield_control) == 6, "segments, then producers"
+
+
+def test_a_fetch_of_thousands_of_hidden_topics_lets_other_requests_run() -> None:
+    settings = broker_settings({"authorizer.class.name": "strandlog"})
+    broker = Broker("data", SimulatedFiles(), FakeClock(START_MS), uuids(), settings)
+    count = 100 * PARTITIONS_PER_STEP
+    parts = [FetchPartition(f"hidden-{number}", 0, 0, 1000) for number in range(count)]
+    checked = []
+    for _ in broker.fetch_work(RequestContext(), FetchRequest(parts, 1, 1000, 0)):
+        checked.append(broker.metrics.denied_requests)
+    between = [after - before for before, after in itertools.pairwise([0, *checked, count])]
+    assert broker.metrics.denied_requests == count
+    assert max(between) <= PARTITIONS_PER_STEP

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from strandlog.broker.access.audit import Audit
 from strandlog.broker.access.authorizer import Authorizer, Decision
 from strandlog.broker.access.permission import (
     CLUSTER,
@@ -67,11 +68,15 @@ class Access:
         *,
         is_authorizer_on: bool,
         metrics: Metrics,
+        audit: Audit | None = None,
     ) -> None:
         self._authorizer = authorizer
         self.is_authorizer_on = is_authorizer_on
         self._metrics = metrics
-        self.is_on = is_authorizer_on  # whether any request can be denied
+        self._denials = audit if audit is not None and audit.has_denials else None
+        self._accesses = audit if audit is not None and audit.has_access else None
+        # Whether any request can be denied, or allowed ones are logged.
+        self.is_on = is_authorizer_on or self._accesses is not None
 
     def secrets_exist(self) -> None:
         """Start to hide the topic that stores credentials and ACLs."""
@@ -89,15 +94,16 @@ class Access:
         resource = needed.resource
         if name == SECURITY_TOPIC and resource is TOPIC:
             return False
-        if not self.is_authorizer_on:
-            return True
-        return self._authorizer.allows(
+        is_allowed = not self.is_authorizer_on or self._authorizer.allows(
             context.principal_text,
             context.client_host,
             needed.operation,
             resource,
             CLUSTER_NAME if resource is CLUSTER else name,
         )
+        if self._accesses is not None and is_allowed:
+            self._accesses.allowed(context, needed, name)
+        return is_allowed
 
     def require(self, context: RequestContext, needs: Requirement, name: str = "") -> None:
         """Raise the error of the resource type unless a client has a permission on a resource."""
@@ -115,12 +121,17 @@ class Access:
     def denied(
         self, context: RequestContext, needs: Requirement, name: str = "", *, by_id: bool = False
     ) -> AuthorizationError:
-        """Count a request of a client that lacks a permission, and return its error. If the request
-        identifies the topic by its id, the error does not reveal the name."""
+        """Count and log a request of a client that lacks a permission, and return its error. If the
+        request identifies the topic by its id, the error does not reveal the name."""
         needed = needs if isinstance(needs, Permission) else needs[-1]
         self._metrics.denied_requests += 1
+        if self._denials is not None:
+            self._denials.denied(
+                context, needed, name, lambda: str(self.explain(context, needed, name))
+            )
         resource = needed.resource
-        where = "the cluster" if resource is CLUSTER else f"{resource.name} {name[:SHOWN]!r}"
+        kind = resource.name.lower().replace("_", " ")
+        where = "the cluster" if resource is CLUSTER else f"{kind} {name[:SHOWN]!r}"
         if by_id:
             where = "the topic with this id"
         return _ERRORS[resource](

@@ -10,6 +10,8 @@ An ACL applies to a request if its resource pattern, principal, host and operati
     host         the IP address of the client, or `*`; there are no networks and no host names
     operation    equal, or ALL; an ALLOW also covers the operations in `permission.IMPLIED`
 
+`Acl.allow` and `Acl.deny` build a rule from names: `Acl.allow("User:alice", "READ", topic="t")`.
+
 Addresses are compared in one notation: IPv6 in its short form, IPv4-mapped addresses as IPv4. A
 host that is not an address is accepted, as in Kafka, but never matches.
 """
@@ -23,6 +25,7 @@ from strandlog.broker.access.permission import (
     CLUSTER_NAME,
     EVERYTHING,
     IMPLIED,
+    OPERATIONS,
     Operation,
     PatternType,
     PermissionType,
@@ -70,6 +73,55 @@ class Acl(NamedTuple):
             )
         except ValueError as error:
             raise InvalidRequestError(f"an ACL has an unknown code: {error}") from error
+
+    @classmethod
+    def allow(
+        cls,
+        principal: str,
+        operation: Operation | str,
+        *,
+        topic: str | None = None,
+        group: str | None = None,
+        transactional_id: str | None = None,
+        cluster: bool = False,
+        prefix: bool = False,
+        host: str = EVERYTHING,
+    ) -> Acl:
+        """Return a rule that allows an operation on one topic, group or transactional id, or on the
+        cluster; with `prefix`, on all whose names start with the given one. `*` means all names."""
+        kind, name = _resource(topic, group, transactional_id, cluster=cluster)
+        pattern = PatternType.PREFIXED if prefix else PatternType.LITERAL
+        if prefix and kind is ResourceType.CLUSTER:
+            raise InvalidRequestError("there is only one cluster, so a prefix makes no sense")
+        wanted = operation_named(operation, kind)
+        return checked_acl(cls(kind, name, pattern, principal, host, wanted, PermissionType.ALLOW))
+
+    @classmethod
+    def deny(
+        cls,
+        principal: str,
+        operation: Operation | str,
+        *,
+        topic: str | None = None,
+        group: str | None = None,
+        transactional_id: str | None = None,
+        cluster: bool = False,
+        prefix: bool = False,
+        host: str = EVERYTHING,
+    ) -> Acl:
+        """Return a rule that denies an operation; the arguments are those of `allow`. It overrides
+        every rule that allows the operation."""
+        rule = cls.allow(
+            principal,
+            operation,
+            topic=topic,
+            group=group,
+            transactional_id=transactional_id,
+            cluster=cluster,
+            prefix=prefix,
+            host=host,
+        )
+        return rule._replace(permission=PermissionType.DENY)
 
     def matches_resource(self, resource_type: ResourceType, name: str) -> bool:
         if self.resource_type is not resource_type:
@@ -147,6 +199,38 @@ class AclFilter(NamedTuple):
         if self.pattern is PatternType.MATCH:
             return acl.matches_resource(acl.resource_type, self.name)
         return self.name == acl.name
+
+
+def _resource(
+    topic: str | None, group: str | None, transactional_id: str | None, *, cluster: bool
+) -> tuple[ResourceType, str]:
+    """Return the type and name of the only resource that is given."""
+    given = [
+        (ResourceType.TOPIC, topic),
+        (ResourceType.GROUP, group),
+        (ResourceType.TRANSACTIONAL_ID, transactional_id),
+        (ResourceType.CLUSTER, CLUSTER_NAME if cluster else None),
+    ]
+    found = [(kind, name) for kind, name in given if name is not None]
+    if len(found) != 1:
+        raise InvalidRequestError(
+            "an ACL is about one resource: give a topic, a group, a transactional id or the cluster"
+        )
+    return found[0]
+
+
+def operation_named(operation: Operation | str, kind: ResourceType) -> Operation:
+    """Return the operation with a name; raise InvalidRequestError if the resource type has no such
+    operation. Kafka accepts such rules, but they never apply."""
+    valid = sorted(OPERATIONS[kind])
+    name = operation.name if isinstance(operation, Operation) else operation.upper()
+    found = {each.name: each for each in (Operation.ALL, *valid)}.get(name.replace("-", "_"))
+    if found is None:
+        names = ", ".join(["ALL", *(each.name for each in valid)])
+        raise InvalidRequestError(
+            f"there is no operation {_shown(name)} on a {kind.name}: use one of {names}"
+        )
+    return found
 
 
 def normalized_host(host: str) -> str:

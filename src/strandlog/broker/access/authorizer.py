@@ -40,6 +40,9 @@ class Decision(NamedTuple):
     reason: str
     rule: Acl | None = None
 
+    def __str__(self) -> str:
+        return self.reason if self.rule is None else f"{self.reason}: {self.rule}"
+
 
 class Authorizer:
     """The ACLs of one broker."""

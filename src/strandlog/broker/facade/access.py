@@ -1,19 +1,28 @@
 """Questions about what a client may do.
 
-`Broker` inherits these methods, and all other requests use `_access` for their own checks.
+`Broker` inherits these methods. All other requests use `_access` for their own checks, and those
+that change something use `_audited`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
 from strandlog.broker.access.access import Access
+from strandlog.broker.access.audit import Audit, Outcomes, resource_of
 from strandlog.broker.access.authorizer import Decision
-from strandlog.broker.access.permission import Permission, Requirement, ResourceType
+from strandlog.broker.access.permission import Operation, Permission, Requirement, ResourceType
 from strandlog.broker.context import RequestContext
+from strandlog.broker.deferred import Deferred
+
+T = TypeVar("T")
 
 
 class AccessRequests:
     """The requests about permissions of a `Broker`."""
 
+    audit: Audit
     _access: Access
 
     def check_access(self, context: RequestContext, needs: Requirement, name: str = "") -> None:
@@ -24,6 +33,10 @@ class AccessRequests:
     def has_access(self, context: RequestContext, needs: Requirement, name: str = "") -> bool:
         """Return whether a client has a permission on a resource; of a tuple, one is enough."""
         return self._access.allows(context, needs, name)
+
+    def has_access_to_any_topic(self, context: RequestContext, operation: Operation) -> bool:
+        """Return whether a client may perform an operation on at least one topic."""
+        return self._access.allows_any_topic(context, operation)
 
     def authorized_operations(
         self, context: RequestContext, resource: ResourceType, name: str = ""
@@ -36,3 +49,29 @@ class AccessRequests:
     ) -> Decision:
         """Return whether a client has a permission, and why."""
         return self._access.explain(context, needed, name)
+
+    def _audited(
+        self,
+        context: RequestContext,
+        action: str,
+        kind: ResourceType,
+        name: str,
+        result: Deferred[T],
+        details: Mapping[str, object] | None = None,
+        *,
+        outcomes: Callable[[T], Outcomes] | None = None,
+        is_routine: bool = False,
+    ) -> Deferred[T]:
+        """Return the result of an administrative action, after arranging that the audit log gets
+        its outcome (`Audit.admin_when_done`)."""
+        if self.audit.has_admin:
+            self.audit.admin_when_done(
+                context,
+                action,
+                resource_of(kind, name),
+                result,
+                details,
+                outcomes=outcomes,
+                is_routine=is_routine,
+            )
+        return result

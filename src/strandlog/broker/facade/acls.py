@@ -11,11 +11,12 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from strandlog.broker.access.acl import Acl, AclFilter, checked_acl
+from strandlog.broker.access.audit import resource_of
 from strandlog.broker.access.authorizer import Authorizer
 from strandlog.broker.access.permission import ALTER, CLUSTER, DESCRIBE
 from strandlog.broker.compacted_table import CompactedTable
 from strandlog.broker.context import RequestContext
-from strandlog.broker.deferred import Deferred
+from strandlog.broker.deferred import Deferred, deferred
 from strandlog.broker.facade.groups import GroupRequests
 from strandlog.broker.security_store import SECURITY_OWNER, SecurityStore
 from strandlog.config.tables.broker import BrokerSettings
@@ -66,12 +67,22 @@ class AclRequests(GroupRequests):
     ) -> Deferred[list[StrandlogError | None]]:
         """Create ACLs; the result has the error of each that is invalid, or None. It completes when
         they are durable. The caller limits their number."""
+        return self._audited(
+            context,
+            "create_acls",
+            CLUSTER,
+            "",
+            deferred(lambda: self._create_acls(context, acls)),
+            {"acls": len(acls)},
+            outcomes=lambda results: zip(map(str, acls), results, strict=True),
+        )
+
+    def _create_acls(
+        self, context: RequestContext, acls: Sequence[Acl]
+    ) -> Deferred[list[StrandlogError | None]]:
+        self._check_change(context)
         results: list[StrandlogError | None] = []
         valid: list[Acl] = []
-        try:
-            self._check_change(context)
-        except StrandlogError as error:
-            return Deferred.failed(error)
         for acl in acls:
             try:
                 valid.append(checked_acl(acl))
@@ -99,6 +110,25 @@ class AclRequests(GroupRequests):
     ) -> Work[Deferred[list[list[Acl]]]]:
         """Delete the ACLs that any of the filters selects; the result has the ACLs that each filter
         selected before. It completes when the deletion is durable."""
+        context = context.copy()  # the listener may use it for the next request meanwhile
+        try:
+            result = yield from self._delete_acls(context, filters)
+        except StrandlogError as error:
+            self.audit.admin(context, "delete_acls", resource_of(CLUSTER, ""), error)
+            raise
+        return self._audited(
+            context,
+            "delete_acls",
+            CLUSTER,
+            "",
+            result,
+            {"filters": len(filters)},
+            outcomes=lambda found: [(str(acl), None) for some in found for acl in some],
+        )
+
+    def _delete_acls(
+        self, context: RequestContext, filters: Sequence[AclFilter]
+    ) -> Work[Deferred[list[list[Acl]]]]:
         self._check_change(context)
         selected: list[list[Acl]] = []
         limit, count = self.settings.max_acl_changes_per_request, 0

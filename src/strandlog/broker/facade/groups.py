@@ -113,6 +113,30 @@ class GroupRequests(TopicRequests):
         error for each partition whose offset was not committed. With `all_or_nothing`, the first
         error fails the call, and nothing is committed. With `missing_partitions`, the partitions
         need not exist."""
+        result = self._commit_allowed(
+            context, request, all_or_nothing=all_or_nothing, may_be_missing=missing_partitions
+        )
+        if request.member_id:
+            return result
+        # The offsets are not those of a member: a tool sets them, or a client without membership.
+        return self._audited(
+            context,
+            "commit_offsets",
+            GROUP,
+            request.group_id,
+            result,
+            outcomes=lambda errors: [(request.group_id, next(iter(errors.values()), None))],
+            is_routine=True,
+        )
+
+    def _commit_allowed(
+        self,
+        context: RequestContext,
+        request: CommitRequest,
+        *,
+        all_or_nothing: bool,
+        may_be_missing: bool,
+    ) -> Deferred[dict[TopicPartition, StrandlogError]]:
         denied: dict[TopicPartition, StrandlogError] = {}
         if self._access.is_on:
             try:
@@ -126,7 +150,7 @@ class GroupRequests(TopicRequests):
         return self._with_table(
             self._offsets_table,
             lambda: self._commit(
-                request, denied, all_or_nothing=all_or_nothing, may_be_missing=missing_partitions
+                request, denied, all_or_nothing=all_or_nothing, may_be_missing=may_be_missing
             ),
         )
 
@@ -254,23 +278,34 @@ class GroupRequests(TopicRequests):
     ) -> Deferred[dict[TopicPartition, StrandlogError]]:
         """Delete committed offsets; return errors for partitions of topics still subscribed to, and
         for those that the client may not read."""
-        try:
-            self._access.require(context, DELETE_GROUP, group)
-            denied = self._denied_partitions(context, READ_TOPIC, partitions)
-            kept = [tp for tp in partitions if tp not in denied]
-            errors = {**denied, **self._group_coordinator.delete_offsets(group, kept)}
-        except StrandlogError as error:
-            return Deferred.failed(error)
+        return self._audited(
+            context,
+            "delete_offsets",
+            GROUP,
+            group,
+            deferred(lambda: self._delete_offsets(context, group, partitions)),
+            {"partitions": ", ".join(map(str, partitions))},
+            outcomes=lambda errors: [(group, next(iter(errors.values()), None))],
+        )
+
+    def _delete_offsets(
+        self, context: RequestContext, group: str, partitions: Sequence[TopicPartition]
+    ) -> Deferred[dict[TopicPartition, StrandlogError]]:
+        self._access.require(context, DELETE_GROUP, group)
+        denied = self._denied_partitions(context, READ_TOPIC, partitions)
+        kept = [tp for tp in partitions if tp not in denied]
+        errors = {**denied, **self._group_coordinator.delete_offsets(group, kept)}
         return self.when_groups_durable([group], errors)
 
     def delete_group(self, context: RequestContext, group: str) -> Deferred[None]:
         """Delete a group that has no members; the result completes when the deletion is durable."""
-        try:
+
+        def delete() -> Deferred[None]:
             self._access.require(context, DELETE_GROUP, group)
             self._group_coordinator.delete(group)
-        except StrandlogError as error:
-            return Deferred.failed(error)
-        return self.when_groups_durable([group], None)
+            return self.when_groups_durable([group], None)
+
+        return self._audited(context, "delete_group", GROUP, group, deferred(delete))
 
     def groups(self, context: RequestContext) -> list[GroupListing]:
         """Return all groups that the client may see, sorted by name."""

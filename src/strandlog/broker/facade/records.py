@@ -48,12 +48,13 @@ from strandlog.broker.reads.offset_lookup import check_leader_epoch, end_of_epoc
 from strandlog.broker.topics.catalog import TopicCatalog
 from strandlog.broker.topics.topic import INTERNAL_TOPICS
 from strandlog.clock import Clock
-from strandlog.errors import StorageError, StrandlogError
+from strandlog.errors import StorageError, StrandlogError, TopicAuthorizationError
 from strandlog.model import Buffer, IsolationLevel, PartitionRecords, TimestampOffset, TopicRef
 from strandlog.storage.partition.log import AppendResult, PartitionLog
 from strandlog.storage.partition.read import read, read_plan
 from strandlog.storage.work import Work, run_inline, yield_control
 
+PARTITIONS_PER_STEP = 32  # of a fetch
 MAX_COUNTED_POSITIONS = 10_000  # fetch positions kept per client
 READ_TOPIC, WRITE_TOPIC, DESCRIBE_TOPIC = READ.on(TOPIC), WRITE.on(TOPIC), DESCRIBE.on(TOPIC)
 WRITE_TRANSACTIONS = WRITE.on(TRANSACTIONAL_ID)
@@ -117,14 +118,24 @@ class RecordRequests(AccessRequests):
     ) -> Work[Checked]:
         """Return the results of the record checks, with an error for each partition that the client
         may not write to. A request with transactional batches requires WRITE on its transactional
-        id; without it, every partition gets an error."""
+        id; without it, every partition gets an error. So does a batch of the producer of another
+        transactional id: it would become a part of the transaction of another client."""
         errors: dict[int, StrandlogError | None] = dict(checked)
         access = self._access
-        if any(
-            is_transactional(part.records) for part in partitions
-        ) and not access.allows_transactions(context, transactional_id):
+        in_transaction = [
+            (number, part.records)
+            for number, part in enumerate(partitions)
+            if part.records is not None and is_transactional(part.records)
+        ]
+        if in_transaction and not access.allows_transactions(context, transactional_id):
             error = access.denied(context, WRITE_TRANSACTIONS, transactional_id or "")
             return dict.fromkeys(range(len(partitions)), error)
+        if transactional_id is not None:
+            for number, records in in_transaction:
+                if (
+                    foreign := self._appender.foreign_producer(transactional_id, records)
+                ) is not None:
+                    errors[number] = foreign
         denials: dict[TopicRef, StrandlogError | None] = {}
         for number, part in enumerate(partitions):
             if part.topic not in denials:
@@ -214,15 +225,23 @@ class RecordRequests(AccessRequests):
         self, context: RequestContext, request: FetchRequest
     ) -> FetchResult | Deferred[FetchResult]:
         """Read batches; the result may wait for `min_bytes`, an error or the deadline."""
+        return run_inline(self.fetch_work(context, request))
+
+    def fetch_work(
+        self, context: RequestContext, request: FetchRequest
+    ) -> Work[FetchResult | Deferred[FetchResult]]:
+        """Do the same as `fetch`, in steps, for a request with many partitions."""
         targets: list[Target] = []
         positions = context.fetch_positions
         is_on = self._access.is_on
         denials: dict[TopicRef, StrandlogError | None] = {}
-        for part in request.partitions:
+        for number, part in enumerate(request.partitions, 1):
+            if not number % PARTITIONS_PER_STEP:
+                yield yield_control
             try:
                 if is_on:
                     if part.topic not in denials:
-                        denials[part.topic] = self._denial(context, READ_TOPIC, part.topic)
+                        denials[part.topic] = self._fetch_denial(context, request, part.topic)
                     if (denial := denials[part.topic]) is not None:
                         raise denial
                 log = self._catalog.resolve(part.topic, part.partition)
@@ -241,6 +260,18 @@ class RecordRequests(AccessRequests):
         else:
             self._note_positions(positions, request, found)
         return found
+
+    def _fetch_denial(
+        self, context: RequestContext, request: FetchRequest, topic: TopicRef
+    ) -> StrandlogError | None:
+        """Return an error if the client may not read a topic. A broker needs CLUSTER_ACTION, but,
+        as in Kafka, the error is that of the topic."""
+        if not request.is_from_broker:
+            return self._denial(context, READ_TOPIC, topic)
+        denial = None
+        if self._known_name(topic) is not None:
+            denial = self._access.denial(context, CLUSTER_ACTION.on(CLUSTER))
+        return None if denial is None else TopicAuthorizationError(str(denial))
 
     def _count_consumed(
         self, positions: dict[tuple[TopicRef, int], int], part: FetchPartition, log: PartitionLog

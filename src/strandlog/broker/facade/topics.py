@@ -4,12 +4,16 @@
 permission that a lookup requires, by default DESCRIBE on the topic; a listener passes another one
 if the lookup is a part of another operation. Changes run in the order of the requests
 (`Runtime.run_in_order`).
+
+A change of partitions counts for the quota controller_mutation_rate, once it is known to be valid.
+With `refuse_over_quota`, a client that exceeds it gets an error; older versions of Kafka's protocol
+have no such error, so their clients are only paused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 from uuid import UUID
 
 from strandlog.broker.access.permission import (
@@ -24,6 +28,7 @@ from strandlog.broker.access.permission import (
     WRITE,
     Requirement,
 )
+from strandlog.broker.access.quotas import Quotas
 from strandlog.broker.context import RequestContext
 from strandlog.broker.deferred import Deferred
 from strandlog.broker.facade.access import AccessRequests
@@ -40,6 +45,8 @@ from strandlog.broker.topics.topic import (
     check_topic_name,
     forbid_internal,
 )
+from strandlog.clock import Clock
+from strandlog.config.tables.broker import BrokerSettings
 from strandlog.errors import StrandlogError
 from strandlog.model import TopicPartition, TopicRef
 from strandlog.storage.cleaning.compaction import CompactionReport
@@ -75,6 +82,9 @@ class TopicRequests(AccessRequests):
     _topic_admin: TopicAdmin
     _runtime: Runtime
     _visibility: Visibility
+    _quotas: Quotas
+    clock: Clock
+    settings: BrokerSettings
 
     def topic_names(
         self, context: RequestContext, needs: Requirement = DESCRIBE_TOPIC
@@ -191,15 +201,24 @@ class TopicRequests(AccessRequests):
         name: str,
         partitions: int | None = None,
         config: Mapping[str, object] | None = None,
+        *,
+        refuse_over_quota: bool = True,
     ) -> Deferred[Topic]:
         """Create a topic; first delete committed offsets left by an earlier topic of that name."""
-        return self._in_order(
+        refused = self._refused_change(
+            context,
+            lambda: self.check_new_topic(context, name, partitions, config).partitions,
+            refuse=refuse_over_quota,
+        )
+        result = refused or self._in_order(
             "CreateTopic",
             self._topic_admin.create(name, partitions, config),
             context,
             CREATE_TOPIC,
             name,
         )
+        details = {"partitions": partitions, **(config or {})}
+        return self._audited(context, "create_topic", TOPIC, name, result, details)
 
     def create_missing_topics(
         self, context: RequestContext, names: Sequence[str]
@@ -214,51 +233,113 @@ class TopicRequests(AccessRequests):
                     if denial is not None:
                         denied[name] = denial
         allowed = [name for name in names if name not in denied]
+        missing = [name for name in names if name not in self._catalog]
+        if self._quotas.is_on:
+            count = self.settings.num_partitions * len(allowed)
+            self._charge_mutations(context, count, refuse=False)
 
         def create() -> Work[dict[str, StrandlogError]]:
             failed = yield from self._topic_admin.create_missing(allowed)
             return {**denied, **failed}
 
-        return self._in_order("CreateTopic", create())
-
-    def delete_topic(self, context: RequestContext, name: str) -> Deferred[None]:
-        """Delete a topic and the offsets that groups have committed for it."""
-        return self._in_order(
-            "DeleteTopic", self._topic_admin.delete(name), context, DELETE_TOPIC, name
+        return self._audited(
+            context,
+            "create_topic",
+            TOPIC,
+            ", ".join(missing),
+            self._in_order("CreateTopic", create()),
+            {"automatic": True},
+            outcomes=lambda failed: [(name, failed.get(name)) for name in missing],
         )
 
-    def add_partitions(self, context: RequestContext, name: str, count: int) -> Deferred[Topic]:
+    def delete_topic(
+        self, context: RequestContext, name: str, *, refuse_over_quota: bool = True
+    ) -> Deferred[None]:
+        """Delete a topic and the offsets that groups have committed for it."""
+
+        def count() -> int:
+            self._access.require(context, DELETE_TOPIC, name)
+            return self._catalog.topic(name).partitions
+
+        refused = self._refused_change(context, count, refuse=refuse_over_quota)
+        result = refused or self._in_order(
+            "DeleteTopic", self._topic_admin.delete(name), context, DELETE_TOPIC, name
+        )
+        return self._audited(context, "delete_topic", TOPIC, name, result)
+
+    def add_partitions(
+        self,
+        context: RequestContext,
+        name: str,
+        count: int,
+        *,
+        refuse_over_quota: bool = True,
+    ) -> Deferred[Topic]:
         """Increase the number of partitions of a topic to `count`."""
-        return self._in_order(
+
+        def more() -> int:
+            self._access.require(context, ALTER.on(TOPIC), name)
+            return max(0, count - self._catalog.topic(name).partitions)
+
+        refused = self._refused_change(context, more, refuse=refuse_over_quota)
+        result = refused or self._in_order(
             "CreatePartitions",
             self._topic_admin.add_partitions(name, count),
             context,
             ALTER.on(TOPIC),
             name,
         )
+        return self._audited(context, "add_partitions", TOPIC, name, result, {"partitions": count})
+
+    def _refused_change(
+        self, context: RequestContext, count: Callable[[], int], *, refuse: bool
+    ) -> Deferred[Any] | None:
+        """Charge a change of partitions to the quota of a client, if it is valid: `count` returns
+        their number. Return the failed result if the change is not valid or is refused."""
+        if not self._quotas.is_on:
+            return None
+        try:
+            self._charge_mutations(context, count(), refuse=refuse)
+        except StrandlogError as error:
+            return Deferred.failed(error)
+        return None
+
+    def _charge_mutations(self, context: RequestContext, count: int, *, refuse: bool) -> int:
+        """Charge changes of partitions to the quota of a client; return how many milliseconds it
+        must pause. With `refuse`, raise `ThrottlingQuotaExceededError` if it must pause already."""
+        if context.is_owner:
+            return 0
+        user, now_ms = context.principal.name, self.clock.monotonic_ms()
+        return self._quotas.charge_mutations(user, context.client_id, count, now_ms, refuse=refuse)
+
+    def mutation_delay_ms(self, context: RequestContext) -> int:
+        """Return how many milliseconds a client must pause because of its changes of partitions."""
+        return self._charge_mutations(context, 0, refuse=False)
 
     def alter_topic(
         self, context: RequestContext, name: str, changes: Mapping[str, object | None]
     ) -> Deferred[Topic]:
         """Change settings of a topic; None resets one to its default."""
-        return self._in_order(
+        result = self._in_order(
             "AlterConfigs",
             self._topic_admin.alter(name, changes),
             context,
             ALTER_CONFIGS.on(TOPIC),
             name,
         )
+        return self._audited(context, "alter_topic", TOPIC, name, result, changes)
 
     def alter_broker_settings(
         self, context: RequestContext, layer: Layer, changes: Mapping[str, object | None]
     ) -> Deferred[None]:
         """Change dynamic broker settings in one layer; None removes a setting from the layer."""
-        return self._in_order(
+        result = self._in_order(
             "AlterConfigs",
             self._topic_admin.alter_broker(layer, changes),
             context,
             ALTER_CONFIGS.on(CLUSTER),
         )
+        return self._audited(context, "alter_broker_settings", CLUSTER, "", result, changes)
 
     @property
     def dynamic_settings(self) -> DynamicSettings:
@@ -267,15 +348,17 @@ class TopicRequests(AccessRequests):
 
     def compact_topic(self, context: RequestContext, name: str) -> Deferred[CompactionReport]:
         """Compact a topic now, regardless of its cleanup policy and the schedule."""
-        return self._in_order(
+        result = self._in_order(
             "compaction", self._topic_admin.compact(name), context, ALTER.on(TOPIC), name
         )
+        return self._audited(context, "compact_topic", TOPIC, name, result)
 
     def apply_retention(self, context: RequestContext, name: str) -> Deferred[int]:
         """Apply the retention settings of a topic now; return how many offsets were removed."""
-        return self._in_order(
+        result = self._in_order(
             "retention", self._topic_admin.apply_retention(name), context, ALTER.on(TOPIC), name
         )
+        return self._audited(context, "apply_retention", TOPIC, name, result)
 
     def delete_records(
         self, context: RequestContext, offsets: Mapping[TopicPartition, int]
@@ -297,7 +380,17 @@ class TopicRequests(AccessRequests):
             self._catalog.existing(allowed),
             lambda: self._run_in_order("DeleteRecords", delete(), result),
         )
-        return result
+        return self._audited(
+            context,
+            "delete_records",
+            TOPIC,
+            "",
+            result,
+            outcomes=lambda found: [
+                (str(tp), each if isinstance(each, StrandlogError) else None)
+                for tp, each in found.items()
+            ],
+        )
 
     def _denied_partitions(
         self, context: RequestContext, needs: Requirement, partitions: Iterable[TopicPartition]

@@ -23,11 +23,11 @@ from strandlog.broker.context import RequestContext
 from strandlog.broker.deferred import Deferred, deferred
 from strandlog.broker.facade.groups import DESCRIBE_GROUP, READ_GROUP, GroupRequests
 from strandlog.broker.groups.requests import CommitRequest
-from strandlog.broker.topics.topic import forbid_internal
+from strandlog.broker.topics.topic import INTERNAL_TOPICS
 from strandlog.broker.transactions.coordinator import TransactionCoordinator
 from strandlog.broker.transactions.producer_ids import ProducerIds
 from strandlog.broker.transactions.transaction import Transaction
-from strandlog.errors import InvalidRequestError, StrandlogError
+from strandlog.errors import InvalidRequestError, StrandlogError, TopicAuthorizationError
 from strandlog.model import ProducerIdentity, TopicPartition
 
 WRITE_TRANSACTIONS, DESCRIBE_TRANSACTION = WRITE.on(TRANSACTIONAL_ID), DESCRIBE.on(TRANSACTIONAL_ID)
@@ -89,7 +89,8 @@ class TransactionRequests(GroupRequests):
     def check_transaction_partition(self, context: RequestContext, tp: TopicPartition) -> None:
         """Raise if transactions of the client may not write to the partition."""
         self._access.require(context, WRITE_TOPIC, tp.topic)
-        forbid_internal(tp.topic)
+        if tp.topic in INTERNAL_TOPICS:  # as in Kafka, whatever the ACLs say
+            raise TopicAuthorizationError(f"no client may write to the internal topic {tp.topic!r}")
         self._catalog.log(*tp)
 
     def add_partitions_to_transaction(
@@ -148,6 +149,7 @@ class TransactionRequests(GroupRequests):
         request, missing = self._with_partitions(request)
         errors |= missing
         try:
+            self._transaction_coordinator.check_id(transactional_id, producer.producer_id)
             log = self._offsets_table.existing_log_for(request.group_id)
             self._transaction_coordinator.check_append(producer, log.tp)
             errors |= self._group_coordinator.try_commit_in_transaction(request, producer)

@@ -123,9 +123,8 @@ class GroupCoordinator:
         self._clock = clock
         self._table = table
         self._timers = timers
-        self._services = GroupServices(
-            settings, clock, self._timers, new_id, self._save, MemoryMeter()
-        )
+        meter = MemoryMeter(settings.groups_max_members)
+        self._services = GroupServices(settings, clock, self._timers, new_id, self._save, meter)
         self._groups: dict[str, Group] = {}
         self._offsets = CommittedOffsets()
         self._transaction_offsets = TransactionOffsets()
@@ -301,6 +300,10 @@ class GroupCoordinator:
 
     def member_count(self, group_id: str) -> int:
         return len(self._existing(group_id).members)
+
+    def counts(self) -> tuple[int, int]:
+        """Return the number of groups, and of the members of all groups."""
+        return len(self._groups), self._services.meter.member_count
 
     def list_groups(self) -> list[GroupListing]:
         self._check_loaded()

@@ -273,7 +273,7 @@ class Group:
             raise GroupFullError(
                 f"group {self.group_id!r} is full: raise group.max.size ({limit}) or join another"
             )
-        self.members.check_protocols(request, known, self.protocol_type)
+        self.members.check_joiner(request, known, self.protocol_type)
         old_bytes = -MEMBER_BYTES if known is None else protocols_bytes(known.protocols)
         self._check_room(protocols_bytes(request.protocols) - old_bytes)
 

@@ -33,9 +33,11 @@ from strandlog.broker.groups.requests import (
     SyncResult,
 )
 from strandlog.broker.timers import Timer
+from strandlog.config.setting import MAX_INT
 from strandlog.errors import (
     DataError,
     FencedInstanceError,
+    GroupFullError,
     InconsistentProtocolError,
     UnknownMemberError,
 )
@@ -153,12 +155,22 @@ class Member:
 
 
 class MemoryMeter:
-    """The approximate memory used by the members of all groups."""
+    """The number of members of all groups, and the approximate memory that they use."""
 
-    __slots__ = ("total_bytes",)
+    __slots__ = ("_max_members", "member_count", "total_bytes")
 
-    def __init__(self) -> None:
+    def __init__(self, max_members: int = MAX_INT) -> None:
+        self._max_members = max_members
+        self.member_count = 0
         self.total_bytes = 0
+
+    def check_room(self) -> None:
+        """Raise `GroupFullError` if there is no room for another member."""
+        if self.member_count >= self._max_members:
+            raise GroupFullError(
+                f"all groups together have {self.member_count} members: raise "
+                f"groups.max.members ({self._max_members}), or use fewer"
+            )
 
 
 class MemberList:
@@ -334,6 +346,7 @@ class MemberList:
 
     def _count(self, member: Member, sign: int) -> None:
         self._changes += 1
+        self._meter.member_count += sign
         self.count_bytes(sign * member.size_bytes)
         for name in {item.name for item in member.protocols}:
             self._offers[name] += sign
@@ -353,11 +366,13 @@ class MemberList:
             self.leader_id = first.member_id
         return True
 
-    def check_protocols(
+    def check_joiner(
         self, request: JoinRequest, known: Member | None, protocol_type: str | None
     ) -> None:
         """Raise unless the member uses the group's protocol type and shares an assignor with all
-        other members."""
+        other members, and, if it is new, all groups together have room for it."""
+        if known is None:
+            self._meter.check_room()
         group = request.group_id
         is_other_type = len(self) > 0 and request.protocol_type != protocol_type
         if not request.protocol_type or is_other_type:

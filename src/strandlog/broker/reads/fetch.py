@@ -65,6 +65,7 @@ class FetchRequest(NamedTuple):
     max_bytes: int
     deadline_ms: int
     isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
+    is_from_broker: bool = False  # another broker that copies the log, not a consumer
 
 
 class FetchPartitionData(NamedTuple):

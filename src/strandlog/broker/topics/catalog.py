@@ -35,6 +35,7 @@ from uuid import UUID
 from strandlog.broker.topics.catalog_recovery import Reconciled, Reconciliation
 from strandlog.broker.topics.dynamic_settings import DynamicSettings, Layer, Layers, layers_document
 from strandlog.broker.topics.topic import (
+    INTERNAL_TOPICS,
     Topic,
     check_partition_count,
     check_topic_name,
@@ -45,6 +46,7 @@ from strandlog.config.tables.broker import BrokerSettings
 from strandlog.config.tables.topic import TOPIC_SETTINGS, LogSettings, log_settings
 from strandlog.errors import (
     InvalidPartitionsError,
+    PolicyViolationError,
     StorageError,
     StrandlogError,
     TopicExistsError,
@@ -103,6 +105,10 @@ class TopicCatalog:
 
     def names(self) -> list[str]:
         return sorted(self._topics)
+
+    @property
+    def topic_count(self) -> int:
+        return len(self._topics)
 
     def __contains__(self, name: object) -> bool:
         return name in self._topics
@@ -215,6 +221,11 @@ class TopicCatalog:
             raise TopicExistsError(name)
         count = self._settings.num_partitions if partitions is None else partitions
         check_partition_count(count, self._settings.max_partitions_per_topic)
+        limit = self._settings.topics_max_count
+        if len(self._topics) + len(self._in_progress) >= limit and name not in INTERNAL_TOPICS:
+            raise PolicyViolationError(
+                f"{len(self._topics)} topics exist; the maximum is {limit} (topics.max.count)"
+            )
         self._check_room_for(count)
         parsed = TOPIC_SETTINGS.parse(config or {})
         return Topic(name, "", count, parsed, self.effective_settings(parsed))

@@ -10,7 +10,9 @@ As in Kafka, a change applies to one of two layers. The first layer below that h
 `DynamicSettings` validates changes and merges the layers; the catalog stores the upper two in
 `topics.json`, so changes survive a restart. `apply` writes the result into the `BrokerSettings`
 that all parts of the broker share and read whenever they need a value. Only settings marked as
-`dynamic` are read that way; changes to any other setting are rejected.
+`dynamic` are read that way; changes to any other setting are rejected. Listeners, TLS, logins and
+secrets are never dynamic: a client that may alter settings must not choose files, addresses or
+credentials for the broker.
 """
 
 from __future__ import annotations
@@ -18,13 +20,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, get_args
 
-from strandlog.config.setting import Value
+from strandlog.config.setting import Setting, Value
 from strandlog.config.tables.broker import BROKER_SETTINGS, BrokerSettings
-from strandlog.errors import InvalidSettingError, UnknownSettingError
+from strandlog.errors import HIDDEN, SettingError, is_secret_name
 
 Layer = Literal["node", "cluster"]
 LAYERS: tuple[Layer, ...] = get_args(Layer)  # highest precedence first
 Layers = Mapping[Layer, Mapping[str, Value]]
+AT_START_UP = "it is only read at start-up; restart to change it"
 
 
 class DynamicSettings:
@@ -43,9 +46,10 @@ class DynamicSettings:
         for layer in LAYERS:
             for name, raw in document.get(layer, {}).items():
                 try:
-                    layers[layer][name] = BROKER_SETTINGS[name].parse(raw)
-                except (InvalidSettingError, UnknownSettingError) as error:
-                    problems.append(f"the dynamic setting {name}={raw} has no effect: {error}")
+                    layers[layer][name] = _parsed(BROKER_SETTINGS[name], raw)
+                except SettingError as error:
+                    shown = HIDDEN if is_secret_name(name) else raw
+                    problems.append(f"the dynamic setting {name}={shown} has no effect: {error}")
         self.apply(layers)
         return problems
 
@@ -70,14 +74,10 @@ class DynamicSettings:
         values = dict(self._layers[layer])
         for name, raw in changes.items():
             row = BROKER_SETTINGS[name]
-            if not row.dynamic:
-                raise InvalidSettingError(
-                    name, raw, "it is only read at start-up; restart to change it"
-                )
-            if raw is None:
+            if raw is None and row.is_dynamic:
                 values.pop(name, None)
             else:
-                values[name] = row.parse(raw)
+                values[name] = _parsed(row, raw)
         return {**self._layers, layer: values}
 
     def apply(self, layers: Layers) -> None:
@@ -87,6 +87,12 @@ class DynamicSettings:
         for layer in reversed(LAYERS):
             merged |= layers[layer]
         self._settings.update(merged)
+
+
+def _parsed(row: Setting, raw: object) -> Value:
+    if not row.is_dynamic:
+        raise row.invalid(raw, AT_START_UP)
+    return row.parse(raw)
 
 
 def layers_document(layers: Layers) -> dict[str, dict[str, str]]:

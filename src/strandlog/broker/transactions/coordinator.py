@@ -52,10 +52,12 @@ from strandlog.errors import (
     ConcurrentTransactionsError,
     DataError,
     InvalidProducerEpochError,
+    InvalidProducerIdMappingError,
     InvalidTransactionStateError,
     InvalidTransactionTimeoutError,
     StorageError,
     StrandlogError,
+    TooManyOpenTransactionsError,
     TooManyTransactionalIdsError,
     TransactionalIdNotFoundError,
 )
@@ -106,6 +108,7 @@ class TransactionCoordinator:
         self._transactions: dict[str, Transaction] = {}
         self._id_by_producer: dict[int, str] = {}
         self._ids_bytes = 0
+        self._open_count = self._open_partitions = 0  # of the transactions that are ongoing
         # Transactional ids with a change that is not on disk yet, and the partitions it adds.
         self._in_flight: dict[str, frozenset[TopicPartition]] = {}
         self._timeouts: dict[str, Timer] = {}
@@ -191,7 +194,23 @@ class TransactionCoordinator:
         yield from self._persist(changed, reply)
         return changed.identity
 
+    @property
+    def open_count(self) -> int:
+        """The number of open transactions."""
+        return self._open_count
+
+    @property
+    def id_count(self) -> int:
+        """The number of transactional ids."""
+        return len(self._transactions)
+
     def _check_room(self, name: str) -> None:
+        most = self._settings.transactional_ids_max_count
+        if len(self._transactions) >= most:
+            raise TooManyTransactionalIdsError(
+                f"there are {len(self._transactions)} transactional ids; use fewer or raise "
+                f"transactional.ids.max.count (now {most})"
+            )
         limit = self._settings.transactional_ids_max_bytes
         if self._ids_bytes + _id_bytes(name) > limit:
             raise TooManyTransactionalIdsError(
@@ -207,9 +226,27 @@ class TransactionCoordinator:
         wanted = frozenset(partitions)
         if transaction.state is ONGOING and wanted <= transaction.partitions:
             return Deferred.done(None)
+        self._check_open(transaction, wanted)
         reply: Deferred[None] = Deferred()
         changed = with_partitions(transaction, wanted, self._clock.now_ms())
         return run(self._persist(changed, reply), reply)
+
+    def _check_open(self, transaction: Transaction, wanted: frozenset[TopicPartition]) -> None:
+        """Raise if open transactions would be too many, or have too many partitions."""
+        is_open = transaction.state is ONGOING
+        limit = self._settings.open_transactions_max_count
+        if not is_open and self._open_count >= limit:
+            raise TooManyOpenTransactionsError(
+                f"{self._open_count} transactions are open; end some or raise "
+                f"open.transactions.max.count (now {limit})"
+            )
+        more = len(wanted - transaction.partitions) if is_open else len(wanted)
+        limit = self._settings.open_transactions_max_partitions
+        if self._open_partitions + more > limit:
+            raise TooManyOpenTransactionsError(
+                f"open transactions have {self._open_partitions} partitions; end some or raise "
+                f"open.transactions.max.partitions (now {limit})"
+            )
 
     def end(self, name: str, producer: ProducerIdentity, *, commit: bool) -> Deferred[None]:
         """Commit or abort a transaction; the result completes when all markers are on disk."""
@@ -240,6 +277,18 @@ class TransactionCoordinator:
             raise InvalidTransactionStateError(
                 f"{tp} is not in an open transaction of producer {producer.producer_id}; "
                 f"add it to the transaction first"
+            )
+
+    def has_id(self, producer_id: int) -> bool:
+        """Return whether a producer belongs to a transactional id."""
+        return producer_id in self._id_by_producer
+
+    def check_id(self, name: str, producer_id: int) -> None:
+        """Raise if a producer belongs to another transactional id. A client that may use one id
+        could otherwise add records to the open transaction of another."""
+        if self._id_by_producer.get(producer_id, name) != name:
+            raise InvalidProducerIdMappingError(
+                f"producer {producer_id} does not belong to the transactional id {name!r}"
             )
 
     # -- queries -------------------------------------------------------------------------------
@@ -274,6 +323,10 @@ class TransactionCoordinator:
             self._ids_bytes += _id_bytes(name)
         elif before.producer_id != transaction.producer_id:
             self._id_by_producer.pop(before.producer_id, None)
+        for each, sign in ((before, -1), (transaction, 1)):
+            if each is not None and each.state is ONGOING:
+                self._open_count += sign
+                self._open_partitions += sign * len(each.partitions)
         self._transactions[name] = transaction
         self._id_by_producer[transaction.producer_id] = name
 

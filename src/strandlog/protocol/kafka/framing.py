@@ -38,6 +38,11 @@ class FrameSplitter:
         self._uncut = NOTHING  # received bytes after the last frame that was cut
         self._wanted = LENGTH_SIZE  # how many bytes `cut` needs to continue
 
+    def set_limits(self, limit_bytes: int, other_limit_bytes: int) -> None:
+        """Change the limits, from the next frame on."""
+        self._limit_bytes = limit_bytes
+        self._other_limit_bytes = min(other_limit_bytes, limit_bytes)
+
     @property
     def buffered_bytes(self) -> int:
         """Number of received bytes that are not part of a frame returned by `cut`."""
@@ -118,5 +123,8 @@ def _other_protocol(start: bytes) -> str:
     if start in _HTTP_STARTS:
         return "this is HTTP on Kafka's port; the console and the API are on http.port (9095)"
     if start.startswith(_TLS_HANDSHAKE):
-        return "this is TLS, which is not supported here; set security.protocol=PLAINTEXT"
+        return (
+            "TLS client on a plaintext listener; connect it to a listener with TLS, or set "
+            "security.protocol to PLAINTEXT or SASL_PLAINTEXT"
+        )
     return ""

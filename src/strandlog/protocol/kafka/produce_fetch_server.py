@@ -252,10 +252,12 @@ _NO_ERRORS_COMPACT = b"\1\0"
 
 
 def produce_response(
-    version: int, topics: Sequence[tuple[TopicRef, Sequence[ProduceAnswer]]]
+    version: int,
+    topics: Sequence[tuple[TopicRef, Sequence[ProduceAnswer]]],
+    throttle_ms: int = 0,
 ) -> bytes:
     """Encode the body of a Produce response."""
-    steps = produce_response_steps(version, topics)
+    steps = produce_response_steps(version, topics, throttle_ms)
     while True:
         try:
             next(steps)
@@ -265,7 +267,9 @@ def produce_response(
 
 
 def produce_response_steps(
-    version: int, topics: Sequence[tuple[TopicRef, Sequence[ProduceAnswer]]]
+    version: int,
+    topics: Sequence[tuple[TopicRef, Sequence[ProduceAnswer]]],
+    throttle_ms: int = 0,
 ) -> Generator[None, None, bytes]:
     """Encode the body of a Produce response, yielding after each partition."""
     is_flexible = version >= PRODUCE_FLEXIBLE_FROM
@@ -290,7 +294,7 @@ def produce_response_steps(
                 parts.append(nullable_text(message, is_flexible))
             parts.append(tags)
         parts.append(tags)
-    parts += (_INT32.pack(0), tags)
+    parts += (_INT32.pack(throttle_ms), tags)
     return b"".join(parts)
 
 
@@ -352,6 +356,13 @@ def fetch_response_steps(
         head += tags
     buffers.append(head + tags)
     return buffers
+
+
+def set_fetch_throttle(buffers: Sequence[Buffer], throttle_ms: int) -> None:
+    """Set the throttle time of an encoded Fetch response, which is known once its size is."""
+    head = buffers[0]
+    assert isinstance(head, bytearray)
+    _INT32.pack_into(head, 0, throttle_ms)
 
 
 def array_length(count: int, is_flexible: bool) -> bytes:

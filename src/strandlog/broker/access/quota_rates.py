@@ -1,0 +1,117 @@
+"""How fast a client is: `WindowedRate` for bytes, time and connections, `TokenBucket` for changes.
+
+    rate     amount recorded in the last `num` samples of `size_ms`, divided by the time that they
+             cover: `num` - 1 full samples and the current one
+    delay    (rate - limit) / limit * that time: after it, the same amount is within the limit
+    bucket   fills by `limit` tokens per second up to num * size * limit; a change takes tokens
+
+These are Kafka's `Rate` and `TokenBucket`, so clients are delayed as long as by Kafka. A sample
+begins with the first amount after the previous sample has ended. Amounts are integers (bytes,
+nanoseconds, connections), so that adding and removing them is exact.
+
+Both are idle (`is_idle`) when they equal a new one. Forgetting an idle one changes no decision.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+
+class Window(NamedTuple):
+    """The number and length of the samples of a rate."""
+
+    num: int
+    size_ms: int
+
+    @property
+    def kept_ms(self) -> int:
+        """How long a sample is kept."""
+        return self.num * self.size_ms
+
+    @property
+    def full_ms(self) -> int:
+        """The time of all samples except the current one."""
+        return (self.num - 1) * self.size_ms
+
+
+class WindowedRate:
+    """The amount that was recorded in the last samples."""
+
+    __slots__ = ("_samples", "_window", "total")
+
+    def __init__(self, window: Window) -> None:
+        self._window = window
+        self._samples: deque[list[int]] = deque()  # [start in ms, amount]
+        self.total = 0
+
+    def record(self, amount: int, now_ms: int) -> None:
+        """Add an amount, which is negative to take back an earlier one."""
+        self.expire(now_ms)
+        if not self._samples or now_ms - self._samples[-1][0] >= self._window.size_ms:
+            self._samples.append([now_ms, 0])
+        self._samples[-1][1] += amount
+        self.total += amount
+
+    def expire(self, now_ms: int) -> None:
+        """Remove the samples that are too old."""
+        oldest_ms = now_ms - self._window.kept_ms
+        samples = self._samples
+        while samples and samples[0][0] <= oldest_ms:
+            self.total -= samples.popleft()[1]
+
+    def delay_ms(self, limit: float, now_ms: int) -> int:
+        """Return how long the client must pause; 0 if its rate is at most `limit` per second."""
+        self.expire(now_ms)
+        window_ms = self._covered_ms(now_ms)
+        rate = self.total * 1000 / window_ms
+        return round((rate - limit) / limit * window_ms) if rate > limit else 0
+
+    def _covered_ms(self, now_ms: int) -> int:
+        """Return the time that the samples cover: a new rate is not higher than an old one."""
+        size_ms, full_ms = self._window.size_ms, self._window.full_ms
+        elapsed_ms = now_ms - self._samples[0][0] if self._samples else 0
+        if elapsed_ms < full_ms:
+            elapsed_ms = elapsed_ms % size_ms + full_ms
+        return max(elapsed_ms, size_ms)
+
+    def is_idle(self, limit: float, now_ms: int) -> bool:
+        """Return whether nothing was recorded in the window."""
+        del limit
+        self.expire(now_ms)
+        return not self._samples
+
+
+class TokenBucket:
+    """Tokens for changes, which are used up faster than they come back."""
+
+    __slots__ = ("_filled_ms", "_tokens", "_window")
+
+    def __init__(self, window: Window) -> None:
+        self._window = window
+        self._filled_ms: int | None = None  # None: full
+        self._tokens = 0.0
+
+    def take(self, count: int, limit: float, now_ms: int) -> None:
+        """Take tokens; there may be fewer than none afterwards."""
+        self._fill(limit, now_ms)
+        self._tokens -= count
+
+    def delay_ms(self, limit: float, now_ms: int) -> int:
+        """Return when there will be at least zero tokens."""
+        self._fill(limit, now_ms)
+        return round(-self._tokens / limit * 1000) if self._tokens < 0 else 0
+
+    def _fill(self, limit: float, now_ms: int) -> None:
+        capacity = self._window.kept_ms / 1000 * limit
+        if self._filled_ms is None:
+            self._tokens = capacity
+        else:
+            gained = (now_ms - self._filled_ms) / 1000 * limit
+            self._tokens = min(capacity, self._tokens + gained)
+        self._filled_ms = now_ms
+
+    def is_idle(self, limit: float, now_ms: int) -> bool:
+        """Return whether the bucket is full."""
+        self._fill(limit, now_ms)
+        return self._tokens >= self._window.kept_ms / 1000 * limit

@@ -1,0 +1,1 @@
+"""Logins with bearer tokens."""

@@ -21,24 +21,32 @@ import contextlib
 import gc
 import logging
 import os
+import shlex
 import signal
 import sys
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from strandlog.broker.broker import Broker
-from strandlog.clock import SystemClock, stopwatch
+from strandlog.clock import Clock, SystemClock, stopwatch
 from strandlog.config.resolve import ResolvedSetting
 from strandlog.config.tables.broker import BrokerSettings, broker_settings
 from strandlog.config.tables.server import PLAINTEXT
+from strandlog.config.tables.tls import for_listener
 from strandlog.errors import ServerCrashError
+from strandlog.server.access.audit_log import AuditFile, AuditLog
+from strandlog.server.access.jwks import token_keys
+from strandlog.server.access.logins import Logins
 from strandlog.server.background import BrokerDriver, ServerRuntime
 from strandlog.server.kafka.api import warm_up
+from strandlog.server.kafka.connections import KafkaConnections
 from strandlog.server.kafka.listener import KafkaListener
-from strandlog.server.listeners import Listener, ListenerConfig, ListenerSet
+from strandlog.server.listeners import Listener, ListenerConfig, ListenerSet, check_exposure
 from strandlog.server.loop_monitor import LoopMonitor
+from strandlog.server.network.connection_limits import ConnectionLimits
+from strandlog.server.tls import CertificateReload, TlsContexts
 
 if TYPE_CHECKING:
     from strandlog.storage.files import Files
@@ -68,6 +76,19 @@ class ServerOptions:
     )  # every setting with its origin
 
 
+def tls_contexts(
+    configs: Iterable[ListenerConfig], settings: BrokerSettings, clock: Clock
+) -> dict[str, TlsContexts]:
+    """Load the keys and certificates of the listeners that use TLS, by the listener's name."""
+    return {
+        each.label: TlsContexts(
+            each.label, for_listener(settings, each.overrides, each.protocol), clock
+        )
+        for each in configs
+        if each.uses_tls
+    }
+
+
 def _load() -> None:
     """Load the codecs that requests use, then exempt all existing objects from garbage collection.
 
@@ -82,58 +103,97 @@ class Server:
     """One broker with its listeners."""
 
     def __init__(self, options: ServerOptions, files: Files | None = None) -> None:
+        check_exposure(options.listeners, options.settings)
         self._options = options
         self._loop = asyncio.get_running_loop()
         clock = SystemClock()
+        self._tls = tls_contexts(options.listeners, options.settings, clock)
+        self._token_keys = token_keys(options.settings)
         self.runtime = ServerRuntime(options.settings, clock, self._wake, self.crash)
-        self.broker = Broker(
-            options.data,
-            files,
-            clock,
-            uuid.uuid4,
-            options.settings,
-            self.runtime,
-            keeps_reserve=True,
-        )
+        self._audit_log = self._open_audit_log(clock)
+        try:
+            self.broker = Broker(
+                options.data,
+                files,
+                clock,
+                uuid.uuid4,
+                options.settings,
+                self.runtime,
+                keeps_reserve=True,
+                audit_sink=self._audit_log,
+                token_keys=self._token_keys,
+            )
+        except BaseException:
+            if self._audit_log is not None:
+                self._audit_log.close()
+            raise
         self._log_problems()
-        self.kafka = KafkaListener(self.broker, self.runtime, options.listeners[0])
+        self.kafka = KafkaConnections(self.broker, self.runtime)
         self._driver = BrokerDriver(self.broker, self.crash)
         self._loop_monitor = LoopMonitor(self.broker.metrics)
         self._idle_timer: asyncio.TimerHandle | None = None
         self._listeners = ListenerSet()
+        self._limits = ConnectionLimits(
+            self.broker.settings, delay_ms=self.broker.connection_delay_ms
+        )
+        self.reload = CertificateReload(self._tls.values(), self.broker.metrics, self.crash)
+        self._logins = Logins(self.broker, self.runtime.check_login)
         self._was_ready = False
         self.crashed: asyncio.Future[None] = self._loop.create_future()
 
+    def _open_audit_log(self, clock: Clock) -> AuditLog | None:
+        settings = self._options.settings
+        path = settings.audit_log_path
+        if not path:
+            return None
+
+        def crash(error: BaseException) -> None:
+            self._loop.call_soon_threadsafe(self.crash, "the audit log", error)
+
+        file = AuditFile(path, settings.audit_log_max_bytes, settings.audit_log_max_files)
+        return AuditLog(file, path, clock, crash)
+
     async def start(self) -> str:
         """Start listening and return the ready line."""
-        kafka, *others = self._options.listeners
-        await self._listeners.open(kafka, lambda _: self.kafka)
+        configs = self._options.listeners
+        for config in configs:
+            if config.name == "kafka":
+                await self._listeners.open(config, self._make_kafka)
         self.runtime.start()
         self._loop.set_exception_handler(self._on_unhandled)
         self._driver.start()
         self._loop_monitor.start()
+        if self._token_keys is not None:
+            self._token_keys.start()
         self._close_idle()
-        for config in others:
-            await self._listeners.open(config, self._make_listener)
+        for config in configs:
+            if config.name != "kafka":
+                await self._listeners.open(config, self._make_listener)
+        self.reload.start()
         self.kafka.dispatcher.listener_settings = {
             **self._listeners.settings(),
             "log.dirs": self.broker.path,
         }
         self._was_ready = True
+        self.broker.audit.server("started")
         return f"ready {self._listeners.ready_words()} data={self._options.data}"
 
     def _wake(self) -> None:
         self._driver.schedule()
+
+    def _make_kafka(self, config: ListenerConfig) -> Listener:
+        return KafkaListener(self.kafka, config, self._limits, self._tls.get(config.label))
 
     def _make_listener(self, config: ListenerConfig) -> Listener:
         """Import and create a listener other than Kafka's."""
         if config.name == "grpc":
             from strandlog.server.grpc.listener import GrpcListener  # noqa: PLC0415 - optional
 
-            return GrpcListener(self.broker, config.host, config.port)
+            tls = self._tls.get(config.label)
+            return GrpcListener(self.broker, config.host, config.port, self._logins, tls)
         from strandlog.server.http.listener import HttpListener, HttpOptions  # noqa: PLC0415 - optional
 
-        options = self._options
+        options, tls = self._options, self._tls.get(config.label)
         _, kafka = self._listeners.addresses["kafka"]
         http = HttpOptions(
             config.host,
@@ -142,8 +202,10 @@ class Server:
             options.chosen,
             str(kafka),
             options.data,
+            principal_of=None if tls is None else tls.principal_of,
+            logins=self._logins,
         )
-        return HttpListener(self.broker, self.runtime, http, self.crash)
+        return HttpListener(self.broker, self.runtime, http, self.crash, self._limits, tls)
 
     def warm_up(self) -> None:
         """Start loading the codecs in a thread, and start serving."""
@@ -158,6 +220,14 @@ class Server:
         if len(problems) > MAX_PROBLEMS_LOGGED:
             more = len(problems) - MAX_PROBLEMS_LOGGED
             logger.warning("%d more problems; GET /api/v1/broker lists them", more)
+        locked = [each.label for each in self._options.listeners if each.uses_sasl]
+        if locked and not self.broker.can_log_in:
+            logger.warning(
+                "no client can log in to %s, because there are no users; stop the broker and add "
+                "one with 'strandlog user add NAME -d %s'",
+                ", ".join(locked),
+                shlex.quote(self._options.data),
+            )
 
     # -- crashes ---------------------------------------------------------------------------------
 
@@ -209,7 +279,10 @@ class Server:
     async def stop(self) -> None:
         """Answer requests in flight, finish flushes and close the folder."""
         self.broker.stop_maintenance()
-        self.kafka.stop_accepting()
+        self._listeners.stop_accepting()
+        self.reload.stop()
+        if self._token_keys is not None:
+            self._token_keys.stop()
         if self._idle_timer is not None:
             self._idle_timer.cancel()
         await self._drain()
@@ -224,6 +297,9 @@ class Server:
         if self._was_ready:  # otherwise there is nothing to summarize
             logger.info("stopped: %s", self._summary())
         self.broker.close()
+        if self._audit_log is not None:
+            self.broker.audit.server("stopped")
+            await asyncio.to_thread(self._audit_log.close)
 
     async def _drain(self) -> None:
         """Wait until pending requests are answered, everything is flushed and clients have read
@@ -274,7 +350,10 @@ async def run_until_stopped(options: ServerOptions, say: Callable[[str], None]) 
         loop.add_signal_handler(number, on_signal)
     server = Server(options)
     try:
-        say(await server.start())
+        ready = await server.start()
+        if server.reload.is_used:  # otherwise SIGHUP ends the process, as usual
+            loop.add_signal_handler(signal.SIGHUP, server.reload.check_now)
+        say(ready)
         server.warm_up()
         waiting = asyncio.create_task(stop.wait())
         ends: list[asyncio.Future[Any]] = [waiting, server.crashed]

@@ -8,6 +8,7 @@ threads, everything between them in the event loop:
     parallel   a few threads for calls that may run concurrently (`Parallel`)
     decoder    one thread that decodes large batches sequentially, so that at most one decompressed
                batch is in memory, and requests alternate batch by batch
+    login      one thread that checks passwords, so that many logins delay only each other
 
 Topic changes run sequentially, in the order of the requests (`run_in_order`). An exception that
 work does not handle is a bug (`on_crash`): the state is unknown, so the server shuts down.
@@ -68,6 +69,7 @@ class ServerRuntime:
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="strandlog-disk")
         self._cleaner = ThreadPoolExecutor(1, thread_name_prefix="strandlog-cleaner")
         self._decoder = ThreadPoolExecutor(1, thread_name_prefix="strandlog-decoder")
+        self._login = ThreadPoolExecutor(1, thread_name_prefix="strandlog-login")
         self._parallel = ThreadPoolExecutor(
             PARALLEL_THREADS, thread_name_prefix="strandlog-parallel"
         )
@@ -145,19 +147,21 @@ class ServerRuntime:
         self.requested += 1
         self._spawn(name, self._finish_decoding(name, work))
 
+    def run_login(self, work: Work[None]) -> None:
+        """Execute a login that a connection waits for; its blocking steps run in the login thread.
+        The work handles its own errors."""
+        self._spawn("login", self._drive("login", work, self._login, is_requested=True))
+
     async def decode(self, name: str, work: Work[T]) -> T:
         """Execute work, with its blocking steps in the decoder thread, and return its result."""
         result: Deferred[T] = Deferred()
+        self.run_in_decoder(name, _with_result(work, result))
+        return await as_future(result)
 
-        def run() -> Work[None]:
-            try:
-                value = yield from work
-            except Exception as error:  # noqa: BLE001 - re-raised in the waiting coroutine
-                result.fail(error)
-            else:
-                result.complete(value)
-
-        self.run_in_decoder(name, run())
+    async def check_login(self, work: Work[T]) -> T:
+        """Execute a login, with its blocking steps in the login thread, and return its result."""
+        result: Deferred[T] = Deferred()
+        self.run_login(_with_result(work, result))
         return await as_future(result)
 
     def refresh_metrics(self, broker: Broker) -> Metrics:
@@ -250,8 +254,18 @@ class ServerRuntime:
     async def finish(self) -> None:
         """Wait until all work is done, then shut down the threads."""
         await self.settle()
-        for pool in (self._disk, self._cleaner, self._decoder, self._parallel):
+        for pool in (self._disk, self._cleaner, self._decoder, self._login, self._parallel):
             pool.shutdown()
+
+
+def _with_result(work: Work[T], result: Deferred[T]) -> Work[None]:
+    """Return the work, extended so that its value or error becomes the result."""
+    try:
+        value = yield from work
+    except Exception as error:  # noqa: BLE001 - re-raised in the waiting coroutine
+        result.fail(error)
+    else:
+        result.complete(value)
 
 
 def execute_jobs(jobs: list[FlushJob]) -> list[StorageError | None]:

@@ -1,7 +1,9 @@
 """Listener configuration, and the set of running listeners.
 
-A server has a Kafka listener and, unless disabled, one for gRPC and one for HTTP. Each binds to its
-own address: HTTP and gRPC to loopback unless the settings name another host.
+A server has one or more Kafka listeners and, unless disabled, one for gRPC and one for HTTP. Each
+binds to its own address: HTTP and gRPC to loopback unless the settings name another host. The
+`ready` line shows the first Kafka listener as `kafka=HOST:PORT` and further ones with their names
+in lower case: `kafka.sasl_ssl=HOST:PORT`.
 
     is_required    The user configured this listener explicitly (Kafka's is always required). If
                    its port is in use or its extra is not installed, the server does not start.
@@ -18,12 +20,22 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from strandlog.config.exposure import exposed_endpoints, exposure_text
 from strandlog.config.setting import Value
-from strandlog.config.tables.server import LOOPBACK, PLAINTEXT, Address, ServerSettings
-from strandlog.errors import MissingExtraError
+from strandlog.config.tables.broker import BrokerSettings
+from strandlog.config.tables.server import (
+    LOOPBACK,
+    SASL_PROTOCOLS,
+    TLS_PROTOCOLS,
+    Address,
+    Endpoint,
+    ServerSettings,
+)
+from strandlog.config.tables.tls import for_listener
+from strandlog.errors import ConfigurationError, MissingExtraError
 
 logger = logging.getLogger(__name__)
 
@@ -38,33 +50,88 @@ EXTRAS: dict[ListenerName, str] = {"kafka": "server", "grpc": "grpc", "http": "s
 class ListenerConfig:
     """The address and options of one listener."""
 
-    name: ListenerName  # as in the ready line
-    protocol: str  # the scheme of its address: PLAINTEXT, grpc, http
+    name: ListenerName
+    protocol: str  # of `KAFKA_PROTOCOLS`, or http, https, grpc, grpcs
     host: str = LOOPBACK
     port: int = 0  # 0: a free port
     advertised: Address | None = None  # None: the address that a client connected to
     is_required: bool = True
+    label: str = ""  # the name of a Kafka listener; by default that of the protocol
+    overrides: Mapping[str, Value] = field(default_factory=dict)  # settings for this listener only
+
+    def __post_init__(self) -> None:
+        if not self.label:
+            label = self.protocol if self.name == "kafka" else self.name
+            object.__setattr__(self, "label", label)
 
     @property
     def address(self) -> Address:
         return Address(self.host, self.port)
 
+    @property
+    def endpoint(self) -> Endpoint:
+        return Endpoint(self.label, self.protocol, self.address, self.advertised)
+
+    @property
+    def uses_tls(self) -> bool:
+        return self.protocol in TLS_PROTOCOLS
+
+    @property
+    def uses_sasl(self) -> bool:
+        return self.protocol in SASL_PROTOCOLS
+
 
 def listener_configs(
-    server: ServerSettings, named: Collection[str] = ()
+    server: ServerSettings,
+    named: Collection[str] = (),
+    overrides: Mapping[str, Mapping[str, Value]] | None = None,
 ) -> tuple[ListenerConfig, ...]:
-    """Return the listeners of a server; `named` are the names of settings that the user set."""
-    kafka = ListenerConfig("kafka", PLAINTEXT, *server.listen, server.advertised)
-    found = [kafka]
-    others: tuple[tuple[ListenerName, Address | None], ...] = (
+    """Return the listeners of a server; `named` are the names of settings that the user set, and
+    `overrides` those for single listeners, by the listener's name in lower case."""
+    own = overrides or {}
+    found = [_config("kafka", each, overrides=own.get(each.label.lower())) for each in server.kafka]
+    others: tuple[tuple[ListenerName, Endpoint | None], ...] = (
         ("grpc", server.grpc),
         ("http", server.http),
     )
-    for name, address in others:
-        if address is not None:
+    for name, endpoint in others:
+        if endpoint is not None:
             is_required = bool({f"{name}.listener", f"{name}.port"} & set(named))
-            found.append(ListenerConfig(name, name, *address, is_required=is_required))
+            found.append(
+                _config(name, endpoint, is_required=is_required, overrides=own.get(endpoint.label))
+            )
     return tuple(found)
+
+
+def _config(
+    name: ListenerName,
+    endpoint: Endpoint,
+    *,
+    is_required: bool = True,
+    overrides: Mapping[str, Value] | None = None,
+) -> ListenerConfig:
+    return ListenerConfig(
+        name,
+        endpoint.protocol,
+        *endpoint.address,
+        endpoint.advertised,
+        is_required=is_required,
+        label=endpoint.label,
+        overrides=overrides or {},
+    )
+
+
+def check_exposure(configs: Collection[ListenerConfig], settings: BrokerSettings) -> None:
+    """Raise `ConfigurationError` if other machines can use a listener without authentication,
+    unless allow.insecure.listeners is set; then log a warning for each."""
+    endpoints = [
+        (each.endpoint, for_listener(settings, each.overrides, each.protocol)) for each in configs
+    ]
+    exposed = exposed_endpoints(endpoints, settings)
+    if exposed and not settings.allow_insecure_listeners:
+        raise ConfigurationError([exposure_text(exposed)])
+    for endpoint in exposed:
+        logger.warning("other machines can use %s without authentication", endpoint)
 
 
 class Listener(Protocol):
@@ -75,6 +142,9 @@ class Listener(Protocol):
 
     def serve(self) -> None:
         """Finish the deferred loading and start serving, once the server is ready."""
+
+    def stop_accepting(self) -> None:
+        """Accept no more connections, if the listener can stop accepting before `stop`."""
 
     async def stop(self, grace_seconds: float) -> None:
         """Stop accepting, wait briefly for requests in progress, then close the connections."""
@@ -89,7 +159,7 @@ class ListenerSet:
 
     def __init__(self) -> None:
         self._running: list[Listener] = []
-        self.addresses: dict[ListenerName, tuple[ListenerConfig, Address]] = {}
+        self.addresses: dict[str, tuple[ListenerConfig, Address]] = {}  # as in the ready line
 
     async def open(self, config: ListenerConfig, make: ListenerFactory) -> None:
         """Start one listener; raise an error if it is required and fails to start."""
@@ -107,7 +177,9 @@ class ListenerSet:
             logger.warning("%s; continuing without this listener", error)
             return
         self._running.append(listener)
-        self.addresses[config.name] = (config, address)
+        is_first = config.name not in self.addresses
+        name = config.name if is_first else f"{config.name}.{config.label.lower()}"
+        self.addresses[name] = (config, address)
 
     def ready_words(self) -> str:
         """Format the listeners for the ready line: `kafka=HOST:PORT http=HOST:PORT`."""
@@ -116,11 +188,14 @@ class ListenerSet:
     def settings(self) -> Mapping[str, Value]:
         """Return the listener settings in effect: port 0 is replaced by the port that is open."""
         found: dict[str, Value] = {}
-        for name, (config, address) in self.addresses.items():
-            text = f"{config.protocol}://{address}"
-            found["listeners" if name == "kafka" else f"{name}.listener"] = text
-            if name != "kafka":
-                found[f"{name}.port"] = address.port
+        kafka: list[str] = []
+        for config, address in self.addresses.values():
+            if config.name == "kafka":
+                kafka.append(f"{config.label}://{address}")
+            else:
+                found[f"{config.name}.listener"] = f"{config.protocol}://{address}"
+                found[f"{config.name}.port"] = address.port
+        found["listeners"] = ",".join(kafka)
         for name in ("grpc", "http"):
             found.setdefault(f"{name}.listener", "")
             found.setdefault(f"{name}.port", NOT_OPEN)
@@ -129,6 +204,10 @@ class ListenerSet:
     def serve(self) -> None:
         for listener in self._running:
             listener.serve()
+
+    def stop_accepting(self) -> None:
+        for listener in self._running:
+            listener.stop_accepting()
 
     async def stop(self) -> None:
         await asyncio.gather(*(each.stop(GRACE_SECONDS) for each in self._running))

@@ -4,7 +4,7 @@ A client can cause a log line with every request, and a thousand lines per secon
 hide important messages. `RepeatFilter` passes `MAX_LINES` lines of one kind per `INTERVAL_SECONDS`.
 Lines are of the same kind if they have the same template ("closing the connection from %s: %s"),
 whatever their arguments are. The number of suppressed lines is logged when the first line of any
-kind arrives after the interval.
+kind arrives after the interval, with the last line that passed as an example.
 
 Attach the filter to a handler: the filters of a logger do not see the records of child loggers.
 """
@@ -29,6 +29,7 @@ class _Kind:
     passed: int = 0
     left_out: int = 0
     level: int = logging.INFO
+    example: str = ""  # the last line that passed
 
 
 class RepeatFilter(logging.Filter):
@@ -51,6 +52,8 @@ class RepeatFilter(logging.Filter):
             kind = self._kinds.setdefault(template, _Kind(now))
         if kind.passed < MAX_LINES:
             kind.passed += 1
+            if template and kind.passed == MAX_LINES:
+                kind.example = _text(record)
             return True
         kind.left_out += 1
         kind.level = max(kind.level, record.levelno)
@@ -65,11 +68,18 @@ class RepeatFilter(logging.Filter):
                 return
             del self._kinds[template]
             if kind.left_out:
-                self._handler.emit(_summary(template, kind))
+                self._handler.emit(_summary(kind))
 
 
-def _summary(template: str, kind: _Kind) -> logging.LogRecord:
-    shown = template[:SHOWN_CHARACTERS] or "others"
+def _text(record: logging.LogRecord) -> str:
+    try:
+        return record.getMessage()[:SHOWN_CHARACTERS]
+    except (TypeError, ValueError, KeyError):  # the handler reports that the arguments do not fit
+        return str(record.msg)[:SHOWN_CHARACTERS]
+
+
+def _summary(kind: _Kind) -> logging.LogRecord:
+    shown = kind.example or "others"
     words = "suppressed %d more lines like %r within %d s"
     arguments = (kind.left_out, shown, INTERVAL_SECONDS)
     return logging.LogRecord(__name__, kind.level, "", 0, words, arguments, None)

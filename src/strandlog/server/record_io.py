@@ -3,6 +3,10 @@
 If a request names no partition, records are partitioned by the hash of their key, as in Kafka's
 producers; those without a key go to one partition per request, round-robin.
 
+The batches count for the quotas of the user, as those of Kafka clients do. A producer that exceeds
+its quota gets an error before anything is written; what a consumer reads is only recorded here, and
+its listener decides how to pause it.
+
 Large batches are built in a thread, because the event loop also serves Kafka clients; the order of
 concurrent calls is not defined. `broker/reads/fetched_records.py` decodes the result of
 `fetch`.
@@ -75,6 +79,7 @@ class RecordProducer:
         if not records:
             raise InvalidRecordError("the request has no records")
         broker = self._broker
+        broker.check_produce(context)
         count = broker.topic(context, topic).partitions
         if partition is not None and not 0 <= partition < count:
             raise TopicNotFoundError(topic, partition, count)
@@ -87,6 +92,7 @@ class RecordProducer:
         checked: Checked = NOTHING_CHECKED
         if checks is not None:
             checked = await asyncio.to_thread(run_inline, checks)
+        broker.charge_produce(context, sum(map(len, batches)))
         results = broker.produce_all(context, parts, acks, checked)
         if isinstance(results, Deferred):
             results = await as_future(results)
@@ -159,8 +165,10 @@ async def fetch(
     max_bytes: int,
     wait_ms: int = 0,
     committed: bool = False,
+    is_charged: bool = True,
 ) -> FetchPartitionData:
-    """Fetch raw batches from an offset, waiting up to `wait_ms` for the first one."""
+    """Fetch raw batches from an offset, waiting up to `wait_ms` for the first one. They count for
+    the quota of the user if `is_charged`."""
     limit = min(max(1, max_bytes), MAX_READ_BYTES)
     deadline_ms = broker.clock.monotonic_ms() + wait_ms
     isolation = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
@@ -176,4 +184,6 @@ async def fetch(
     [data] = found
     if data.error is not None:
         raise data.error
+    if is_charged:
+        broker.charge_fetch(context, len(data.data))
     return data

@@ -4,7 +4,8 @@
         client = KafkaConsumer(bootstrap_servers=server.address)
 
 The server is the same as in `strandlog serve`, on a free port of 127.0.0.1, with real sockets and
-real files. It starts within tens of milliseconds, because all modules are already imported. Use a
+real files. The settings `listeners`, `http.listener` and `grpc.listener` select other addresses and
+protocols. It starts within tens of milliseconds, because all modules are already imported. Use a
 separate process if a test kills the broker, sends it a signal or measures its memory.
 
 The server belongs to its thread. Other threads must access it only through `call` and `wait_until`,
@@ -25,10 +26,23 @@ import uvloop
 
 from strandlog.config.origin import Origin
 from strandlog.config.resolve import ResolvedSetting
+from strandlog.config.setting import Value
 from strandlog.config.tables.broker import BROKER_SETTINGS, broker_settings
-from strandlog.config.tables.server import PLAINTEXT, SERVER_SETTINGS, server_settings
+from strandlog.config.tables.server import (
+    LOOPBACK,
+    SERVER_SETTINGS,
+    Address,
+    Endpoint,
+    ServerSettings,
+    server_settings,
+)
+from strandlog.config.tables.tls import split_override
 from strandlog.server.app import Server, ServerOptions
-from strandlog.server.listeners import ListenerConfig, ListenerName
+from strandlog.server.listeners import (
+    ListenerConfig,
+    ListenerName,
+    listener_configs,
+)
 from strandlog.storage.files import Files
 
 T = TypeVar("T")
@@ -96,7 +110,7 @@ class ServerThread:
         except BaseException:
             self._join()
             raise
-        self.port = int(self._listener("kafka").rpartition(":")[2])
+        self.port = int(self.listener("kafka").rpartition(":")[2])
 
     def stop(self) -> None:
         """Drain connections, close the data folder and wait for the thread to end."""
@@ -147,7 +161,31 @@ class ServerThread:
             reached.cancel()
             raise TimeoutError(f"{what}: timed out after {timeout_seconds:g} s") from None
 
-    def _listener(self, name: str) -> str:
+    def _listeners(
+        self, server: ServerSettings, overrides: Mapping[str, Mapping[str, Value]]
+    ) -> tuple[ListenerConfig, ...]:
+        """Return the listeners: those that the settings name, and others on a free port. The first
+        Kafka listener keeps its port after a restart."""
+        kafka = server.kafka
+        if "listeners" not in self._settings:
+            kafka = (kafka[0]._replace(address=Address(LOOPBACK, self.port)),)
+        elif self.port:
+            kafka = (
+                kafka[0]._replace(address=kafka[0].address._replace(port=self.port)),
+                *kafka[1:],
+            )
+        others: dict[str, Endpoint | None] = {"grpc": server.grpc, "http": server.http}
+        for name, is_wanted in self._others:
+            if not is_wanted:
+                others[name] = None
+            elif f"{name}.listener" not in self._settings:
+                others[name] = Endpoint(name, name, Address(LOOPBACK, 0))
+        named = ("grpc.listener", "http.listener")
+        server = server._replace(kafka=kafka, grpc=others["grpc"], http=others["http"])
+        return listener_configs(server, named, overrides)
+
+    def listener(self, name: str) -> str:
+        """The address of a listener as HOST:PORT, by its name in the ready line."""
         for word in self.ready.split():
             if word.startswith(f"{name}="):
                 return word.partition("=")[2]
@@ -169,17 +207,21 @@ class ServerThread:
         of_server |= {name: each for name, each in self._settings.items() if name in of_server}
         server_values, wrong = server_settings(of_server)
         assert server_values is not None, wrong
-        given = BROKER_SETTINGS.parse(
-            {name: each for name, each in self._settings.items() if name not in of_server}
-        )
+        overrides: dict[str, dict[str, Value]] = {}
+        of_broker: dict[str, object] = {}
+        for name, value in self._settings.items():
+            if (parts := split_override(name)) is not None:
+                listener, setting = parts
+                overrides.setdefault(listener, {})[setting] = BROKER_SETTINGS[setting].parse(value)
+            elif name not in of_server:
+                of_broker[name] = value
+        given = BROKER_SETTINGS.parse(of_broker)
         origin = Origin("option", "ServerThread")
-        advertised = server_values.advertised
-        listeners = [ListenerConfig("kafka", PLAINTEXT, port=self.port, advertised=advertised)]
-        listeners += [ListenerConfig(name, name) for name, is_wanted in self._others if is_wanted]
         options = ServerOptions(
             str(self.data),
-            tuple(listeners),
+            self._listeners(server_values, overrides),
             broker_settings(given),
+            http_hosts=server_values.http_hosts,
             chosen={
                 name: ResolvedSetting(BROKER_SETTINGS[name], value, origin)
                 for name, value in given.items()

@@ -1,13 +1,16 @@
-"""What each gRPC method requires: the same permissions as the Kafka APIs with the same effect."""
+"""What each gRPC method requires: the same permissions as the Kafka APIs with the same effect, for
+clients without credentials and for users."""
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator
 from typing import Any
 
 import grpc
 import pytest
-from tests.support.acls import allow
+from tests.support.acls import allow, allow_user
+from tests.support.users import set_password
 
 from strandlog.broker.access.permission import (
     CREATE,
@@ -64,11 +67,11 @@ def _stub(channel: Any) -> Any:
     return make(channel)
 
 
-def code(channel: Any, name: str) -> Any:
+def code(channel: Any, name: str, metadata: Any = None) -> Any:
     """The status of a call."""
     method = getattr(_stub(channel), name)
     try:
-        answer = method(METHODS[name][0], timeout=10)
+        answer = method(METHODS[name][0], metadata=metadata, timeout=10)
         if hasattr(answer, "__next__"):
             list(answer)
     except grpc.RpcError as error:
@@ -103,3 +106,40 @@ def test_a_list_of_topics_contains_only_what_the_client_may_see(
         stub.CreateTopic(pb.CreateTopicRequest(name=name, num_partitions=1))
     allow(server, HOST, [(READ.on(TOPIC), "seen")])
     assert [topic.name for topic in stub.ListTopics(pb.ListTopicsRequest()).topics] == ["seen"]
+
+
+# -- users -----------------------------------------------------------------------------------------
+
+USER_METADATA = [("authorization", "Basic " + base64.b64encode(b"alice:wonder").decode())]
+
+
+@pytest.fixture(scope="module")
+def alice(server: ServerThread) -> None:
+    set_password(server, "alice", "wonder")
+    allow(server, HOST, [])
+
+
+def user_code(channel: Any, name: str) -> Any:
+    return code(channel, name, USER_METADATA)
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.usefixtures("alice")
+def test_a_user_needs_the_permissions_of_the_method(
+    server: ServerThread, channel: Any, name: str
+) -> None:
+    needs = METHODS[name][1]
+    for missing in needs:
+        rest = [(each, NAMES[each.resource]) for each in needs if each is not missing]
+        allow_user(server, "alice", rest)
+        assert user_code(channel, name) is grpc.StatusCode.PERMISSION_DENIED
+    allow_user(server, "alice", [(each, NAMES[each.resource]) for each in needs])
+    assert user_code(channel, name) is grpc.StatusCode.OK
+    assert code(channel, name) is grpc.StatusCode.PERMISSION_DENIED, "ANONYMOUS is not alice"
+
+
+@pytest.mark.usefixtures("alice")
+def test_a_rule_for_another_user_does_not_help(server: ServerThread, channel: Any) -> None:
+    allow_user(server, "alice", [])
+    allow_user(server, "bob", [(CREATE.on(TOPIC), "orders")])
+    assert user_code(channel, "CreateTopic") is grpc.StatusCode.PERMISSION_DENIED

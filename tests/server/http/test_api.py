@@ -254,6 +254,7 @@ def test_a_body_over_the_limit_is_rejected_with_and_without_a_length(api: httpx.
     ok(api.get("cluster"))
 
 
+@pytest.mark.slow
 def test_stalled_uploads_over_the_memory_limit_make_room_for_other_requests(
     api: httpx.Client, broker: RunningBroker
 ) -> None:

@@ -1,4 +1,8 @@
-"""What each HTTP route requires: the same permissions as the Kafka APIs with the same effect."""
+"""What each HTTP route requires: the same permissions as the Kafka APIs with the same effect.
+
+Each test runs for a client without credentials, which is identified by its address, for a user who
+sends a password with every request, and for a user with a session.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +11,9 @@ from typing import Any, NamedTuple
 
 import httpx
 import pytest
-from tests.support.acls import allow, everything
+from tests.support.acls import allow, allow_user, everything
 from tests.support.http_client import http_address, ok
+from tests.support.users import set_password
 
 from strandlog.broker.access.permission import (
     ALTER,
@@ -102,6 +107,8 @@ ROWS = [
     Row("DELETE", "/topics/orders", [DELETE.on(TOPIC)], route="/topics/{topic}"),
 ]
 FILTERED = {("GET", "/topics"), ("GET", "/groups")}  # they return what the client may see
+# About the client itself; test_authentication.py tests them.
+OWN = {("GET", "/session"), ("POST", "/session"), ("DELETE", "/session")}
 
 
 @pytest.fixture(scope="module")
@@ -114,14 +121,39 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerThread]:
 
 def client_at(server: ServerThread, host: str) -> httpx.Client:
     transport = httpx.HTTPTransport(local_address=host)
-    return httpx.Client(base_url=http_address(server), timeout=30, transport=transport)
+    address = http_address(server)
+    headers = {"origin": address}
+    return httpx.Client(base_url=address, timeout=30, transport=transport, headers=headers)
 
 
-@pytest.fixture
-def client(server: ServerThread) -> Iterator[httpx.Client]:
-    allow(server, HOST, [])
-    with client_at(server, HOST) as client:
-        yield client
+class Caller:
+    """A client, and how to change its permissions."""
+
+    def __init__(self, server: ServerThread, http: httpx.Client, user: str | None) -> None:
+        self._server = server
+        self._user = user
+        self.http = http
+        self.allow([])
+
+    def allow(self, permissions: list[tuple[Permission, str]]) -> None:
+        if self._user is None:
+            allow(self._server, HOST, permissions)
+        else:
+            allow_user(self._server, self._user, permissions)
+
+
+@pytest.fixture(params=["anonymous", "password", "session"])
+def caller(server: ServerThread, request: pytest.FixtureRequest) -> Iterator[Caller]:
+    with client_at(server, HOST) as http:
+        if request.param == "anonymous":
+            yield Caller(server, http, None)
+            return
+        set_password(server, "alice", "wonder")
+        if request.param == "password":
+            http.auth = ("alice", "wonder")
+        else:
+            ok(http.post("/api/v1/session", json={"user": "alice", "password": "wonder"}))
+        yield Caller(server, http, "alice")
 
 
 @pytest.fixture
@@ -136,90 +168,86 @@ def ask(client: httpx.Client, row: Row) -> httpx.Response:
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.method} {row.path}")
 def test_a_client_needs_the_permission_of_the_route(
-    server: ServerThread, client: httpx.Client, admin: httpx.Client, row: Row
+    caller: Caller, admin: httpx.Client, row: Row
 ) -> None:
     if row != ROWS[0] and admin.get("/api/v1/topics/orders").status_code == 404:
         ok(admin.post("/api/v1/topics", json={"name": "orders"}), 201)
-    denied = ask(client, row)
+    denied = ask(caller.http, row)
     assert denied.status_code == 403, denied.text
     assert "lacks the permission" in denied.json()["detail"]
     for missing in row.needs:
         rest = [(each, NAMES[each.resource]) for each in row.needs if each is not missing]
         if missing.operation is DESCRIBE and WRITE.on(TOPIC) in row.needs:
             continue  # implied
-        allow(server, HOST, rest)
-        assert ask(client, row).status_code == 403
-    allow(server, HOST, [(each, NAMES[each.resource]) for each in row.needs])
-    assert ask(client, row).status_code != 403
+        caller.allow(rest)
+        assert ask(caller.http, row).status_code == 403
+    caller.allow([(each, NAMES[each.resource]) for each in row.needs])
+    assert ask(caller.http, row).status_code != 403
 
 
 def test_every_route_has_a_row() -> None:
     tested = {(row.method, row.route or row.path) for row in ROWS}
-    assert tested | FILTERED == {(route.method, route.path) for route in ROUTES}
+    assert tested | FILTERED | OWN == {(route.method, route.path) for route in ROUTES}
 
 
-def test_lists_contain_only_what_the_client_may_see(
-    server: ServerThread, client: httpx.Client, admin: httpx.Client
-) -> None:
+def test_lists_contain_only_what_the_client_may_see(caller: Caller, admin: httpx.Client) -> None:
     for name in ("seen", "unseen"):
-        ok(admin.post("/api/v1/topics", json={"name": name}), 201)
+        admin.post("/api/v1/topics", json={"name": name})
         reset = {"to": "earliest", "topic": name, "is_dry_run": False}
         ok(admin.post(f"/api/v1/groups/{name}/reset", json=reset))
-    assert ok(client.get("/api/v1/topics"))["topics"] == []
-    allow(server, HOST, [(READ.on(TOPIC), "seen"), (READ.on(GROUP), "seen")])
-    assert [each["name"] for each in ok(client.get("/api/v1/topics"))["topics"]] == ["seen"]
-    assert [each["group"] for each in ok(client.get("/api/v1/groups"))["groups"]] == ["seen"]
+    assert ok(caller.http.get("/api/v1/topics"))["topics"] == []
+    caller.allow([(READ.on(TOPIC), "seen"), (READ.on(GROUP), "seen")])
+    assert [each["name"] for each in ok(caller.http.get("/api/v1/topics"))["topics"]] == ["seen"]
+    assert [each["group"] for each in ok(caller.http.get("/api/v1/groups"))["groups"]] == ["seen"]
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/api/v1/live?rates=true", "/api/v1/live?lag=true"])
 def test_figures_of_all_topics_require_a_permission_on_the_cluster(
-    server: ServerThread, client: httpx.Client, path: str
+    caller: Caller, path: str
 ) -> None:
     for permissions, status in (([], 403), ([(DESCRIBE.on(CLUSTER), CLUSTER_NAME)], 200)):
-        allow(server, HOST, permissions)
-        with client.stream("GET", path) as answer:
+        caller.allow(permissions)
+        with caller.http.stream("GET", path) as answer:
             assert answer.status_code == status
 
 
-def test_a_tail_requires_permission_to_read_the_topic(
-    server: ServerThread, client: httpx.Client, admin: httpx.Client
-) -> None:
+def test_a_tail_requires_permission_to_read_the_topic(caller: Caller, admin: httpx.Client) -> None:
     admin.post("/api/v1/topics", json={"name": "followed"})
     path = "/api/v1/live?rates=false&lag=false&topic=followed"
     for needs, status in ((DESCRIBE, 403), (READ, 200)):
-        allow(server, HOST, [(needs.on(TOPIC), "followed")])
-        with client.stream("GET", path) as answer:
+        caller.allow([(needs.on(TOPIC), "followed")])
+        with caller.http.stream("GET", path) as answer:
             assert answer.status_code == status
 
 
 def test_the_settings_of_a_topic_require_permission_to_describe_them(
-    server: ServerThread, client: httpx.Client, admin: httpx.Client
+    caller: Caller, admin: httpx.Client
 ) -> None:
     admin.post("/api/v1/topics", json={"name": "set"})
-    allow(server, HOST, [(READ.on(TOPIC), "set")])
-    assert ok(client.get("/api/v1/topics/set"))["config"] == []
-    allow(server, HOST, [(READ.on(TOPIC), "set"), (DESCRIBE_CONFIGS.on(TOPIC), "set")])
-    assert ok(client.get("/api/v1/topics/set"))["config"]
+    caller.allow([(READ.on(TOPIC), "set")])
+    assert ok(caller.http.get("/api/v1/topics/set"))["config"] == []
+    caller.allow([(READ.on(TOPIC), "set"), (DESCRIBE_CONFIGS.on(TOPIC), "set")])
+    assert ok(caller.http.get("/api/v1/topics/set"))["config"]
 
 
 def test_groups_are_listed_for_a_client_that_may_describe_the_cluster(
-    server: ServerThread, client: httpx.Client, admin: httpx.Client
+    caller: Caller, admin: httpx.Client
 ) -> None:
     admin.post("/api/v1/topics", json={"name": "grouped"})
     reset = {"to": "earliest", "topic": "grouped", "is_dry_run": False}
     ok(admin.post("/api/v1/groups/any/reset", json=reset))
-    allow(server, HOST, [(DESCRIBE.on(CLUSTER), CLUSTER_NAME)])
-    assert ok(client.get("/api/v1/groups"))["groups"] == []  # it may not see their offsets
+    caller.allow([(DESCRIBE.on(CLUSTER), CLUSTER_NAME)])
+    assert ok(caller.http.get("/api/v1/groups"))["groups"] == []  # it may not see their offsets
 
 
 def test_a_hidden_topic_and_a_missing_topic_get_the_same_response(
-    client: httpx.Client, admin: httpx.Client
+    caller: Caller, admin: httpx.Client
 ) -> None:
     admin.post("/api/v1/topics", json={"name": "hidden"})
     paths = ["/api/v1/topics/NAME", "/api/v1/topics/NAME/records"]
 
     def texts(name: str) -> list[str]:
-        found = [client.get(path.replace("NAME", name)) for path in paths]
+        found = [caller.http.get(path.replace("NAME", name)) for path in paths]
         return [each.text.replace(name, "NAME") for each in found]
 
     assert texts("hidden") == texts("absent")

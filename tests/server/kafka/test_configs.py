@@ -58,7 +58,7 @@ def test_the_broker_lists_every_setting_and_which_can_be_changed(wire: Wire, nam
     assert found.keys() >= {row.name for row in BROKER_SETTINGS}
     assert all(row.documentation and row.synonyms for row in found.values())
     for row in BROKER_SETTINGS:
-        assert found[row.name].read_only is not row.dynamic
+        assert found[row.name].read_only is not row.is_dynamic
     set_at_start = found["group.initial.rebalance.delay.ms"]
     assert (set_at_start.value, set_at_start.config_source) == ("0", STATIC_BROKER)
     assert [s.source for s in set_at_start.synonyms] == [STATIC_BROKER, DEFAULT]

@@ -48,6 +48,7 @@ from strandlog.testing.server import ServerThread
 
 HOST, ADMIN_HOST = "127.0.0.2", "127.0.0.1"
 TOPIC_NAME, GROUP_NAME, TXN_NAME = "orders", "billing", "payments"
+KEPT_GROUP = "kept"  # has a committed offset, and no row deletes it
 CODES = {TOPIC: 29, GROUP: 30, CLUSTER: 31, TRANSACTIONAL_ID: 53}
 NAMES = {TOPIC: TOPIC_NAME, GROUP: GROUP_NAME, CLUSTER: CLUSTER_NAME, TRANSACTIONAL_ID: TXN_NAME}
 NOT_ATTEMPTED = 55
@@ -105,6 +106,7 @@ def _alteration(kind: int, name: str) -> dict[str, Any]:
     return {"resource_type": kind, "resource_name": name, "configs": []}
 
 
+OFFSET_OUT_OF_RANGE = 1
 FETCHED = [
     {"topic": TOPIC_NAME, "partitions": [{"partition": 0, "fetch_offset": 0}]},
 ]
@@ -130,7 +132,7 @@ V3_TXN = {
     "v3_and_below_producer_epoch": 0,
     "v3_and_below_topics": [{"name": TOPIC_NAME, "partitions": [0]}],
 }
-CREDENTIAL = {"mechanism": 1, "iterations": 4096, "salt": b"s", "salted_password": b"p"}
+CREDENTIAL = {"mechanism": 1, "iterations": 4096, "salt": b"s", "salted_password": bytes(32)}
 ENTRY = {"entity": [{"entity_type": "user", "entity_name": "a"}], "ops": []}
 
 ROWS = [
@@ -143,6 +145,13 @@ ROWS = [
         label="transactional",
     ),
     Row(1, 11, {"max_bytes": 1000, "topics": FETCHED, "replica_id": -1}, [READ.on(TOPIC)]),
+    Row(
+        1,
+        11,
+        {"max_bytes": 1000, "topics": FETCHED, "replica_id": 7},
+        [CLUSTER_ACTION.on(CLUSTER)],
+        label="replica",
+    ),
     Row(
         2,
         5,
@@ -370,11 +379,24 @@ ROWS = [
     ),
     Row(45, 0, {"topics": [], "timeout": 5000}, [ALTER.on(CLUSTER)]),
     Row(46, 0, {"topics": None, "timeout": 5000}, [DESCRIBE.on(CLUSTER)]),
-    Row(47, 0, {"group_id": GROUP_NAME, "topics": PART}, [DELETE.on(GROUP), READ.on(TOPIC)]),
+    Row(
+        47,
+        0,
+        {"group_id": KEPT_GROUP, "topics": PART},
+        [DELETE.on(GROUP), READ.on(TOPIC)],
+        {GROUP: KEPT_GROUP},
+    ),
     Row(48, 1, {"components": []}, [DESCRIBE_CONFIGS.on(CLUSTER)]),
     Row(49, 1, {"entries": [ENTRY]}, [ALTER_CONFIGS.on(CLUSTER)]),
-    Row(50, 0, {"users": None}, [DESCRIBE.on(CLUSTER)]),
+    Row(50, 0, {"users": []}, [DESCRIBE.on(CLUSTER)]),
     Row(51, 0, {"upsertions": [{"name": "a", **CREDENTIAL}]}, [ALTER.on(CLUSTER)]),
+    Row(
+        51,
+        0,
+        {"deletions": [{"name": "missing", "mechanism": 1}]},
+        [ALTER.on(CLUSTER)],
+        label="deletion",
+    ),
     Row(55, 1, {"topics": []}, [DESCRIBE.on(CLUSTER)]),
     Row(
         61,
@@ -394,7 +416,12 @@ ROWS = [
 ]
 # These return what the client may see, and no error.
 FILTERED = {16: "groups", 66: "transactional ids"}
-WITHOUT_PERMISSION = {18: "ApiVersions", 60: "DescribeCluster"}
+WITHOUT_PERMISSION = {
+    17: "SaslHandshake",
+    18: "ApiVersions",
+    36: "SaslAuthenticate",
+    60: "DescribeCluster",
+}
 # Covered by a row of its own in another test.
 BY_OTHER_MEANS = {
     (19, DESCRIBE_CONFIGS.on(TOPIC)): "only a part of the response",
@@ -403,9 +430,17 @@ BY_OTHER_MEANS = {
 }
 
 
-def _id(row: Row) -> str:
+def row_id(row: Row) -> str:
     name = KAFKA_APIS[row.key].name
     return f"{name}-{row.label}" if row.label else name
+
+
+def prepare(admin: Wire) -> None:
+    """Create the topics and the group that the rows need."""
+    for name in (TOPIC_NAME, "expendable-1", "expendable-2"):
+        create_topic(admin, name)
+    commit = {"generation_id_or_member_epoch": -1, "member_id": "", "topics": _committed()}
+    assert not codes(admin.ask(8, 8, group_id=KEPT_GROUP, **commit))
 
 
 @pytest.fixture(scope="module")
@@ -414,12 +449,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerThread]:
         "authorizer.class.name": "strandlog",
         "group.initial.rebalance.delay.ms": "0",
         "num.partitions": "1",
+        "log.retention.ms": "-1",  # the batches have old timestamps
     }
     with ServerThread(tmp_path_factory.mktemp("data"), settings) as running:
         allow(running, ADMIN_HOST, everything())
         with Wire(running.port, ADMIN_HOST) as admin:
-            for name in (TOPIC_NAME, "expendable-1", "expendable-2"):
-                create_topic(admin, name)
+            prepare(admin)
         yield running
 
 
@@ -452,7 +487,10 @@ def granted(row: Row, permissions: Sequence[Permission]) -> list[tuple[Permissio
 
 
 def denied_code(row: Row, missing: Permission) -> int:
-    """Where a permission on the cluster is one of two alternatives, the other one is reported."""
+    """Where a permission on the cluster is one of two alternatives, the other one is reported. A
+    Fetch of a replica requires one on the cluster, but the error is that of the topic."""
+    if row.key == 1:
+        return CODES[TOPIC]
     alternatives = [each for each in KAFKA_APIS[row.key].requires if isinstance(each, tuple)]
     for each in alternatives:
         if missing in each and row.key not in (10, 22, 32, 33, 44):
@@ -460,18 +498,27 @@ def denied_code(row: Row, missing: Permission) -> int:
     return CODES[missing.resource]
 
 
-@pytest.mark.parametrize("row", ROWS, ids=_id)
-def test_a_client_needs_every_permission_that_the_api_requires(
-    server: ServerThread, client: Wire, row: Row
-) -> None:
+Allow = Callable[[Sequence[tuple[Permission, str]]], None]
+
+
+def check_row(client: Wire, allow_only: Allow, row: Row) -> None:
+    """Check the responses without any permission, without each one, and with all of them."""
+    allow_only([])
     assert codes(client.ask(row.key, row.version, **row.values)) == {denied_code(row, row.needs[0])}
     for missing in row.needs:
         rest = [each for each in row.needs if each is not missing]
-        allow(server, HOST, granted(row, rest))
+        allow_only(granted(row, rest))
         found = codes(client.ask(row.key, row.version, **row.values)) - {NOT_ATTEMPTED}
         assert found == {denied_code(row, missing)}
-    allow(server, HOST, granted(row, row.needs))
+    allow_only(granted(row, row.needs))
     assert not codes(client.ask(row.key, row.version, **row.values)) & set(CODES.values())
+
+
+@pytest.mark.parametrize("row", ROWS, ids=row_id)
+def test_a_client_needs_every_permission_that_the_api_requires(
+    server: ServerThread, client: Wire, row: Row
+) -> None:
+    check_row(client, lambda permissions: allow(server, HOST, permissions), row)
 
 
 def test_every_api_has_a_row_for_each_permission_that_it_declares() -> None:
@@ -488,7 +535,7 @@ def test_every_api_has_a_row_for_each_permission_that_it_declares() -> None:
     assert without == WITHOUT_PERMISSION.keys()
 
 
-@pytest.mark.parametrize("row", ROWS, ids=_id)
+@pytest.mark.parametrize("row", ROWS, ids=row_id)
 def test_a_client_without_permissions_learns_no_names_and_changes_nothing(
     server: ServerThread, client: Wire, row: Row
 ) -> None:
@@ -581,6 +628,45 @@ def test_transactional_batches_without_a_transactional_id_are_denied(
     allow(server, HOST, [(WRITE.on(TOPIC), TOPIC_NAME), (WRITE.on(TRANSACTIONAL_ID), "*")])
     assert codes(client.ask(0, 9, **_produced(TXN_BATCH))) == {53}
     assert 53 not in codes(client.ask(0, 9, **_produced(TXN_BATCH, TXN_NAME)))
+
+
+def test_a_client_cannot_add_records_to_the_transaction_of_another_client(
+    server: ServerThread, client: Wire
+) -> None:
+    allow(server, HOST, [(WRITE.on(TOPIC), TOPIC_NAME), (WRITE.on(TRANSACTIONAL_ID), "own")])
+    assert not client.ask(22, 2, transactional_id="own", transaction_timeout=9000).error_code
+    with Wire(server.port, ADMIN_HOST) as victim:
+        producer = victim.ask(22, 2, transactional_id="victim", transaction_timeout=9000)
+        victim.ask(
+            24,
+            3,
+            v3_and_below_transactional_id="victim",
+            v3_and_below_producer_id=producer.producer_id,
+            v3_and_below_producer_epoch=producer.producer_epoch,
+            v3_and_below_topics=[{"name": TOPIC_NAME, "partitions": [0]}],
+        )
+        batch = bytes(
+            build_batch(
+                1_700_000_000_000,
+                [b"v"],
+                producer_id=producer.producer_id,
+                producer_epoch=producer.producer_epoch,
+                base_sequence=0,
+                is_transactional=True,
+            )
+        )
+        assert codes(client.ask(0, 9, **_produced(batch, "own"))) == {49}
+        outside = build_batch(
+            1_700_000_000_000,
+            [b"v"],
+            producer_id=producer.producer_id,
+            producer_epoch=0,
+            base_sequence=0,
+        )
+        assert codes(client.ask(0, 9, **_produced(bytes(outside)))) == {48}
+        assert not codes(victim.ask(0, 9, **_produced(batch, "victim")))
+        ended = {"producer_id": producer.producer_id, "producer_epoch": producer.producer_epoch}
+        assert not victim.ask(26, 3, transactional_id="victim", **ended).error_code
 
 
 def test_a_new_topic_hides_its_settings_from_a_client_that_may_not_see_them(
@@ -748,3 +834,51 @@ def test_errors_for_a_topic_id_do_not_contain_the_name(server: ServerThread, cli
     ):
         assert codes(response) == {29}
         assert TOPIC_NAME not in repr(response)
+
+
+def test_a_fetch_with_a_replica_id_does_not_bypass_the_permission_to_read(
+    server: ServerThread, client: Wire
+) -> None:
+    """CVE-2018-1288: a client pretends to be a broker; from version 15 on in a tagged field."""
+    allow(server, HOST, [(READ.on(TOPIC), TOPIC_NAME)])
+    asked = {"max_bytes": 1000, "topics": FETCHED}
+    assert codes(client.ask(1, 11, **asked, replica_id=0)) == {29}
+    # Another test may have deleted the first records.
+    assert codes(client.ask(1, 11, **asked, replica_id=-1)) <= {OFFSET_OUT_OF_RANGE}
+    with Wire(server.port, ADMIN_HOST) as admin:
+        [topic] = admin.ask(3, 12, topics=[{"topic_id": None, "name": TOPIC_NAME}]).topics
+    by_id = [{"topic_id": topic.topic_id, "partitions": [{"partition": 0, "fetch_offset": 0}]}]
+    replica = {"replica_id": 0, "replica_epoch": 0}
+    assert codes(client.ask(1, 15, max_bytes=1000, topics=by_id, replica_state=replica)) == {29}
+    assert codes(client.ask(1, 15, max_bytes=1000, topics=by_id)) <= {OFFSET_OUT_OF_RANGE}
+
+
+def test_denied_names_do_not_use_up_the_topics_that_a_request_may_create(
+    server: ServerThread, client: Wire
+) -> None:
+    limit = server.call(lambda: server.server.broker.settings.auto_create_topics_max_per_request)
+    hidden = [{"name": f"hidden-{number}"} for number in range(limit)]
+    allow(server, HOST, [(DESCRIBE.on(TOPIC), "wanted-1"), (CREATE.on(CLUSTER), CLUSTER_NAME)])
+    names = [*hidden, {"name": "wanted-1"}, {"name": "hidden-last"}]
+    answer = client.ask(3, 9, topics=names, allow_auto_topic_creation=True)
+    found = {topic.name: int(topic.error_code) for topic in answer.topics}
+    assert found.pop("wanted-1") == 0
+    assert set(found.values()) == {29}
+
+
+def test_a_transaction_may_not_write_to_an_internal_topic_whatever_the_acls_say(
+    server: ServerThread,
+) -> None:
+    with Wire(server.port, ADMIN_HOST) as admin:
+        admin.ask(10, 4, key_type=0, coordinator_keys=["g"])  # creates the topic
+        started = admin.ask(22, 2, transactional_id="internal", transaction_timeout=1000)
+        topics = [{"name": "__consumer_offsets", "partitions": [0]}]
+        answer = admin.ask(
+            24,
+            3,
+            v3_and_below_transactional_id="internal",
+            v3_and_below_producer_id=started.producer_id,
+            v3_and_below_producer_epoch=started.producer_epoch,
+            v3_and_below_topics=topics,
+        )
+        assert codes(answer) == {29}

@@ -1,11 +1,11 @@
-"""Requests about ACLs, users, quotas, folders and the quorum leave the connection open."""
+"""Requests about ACLs, folders and the quorum leave the connection open."""
 
 from __future__ import annotations
 
 import pytest
 from tests.support.kafka_requests import Wire, create_topic
 
-UNKNOWN_TOPIC, SECURITY_DISABLED, LOG_DIR_NOT_FOUND, RESOURCE_NOT_FOUND = 3, 54, 57, 91
+UNKNOWN_TOPIC, SECURITY_DISABLED, LOG_DIR_NOT_FOUND = 3, 54, 57
 ANY = 1
 RULE = {
     "resource_type": 2,
@@ -36,36 +36,6 @@ def test_acl_requests_say_that_security_is_disabled(wire: Wire, version: int) ->
     assert [row.error_code for row in created] == [SECURITY_DISABLED] * 2
     deleted = wire.ask(31, version, filters=[FILTER]).filter_results
     assert [row.error_code for row in deleted] == [SECURITY_DISABLED]
-
-
-@pytest.mark.parametrize("version", [0, 1])
-def test_there_are_no_quotas_and_none_can_be_set(wire: Wire, version: int) -> None:
-    described = wire.ask(48, version, components=[], strict=False)
-    assert (described.error_code, described.entries) == (0, ())
-    entity = [{"entity_type": "user", "entity_name": "a"}]
-    ops = [{"key": "producer_byte_rate", "value": 1.5, "remove": False}]
-    entries = [{"entity": entity, "ops": ops}]
-    [altered] = wire.ask(49, version, entries=entries, validate_only=False).entries
-    assert altered.error_code == SECURITY_DISABLED
-    assert [(part.entity_type, part.entity_name) for part in altered.entity] == [("user", "a")]
-
-
-def test_there_are_no_users_and_none_can_be_added(wire: Wire) -> None:
-    everyone = wire.ask(50, 0, users=None)
-    assert (everyone.error_code, everyone.results) == (0, ())
-    [named] = wire.ask(50, 0, users=[{"name": "a"}, {"name": "a"}]).results
-    assert (named.user, named.error_code) == ("a", RESOURCE_NOT_FOUND)
-    credential = {"mechanism": 1, "iterations": 4096, "salt": b"s", "salted_password": b"p"}
-    altered = wire.ask(
-        51,
-        0,
-        deletions=[{"name": "a", "mechanism": 1}],
-        upsertions=[{"name": "a", **credential}, {"name": "b", **credential}],
-    ).results
-    assert [(row.user, row.error_code) for row in altered] == [
-        ("a", SECURITY_DISABLED),
-        ("b", SECURITY_DISABLED),
-    ]
 
 
 @pytest.mark.parametrize("version", [1, 2])

@@ -30,7 +30,7 @@ def test_a_full_disk_is_logged_once_and_not_for_each_request(
             answers = [produce(wire, "t", batch).error_code for _ in range(5)]
         assert [int(code) for code in answers] == [STORAGE_ERROR] * 5
         with (
-            strandlog.connect(broker.address, **{"message.timeout.ms": 1000}) as remote,
+            strandlog.connect(broker.address, config={"message.timeout.ms": 1000}) as remote,
             pytest.raises(strandlog.UnreachableError, match="its log says why it rejects records"),
         ):
             remote.producer().send("t", b"x")

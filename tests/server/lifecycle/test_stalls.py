@@ -20,7 +20,7 @@ from strandlog.config.tables.broker import BROKER_SETTINGS, broker_settings
 from strandlog.model import Buffer
 from strandlog.record.builder import build_batch
 from strandlog.server.app import Server, ServerOptions
-from strandlog.server.kafka import connection, dispatch
+from strandlog.server.kafka import connection, dispatch, pending_reply
 from strandlog.server.kafka.api import KAFKA_APIS, warm_up
 from strandlog.storage.files import DiskFiles
 
@@ -314,7 +314,7 @@ def test_a_slow_handler_is_logged_at_most_once_per_second(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 1000.0
-    for module in (connection, dispatch):
+    for module in (connection, dispatch, pending_reply):
         monkeypatch.setattr(module, "stopwatch", lambda: now)
 
     def take_long(_broker: object, request: Any) -> None:

@@ -24,7 +24,7 @@ class Lines(logging.Handler):
         self.handle(record)
 
 
-def test_a_thousand_lines_of_one_kind_become_ten_and_a_summary() -> None:
+def test_a_thousand_lines_of_one_kind_become_ten_and_a_summary_with_an_example() -> None:
     log = Lines()
     for number in range(1000):
         log.say("%s: garbage; hanging up", number)
@@ -32,7 +32,7 @@ def test_a_thousand_lines_of_one_kind_become_ten_and_a_summary() -> None:
     log.now += INTERVAL_SECONDS
     log.say("stopped")
     assert log.lines[MAX_LINES:] == [
-        f"suppressed {1000 - MAX_LINES} more lines like '%s: garbage; hanging up' "
+        f"suppressed {1000 - MAX_LINES} more lines like '9: garbage; hanging up' "
         f"within {INTERVAL_SECONDS:.0f} s",
         "stopped",
     ]
@@ -60,3 +60,10 @@ def test_messages_that_all_differ_are_limited_together() -> None:
     for number in range(10 * MAX_KINDS):
         log.say(f"made by hand {number}")
     assert len(log.lines) == MAX_KINDS + MAX_LINES
+
+
+def test_a_line_whose_arguments_do_not_fit_raises_nothing() -> None:
+    record = logging.LogRecord("x", logging.WARNING, "", 0, "%d %d", ("one",), None)
+    filter_ = RepeatFilter(logging.NullHandler(), lambda: 0.0)
+    passed = [filter_.filter(record) for _ in range(MAX_LINES + 1)]
+    assert passed == [True] * MAX_LINES + [False]

@@ -1,5 +1,8 @@
 """Receives gRPC calls and sends their responses and errors, for every method.
 
+A call is authenticated before its message is received (`authentication.py`), so a client without
+credentials takes no memory.
+
 Every method accepts one message. The server nevertheless declares a stream of requests: gRPC then
 reads the message only when the server asks for it, so that requests that are being received
 can share a budget (`grpc.queued.max.request.bytes`). Clients see no difference.
@@ -16,9 +19,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
-from urllib.parse import unquote
 
 import grpc
 from google.protobuf.message import DecodeError, Message
@@ -27,18 +29,27 @@ from grpc import StatusCode
 from strandlog.broker.broker import Broker
 from strandlog.broker.context import RequestContext
 from strandlog.config.limits import GRPC_SMALL_REQUEST_BYTES
-from strandlog.errors import MalformedMessageError, StrandlogError, shortened
+from strandlog.errors import (
+    MalformedMessageError,
+    StrandlogError,
+    ThrottlingQuotaExceededError,
+    shortened,
+)
+from strandlog.server.grpc.authentication import Caller, GrpcAuthentication
 from strandlog.server.grpc.disconnect import hang_up
+from strandlog.server.metered import within_quota
 from strandlog.server.peer_budget import Hold, PeerBudget, PeerTooSlowError
 
 logger = logging.getLogger(__name__)
 
 UPLOAD_PATIENCE_SECONDS = 0.25
+RETRY_DELAY = "grpc-retry-pushback-ms"  # clients that retry by themselves wait as long
 
+T = TypeVar("T")
 Request = TypeVar("Request", bound=Message)
 Unary = Callable[[RequestContext, bytes], Awaitable[bytes]]
-Streaming = Callable[[RequestContext, bytes, Any], Awaitable[None]]
-OpenEnded = Callable[[Any], Awaitable[None]]
+Streaming = Callable[[RequestContext, bytes, Any], Coroutine[Any, Any, None]]
+OpenEnded = Callable[[Any], Coroutine[Any, Any, None]]
 
 
 def parsed(kind: type[Request], data: bytes) -> Request:
@@ -64,17 +75,13 @@ def small(kind: type[Request], data: bytes, limit: int = GRPC_SMALL_REQUEST_BYTE
     return parsed(kind, data)
 
 
-def context_of(call: Any) -> RequestContext:
-    """Return the context of a gRPC call; `peer()` looks like ipv4:127.0.0.1:50123."""
-    host = unquote(call.peer()).partition(":")[2].rpartition(":")[0].strip("[]")
-    return RequestContext(client_host=host, listener="grpc")
-
-
 class Calls:
     """Wraps the methods of the services in gRPC handlers."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, authentication: GrpcAuthentication) -> None:
         settings = broker.settings
+        self._authentication = authentication
+        self._broker = broker
         self._metrics = broker.metrics
         self._max_bytes = settings.grpc_request_max_bytes
         self._max_streams = max(1, settings.grpc_max_calls * 3 // 4)
@@ -87,34 +94,46 @@ class Calls:
         self._stream_uploads = PeerBudget(for_streams, patience)
         self._uploads = PeerBudget(settings.grpc_queued_max_request_bytes - for_streams, patience)
 
-    def unary(self, method: Unary) -> grpc.RpcMethodHandler:
-        async def handle(_: object, call: Any) -> bytes:
-            async def work(data: bytes) -> bytes:
-                return await method(context_of(call), data)
+    def unary(self, method: Unary, *, is_open: bool = False) -> grpc.RpcMethodHandler:
+        """Return the handler of a method with one response; an open one needs no credentials."""
 
-            response: bytes = await self._respond(call, work, self._uploads)
+        async def handle(_: object, call: Any) -> bytes:
+            async def serve() -> bytes:
+                caller = await self._caller(call, method, is_open=is_open)
+                work = self._received(
+                    call, lambda data: method(caller.context, data), self._uploads
+                )
+                return await within_quota(self._broker, caller.context, work)
+
+            response: bytes = await self._with_status(call, serve())
             return response
 
         return grpc.stream_unary_rpc_method_handler(handle)
 
-    def streaming(self, method: Streaming) -> grpc.RpcMethodHandler:
+    def streaming(self, method: Streaming, *, is_open: bool = False) -> grpc.RpcMethodHandler:
         """Return the handler of a method that responds with many messages."""
 
-        async def serve(context: Any) -> None:
-            async def work(data: bytes) -> None:
-                await method(context_of(context), data, context)
-
-            await self._respond(context, work, self._stream_uploads)
+        async def serve(call: Any) -> None:
+            caller = await self._caller(call, method, is_open=is_open)
+            work = self._received(
+                call, lambda data: method(caller.context, data, call), self._stream_uploads
+            )
+            await self._authentication.run_stream(caller.login, work)
 
         return self._stream(serve)
 
     def open_ended(self, method: OpenEnded) -> grpc.RpcMethodHandler:
         """Return the handler of a method that reads and writes messages itself."""
 
-        async def serve(context: Any) -> None:
-            await self._with_status(context, method(context))
+        async def serve(call: Any) -> None:
+            caller = await self._caller(call, method)
+            await self._authentication.run_stream(caller.login, method(call))
 
         return self._stream(serve)
+
+    async def _caller(self, call: Any, method: Any, *, is_open: bool = False) -> Caller:
+        api: str = method.__name__.strip("_")
+        return await self._authentication.caller_of(call, api, is_open=is_open)
 
     def _stream(self, serve: OpenEnded) -> grpc.RpcMethodHandler:
         async def handle(_: object, context: Any) -> None:
@@ -123,25 +142,21 @@ class Calls:
                 await self._abort(context, StatusCode.RESOURCE_EXHAUSTED, words)
             self._streams += 1
             try:
-                await serve(context)
+                await self._with_status(context, serve(context))
             finally:
                 self._streams -= 1
 
         return grpc.stream_stream_rpc_method_handler(handle)
 
-    async def _respond(
-        self, context: Any, work: Callable[[bytes], Awaitable[Any]], budget: PeerBudget
-    ) -> Any:
+    async def _received(
+        self, context: Any, work: Callable[[bytes], Awaitable[T]], budget: PeerBudget
+    ) -> T:
         """Receive the request, then run the method."""
         hold = await budget.acquire(self._max_bytes)
-
-        async def receive_and_work() -> Any:
+        try:
             data = await self._receive(context, hold)
             hold.resize(len(data))
             return await work(data)
-
-        try:
-            return await self._with_status(context, receive_and_work())
         finally:
             hold.release()
 
@@ -154,6 +169,8 @@ class Calls:
             await asyncio.to_thread(hang_up, context.peer())
             raise asyncio.CancelledError from None
         except StrandlogError as error:
+            if isinstance(error, ThrottlingQuotaExceededError):
+                context.set_trailing_metadata(((RETRY_DELAY, str(error.retry_after_ms)),))
             await self._abort(context, StatusCode[error.codes.grpc], str(error))
         except grpc.aio.AbortError:
             raise

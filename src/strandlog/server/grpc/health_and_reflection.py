@@ -1,4 +1,5 @@
-"""The health and reflection services, with the same limits as all other calls.
+"""The health and reflection services, with the same limits as all other calls. Health checks need
+no credentials; reflection does, where they are required.
 
 The handlers of grpcio read requests as soon as they arrive: a thousand incomplete health checks of
 4 MB each would take 4 GB. Here, requests are received like those of any call (`calls.py`), and
@@ -39,7 +40,10 @@ class Health:
         self._stopping = asyncio.Event()
 
     def handlers(self, calls: Calls) -> Handlers:
-        return {"Check": calls.unary(self._check), "Watch": calls.streaming(self._watch)}
+        return {
+            "Check": calls.unary(self._check, is_open=True),
+            "Watch": calls.streaming(self._watch, is_open=True),
+        }
 
     def stop(self) -> None:
         self._stopping.set()
@@ -76,9 +80,9 @@ class Reflection:
         )
 
     def handlers(self, calls: Calls) -> Handlers:
-        return {"ServerReflectionInfo": calls.open_ended(self._serve)}
+        return {"ServerReflectionInfo": calls.open_ended(self._reflection)}
 
-    async def _serve(self, context: Any) -> None:
+    async def _reflection(self, context: Any) -> None:
         hold = await self._budget.acquire(self._max_bytes)
         try:
             async for answer in self._servicer.ServerReflectionInfo(_requests(context, hold), None):

@@ -25,10 +25,14 @@ from strandlog.config.limits import (
 from strandlog.config.setting import MAX_INT
 from strandlog.config.tables.server import Address
 from strandlog.protocol.rpc import log_pb2
+from strandlog.server.access.logins import Logins
+from strandlog.server.grpc.authentication import GrpcAuthentication
 from strandlog.server.grpc.calls import Calls
+from strandlog.server.grpc.credentials import server_credentials
 from strandlog.server.grpc.disconnect import hang_up_all
 from strandlog.server.grpc.health_and_reflection import Health, Reflection, service_names
 from strandlog.server.grpc.service import LogService
+from strandlog.server.tls import TlsContexts
 
 SERVICE = log_pb2.DESCRIPTOR.services_by_name["LogService"].full_name
 MAX_MESSAGE_BYTES = 2**31 - 1  # no limit on responses: consume.py splits large ones
@@ -37,8 +41,16 @@ MAX_MESSAGE_BYTES = 2**31 - 1  # no limit on responses: consume.py splits large 
 class GrpcListener:
     """Serves one broker over gRPC."""
 
-    def __init__(self, broker: Broker, host: str, port: int) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        host: str,
+        port: int,
+        logins: Logins,
+        tls: TlsContexts | None = None,
+    ) -> None:
         settings = broker.settings
+        self._tls = tls
         self._server = grpc.aio.server(
             maximum_concurrent_rpcs=settings.grpc_max_calls,
             options=[
@@ -60,7 +72,8 @@ class GrpcListener:
                 ("grpc.so_reuseport", 0),  # otherwise two servers could share one port
             ],
         )
-        calls = Calls(broker)
+        principal_of = None if tls is None else tls.principal_of
+        calls = Calls(broker, GrpcAuthentication(broker, host, logins, principal_of))
         self._health = Health((SERVICE,))
         for name, handlers in {
             SERVICE: LogService(broker).handlers(calls),
@@ -77,7 +90,11 @@ class GrpcListener:
         """Bind the socket and return its address."""
         where = f"[{self._host}]" if ":" in self._host else self._host
         try:
-            port = self._server.add_insecure_port(f"{where}:{self._asked_port}")
+            address = f"{where}:{self._asked_port}"
+            if self._tls is None:
+                port = self._server.add_insecure_port(address)
+            else:
+                port = self._server.add_secure_port(address, server_credentials(self._tls))
         except RuntimeError as error:
             raise OSError(
                 f"gRPC cannot listen on {where}:{self._asked_port}: set grpc.listener or "
@@ -89,6 +106,9 @@ class GrpcListener:
 
     def serve(self) -> None:
         """Do nothing: the listener serves calls from `start` on."""
+
+    def stop_accepting(self) -> None:
+        """Do nothing: `stop` is called soon."""
 
     async def stop(self, grace_seconds: float) -> None:
         """Reject new calls, wait for running ones, then close the connections."""

@@ -4,6 +4,9 @@ Each is a coroutine in the broker's event loop that takes and returns messages a
 receives the calls and sends the errors. Consume writes one message at a time (`consume.py`):
 `write` returns when gRPC has accepted it. Messages that clients have not yet received share a
 budget (`grpc.queued.max.response.bytes`).
+
+A client that exceeds a quota gets RESOURCE_EXHAUSTED from Produce, and from the methods that change
+topics. Consume pauses instead: a stream that ended would only be opened again.
 """
 
 from __future__ import annotations
@@ -36,6 +39,7 @@ from strandlog.server.record_io import (
 )
 
 FOLLOW_WAIT_MS = 10_000  # how long a fetch at the end of the log waits before it is repeated
+QUOTA_CHECK_MS = 1000
 LARGEST_OFFSET = 2**63 - 1
 ACKS = {0: Acks.NONE, 1: Acks.LEADER, 2: Acks.ALL}  # by their numbers in log.proto
 IN_LOOP_REQUEST_BYTES = 1024  # a larger Produce request is decoded in a thread
@@ -111,6 +115,7 @@ class LogService:
         max_bytes = min(request.max_bytes or GRPC_CONSUME_MESSAGE_BYTES, GRPC_CONSUME_MESSAGE_BYTES)
         if request.follow:  # wait before acquiring memory, because the wait may be long
             await self._wait_for_records(context, request, tp, offset)
+        await self._wait_for_quota(context)
         hold = await self._unread.acquire(COPIES_OF_A_READ * max_bytes)
         try:
             found = await fetch(
@@ -146,7 +151,16 @@ class LogService:
             max_bytes=1,
             wait_ms=FOLLOW_WAIT_MS,
             committed=request.read_committed,
+            is_charged=False,  # nothing of it is sent
         )
+
+    async def _wait_for_quota(self, context: RequestContext) -> None:
+        """Wait as long as the user exceeds its quota, which may change meanwhile."""
+        delay_ms = self._broker.fetch_delay_ms(context)
+        self._broker.metrics.throttled_requests += delay_ms > 0
+        while delay_ms:
+            await asyncio.sleep(min(delay_ms, QUOTA_CHECK_MS) / 1000)
+            delay_ms = self._broker.fetch_delay_ms(context)
 
     async def _end(self, context: RequestContext, tp: TopicPartition, committed: bool) -> int:
         """Return the end offset of a stream that does not follow the log.

@@ -5,12 +5,15 @@
     /healthz, /readyz   for supervisors and load balancers
     /api/v1/…           the JSON API (routes: `api/routes.py`)
 
-uvicorn runs in the server's event loop and leaves signals to the server. `connections.py` limits
-connections and their idle time, `body_limit.py` limits bodies, `parsing.py` limits request heads.
+A request passes `security.py` (Host and size), then `access/authentication.py` (who sends it), then
+the endpoint, whose calls to the broker check the permissions. uvicorn runs in the server's event
+loop and leaves signals to the server. `connections.py` limits connections and their idle time,
+`body_limit.py` limits bodies, `parsing.py` limits request heads.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import socket
@@ -27,6 +30,7 @@ from starlette.routing import Route
 
 from strandlog.broker.broker import Broker
 from strandlog.server.background import ServerRuntime
+from strandlog.server.http.access.authentication import AuthenticatedApp
 from strandlog.server.http.api.routes import PREFIX, ROUTES
 from strandlog.server.http.connections import Connections
 from strandlog.server.http.console.assets import Console
@@ -38,6 +42,7 @@ from strandlog.server.http.problems import HttpError, problem_response
 from strandlog.server.http.routing import JSON, endpoint
 from strandlog.server.http.security import RequestChecks
 from strandlog.server.http.state import HttpState
+from strandlog.server.network.acceptor import Slot
 
 if TYPE_CHECKING:
     from strandlog.server.http.listener import HttpOptions
@@ -101,7 +106,8 @@ class Application:
         ]
         app = Starlette(routes=routes, exception_handlers={HTTPException: _router_error})
         app.router.redirect_slashes = False
-        self.guarded = RequestChecks(app, options.hosts, broker.settings.http_request_max_bytes)
+        known = AuthenticatedApp(app, self._state.authentication)
+        self.guarded = RequestChecks(known, options.hosts, broker.settings.http_request_max_bytes)
 
     def _api(self) -> Iterator[Route]:
         """Yield one route per path, so that the Allow header of a 405 lists all of its methods."""
@@ -119,7 +125,13 @@ class Application:
 
 
 class _Uvicorn(uvicorn.Server):
-    """uvicorn without signal handlers: the server installs its own."""
+    """uvicorn without signal handlers and sockets: the server has its own."""
+
+    on_started: Callable[[], None]
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.on_started()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -134,11 +146,14 @@ class HttpServer:
         self._application = Application(broker, runtime, options)
         settings = broker.settings
         idle_seconds = settings.http_idle_timeout_ms / 1000
-        connections = Connections(settings.http_max_connections, idle_seconds, broker.metrics)
+        self.connections = connections = Connections(
+            settings.http_max_connections, idle_seconds, broker.metrics
+        )
         self._application.bodies.disconnect = connections.abort
+        self._protocol = connections.protocol()
         config = uvicorn.Config(
             self._application.guarded,
-            http=connections.protocol(),
+            http=self._protocol,
             ws="none",
             lifespan="off",
             log_config=None,
@@ -152,9 +167,21 @@ class HttpServer:
         logging.getLogger("uvicorn").setLevel(logging.WARNING)
         self._uvicorn = _Uvicorn(config)
 
-    async def serve(self, listening: socket.socket) -> None:
-        """Serve until `stop` is called."""
-        await self._uvicorn.serve([listening])
+    async def serve(self, on_started: Callable[[], None]) -> None:
+        """Serve until `stop` is called; `on_started` is called once connections may be made."""
+        self._uvicorn.on_started = on_started
+        await self._uvicorn.serve([])
+
+    def connection(self, slot: Slot) -> asyncio.Protocol:
+        """Return the protocol of a new connection."""
+        server = self._uvicorn
+        connection = self._protocol(
+            config=server.config,
+            server_state=server.server_state,
+            app_state=server.lifespan.state,
+        )
+        connection.slot = slot
+        return connection
 
     def stop(self, grace_seconds: float) -> None:
         self._application.stop()

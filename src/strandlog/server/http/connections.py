@@ -24,6 +24,7 @@ from strandlog.clock import stopwatch
 from strandlog.config.limits import HTTP_HEALTH_CONNECTIONS
 from strandlog.server.http.parsing import BoundedParser
 from strandlog.server.http.problems import HttpError, problem_response
+from strandlog.server.network.acceptor import Slot
 
 HEALTH_PATHS = ("/healthz", "/readyz")
 LOOKS = 10  # checks for idle connections per idle timeout
@@ -47,7 +48,7 @@ class Connections:
     def opened(self, connection: HttpConnection) -> bool:
         """Register a new connection; return False if the limit is reached and it must be closed."""
         self._metrics.http_connections_accepted += 1
-        if len(self._open) >= self._limit and not self._close_idlest():
+        if len(self._open) >= self._limit and not self.close_idlest():
             connection.app = _only_health(connection.app)
             if len(self._open) >= self._limit + HTTP_HEALTH_CONNECTIONS:
                 self._metrics.http_connections_refused += 1
@@ -61,6 +62,7 @@ class Connections:
 
     def closed(self, connection: HttpConnection) -> None:
         self._open.pop(connection, None)
+        connection.slot.release()
         if connection.client is not None and self._by_client.get(connection.client) is connection:
             del self._by_client[connection.client]
         self._metrics.http_connections_open = len(self._open)
@@ -78,7 +80,8 @@ class Connections:
 
     # -- idle connections --------------------------------------------------------------------------
 
-    def _close_idlest(self) -> bool:
+    def close_idlest(self) -> bool:
+        """Close the connection that has been idle the longest, if one is idle."""
         for connection in self._open:
             if connection.is_idle():
                 self._metrics.http_connections_idle_closed += 1
@@ -103,9 +106,14 @@ class Connections:
 
 
 class HttpConnection(H11Protocol):
-    """A uvicorn connection that reports its activity to the registry."""
+    """A uvicorn connection that reports its activity to the registry.
+
+    With TLS, requests carry the client's certificate (DER) as `strandlog.certificate` in their
+    scope, None if the client has none.
+    """
 
     registry: Connections  # set by `Connections.protocol`
+    slot: Slot  # its place in the limits on connections; set by `HttpServer.connection`
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -118,6 +126,9 @@ class HttpConnection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        tls = transport.get_extra_info("ssl_object")
+        if tls is not None:
+            self.app = _with_certificate(self.app, tls.getpeercert(True))
         if not self.registry.opened(self):
             transport.abort()
 
@@ -135,6 +146,14 @@ class HttpConnection(H11Protocol):
         self.idle_since = stopwatch()
         self.registry.moved(self)
         super().on_response_complete()
+
+
+def _with_certificate(app: Any, certificate: bytes | None) -> Any:
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        scope["strandlog.certificate"] = certificate
+        await app(scope, receive, send)
+
+    return serve
 
 
 def _only_health(app: Any) -> Callable[[Scope, Receive, Send], Any]:

@@ -2,6 +2,10 @@
 
 A broker that is not ready still serves consumers, and restarting it does not help. So a supervisor
 should use `/healthz` to decide when to restart it, and a load balancer should route by `/readyz`.
+
+Both need no login. The reasons of `/readyz` name a topic only if the client may describe it, and
+contain paths only if the client may describe the cluster. If the listener requires a login, they
+contain neither.
 """
 
 from __future__ import annotations
@@ -13,11 +17,18 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from strandlog.broker.access.permission import CLUSTER, DESCRIBE, TOPIC
+from strandlog.broker.broker import Broker
+from strandlog.broker.context import RequestContext
 from strandlog.config.limits import HTTP_READY_MAX_REASONS
 from strandlog.errors import StorageError
+from strandlog.server.http.routing import context_of
 
 if TYPE_CHECKING:
     from strandlog.server.http.state import HttpState
+
+
+WRITES_FAIL = "rejecting appends: writing to the disk fails"
 
 
 class Readiness(msgspec.Struct):
@@ -27,22 +38,40 @@ class Readiness(msgspec.Struct):
     reasons: list[str]
 
 
-async def readiness(state: HttpState) -> Readiness:
-    """Check everything that can prevent the broker from accepting records."""
+async def readiness(state: HttpState, context: RequestContext | None) -> Readiness:
+    """Check everything that can prevent the broker from accepting records. The reasons contain what
+    a client may see; without one, no names and no paths."""
     broker = state.broker
+    may_see_paths = context is not None and broker.has_access(context, DESCRIBE.on(CLUSTER))
     reasons = ["the server is stopping"] if state.stopping.is_set() else []
     try:
         free = (await asyncio.to_thread(broker.disk_usage)).free_bytes
     except StorageError as error:
-        reasons.append(str(error))
+        reasons.append(str(error) if may_see_paths else "the free disk space is unknown")
     else:
         limit = broker.settings.log_min_free_bytes
         if free < limit:
             reasons.append(f"the disk has {free} bytes free; appends are rejected below {limit}")
-    reasons += await _write_failure(state)
-    failed = broker.failed_partitions()[:HTTP_READY_MAX_REASONS]
-    reasons += [f"{tp} rejects records: {failure}" for tp, failure in failed]
+    failure = await _write_failure(state)
+    reasons += failure if may_see_paths else [WRITES_FAIL] * len(failure)
+    reasons += _failed_partitions(broker, context, may_see_paths=may_see_paths)
     return Readiness(not reasons, reasons)
+
+
+def _failed_partitions(
+    broker: Broker, context: RequestContext | None, *, may_see_paths: bool
+) -> list[str]:
+    """Return a reason for each partition that rejects records, and one for all hidden ones."""
+    failed = broker.failed_partitions()
+    shown = [
+        f"{tp} rejects records: {failure}" if may_see_paths else f"{tp} rejects records"
+        for tp, failure in failed
+        if context is not None and broker.has_access(context, DESCRIBE.on(TOPIC), tp.topic)
+    ]
+    reasons, hidden = shown[:HTTP_READY_MAX_REASONS], len(failed) - len(shown)
+    if hidden:
+        reasons.append(f"{hidden} partitions reject records")
+    return reasons
 
 
 async def disk_space(state: HttpState) -> tuple[int, int]:
@@ -86,7 +115,7 @@ class Health:
         return Response(b'{"status":"ok"}', media_type="application/json")
 
     async def readyz(self, request: Request) -> Response:
-        del request
-        found = await readiness(self._state)
+        is_open = self._state.authentication.mode == "none"
+        found = await readiness(self._state, context_of(request) if is_open else None)
         body = msgspec.json.encode(found)
         return Response(body, 200 if found.is_ready else 503, media_type="application/json")

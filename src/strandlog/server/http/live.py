@@ -6,6 +6,9 @@
     heartbeat   no data; shows that the connection works          after 10 s without other events
     problem     the reason as problem+json, e.g. a deleted topic  before the stream ends
 
+A stream ends when the session, token or password of its client is no longer valid. Permissions are
+checked before every event.
+
 An event is computed only after the client has accepted the previous one. So nothing is buffered for
 a client that does not read; it misses events instead (`skipped` counts the records). The kernel
 closes the connection of a client that acknowledges nothing for `HTTP_STALL_SECONDS`
@@ -33,19 +36,20 @@ from strandlog.broker.context import OWNER, RequestContext
 from strandlog.clock import stopwatch
 from strandlog.config.limits import HTTP_LIVE_MAX_GROUPS
 from strandlog.server.background import as_future
+from strandlog.server.http.access.credentials import EVENT_STREAM
 from strandlog.server.http.metrics.rates import BrokerRates
 from strandlog.server.http.metrics.snapshot import group_snapshots
 from strandlog.server.http.problems import HttpError, bad_request, problem_of
 from strandlog.server.http.records.filter import RecordFilter
 from strandlog.server.http.records.payload import PayloadFormat
 from strandlog.server.http.records.tail import Tail, TailOptions, begin_tail
-from strandlog.server.http.routing import context_of, read_query
+from strandlog.server.http.routing import client_of, context_of, read_query
 from strandlog.server.http.state import HttpState
 
 LAG_SECONDS = 1.0
 HEARTBEAT_SECONDS = 10.0
 RETRY_MS = 2000
-EVENT_STREAM = "text/event-stream"
+EXPIRED = "the session, token or password is no longer valid; sign in again"
 
 
 class LiveQuery(RecordFilter, forbid_unknown_fields=True):
@@ -102,6 +106,7 @@ class Live:
     async def live(self, request: Request) -> Response:
         """Validate the request and start a stream."""
         query, context = read_query(request, LiveQuery), context_of(request)
+        context.api = "live"
         self.check_access(context, query)
         limit = self._state.broker.settings.http_max_live_streams
         if self._state.live_clients >= limit:
@@ -120,7 +125,7 @@ class Live:
             tail = await begin_tail(self._state, context, query.topic, options)
         if request.method == "HEAD":
             return Response(media_type=EVENT_STREAM)
-        return _Stream(self, self._state, context, query, tail)
+        return _Stream(self, self._state, request, query, tail)
 
     def check_access(self, context: RequestContext, query: LiveQuery) -> None:
         """Raise unless the client may see the rates and the lag of all topics and groups."""
@@ -162,13 +167,14 @@ class _Stream(Response):
         self,
         live: Live,
         state: HttpState,
-        context: RequestContext,
+        request: Request,
         query: LiveQuery,
         tail: Tail | None,
     ) -> None:
         super().__init__()
         self._live = live
-        self._context = context
+        self._client = client_of(request)
+        self._context = context_of(request)
         self._state = state
         self._query = query
         self._tail = tail
@@ -176,7 +182,8 @@ class _Stream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         del scope
-        with self._counted(), _tasks(_gone(receive), self._state.stopping.wait()) as ends:
+        expired = self._state.authentication.ended(self._client)
+        with self._counted(), _tasks(_gone(receive), self._state.stopping.wait(), expired) as ends:
             headers = [(b"content-type", EVENT_STREAM.encode()), (b"x-accel-buffering", b"no")]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             await self._sent(send, f"retry: {RETRY_MS}\n\n".encode(), ends)
@@ -185,6 +192,9 @@ class _Stream(Response):
                 done, _ = await asyncio.wait(ends, timeout=seconds, return_when=_FIRST)
                 if done:
                     break
+            if ends[2].done():
+                problem = problem_of(HttpError(401, "Not authenticated", EXPIRED))
+                await self._sent(send, _event("problem", problem), ends[:1])
             await self._sent(send, b"", [ends[0]], is_last=True)
 
     async def _told(self, send: Send, ends: list[asyncio.Task[Any]]) -> bool:

@@ -12,6 +12,11 @@ from strandlog.server.http.problems import PROBLEM_TYPE, Problem
 from strandlog.server.http.routing import JSON, ApiRoute
 
 VERSION = "3.1.0"
+# Which of them a request needs, if any, depends on http.authentication.
+SECURITY_SCHEMES = {
+    "basic": {"type": "http", "scheme": "basic"},
+    "bearer": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"},
+}
 REFERENCE = "#/components/schemas/{name}"
 
 
@@ -43,7 +48,8 @@ def document(
         "openapi": VERSION,
         "info": {"title": "strandlog", "version": version},
         "paths": paths,
-        "components": {"schemas": components},
+        "components": {"schemas": components, "securitySchemes": SECURITY_SCHEMES},
+        "security": [{}, *({name: []} for name in SECURITY_SCHEMES)],
     }
 
 

@@ -11,11 +11,13 @@ the class of the error, and the traceback is logged.
 from __future__ import annotations
 
 import logging
+import math
+from collections.abc import Sequence
 
 import msgspec
 from starlette.responses import Response
 
-from strandlog.errors import StrandlogError, shortened
+from strandlog.errors import StrandlogError, ThrottlingQuotaExceededError, shortened
 
 logger = logging.getLogger(__name__)
 
@@ -35,10 +37,13 @@ class Problem(msgspec.Struct):
 class HttpError(Exception):
     """An error at the HTTP level, such as an unknown route or a wrong content type."""
 
-    def __init__(self, status: int, title: str, detail: str) -> None:
+    def __init__(
+        self, status: int, title: str, detail: str, headers: Sequence[tuple[str, str]] = ()
+    ) -> None:
         super().__init__(detail)
         self.status = status
         self.title = title
+        self.headers = headers
 
 
 def bad_request(detail: str) -> HttpError:
@@ -68,4 +73,10 @@ def problem_response(error: Exception) -> Response:
     """Return the response for an error."""
     problem = problem_of(error)
     headers = {"retry-after": "1"} if problem.status == 503 else None
-    return Response(msgspec.json.encode(problem), problem.status, headers, PROBLEM_TYPE)
+    if isinstance(error, ThrottlingQuotaExceededError):
+        headers = {"retry-after": str(math.ceil(error.retry_after_ms / 1000))}
+    response = Response(msgspec.json.encode(problem), problem.status, headers, PROBLEM_TYPE)
+    if isinstance(error, HttpError):
+        for name, value in error.headers:
+            response.headers.append(name, value)
+    return response

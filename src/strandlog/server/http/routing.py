@@ -9,20 +9,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 from urllib.parse import unquote
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Scope
 
 from strandlog.broker.access.permission import Permission
 from strandlog.broker.context import RequestContext
 from strandlog.clock import stopwatch
 from strandlog.config.limits import HTTP_SMALL_BODY_BYTES
+from strandlog.server.http.access.authentication import CLIENT, Client
 from strandlog.server.http.problems import HttpError, bad_request
 from strandlog.server.http.security import check_is_json
+from strandlog.server.metered import within_quota
 
 if TYPE_CHECKING:
     from strandlog.server.http.state import HttpState
@@ -46,6 +49,9 @@ class ApiRequest(Generic[Query, Body]):
     path: dict[str, str]
     query: Query
     body: Body
+    client: Client
+    scope: Scope
+    answer_headers: list[tuple[str, str]] = field(default_factory=list)  # the handler adds them
 
 
 class ApiRoute(NamedTuple):
@@ -64,6 +70,7 @@ class ApiRoute(NamedTuple):
     # The permission that the route requires, on the resource that the path names. None: the
     # requests that the handler makes to the broker check it, as most do.
     needs: Permission | None = None
+    is_metered: bool = True  # its time counts for the quota request_percentage
 
     @property
     def name(self) -> str:
@@ -71,10 +78,16 @@ class ApiRoute(NamedTuple):
         return self.handle.__name__
 
 
+def client_of(request: Request) -> Client:
+    """Return who sends an HTTP request."""
+    client: Client = request.scope[CLIENT]
+    return client
+
+
 def context_of(request: Request) -> RequestContext:
     """Return the broker's request context for an HTTP request."""
     host = request.client.host if request.client is not None else ""
-    return RequestContext(client_host=host, listener="http")
+    return RequestContext(client_of(request).principal, client_host=host, listener="http")
 
 
 def endpoint(route: ApiRoute, state: HttpState) -> Callable[[Request], Awaitable[Response]]:
@@ -95,23 +108,27 @@ def endpoint(route: ApiRoute, state: HttpState) -> Callable[[Request], Awaitable
     async def answering(request: Request) -> Response:
         check_is_json(request)
         context = context_of(request)
+        context.api = route.name
+        work = handled(request, context)
+        return await (within_quota(state.broker, context, work) if route.is_metered else work)
+
+    async def handled(request: Request, context: RequestContext) -> Response:
         path = {name: _decoded(text) for name, text in request.path_params.items()}
         if route.needs is not None:
             state.broker.check_access(context, route.needs, "".join(path.values()))
         query: Any = read_query(request, route.query)
+        client, scope = client_of(request), request.scope
         if route.body is None:
-            return await answered(ApiRequest(context, path, query, None))
+            return await answered(ApiRequest(context, path, query, None, client, scope))
         async with state.bodies.held(request, max_body_bytes) as data:
             _check_object_count(data, settings.http_max_json_objects)
             body = await _body(data, route.body)
-            return await answered(ApiRequest(context, path, query, body))
+            return await answered(ApiRequest(context, path, query, body, client, scope))
 
     async def answered(call: ApiRequest[Any, Any]) -> Response:
         if not route.is_large:
             answer = await route.handle(state, call)
-            if route.answer is None:
-                return Response(status_code=204)
-            return Response(msgspec.json.encode(answer), route.status, media_type=JSON)
+            return _small_response(route, answer, call.answer_headers)
         room = await state.bodies.room()
         try:
             answer = await route.handle(state, call)
@@ -122,6 +139,15 @@ def endpoint(route: ApiRoute, state: HttpState) -> Callable[[Request], Awaitable
         return state.bodies.answer(room, written, route.status, JSON)
 
     return timed
+
+
+def _small_response(route: ApiRoute, answer: object, headers: list[tuple[str, str]]) -> Response:
+    response = Response(status_code=204)
+    if route.answer is not None:
+        response = Response(msgspec.json.encode(answer), route.status, media_type=JSON)
+    for name, value in headers:
+        response.headers.append(name, value)
+    return response
 
 
 def _check_object_count(data: bytes, limit: int) -> None:

@@ -14,7 +14,8 @@ requests to it, so these headers are checked:
                     (`routing.py`)
 
 Paths stay percent-encoded until they are split into segments, because the name of a group may
-contain "/". Headers prevent browsers from caching, sniffing or framing responses.
+contain "/". Headers prevent browsers from caching, sniffing or framing responses, and pages of
+other origins from embedding them.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ CHANGING_METHODS = frozenset({"POST", "PUT", "PATCH"})
 DEFAULT_HEADERS = {
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
+    "cross-origin-resource-policy": "same-origin",
     "referrer-policy": "no-referrer",
     "cache-control": "no-store",
     "content-security-policy": "default-src 'none'; frame-ancestors 'none'",

@@ -10,7 +10,9 @@ from strandlog.broker.broker import Broker
 from strandlog.broker.metrics import Metrics
 from strandlog.broker.runtime import Work
 from strandlog.config.limits import HTTP_CONCURRENT_READS
+from strandlog.server.access.logins import Logins
 from strandlog.server.background import ServerRuntime
+from strandlog.server.http.access.authentication import Authentication
 from strandlog.server.http.body_limit import BodyLimit
 from strandlog.server.http.metrics.rates import Rates
 from strandlog.server.http.pipeline_reports import PipelineReports
@@ -37,6 +39,8 @@ class HttpState:
         self.pipelines = PipelineReports(broker.clock)
         self.began_ms = broker.clock.now_ms()
         self.bodies = BodyLimit(broker.settings)
+        logins = options.logins or Logins(broker, runtime.check_login)
+        self.authentication = Authentication(broker, options.host, logins, options.principal_of)
         # A read may hold many megabytes and keep a CPU busy, so only a few run concurrently.
         self.reads = asyncio.Semaphore(HTTP_CONCURRENT_READS)
         self.tails = asyncio.Semaphore(MAX_TAIL_READS)

@@ -13,12 +13,14 @@ after it stay buffered. A complete frame (`_next`) waits while any of these cond
                  is a waiting Fetch; clients rely on the order (`hold_line`, `release_line`)
     gate         it is a large request, and other large requests occupy the memory for decoded
                  requests (`DecodingGate`)
+    mute         the client exceeds a quota (`throttle.py`)
     turn         after a request that occupied the event loop for too long, the next ones start one
                  at a time, alternating with other connections (`turns.py`)
 
-The connection reads no data while a frame waits or the memory for requests is exhausted. A
-request that cannot be decoded, or a Produce with acks=0 that fails, closes the connection, because
-there is no other way to report the failure. Later requests are not executed.
+The connection reads no data while a frame waits, while it is muted, or while the memory for
+requests is exhausted. A request that cannot be decoded, or a Produce with acks=0 that fails, closes
+the connection, because there is no other way to report the failure. Later requests are not
+executed.
 
 The transport copies data that it cannot send immediately. A large reply is therefore passed to it
 in chunks, each after the client has read enough of the previous one (`_send`); until then, the rest
@@ -33,20 +35,29 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import mmap
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Protocol, cast
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol, cast
 
+from strandlog.broker.access.audit import Audit
 from strandlog.broker.context import RequestContext
 from strandlog.broker.metrics import Metrics
 from strandlog.clock import Clock, stopwatch
 from strandlog.config.limits import MAX_REQUESTS_IN_FLIGHT
-from strandlog.errors import DataError
+from strandlog.config.tables.server import LOOPBACK, Address
+from strandlog.errors import AuthenticationError, DataError
 from strandlog.model import Buffer
 from strandlog.protocol.kafka.framing import FrameSplitter, compacted
+from strandlog.server.kafka.pending_reply import WRITE_AT_ONCE_BYTES, PendingReply, is_mapped
+from strandlog.server.kafka.throttle import Mute
+from strandlog.server.listeners import ListenerConfig
 from strandlog.server.memory import ByteBudget, DecodingGate
+from strandlog.server.network.acceptor import Slot
+from strandlog.server.tls import TlsContexts
 from strandlog.server.turns import Turns
+
+if TYPE_CHECKING:
+    from strandlog.server.kafka.sasl import SaslSession
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +65,6 @@ WRITE_HIGH_WATER_BYTES = (
     128 * 1024
 )  # how much the transport buffers for a client that stops reading
 PIECE_BYTES = 256 * 1024  # chunk size for passing a large reply to the transport
-WRITE_AT_ONCE_BYTES = 16 * 1024
 LONG_SECONDS = 0.002  # a connection whose requests take longer has to queue for a turn
 TURN_SECONDS = 0.0001  # length of a turn; short, because hundreds of connections may be queued
 COUNTED_FRAME_BYTES = 16 * 1024  # smaller frames do not count towards the budget
@@ -63,75 +73,9 @@ PRODUCE = b"\0\0"  # the API key of Produce, the first bytes of a request
 JOINED_BYTES = 16 * 1024  # fewer bytes are faster to write as one copied buffer
 
 
-class PendingReply:
-    """The reply to one request, which keeps its position in the order of replies."""
-
-    __slots__ = (
-        "_connection",
-        "api",
-        "began",
-        "buffers",
-        "copied_bytes",
-        "frame_bytes",
-        "gated_bytes",
-        "is_filled",
-        "on_abandoned",
-        "size_bytes",
-    )
-
-    def __init__(self, connection: Connection, frame_bytes: int = 0, gated_bytes: int = 0) -> None:
-        self._connection = connection
-        self.gated_bytes = gated_bytes  # size of a large request, until it leaves the gate
-        self.frame_bytes = frame_bytes  # size of the request until it is released; 0 if small
-        self.buffers: Sequence[Buffer] | None = None
-        self.size_bytes = 0
-        self.copied_bytes = 0  # size of a large reply without views of mapped files
-        self.is_filled = False
-        self.on_abandoned: Callable[[], None] | None = None
-        self.api = ""  # the name of the API, once it is known
-        self.began = stopwatch()
-
-    def fill(self, buffers: Sequence[Buffer] | None) -> None:
-        """Set the reply, without its length prefix; None for a request without a response."""
-        if self.is_filled:
-            return
-        self.buffers = buffers
-        self.is_filled = True
-        if buffers:
-            self.size_bytes = sum(map(len, buffers))
-            if self.size_bytes > WRITE_AT_ONCE_BYTES:
-                self.copied_bytes = sum([len(each) for each in buffers if not _is_mapped(each)])
-        self.release_frame()
-        if self.gated_bytes:
-            self.leave_gate()
-        self._connection.reply_ready(self)
-
-    def release_frame(self) -> None:
-        """Release the bytes of the request."""
-        if self.frame_bytes:
-            self._connection.frame_released(self.frame_bytes)
-            self.frame_bytes = 0
-
-    def leave_gate(self) -> None:
-        """Stop counting this request towards the gate's limit, so that others may enter: it is
-        answered, or it now waits in the broker, which limits the memory of waiting requests."""
-        if self.gated_bytes:
-            self._connection.gate_left(self.gated_bytes)
-            self.gated_bytes = 0
-
-    def fail(self) -> None:
-        """Close the connection, because no response can report the failure."""
-        self._connection.count_failure()
-        self._connection.abort()
-
-
 def _gated_bytes(frame: memoryview) -> int:
     """Return the size of a request that has to enter the gate; 0 for other requests."""
     return len(frame) if len(frame) >= GATED_FRAME_BYTES and frame[:2] != PRODUCE else 0
-
-
-def _is_mapped(buffer: Buffer) -> bool:
-    return type(buffer) is memoryview and isinstance(buffer.obj, mmap.mmap)
 
 
 class ConnectionOwner(Protocol):
@@ -145,6 +89,7 @@ class ConnectionOwner(Protocol):
     turns: Turns
     metrics: Metrics
     clock: Clock
+    audit: Audit
 
     def handle(self, frame: memoryview, reply: PendingReply, connection: Connection) -> None:
         """Handle one request and fill its reply, now or later."""
@@ -152,18 +97,36 @@ class ConnectionOwner(Protocol):
     def worked(self) -> None:
         """Called after a connection has started a series of requests."""
 
-    def opened(self, connection: Connection) -> bool:
-        """Register a new connection; return False if max.connections is reached."""
+    def opened(self, connection: Connection) -> None:
+        """Register a new connection."""
+
+    def begin_sasl(self, connection: Connection) -> SaslSession | None:
+        """Require a new connection to authenticate, if its listener uses SASL."""
 
     def closed(self, connection: Connection) -> None:
         """Remove a closed connection."""
 
 
+HandleFrame = Callable[[memoryview, PendingReply, "Connection"], None]
+
+
 class Connection(asyncio.Protocol):
     """One client's connection."""
 
-    def __init__(self, owner: ConnectionOwner) -> None:
+    def __init__(
+        self,
+        owner: ConnectionOwner,
+        listener: ListenerConfig,
+        slot: Slot,
+        tls: TlsContexts | None = None,
+    ) -> None:
         self._owner = owner
+        self.listener = listener
+        # Another function until the client has authenticated.
+        self._handle: HandleFrame = owner.handle
+        self._requests = owner.requests  # the budget for the bytes of requests
+        self._slot = slot
+        self._tls = tls
         self._splitter = FrameSplitter(owner.max_frame_bytes, owner.max_other_frame_bytes)
         self._replies: deque[PendingReply] = deque()
         self._next: memoryview | None = None  # the next complete frame
@@ -180,12 +143,20 @@ class Connection(asyncio.Protocol):
         self._takes_long = False  # the last requests were slow: the next ones queue for a turn
         self._waits_for_turn = False
         self._is_draining = False
+        self._mute: Mute | None = None  # while the client pauses because of a quota
         self._moved_ms = 0  # when the client last sent or read data
         self._buffered_then = 0  # bytes in the transport's buffer at the last check
-        self.context = RequestContext()
+        self.context = RequestContext(listener=listener.label)
+        self.sasl: SaslSession | None = None
         self.last_active_ms = 0
-        self.local_address: tuple[str, int] = ("127.0.0.1", 0)
+        self.local_address = Address(LOOPBACK, 0)
         self.peer_host = ""
+
+    @property
+    def advertised(self) -> Address:
+        """The broker's address as advertised to this client: that of the listener that it uses, by
+        default the address that it connected to."""
+        return self.listener.advertised or self.local_address
 
     # -- asyncio ---------------------------------------------------------------------------------
 
@@ -193,18 +164,36 @@ class Connection(asyncio.Protocol):
         # uvloop's transports do not inherit from asyncio's; they have the same interface.
         self._transport = transport = cast(asyncio.Transport, transport)
         local, peer = transport.get_extra_info("sockname"), transport.get_extra_info("peername")
-        self.local_address = (local[0], local[1]) if local else self.local_address
+        self.local_address = Address(local[0], local[1]) if local else self.local_address
         self.peer_host = self.context.client_host = peer[0] if peer else ""
         transport.set_write_buffer_limits(high=WRITE_HIGH_WATER_BYTES)
         self.last_active_ms = self._owner.clock.monotonic_ms()
-        if not self._owner.opened(self):
-            transport.close()
+        self._owner.opened(self)
+        self.sasl = self._owner.begin_sasl(self)
+        if self._tls is not None and self.sasl is None:
+            self._identify(self._tls, transport.get_extra_info("ssl_object").getpeercert(True))
+
+    def _identify(self, tls: TlsContexts, certificate: bytes | None) -> None:
+        """Set the principal of a client that has a certificate. With SASL, the certificate is
+        checked as well, but the user who logs in is the principal."""
+        try:
+            principal = tls.principal_of(certificate)
+        except AuthenticationError as error:
+            logger.warning("closing the connection from %s: %s", self.peer_host, error)
+            self._owner.audit.login(self.context, "certificate", "", str(error))
+            self.abort()
+            return
+        if principal is not None:
+            self._owner.audit.login(self.context, "certificate", principal.name)
+            self.context.set_principal(principal)
 
     def connection_lost(self, exc: Exception | None) -> None:
         del exc
         self._transport = None
         self._abandon()
         self._owner.closed(self)
+        self.sasl, self._handle = None, self._owner.handle
+        self._slot.release()
 
     def _abandon(self) -> None:
         """Release all resources of this connection, because no reply can be sent anymore."""
@@ -212,10 +201,11 @@ class Connection(asyncio.Protocol):
         self._owner.metrics.requests_in_flight -= len(replies)
         self._owner.metrics.connections_paused -= self._is_paused
         self._is_paused = False
+        self._cancel_mute()
         self._replies.clear()
         self._next = None
         self._unsent.clear()
-        self._owner.requests.hold(self, 0)
+        self._requests.hold(self, 0)
         self._owner.replies.hold(self, 0)
         for reply in replies:
             reply.leave_gate()
@@ -260,6 +250,7 @@ class Connection(asyncio.Protocol):
             self._next is not None
             and self._peer_reads
             and not self._line_holds
+            and self._mute is None
             and len(self._replies) < MAX_REQUESTS_IN_FLIGHT
             and self._fits_gate(self._next)
         )
@@ -316,7 +307,7 @@ class Connection(asyncio.Protocol):
             )
             self._replies.append(reply)
             self._owner.metrics.requests_in_flight += 1
-            self._owner.handle(frame, reply, self)
+            self._handle(frame, reply, self)
             if self._transport is not None:
                 self._cut()
             if reply.is_filled and (
@@ -331,6 +322,34 @@ class Connection(asyncio.Protocol):
         self._takes_long = stopwatch() - began > LONG_SECONDS
         self._owner.worked()
 
+    def limit_requests(self, max_frame_bytes: int, budget: ByteBudget) -> None:
+        """Allow only small requests, which count towards another budget, until `unguard`."""
+        self._splitter.set_limits(max_frame_bytes, max_frame_bytes)
+        self._requests = budget
+
+    @property
+    def is_before_login(self) -> bool:
+        """Whether the client has yet to authenticate, so its requests belong to no user."""
+        return self._requests is not self._owner.requests
+
+    def guard(self, handle: HandleFrame) -> None:
+        """Pass every frame to `handle` instead of the owner, until `unguard`."""
+        self._handle = handle
+
+    def unguard(self) -> None:
+        """Handle requests as usual, because the client has authenticated."""
+        owner = self._owner
+        self._handle = owner.handle
+        if self._requests is not owner.requests:
+            self._requests.hold(self, 0)
+            self._requests = owner.requests
+            self._counted = (0, self._counted[1])
+            self._splitter.set_limits(owner.max_frame_bytes, owner.max_other_frame_bytes)
+
+    def age_seconds(self) -> float:
+        """Return how long ago the connection was accepted, which was before its TLS handshake."""
+        return stopwatch() - self._slot.accepted
+
     def hold_line(self) -> None:
         """Block later requests until `release_line`, which must be called once per hold."""
         self._line_holds += 1
@@ -341,6 +360,26 @@ class Connection(asyncio.Protocol):
         if not self._line_holds and self._next is not None and not self._is_beginning:
             asyncio.get_running_loop().call_soon(self._begin_or_wait)
 
+    def mute(self, ms: int) -> None:
+        """Start no request and read nothing for this time, because the client exceeds a quota."""
+        if self._transport is None or self._is_draining:
+            return
+        if self._mute is not None:
+            self._mute.extend(ms)
+            return
+        self._mute = Mute(ms, self._owner.metrics, self._unmute)
+        self._moved_ms = self._owner.clock.monotonic_ms()
+        self.regulate()
+
+    def _unmute(self) -> None:
+        self._mute = None
+        self._begin_or_wait()
+
+    def _cancel_mute(self) -> None:
+        if self._mute is not None:
+            self._mute.cancel()
+            self._mute = None
+
     def regulate(self) -> None:
         """Pause or resume reading, depending on whether there is room for more requests."""
         transport = self._transport
@@ -350,9 +389,10 @@ class Connection(asyncio.Protocol):
             self._next is not None
             or not self._peer_reads
             or self._is_draining
+            or self._mute is not None
             or (
                 self._splitter.buffered_bytes >= COUNTED_FRAME_BYTES
-                and self._owner.requests.must_wait(self)
+                and self._requests.must_wait(self)
             )
         )
         if should_pause != self._is_paused:
@@ -423,7 +463,7 @@ class Connection(asyncio.Protocol):
             buffer = unsent.popleft()
             if len(buffer) <= left:
                 # The end of a large buffer is copied: a view would keep all of it in memory.
-                whole = type(buffer) is not memoryview or _is_mapped(buffer)
+                whole = type(buffer) is not memoryview or is_mapped(buffer)
                 piece.append(buffer if whole else bytes(buffer))
                 left -= len(buffer)
             else:
@@ -453,20 +493,25 @@ class Connection(asyncio.Protocol):
             was_requests, was_replies = self._counted
             self._counted = (requests, replies)
             if requests != was_requests:
-                self._owner.requests.hold(self, requests)
+                self._requests.hold(self, requests)
             if replies != was_replies:
                 self._owner.replies.hold(self, replies)
 
     def missing_bytes(self) -> int:
-        """Return how many bytes the incomplete frame lacks; 0 if there is none or it is small."""
-        is_counted = self._splitter.buffered_bytes >= COUNTED_FRAME_BYTES
+        """Return how many bytes the incomplete frame lacks; 0 if there is none, it is small, or
+        the connection is muted."""
+        is_counted = self._splitter.buffered_bytes >= COUNTED_FRAME_BYTES and self._mute is None
         return self._splitter.missing_bytes if is_counted and self._next is None else 0
 
     def stalled_ms(self, now_ms: int) -> int:
-        """Return how long the server has been waiting for the client to send or read data, or 0."""
+        """Return how long the server has been waiting for the client to send or read data, or 0.
+        It waits for a muted connection too, whose requests would otherwise hold the memory of
+        others for as long as the pause lasts."""
         transport = self._transport
         if transport is None:
             return 0
+        if self._mute is not None and not self._replies:
+            return now_ms - self._moved_ms
         if not self._peer_reads:
             buffered = transport.get_write_buffer_size()
             if buffered < self._buffered_then:
@@ -491,6 +536,7 @@ class Connection(asyncio.Protocol):
     def drain(self) -> None:
         """Stop reading, and close once all requests in progress are answered."""
         self._is_draining = True
+        self._cancel_mute()
         self._next = None
         self.regulate()
         self._write_ready()
@@ -508,4 +554,5 @@ class Connection(asyncio.Protocol):
         transport, self._transport = self._transport, None
         if transport is not None:
             transport.abort()
+            self._slot.release()
             self._abandon()

@@ -17,15 +17,16 @@ from strandlog.broker.broker import Broker
 from strandlog.broker.runtime import Work
 from strandlog.clock import stopwatch
 from strandlog.config.setting import Value
-from strandlog.config.tables.server import Address
 from strandlog.errors import DataError
 from strandlog.protocol.kafka.api import API_VERSIONS
 from strandlog.protocol.kafka.encoder import response_encoder
 from strandlog.protocol.kafka.headers import read_request_header
 from strandlog.server.background import ServerRuntime
-from strandlog.server.kafka.connection import Connection, PendingReply
+from strandlog.server.kafka.connection import Connection
 from strandlog.server.kafka.handlers import KAFKA_APIS, SUPPORTED_VERSIONS
+from strandlog.server.kafka.pending_reply import PendingReply
 from strandlog.server.kafka.request import Request
+from strandlog.server.kafka.throttle import UNMETERED_APIS, Meter
 
 logger = logging.getLogger(__name__)
 
@@ -52,20 +53,13 @@ class OncePerSecond:
 class Dispatcher:
     """Handles the requests of every Kafka connection."""
 
-    def __init__(
-        self, broker: Broker, runtime: ServerRuntime, advertised: Address | None = None
-    ) -> None:
-        self._broker = broker
+    def __init__(self, broker: Broker, runtime: ServerRuntime) -> None:
+        self.broker = broker
         self._runtime = runtime
         self._metrics = broker.metrics
         self.max_elements = broker.settings.request_max_elements
         self.listener_settings: Mapping[str, Value] = {}  # set once all listeners are open
-        self._advertised = advertised
         self._slow_log = OncePerSecond()
-
-    def advertised(self, connection: Connection) -> tuple[str, int]:
-        """Return the advertised address, by default the one that the client connected to."""
-        return self._advertised or connection.local_address
 
     def handle(self, frame: memoryview, reply: PendingReply, connection: Connection) -> None:
         """Handle one request and fill its reply, now or later."""
@@ -78,10 +72,12 @@ class Dispatcher:
             if api is None or header.version not in api.versions:
                 self._reject_version(request)
                 return
-            name = reply.api = api.name
-            work = api.handler(self._broker, request)
+            name = reply.api = connection.context.api = api.name
+            work = api.handler(self.broker, request)
             if work is not None:
                 self.run_in_slices(request, work)
+            elif request.meter is not None:
+                request.meter.pause()
         except Exception as error:  # noqa: BLE001 - it closes the connection
             self._failed(request_host=connection.peer_host, reply=reply, error=error)
         took = stopwatch() - reply.began
@@ -97,6 +93,23 @@ class Dispatcher:
             text = "internal error in a request from %s; closing the connection"
             logger.error(text, request_host, exc_info=error)
         reply.fail()
+
+    def throttle_ms(self, request: Request, meter: Meter) -> int:
+        """Charge the time of a request to its client, and return the throttle time for the
+        response. The connection is muted for that time."""
+        header = request.header
+        if header.api_key in UNMETERED_APIS or request.connection.is_before_login:
+            return 0
+        client_id = header.client_id or ""
+        meter.add(self.broker.charge_time(request.context, client_id, meter.seconds))
+        if meter.throttle_ms:
+            self.count_throttled(meter.throttle_ms)
+            request.connection.mute(meter.throttle_ms)
+        return meter.throttle_ms
+
+    def count_throttled(self, throttle_ms: int) -> None:
+        self._metrics.throttled_requests += 1
+        self._metrics.throttle_ms += throttle_ms
 
     def _log_slow(self, name: str, took: float) -> None:
         self._metrics.slow_handlers += 1
@@ -127,6 +140,8 @@ class Dispatcher:
 
     def _guarded(self, request: Request, work: Work[None]) -> Work[None]:
         connection = request.connection
+        if request.meter is not None:
+            work = _metered(work, request.meter)
         try:
             for pause in work:
                 yield pause
@@ -152,9 +167,27 @@ class Dispatcher:
 
     def guard(self, request: Request, run: Callable[[], None]) -> None:
         """Call a function that answers a request; an exception closes the connection."""
+        meter = request.meter
+        if meter is not None:
+            meter.resume()
         try:
             run()
         except Exception as error:  # noqa: BLE001 - it closes the connection
             host = request.connection.peer_host
             self._failed(request_host=host, reply=request.pending, error=error)
+        if meter is not None:
+            meter.pause()
         self._runtime.handle_wake()
+
+
+def _metered(work: Work[None], meter: Meter) -> Work[None]:
+    """Measure the time of each step of the work of a handler."""
+    while True:
+        meter.resume()
+        try:
+            step = next(work)
+        except StopIteration:
+            return
+        finally:
+            meter.pause()
+        yield step

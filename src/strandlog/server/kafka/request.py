@@ -16,12 +16,16 @@ from strandlog.broker.deferred import Deferred
 from strandlog.broker.runtime import Work, yield_control
 from strandlog.config.limits import RESPONSE_MAX_BYTES
 from strandlog.config.setting import Value
+from strandlog.config.tables.server import Address
 from strandlog.errors import StrandlogError
 from strandlog.model import Buffer
 from strandlog.protocol.kafka.decoder import ANY_NUMBER, decode_request, decode_request_steps
 from strandlog.protocol.kafka.encoder import encode_response_steps, response_encoder
 from strandlog.protocol.kafka.headers import RequestHeader, response_header
-from strandlog.server.kafka.connection import Connection, PendingReply
+from strandlog.server.kafka.connection import Connection
+from strandlog.server.kafka.pending_reply import PendingReply
+from strandlog.server.kafka.throttle import Meter
+from strandlog.server.listeners import ListenerConfig
 
 if TYPE_CHECKING:
     from strandlog.server.kafka.dispatch import Dispatcher
@@ -37,7 +41,7 @@ logger = logging.getLogger(__name__)
 class Request:
     """One request, as it is passed to its handler."""
 
-    __slots__ = ("_dispatcher", "connection", "frame", "header", "pending")
+    __slots__ = ("_dispatcher", "connection", "frame", "header", "meter", "pending")
 
     def __init__(
         self,
@@ -52,6 +56,8 @@ class Request:
         self.frame = frame
         self.pending = pending  # its reply
         self.connection = connection
+        # None while no client has a quota.
+        self.meter = Meter(pending.began) if dispatcher.broker.enforces_quotas else None
 
     @property
     def context(self) -> RequestContext:
@@ -64,9 +70,14 @@ class Request:
         return self._dispatcher.max_elements
 
     @property
-    def advertised(self) -> tuple[str, int]:
+    def advertised(self) -> Address:
         """The broker's address as advertised to this client."""
-        return self._dispatcher.advertised(self.connection)
+        return self.connection.advertised
+
+    @property
+    def listener(self) -> ListenerConfig:
+        """The listener that the client uses."""
+        return self.connection.listener
 
     @property
     def listener_settings(self) -> Mapping[str, Value]:
@@ -112,13 +123,23 @@ class Request:
     def reply(self, body: Mapping[str, Any]) -> None:
         """Send a response, given as a dictionary of fields."""
         header = self.header
+        if self.meter is not None:
+            body = {**body, "throttle_time": self.throttle_ms()}
         self.reply_buffers([response_encoder(header.api_key, header.version)(body)])
 
     def replying(self, body: Mapping[str, Any]) -> Work[None]:
         """Send a response like `reply`, but encode it in steps, because it may be large."""
         header = self.header
+        if self.meter is not None:
+            body = {**body, "throttle_time": self.throttle_ms()}
         encoded = yield from breathing(encode_response_steps(header.api_key, header.version, body))
         self.reply_buffers([encoded])
+
+    def encoded(self, body: Mapping[str, Any]) -> list[Buffer]:
+        """Encode a response with its header, to send it later."""
+        header = self.header
+        head = response_header(header.api_key, header.version, header.correlation_id)
+        return [head, response_encoder(header.api_key, header.version)(body)]
 
     def reply_buffers(self, buffers: Sequence[Buffer]) -> None:
         """Send an encoded response."""
@@ -134,6 +155,24 @@ class Request:
             self.pending.fail()
             return
         self.pending.fill([head, *buffers])
+
+    # -- quotas ----------------------------------------------------------------------------------
+
+    def throttle_ms(self) -> int:
+        """Charge the time of the request to its client, once, when the response is ready; return
+        the throttle time for the response. The connection is muted for that time."""
+        return 0 if self.meter is None else self._dispatcher.throttle_ms(self, self.meter)
+
+    def pause_client(self, throttle_ms: int) -> None:
+        """Mute the connection already now, because the client exceeds a quota."""
+        if throttle_ms and self.meter is not None:
+            self.meter.add(throttle_ms)
+            self.connection.mute(throttle_ms)
+
+    def count_throttled(self) -> None:
+        """Count a request without a response whose client exceeds a quota."""
+        if self.meter is not None and self.meter.throttle_ms:
+            self._dispatcher.count_throttled(self.meter.throttle_ms)
 
     # -- long-running work -----------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ import pytest
 
 from strandlog.broker.broker import Broker
 from strandlog.broker.context import RequestContext, embedded_context
+from strandlog.config.tables.broker import broker_settings
 from strandlog.errors import StorageError
 from strandlog.record.builder import build_batch
 from strandlog.server.background import ServerRuntime
@@ -39,16 +40,16 @@ def test_a_disk_that_fails_every_write_makes_the_broker_not_ready_until_it_works
     async def run() -> None:
         state = HttpState(broker, _runtime(broker), HttpOptions("127.0.0.1", 0))
         broker._appender.append(broker._catalog.log("t", 0), batch)
-        assert (await readiness(state)).is_ready
+        assert (await readiness(state, CONTEXT)).is_ready
         for operation in ("append", "overwrite", "create"):
             files.fail_on(operation, count=100, error=errno.EIO)
         with pytest.raises(StorageError):
             broker._appender.append(broker._catalog.log("t", 0), batch)
-        found = await readiness(state)
+        found = await readiness(state, CONTEXT)
         assert not found.is_ready
         assert "Input/output error" in found.reasons[0]
         files.clear_faults()
-        assert (await readiness(state)).is_ready, "it recovers without an append"
+        assert (await readiness(state, CONTEXT)).is_ready, "it recovers without an append"
         assert not files.exists("/data/.write-probe")
 
     asyncio.run(run())
@@ -62,7 +63,7 @@ def test_a_removed_data_folder_makes_the_broker_not_ready_and_metrics_still_work
 
     async def run() -> None:
         state = HttpState(broker, _runtime(broker), HttpOptions("127.0.0.1", 0))
-        found = await readiness(state)
+        found = await readiness(state, CONTEXT)
         assert not found.is_ready
         assert "No such file or directory" in found.reasons[0]
         assert (await take_snapshot(state, RequestContext())).free_bytes == 0
@@ -82,3 +83,29 @@ def test_an_append_that_works_makes_it_ready_again() -> None:
     assert broker.write_failure is not None
     broker._appender.append(broker._catalog.log("t", 0), batch)
     assert broker.write_failure is None
+
+
+def test_the_reasons_of_a_broker_that_is_not_ready_hide_names_and_paths() -> None:
+    """/readyz named the partitions that reject records to everyone."""
+    settings = broker_settings({"authorizer.class.name": "strandlog"})
+    broker = Broker("/data", SimulatedFiles(), FakeClock(), uuid.uuid4, settings)
+    broker.create_topic(CONTEXT, "secret").result()
+    failure = StorageError("/data/secret-0: Input/output error")
+    broker._catalog.log("secret", 0)._flusher.failed(failure)
+    broker._appender.write_failure = failure
+    files = broker._log_dir.files
+    assert isinstance(files, SimulatedFiles)
+    files.fail_on("create", count=100, error=errno.EIO)
+    files.fail_on("append", count=100, error=errno.EIO)
+
+    async def run() -> None:
+        state = HttpState(broker, _runtime(broker), HttpOptions("127.0.0.1", 0))
+        for context in (None, RequestContext()):
+            hidden = await readiness(state, context)
+            assert not hidden.is_ready
+            assert "1 partitions reject records" in hidden.reasons
+            assert "secret" not in str(hidden.reasons)
+            assert "/data" not in str(hidden.reasons)
+        assert "secret-0 rejects records" in str((await readiness(state, CONTEXT)).reasons)
+
+    asyncio.run(run())

@@ -90,7 +90,7 @@ class SettingList(Struct):
 async def cluster(state: HttpState, request: ApiRequest[Nothing, None]) -> Cluster:
     broker, options = state.broker, state.options
     partitions = await partition_snapshots(broker, request.context)
-    ready = await readiness(state)
+    ready = await readiness(state, request.context)
     return Cluster(
         broker.cluster_id,
         NODE_ID,
@@ -167,8 +167,8 @@ def _chosen(state: HttpState, row: Setting) -> tuple[Value, Origin]:
 def _setting(row: Setting, value: Value, origin: Origin) -> BrokerSetting:
     return BrokerSetting(
         row.name,
-        row.format(value),
-        row.format(row.default),
+        row.shown(value),
+        row.shown(row.default),
         origin.kind,
         "" if origin.kind == "default" else str(origin),
         row.kind,

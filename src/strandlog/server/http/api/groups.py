@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from strandlog.broker.access.permission import GROUP
 from strandlog.broker.context import RequestContext
 from strandlog.broker.groups.requests import CommitRequest, MemberDescription
 from strandlog.broker.reads.offset_lookup import NOT_FOUND
@@ -24,6 +25,7 @@ from strandlog.errors import (
 from strandlog.model import IsolationLevel, OffsetAndMetadata, TopicPartition
 from strandlog.protocol.consumer_protocol import CONSUMER_PROTOCOL_TYPE, decode_assignment
 from strandlog.server.background import as_future
+from strandlog.server.http.api.session import operation_names
 from strandlog.server.http.metrics.snapshot import GroupSnapshot, group_offsets, group_snapshots
 from strandlog.server.http.problems import bad_request
 from strandlog.server.http.records.payload import printable
@@ -83,7 +85,8 @@ class GroupPosition(Struct):
 
 
 class GroupDescription(Struct):
-    """A group with its members and committed offsets."""
+    """A group with its members, its committed offsets, and the operations that the client may
+    perform on it."""
 
     group: str
     state: str
@@ -93,6 +96,7 @@ class GroupDescription(Struct):
     lag: int
     members: list[GroupMember]
     positions: list[GroupPosition]
+    operations: list[str]
 
 
 class OffsetReset(Struct, forbid_unknown_fields=True):
@@ -176,6 +180,7 @@ async def describe_group(state: HttpState, request: ApiRequest[Nothing, None]) -
         sum(each.lag for each in positions),
         members,
         positions,
+        operation_names(broker, context, GROUP, found.group_id),
     )
 
 

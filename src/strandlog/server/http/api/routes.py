@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from strandlog.broker.access.permission import CLUSTER, DESCRIBE, DESCRIBE_CONFIGS, GROUP, READ
 from strandlog.server.http import pipeline_reports
-from strandlog.server.http.api import cluster, groups, pipelines, topics
+from strandlog.server.http.api import cluster, groups, pipelines, session, topics
 from strandlog.server.http.records import produce, read
 from strandlog.server.http.routing import ApiRoute
 
@@ -58,5 +58,12 @@ ROUTES: tuple[ApiRoute, ...] = (
              needs=DESCRIBE.on(GROUP)),
     ApiRoute("POST", "/pipelines/{name}/progress", pipelines.report_progress,
              "Report progress", body=pipeline_reports.PipelineProgress, needs=READ.on(GROUP)),
+    ApiRoute("GET", "/session", session.describe_session,
+             "Tell who the client is and what it may do", session.SessionStatus,
+             is_metered=False),
+    ApiRoute("POST", "/session", session.log_in,
+             "Sign in with user and password; sets a session cookie", session.SessionStatus,
+             body=session.Login, is_metered=False),
+    ApiRoute("DELETE", "/session", session.log_out, "Sign out", is_metered=False),
 )
 # fmt: on

@@ -14,6 +14,7 @@ from strandlog.config.setting import Setting
 from strandlog.config.tables.broker import BrokerSettings
 from strandlog.config.tables.topic import TOPIC_SETTINGS
 from strandlog.server.background import as_future
+from strandlog.server.http.api.session import operation_names
 from strandlog.server.http.metrics.rates import TopicRate
 from strandlog.server.http.metrics.snapshot import (
     group_snapshots,
@@ -82,12 +83,14 @@ class TopicSetting(Struct):
 
 
 class TopicDescription(Struct):
-    """A topic with its partitions and settings, and the groups with committed offsets in it."""
+    """A topic with its partitions and settings, the groups with committed offsets in it, and the
+    operations that the client may perform on it."""
 
     summary: TopicSummary
     partitions: list[Partition]
     config: list[TopicSetting]
     groups: list[str]
+    operations: list[str]
 
 
 class TopicsQuery(Struct, forbid_unknown_fields=True):
@@ -171,7 +174,9 @@ async def _described(state: HttpState, context: RequestContext, name: str) -> To
     config = []
     if broker.has_access(context, DESCRIBE_CONFIGS.on(TOPIC), name):
         config = [_setting(row, topic, broker.settings) for row in TOPIC_SETTINGS]
-    return TopicDescription(summary, [_partition(each) for each in states], config, groups)
+    operations = operation_names(broker, context, TOPIC, name)
+    partition_rows = [_partition(each) for each in states]
+    return TopicDescription(summary, partition_rows, config, groups, operations)
 
 
 def _partition(state: PartitionState) -> Partition:

@@ -89,6 +89,7 @@ async def read_records(state: HttpState, request: ApiRequest[RecordsQuery, None]
     query, context, topic = request.query, request.context, request.path["topic"]
     test = query.test()
     broker = state.broker
+    broker.check_fetch(context)
     numbers: Iterable[int] = range(broker.topic(context, topic).partitions)
     if query.partition is not None:
         broker.partition_state(context, topic, query.partition)  # raises if it does not exist

@@ -88,6 +88,8 @@ class Tail:
 
         Raises TopicNotFoundError if the topic was deleted.
         """
+        if self._broker.fetch_delay_ms(self._context):  # the user exceeds its quota
+            return RecordsEvent(self._topic, [], 0)
         behind = []
         for each in await self._partitions():
             number = each.partition

@@ -16,9 +16,11 @@ from strandlog.server.kafka.handlers import (
     list_offsets,
     metadata,
     produce,
+    quotas,
     security,
     topics,
     transactions,
+    users,
 )
 
 __all__ = [
@@ -33,7 +35,9 @@ __all__ = [
     "list_offsets",
     "metadata",
     "produce",
+    "quotas",
     "security",
     "topics",
     "transactions",
+    "users",
 ]

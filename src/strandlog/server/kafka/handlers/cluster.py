@@ -80,6 +80,8 @@ def api_versions(broker: Broker, request: Request) -> None:
         return
     keys = [each.advertised() for each in declared_apis()]
     request.reply({"error_code": 0, "api_keys": keys})
+    if (session := request.connection.sasl) is not None:
+        session.authentication.versions_sent()
 
 
 @kafka_api(
@@ -376,7 +378,7 @@ def describe_quorum(broker: Broker, request: Request) -> Work[None]:
     host, port = request.advertised
     node = {
         "node_id": NODE_ID,
-        "listeners": [{"name": "PLAINTEXT", "host": host, "port": port}],
+        "listeners": [{"name": request.listener.label, "host": host, "port": port}],
     }
     yield from request.replying({"error_message": None, "topics": topics, "nodes": [node]})
 

@@ -15,7 +15,8 @@ only reachable over loopback.
 Topic settings and the dynamic settings of the broker can be changed at runtime: resource "0" is
 this node, resource "" the default for all nodes. AlterConfigs, the older API, replaces all values
 that were set; IncrementalAlterConfigs sets or removes values (`SET`, `DELETE`), or changes lists
-(`APPEND`, `SUBTRACT`). The changes to each resource are atomic.
+(`APPEND`, `SUBTRACT`). The changes to each resource are atomic. Listeners, TLS, logins and secrets
+cannot be changed; the value of a secret is null.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ from strandlog.broker.access.permission import (
 from strandlog.broker.broker import Broker
 from strandlog.broker.deferred import Deferred, gather
 from strandlog.broker.runtime import Work, yield_control
-from strandlog.broker.topics.dynamic_settings import DynamicSettings
+from strandlog.broker.topics.dynamic_settings import AT_START_UP, DynamicSettings
 from strandlog.broker.topics.dynamic_settings import Layer as DynamicLayer
 from strandlog.broker.topics.topic import Topic
 from strandlog.config.limits import MAX_RESOURCE_SETTINGS
-from strandlog.config.setting import MAX_INT, Setting, SettingTable, Value
+from strandlog.config.setting import MAX_INT, START_UP_ONLY, Setting, SettingTable, Value
 from strandlog.config.tables.broker import BROKER_SETTINGS
 from strandlog.config.tables.groups import GROUP_SETTINGS
 from strandlog.config.tables.server import SERVER_SETTINGS
@@ -65,7 +66,7 @@ SOURCES: dict[DynamicLayer, int] = {"node": 2, "cluster": 3}
 RESOURCE_LAYERS: dict[str, DynamicLayer] = {str(NODE_ID): "node", "": "cluster"}
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
 CONFIG_TYPES = {"bool": 1, "text": 2, "choice": 2, "float": 6, "list": 7}
-INT_TYPE, LONG_TYPE = 3, 5
+INT_TYPE, LONG_TYPE, PASSWORD_TYPE = 3, 5, 9
 NODE_ROWS = [
     Setting(name=name, kind="int", default=NODE_ID, dynamic=False, help="The id of the only node.")
     for name in ("node.id", "broker.id")
@@ -136,7 +137,7 @@ def _resource_rows(broker: Broker, request: Request, resource: Any) -> list[dict
         rows = [(row, _layers(row, dynamic, row.name)) for row in BROKER_SETTINGS]
         rows += _listener_layers(request)
         rows += [(row, [(row.name, row.default, SOURCE_DEFAULT)]) for row in NODE_ROWS]
-        return [_row(row, layers, read_only=not row.dynamic) for row, layers in rows]
+        return [_row(row, layers, read_only=not row.is_dynamic) for row, layers in rows]
     if kind == RESOURCE_GROUP and name:
         defaults = [(row, [(row.name, row.default, SOURCE_DEFAULT)]) for row in GROUP_SETTINGS]
         return [_row(row, layers, read_only=True) for row, layers in defaults]
@@ -178,8 +179,8 @@ def _layers(row: Setting, dynamic: DynamicSettings, name: str) -> list[Layer]:
 
 def _listener_layers(request: Request) -> list[tuple[Setting, list[Layer]]]:
     """Return the layers of the listener and data folder settings, with the values in effect."""
-    host, port = request.advertised
-    actual = {"advertised.listeners": f"PLAINTEXT://{host}:{port}", **request.listener_settings}
+    advertised = f"{request.listener.label}://{request.advertised}"
+    actual = {"advertised.listeners": advertised, **request.listener_settings}
     found = []
     for name, value in actual.items():
         row = SERVER_SETTINGS[name]
@@ -202,21 +203,25 @@ def _row(row: Setting, layers: list[Layer], *, read_only: bool) -> dict[str, Any
     _, value, source = layers[0]
     return {
         "name": row.name,
-        "value": row.format(value),
+        "value": None if row.is_secret else row.format(value),
         "read_only": read_only,
         "is_default": source == SOURCE_DEFAULT,
         "config_source": source,
-        "is_sensitive": False,
+        "is_sensitive": row.is_secret,
         "synonyms": [
-            {"name": name, "value": row.format(each), "source": origin}
+            {"name": name, "value": None if row.is_secret else row.format(each), "source": origin}
             for name, each, origin in layers
         ],
-        "config_type": CONFIG_TYPES.get(row.kind) or _integer_type(row),
+        "config_type": _type_of(row),
         "documentation": row.help,
     }
 
 
-def _integer_type(row: Setting) -> int:
+def _type_of(row: Setting) -> int:
+    if row.is_secret:
+        return PASSWORD_TYPE
+    if row.kind in CONFIG_TYPES:
+        return CONFIG_TYPES[row.kind]
     return LONG_TYPE if row.maximum is None or row.maximum > MAX_INT else INT_TYPE
 
 
@@ -361,10 +366,8 @@ def _alterable(broker: Broker, request: Request, resource: Any) -> Alterable:
         return Alterable(TOPIC_SETTINGS, topic.config, current, check, change)
     if kind == RESOURCE_BROKER and name in RESOURCE_LAYERS:
         for row in resource.configs:
-            if row.name in SERVER_SETTINGS:
-                raise InvalidSettingError(
-                    row.name, row.value, "it is only read at start-up; restart to change it"
-                )
+            if row.name in SERVER_SETTINGS or row.name.startswith(START_UP_ONLY):
+                raise InvalidSettingError(row.name, row.value, AT_START_UP)
         layer, dynamic = RESOURCE_LAYERS[name], broker.dynamic_settings
         return Alterable(
             BROKER_SETTINGS,

@@ -2,6 +2,11 @@
 
 A fetch waits in the broker until enough bytes are available. As in Kafka, at most one fetch per
 connection waits: later responses have to wait for its response anyway.
+
+A consumer that exceeds its quota gets an empty response, and asks again after the throttle time.
+
+A request with a replica id comes from a broker that copies the log, so it requires CLUSTER_ACTION.
+There is no other broker, but Kafka's tools can send such requests.
 """
 
 from __future__ import annotations
@@ -10,7 +15,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from strandlog.broker.access.permission import READ, TOPIC
+from strandlog.broker.access.permission import CLUSTER, CLUSTER_ACTION, READ, TOPIC
 from strandlog.broker.broker import Broker
 from strandlog.broker.deferred import Deferred
 from strandlog.broker.reads.fetch import (
@@ -26,16 +31,18 @@ from strandlog.errors import (
     TopicNotFoundError,
     UnknownTopicIdError,
 )
-from strandlog.model import IsolationLevel, TopicRef
+from strandlog.model import Buffer, IsolationLevel, TopicRef
 from strandlog.protocol.kafka import api
 from strandlog.protocol.kafka.produce_fetch_server import (
     FETCH_TOPIC_IDS_FROM,
     FetchedPartition,
     fetch_response,
     fetch_response_steps,
+    set_fetch_throttle,
 )
 from strandlog.server.kafka.api import kafka_api
 from strandlog.server.kafka.request import Request, breathing
+from strandlog.server.kafka.throttle import Meter
 
 NO_SESSION, NEW_SESSION = -1, 0
 FULL_FETCHES = (NO_SESSION, NEW_SESSION)
@@ -47,11 +54,11 @@ FetchKey = tuple[TopicRef, int]
 @kafka_api(
     api.FETCH,
     versions=(4, 18),
-    requires=[READ.on(TOPIC)],
+    requires=[READ.on(TOPIC), CLUSTER_ACTION.on(CLUSTER)],
     summary="Reads record batches, with long polling and `read_committed`.",
     notes=(
         "Fetch sessions are declined (session id 0), as the protocol allows. Topic ids from "
-        "version 13."
+        "version 13. CLUSTER_ACTION instead of READ if the request has a replica id."
     ),
 )
 def fetch(broker: Broker, request: Request) -> Work[None]:
@@ -59,23 +66,27 @@ def fetch(broker: Broker, request: Request) -> Work[None]:
     if getattr(body, "session_epoch", NO_SESSION) not in FULL_FETCHES:
         # The request continues a session with another broker that had this address, and therefore
         # omits most partitions.
-        request.reply_buffers(fetch_response(request.version, [], FETCH_SESSION_NOT_FOUND))
+        buffers = fetch_response(request.version, [], FETCH_SESSION_NOT_FOUND)
+        set_fetch_throttle(buffers, request.throttle_ms())
+        request.reply_buffers(buffers)
         return
     asked = yield from _fetch_rows(request, body.topics)
     context = request.context
     is_committed = body.isolation_level == IsolationLevel.READ_COMMITTED
-    found = broker.fetch(
-        context,
-        FetchRequest(
-            list(asked.values()),
-            body.min_bytes,
-            min(body.max_bytes, broker.settings.fetch_max_bytes),
-            broker.clock.monotonic_ms() + min(_ms(body.max_wait), FETCH_MAX_WAIT_MS),
-            IsolationLevel.READ_COMMITTED if is_committed else IsolationLevel.READ_UNCOMMITTED,
-        ),
+    max_bytes = min(body.max_bytes, broker.settings.fetch_max_bytes)
+    if request.meter is not None and (limit := broker.max_fetch_bytes(context)) is not None:
+        max_bytes = min(max_bytes, limit)
+    wanted = FetchRequest(
+        list(asked.values()),
+        min(body.min_bytes, max(max_bytes, 1)) if request.meter is not None else body.min_bytes,
+        max_bytes,
+        broker.clock.monotonic_ms() + min(_ms(body.max_wait), FETCH_MAX_WAIT_MS),
+        IsolationLevel.READ_COMMITTED if is_committed else IsolationLevel.READ_UNCOMMITTED,
+        is_from_broker=_replica_id(body) >= 0,
     )
+    found = yield from broker.fetch_work(context, wanted)
     if not isinstance(found, Deferred):
-        yield from _reply_fetch(request, found)
+        yield from _reply_fetch(broker, request, found)
         return
     delayed = found
     # Later requests wait: their responses could not be sent before this one anyway.
@@ -86,12 +97,19 @@ def fetch(broker: Broker, request: Request) -> Work[None]:
 
     def reply(done: Deferred[FetchResult]) -> None:
         request.connection.release_line()  # the next request starts after `reply` returns
-        request.in_slices(_reply_fetch(request, done.result()))
+        request.in_slices(_reply_fetch(broker, request, done.result()))
 
     delayed.on_done(reply)
 
 
-def _reply_fetch(request: Request, found: FetchResult) -> Work[None]:
+def _replica_id(body: Any) -> int:
+    """Return the id of the broker that sends the request; -1 for a consumer."""
+    if hasattr(body, "replica_id"):
+        return int(body.replica_id)
+    return int(body.replica_state.replica_id)
+
+
+def _reply_fetch(broker: Broker, request: Request, found: FetchResult) -> Work[None]:
     topics: list[tuple[TopicRef, list[FetchedPartition]]] = []
     for data in found:
         if not topics or topics[-1][0] != data.topic:
@@ -99,7 +117,19 @@ def _reply_fetch(request: Request, found: FetchResult) -> Work[None]:
         topics[-1][1].append(_fetched(data))
         yield yield_control
     buffers = yield from breathing(fetch_response_steps(request.version, topics))
+    if request.meter is not None:
+        buffers = _charged(broker, request, request.meter, buffers)
     request.reply_buffers(buffers)
+
+
+def _charged(broker: Broker, request: Request, meter: Meter, buffers: list[Buffer]) -> list[Buffer]:
+    """Charge a response to the consumer's quota; return an empty one if that is exceeded."""
+    delay_ms, is_admitted = broker.admit_fetch(request.context, sum(map(len, buffers)))
+    meter.add(delay_ms)
+    if not is_admitted:
+        buffers = fetch_response(request.version, [])
+    set_fetch_throttle(buffers, request.throttle_ms())
+    return buffers
 
 
 def _fetch_rows(request: Request, topics: Any) -> Work[dict[FetchKey, FetchPartition]]:

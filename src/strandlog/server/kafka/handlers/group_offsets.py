@@ -271,9 +271,6 @@ def offset_delete(broker: Broker, request: Request) -> Work[None]:
         ]
         request.reply_in_slices({"error_code": 0, "topics": topics})
 
-    if codes and not wanted:
-        reply({})  # even if the group does not exist
-        return
     request.when_done(
         broker.delete_offsets(request.context, body.group_id, wanted),
         reply,

@@ -17,11 +17,18 @@ from strandlog.broker.access.permission import CLUSTER, CREATE, DESCRIBE, TOPIC
 from strandlog.broker.broker import Broker
 from strandlog.broker.runtime import Work, yield_control
 from strandlog.broker.topics.topic import INTERNAL_TOPICS, Topic
-from strandlog.errors import InvalidRequestError, LeaderNotAvailableError, StrandlogError
+from strandlog.errors import (
+    AuthorizationError,
+    InvalidRequestError,
+    LeaderNotAvailableError,
+    StrandlogError,
+)
 from strandlog.protocol.kafka import api
 from strandlog.protocol.kafka.encoder import array_encoder
 from strandlog.server.kafka.api import NODE_ID, kafka_api
 from strandlog.server.kafka.request import Request
+
+CREATE_TOPIC = (CREATE.on(CLUSTER), CREATE.on(TOPIC))
 
 NOT_ASKED_FOR = -2147483648
 TOPIC_IDS_FROM = 12
@@ -30,7 +37,7 @@ TOPIC_IDS_FROM = 12
 @kafka_api(
     api.METADATA,
     versions=(0, 13),
-    requires=[DESCRIBE.on(TOPIC), (CREATE.on(CLUSTER), CREATE.on(TOPIC))],
+    requires=[DESCRIBE.on(TOPIC), CREATE_TOPIC],
     summary=(
         "Lists topics, partitions and the broker to connect to; creates missing topics on demand."
     ),
@@ -43,28 +50,35 @@ def metadata(broker: Broker, request: Request) -> Work[None]:
     body = yield from request.reading()
     # Duplicates are dropped: a short request could name a large topic thousands of times.
     wanted = None if body.topics is None else dict.fromkeys(body.topics)
-    missing = yield from _topics_to_create(broker, request, body, wanted)
+    failures: dict[str, StrandlogError] = {}
+    missing = yield from _topics_to_create(broker, request, body, wanted, failures)
     limit = broker.settings.auto_create_topics_max_per_request
     over_limit = LeaderNotAvailableError(
         f"one request can create at most {limit} topics (auto.create.topics.max.per.request)"
     )
-    failures: dict[str, StrandlogError] = dict.fromkeys(missing[limit:], over_limit)
+    failures |= dict.fromkeys(missing[limit:], over_limit)
     if not missing:
-        yield from _describe(broker, request, body, wanted, {})
+        yield from _describe(broker, request, body, wanted, failures)
         return
-    request.when_done(
-        broker.create_missing_topics(request.context, missing[:limit]),
-        lambda failed: request.in_slices(
-            _describe(broker, request, body, wanted, failures | failed)
-        ),
-        in_line=True,
-    )
+
+    def created(failed: dict[str, StrandlogError]) -> None:
+        if request.meter is not None:
+            request.meter.add(broker.mutation_delay_ms(request.context))
+        request.in_slices(_describe(broker, request, body, wanted, failures | failed))
+
+    creating = broker.create_missing_topics(request.context, missing[:limit])
+    request.when_done(creating, created, in_line=True)
 
 
 def _topics_to_create(
-    broker: Broker, request: Request, body: Any, wanted: dict[Any, None] | None
+    broker: Broker,
+    request: Request,
+    body: Any,
+    wanted: dict[Any, None] | None,
+    failures: dict[str, StrandlogError],
 ) -> Work[list[str]]:
-    """Return the requested topics that do not exist and may be created on demand."""
+    """Return the requested topics that do not exist and may be created on demand. The errors of
+    those that the client may not see or create are added to `failures`."""
     may_create = getattr(body, "allow_auto_topic_creation", True)
     missing: dict[str, None] = {}
     if may_create and wanted and broker.settings.auto_create_topics_enable:
@@ -73,8 +87,14 @@ def _topics_to_create(
             name = each.name
             if name is None or getattr(each, "topic_id", None) is not None:
                 continue
-            if name not in INTERNAL_TOPICS and not broker.has_topic(request.context, name):
+            if name in INTERNAL_TOPICS or broker.has_topic(request.context, name):
+                continue
+            try:
+                broker.check_access(request.context, DESCRIBE.on(TOPIC), name)
+                broker.check_access(request.context, CREATE_TOPIC, name)
                 missing[name] = None
+            except AuthorizationError as error:
+                failures[name] = error
     return list(missing)
 
 

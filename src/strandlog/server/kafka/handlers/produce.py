@@ -3,6 +3,8 @@
 A request for one partition, the usual case, is decoded and appended without a pause. If records
 have to be decoded and checked first, this happens outside the event loop. In the meantime, the
 connection starts no other request, because a later one must not be appended before this one.
+
+The bytes of a request are charged to the producer's quota before anything else (`throttle.py`).
 """
 
 from __future__ import annotations
@@ -48,6 +50,8 @@ FEW_PARTITIONS = 16  # the response for up to this many is encoded without a pau
 )
 def produce(broker: Broker, request: Request) -> Work[None] | None:
     header = request.header
+    if request.meter is not None:
+        request.pause_client(broker.charge_produce(request.context, len(request.frame)))
     body = parse_single_produce(header.version, request.frame, header.body_position)
     if body is None:
         return _produce_many(broker, request)
@@ -117,19 +121,24 @@ def _reply_produce(request: Request, body: ProduceRequest, results: list[Produce
         rows = [_row(part, each) for part, each in zip(body.partitions, results, strict=True)]
         topics = _by_topic(body.partitions, rows)
         if len(rows) <= FEW_PARTITIONS:
-            request.reply_buffers([produce_response(request.header.version, topics)])
+            throttle_ms = request.throttle_ms() if request.meter is not None else 0
+            version = request.header.version
+            request.reply_buffers([produce_response(version, topics, throttle_ms)])
         else:
             request.in_slices(_reply_in_slices(request, topics))
     elif any(isinstance(each, StrandlogError) for each in results):
         request.pending.fail()  # acks=0 has no response that could carry the error
     else:
+        request.count_throttled()
         request.pending.fill(None)
 
 
 def _reply_in_slices(
     request: Request, topics: list[tuple[TopicRef, list[ProduceAnswer]]]
 ) -> Work[None]:
-    response = yield from breathing(produce_response_steps(request.header.version, topics))
+    throttle_ms = request.throttle_ms()
+    steps = produce_response_steps(request.header.version, topics, throttle_ms)
+    response = yield from breathing(steps)
     request.reply_buffers([response])
 
 

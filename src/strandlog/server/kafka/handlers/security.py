@@ -1,10 +1,4 @@
-"""Handlers for the ACL, user and quota APIs; this broker has no users or quotas yet.
-
-    DescribeAcls, CreateAcls, DeleteAcls          SECURITY_DISABLED without an authorizer
-    DescribeUserScramCredentials                  an empty list; RESOURCE_NOT_FOUND for a name
-    AlterUserScramCredentials                     SECURITY_DISABLED for each user
-    DescribeClientQuotas                          an empty list
-    AlterClientQuotas                             SECURITY_DISABLED for each entity
+"""Handlers for the ACL APIs. Without an authorizer, they respond with SECURITY_DISABLED.
 
 Tools send these requests to any broker and treat a closed connection as a network problem, which
 they retry. A change that cannot take effect fails; it never appears to succeed.
@@ -17,13 +11,10 @@ from typing import Any
 from strandlog.broker.access.acl import Acl, AclFilter, normalized_host
 from strandlog.broker.access.permission import (
     ALTER,
-    ALTER_CONFIGS,
     CLUSTER,
     DESCRIBE,
-    DESCRIBE_CONFIGS,
     Operation,
     PatternType,
-    Permission,
     PermissionType,
     ResourceType,
 )
@@ -32,16 +23,11 @@ from strandlog.broker.runtime import Work, yield_control
 from strandlog.errors import (
     InvalidRequestError,
     PolicyViolationError,
-    ResourceNotFoundError,
-    SecurityDisabledError,
     StrandlogError,
 )
 from strandlog.protocol.kafka import api
 from strandlog.server.kafka.api import kafka_api
 from strandlog.server.kafka.request import Request
-
-NO_USERS = SecurityDisabledError("this broker has no users: its listener does not authenticate")
-NO_QUOTAS = SecurityDisabledError("this broker enforces no quotas")
 
 
 @kafka_api(
@@ -233,92 +219,6 @@ def _matching_row(acl: Acl) -> dict[str, Any]:
         "operation": acl.operation,
         "permission_type": acl.permission,
     }
-
-
-@kafka_api(
-    api.DESCRIBE_USER_SCRAM_CREDENTIALS,
-    versions=(0, 0),
-    requires=[DESCRIBE.on(CLUSTER)],
-    summary="Returns an empty list: there are no users.",
-)
-def describe_user_scram_credentials(broker: Broker, request: Request) -> Work[None]:
-    """Report each named user as missing; a request without names returns an empty list."""
-    body = yield from request.reading()
-    try:
-        broker.check_access(request.context, DESCRIBE.on(CLUSTER))
-    except StrandlogError as error:
-        denied = {"user": "", "credential_infos": [], **_failure(error)}
-        request.reply({**_failure(error), "results": [denied]})
-        return
-    results = []
-    for name in dict.fromkeys(user.name for user in body.users or ()):
-        missing = ResourceNotFoundError(f"there is no user {name!r}")
-        results.append({"user": name, **_failure(missing)})
-        yield yield_control
-    yield from request.replying({"error_message": None, "results": results})
-
-
-@kafka_api(
-    api.ALTER_USER_SCRAM_CREDENTIALS,
-    versions=(0, 0),
-    requires=[ALTER.on(CLUSTER)],
-    summary="Fails with SECURITY_DISABLED for every user.",
-)
-def alter_user_scram_credentials(broker: Broker, request: Request) -> Work[None]:
-    body = yield from request.reading()
-    failure = _failure_of_change(broker, request, ALTER.on(CLUSTER), NO_USERS)
-    results = []
-    for name in dict.fromkeys(row.name for row in (*body.deletions, *body.upsertions)):
-        results.append({"user": name, **failure})
-        yield yield_control
-    yield from request.replying({"results": results})
-
-
-@kafka_api(
-    api.DESCRIBE_CLIENT_QUOTAS,
-    versions=(0, 1),
-    requires=[DESCRIBE_CONFIGS.on(CLUSTER)],
-    summary="Returns an empty list: there are no quotas.",
-)
-def describe_client_quotas(broker: Broker, request: Request) -> Work[None]:
-    yield from request.reading()
-    try:
-        broker.check_access(request.context, DESCRIBE_CONFIGS.on(CLUSTER))
-    except StrandlogError as error:
-        request.reply({**_failure(error), "entries": None})
-        return
-    request.reply({"error_message": None, "entries": []})
-
-
-@kafka_api(
-    api.ALTER_CLIENT_QUOTAS,
-    versions=(0, 1),
-    requires=[ALTER_CONFIGS.on(CLUSTER)],
-    summary="Fails with SECURITY_DISABLED for every entity: quotas are not enforced.",
-)
-def alter_client_quotas(broker: Broker, request: Request) -> Work[None]:
-    body = yield from request.reading()
-    failure = _failure_of_change(broker, request, ALTER_CONFIGS.on(CLUSTER), NO_QUOTAS)
-    entries = []
-    for entry in body.entries:
-        entity = []
-        for part in entry.entity:
-            entity.append({"entity_type": part.entity_type, "entity_name": part.entity_name})
-            yield yield_control
-        entries.append({**failure, "entity": entity})
-        yield yield_control
-    yield from request.replying({"entries": entries})
-
-
-def _failure_of_change(
-    broker: Broker, request: Request, needs: Permission, otherwise: StrandlogError
-) -> dict[str, Any]:
-    """Return why a change fails: the client lacks a permission, or another reason."""
-    try:
-        broker.check_access(request.context, needs)
-    except StrandlogError as error:
-        return _failure(error)
-    return _failure(otherwise)
 
 
 def _failure(error: StrandlogError) -> dict[str, Any]:

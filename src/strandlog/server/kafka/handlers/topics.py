@@ -12,7 +12,7 @@ gaps.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -44,6 +44,7 @@ from strandlog.errors import (
     TopicAuthorizationError,
     TopicNotFoundError,
 )
+from strandlog.errors import ThrottlingQuotaExceededError as QuotaError
 from strandlog.model import TopicPartition
 from strandlog.protocol.kafka import api
 from strandlog.protocol.kafka.encoder import array_encoder
@@ -55,6 +56,9 @@ BROKER_DEFAULT = -1
 DELETE_TOPIC = (DELETE.on(CLUSTER), DELETE.on(TOPIC))
 SEE_TO_DELETE = (DELETE.on(CLUSTER), DESCRIBE.on(TOPIC))
 SETTINGS_FROM = 5  # from this version on, CreateTopics returns the settings of the topic
+
+# From these versions on, a change that exceeds a quota is refused; in older ones it is made.
+REFUSED_FROM = {api.CREATE_TOPICS.key: 6, api.CREATE_PARTITIONS.key: 3, api.DELETE_TOPICS.key: 5}
 
 Row = dict[str, Any]
 
@@ -87,12 +91,28 @@ def _change_each(
     return rows
 
 
-def _reply_when_done(request: Request, field: str, rows: list[Change | Row]) -> None:
+def _reply_when_done(
+    broker: Broker, request: Request, field: str, rows: list[Change | Row]
+) -> None:
     """Reply with one row per topic when all changes are complete."""
     changes = [row.result for row in rows if isinstance(row, Change)]
-    request.when_done(
-        gather(changes), lambda _: request.in_slices(_reply(request, field, rows)), in_line=True
-    )
+
+    def reply(_: object) -> None:
+        if request.meter is not None:
+            request.meter.add(_throttle_ms(broker, request, changes))
+        request.in_slices(_reply(request, field, rows))
+
+    request.when_done(gather(changes), reply, in_line=True)
+
+
+def _throttle_ms(broker: Broker, request: Request, changes: Sequence[Deferred[Any]]) -> int:
+    """Return how long the client must pause: because of changes that were refused, or of those
+    that were made in a version that does not refuse any."""
+    if request.version < REFUSED_FROM[request.header.api_key]:
+        return broker.mutation_delay_ms(request.context)
+    errors = [change.error for change in changes]
+    delays = [each.retry_after_ms for each in errors if isinstance(each, QuotaError)]
+    return max(delays, default=0)
 
 
 def _reply(request: Request, field: str, rows: list[Change | Row]) -> Work[None]:
@@ -139,7 +159,7 @@ def create_topics(broker: Broker, request: Request) -> Work[None]:
     limit = broker.settings.max_topic_changes_per_request
     create = partial(_create, broker, request, validate_only=body.validate_only)
     rows = yield from _change_each(body.topics, limit, create)
-    _reply_when_done(request, "topics", rows)
+    _reply_when_done(broker, request, "topics", rows)
 
 
 def _create(broker: Broker, request: Request, wanted: Any, validate_only: bool) -> Change:
@@ -157,7 +177,8 @@ def _create(broker: Broker, request: Request, wanted: Any, validate_only: bool) 
     if validate_only:
         result = Deferred.done(broker.check_new_topic(context, wanted.name, count, config))
     else:
-        result = broker.create_topic(context, wanted.name, count, config)
+        refuse = request.version >= REFUSED_FROM[api.CREATE_TOPICS.key]
+        result = broker.create_topic(context, wanted.name, count, config, refuse_over_quota=refuse)
     return Change({"name": wanted.name}, result, partial(_created, broker, request))
 
 
@@ -228,7 +249,7 @@ def create_partitions(broker: Broker, request: Request) -> Work[None]:
     limit = broker.settings.max_topic_changes_per_request
     grow = partial(_grow, broker, request, validate_only=body.validate_only)
     rows = yield from _change_each(body.topics, limit, grow)
-    _reply_when_done(request, "results", rows)
+    _reply_when_done(broker, request, "results", rows)
 
 
 def _grow(broker: Broker, request: Request, wanted: Any, validate_only: bool) -> Change | Row:
@@ -250,7 +271,8 @@ def _grow(broker: Broker, request: Request, wanted: Any, validate_only: bool) ->
     fields: Row = {"error_code": 0, "error_message": None}
     if validate_only:
         return {"name": topic.name, **fields}
-    result = broker.add_partitions(context, topic.name, wanted.count)
+    refuse = request.version >= REFUSED_FROM[api.CREATE_PARTITIONS.key]
+    result = broker.add_partitions(context, topic.name, wanted.count, refuse_over_quota=refuse)
     return Change({"name": topic.name}, result, lambda _: fields)
 
 
@@ -286,7 +308,7 @@ def delete_topics(broker: Broker, request: Request) -> Work[None]:
             rows.append(_delete(broker, request, name, topic_id, times))
         except StrandlogError as error:
             rows.append({**row, **_error_fields(error)})
-    _reply_when_done(request, "responses", rows)
+    _reply_when_done(broker, request, "responses", rows)
 
 
 def _target_name(
@@ -329,7 +351,8 @@ def _delete(
         raise InvalidRequestError(f"topic {reference!r} is named {times[topic.name]} times")
     may_see = topic_id is None or broker.has_topic(request.context, topic.name)
     row: Row = {"name": topic.name if may_see else None, "topic_id": topic.uuid}
-    result = broker.delete_topic(request.context, topic.name)
+    refuse = request.version >= REFUSED_FROM[api.DELETE_TOPICS.key]
+    result = broker.delete_topic(request.context, topic.name, refuse_over_quota=refuse)
     return Change(row, result, lambda _: {"error_code": 0})
 
 

@@ -1,4 +1,9 @@
 // Client of the broker's JSON API. Failed calls throw a Problem whose message says what to do.
+//
+// If the session has ended, a GET waits until the user has signed in again and is then repeated; any
+// other call fails, because the user must decide whether to repeat it.
+
+import { session, SESSION_ADDRESS } from "./session.js";
 
 const PREFIX = "/api/v1";
 const TIMEOUT_MS = 15_000;
@@ -25,9 +30,13 @@ export function withQuery(address, query) {
 
 async function call(method, address, { query, body, signal } = {}) {
   const timeout = AbortSignal.timeout(TIMEOUT_MS);
-  const request = { method, signal: signal ? AbortSignal.any([signal, timeout]) : timeout };
+  const request = {
+    method,
+    signal: signal ? AbortSignal.any([signal, timeout]) : timeout,
+    headers: { "x-requested-with": "strandlog" }, // a 401 must not open the browser's own dialog
+  };
   if (method !== "GET" && method !== "DELETE") {
-    request.headers = { "content-type": "application/json" };
+    request.headers["content-type"] = "application/json";
     request.body = JSON.stringify(body ?? {});
   }
   let answer;
@@ -47,11 +56,29 @@ async function call(method, address, { query, body, signal } = {}) {
     );
   }
   const problem = await answer.json().catch(() => ({}));
+  if (answer.status === 401 && !(method === "POST" && address === SESSION_ADDRESS)) {
+    session.lose();
+    if (method === "GET") {
+      await session.untilBack(signal);
+      return call(method, address, { query, body, signal });
+    }
+  }
   throw new Problem(
     answer.status,
-    problem.title ?? answer.statusText,
+    answer.status === 403 ? "Not allowed" : problem.title ?? answer.statusText,
     problem.detail ?? `Status ${answer.status}`,
   );
+}
+
+/** Returns who is signed in, or null, without showing the login page. */
+export async function peekSession() {
+  const answer = await fetch(SESSION_ADDRESS, { headers: { "x-requested-with": "strandlog" } });
+  return answer.ok ? await answer.json() : null;
+}
+
+/** Asks the broker who is signed in. A lost session shows the login page. */
+export async function checkSession() {
+  session.take(await call("GET", SESSION_ADDRESS));
 }
 
 export const get = (address, options) => call("GET", address, options);

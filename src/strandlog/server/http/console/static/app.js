@@ -1,10 +1,13 @@
 // The frame of the console: routing, navigation, theme and keyboard shortcuts.
 
 import { recolour } from "./chart.js";
+import { checkSession } from "./api.js";
 import { h, icon } from "./dom.js";
 import { live } from "./live.js";
+import { sessionLost, showUser, startOver } from "./login.js";
 import { Page } from "./page.js";
-import { dialog, nothing } from "./components.js";
+import { session } from "./session.js";
+import { dialog, failed, forbidden, nothing } from "./components.js";
 import { broker } from "./views/broker.js";
 import { group } from "./views/group.js";
 import { groups } from "./views/groups.js";
@@ -16,13 +19,15 @@ import { records } from "./views/records.js";
 import { topic } from "./views/topic.js";
 import { topics } from "./views/topics.js";
 
-const PAGES = [
-  ["overview", "Overview", "#/", "o"],
+// Name, title, address, key, and the operation on the cluster that the page requires.
+const ALL_PAGES = [
+  ["overview", "Overview", "#/", "o", "DESCRIBE"],
   ["topics", "Topics", "#/topics", "t"],
   ["groups", "Groups", "#/groups", "g"],
-  ["pipelines", "Pipelines", "#/pipelines", "p"],
-  ["broker", "Broker", "#/broker", "b"],
+  ["pipelines", "Pipelines", "#/pipelines", "p", "DESCRIBE"],
+  ["broker", "Broker", "#/broker", "b", "DESCRIBE"],
 ];
+let pages = []; // those that the user may see
 
 // The routes; an empty segment matches any name.
 const ROUTES = [
@@ -75,16 +80,31 @@ function lost(page) {
   );
 }
 
+function neededFor(name) {
+  return ALL_PAGES.find(([page]) => page === name)?.[4];
+}
+
+function denied(page, name, needed) {
+  page.begin(ALL_PAGES.find(([each]) => each === name)[1]);
+  page.show(h("div", { class: "panel" }, forbidden(session.lacks(needed, "the cluster"))));
+}
+
 const main = document.getElementById("main");
 let current = null;
 
 function open(isFirst) {
   const route = parse(location.hash);
+  if (route.parts.length === 0 && !session.may("DESCRIBE")) {
+    location.replace("#/topics"); // the overview shows all topics and groups
+    return;
+  }
   current?.end();
-  for (const left of document.querySelectorAll("dialog[open]")) left.close();
+  for (const left of document.querySelectorAll("dialog[open]:not(.login)")) left.close();
   current = new Page(main, route);
   main.replaceChildren();
-  viewOf(route.parts)(current);
+  const needed = route.parts.length === 1 ? neededFor(route.parts[0]) : null;
+  if (needed && !session.may(needed)) denied(current, route.parts[0], needed);
+  else viewOf(route.parts)(current);
   markPage(route.parts[0] ?? "overview");
   if (isFirst !== true) {
     scrollTo(0, 0);
@@ -106,10 +126,11 @@ function markPage(name) {
 }
 
 function buildNavigation() {
-  const links = PAGES.map(([name, title, address]) =>
+  pages = ALL_PAGES.filter(([, , , , needed]) => !needed || session.may(needed));
+  const links = pages.map(([name, title, address]) =>
     h("a", { href: address, "data-page": name }, icon(name), title)
   );
-  document.getElementById("nav").append(...links);
+  document.getElementById("nav").replaceChildren(...links);
 }
 
 // -- theme ------------------------------------------------------------------------------------
@@ -149,7 +170,7 @@ function typed(event) {
     if (event.key === "Escape") event.target.blur();
     return;
   }
-  const target = PAGES.find(([, , , key]) => key === event.key);
+  const target = pages.find(([, , , key]) => key === event.key);
   if (event.timeStamp < goSeenMs + GO_MS && target) location.hash = target[2];
   else if (event.key === "g") {
     goSeenMs = performance.now();
@@ -167,7 +188,7 @@ function typed(event) {
 
 function showKeys() {
   const keys = [
-    ...PAGES.map(([, title, , key]) => [["g", key], title]),
+    ...pages.map(([, title, , key]) => [["g", key], title]),
     [["/"], "Search or filter on this page"],
     [["t"], "Light or dark"],
     [["?"], "This list"],
@@ -181,7 +202,7 @@ function showKeys() {
 
 // -- connection -------------------------------------------------------------------------------
 
-const WORDS = { live: "Live", connecting: "Connecting", lost: "No connection" };
+const WORDS = { live: "Live", connecting: "Connecting", lost: "No connection", off: "" };
 
 function showConnection() {
   const shown = document.getElementById("connection");
@@ -189,18 +210,49 @@ function showConnection() {
   shown.textContent = WORDS[live.state];
 }
 
-buildNavigation();
+// -- start ------------------------------------------------------------------------------------
+
+let isStarted = false;
+
+/** Shows the console to the user who is signed in. */
+function begin() {
+  if (isStarted) {
+    startOver();
+    return;
+  }
+  isStarted = true;
+  buildNavigation();
+  showUser(document.getElementById("user"));
+  showConnection();
+  live.start();
+  addEventListener("hashchange", open);
+  open(true);
+}
+
+function findUser() {
+  main.replaceChildren();
+  checkSession().catch((problem) =>
+    main.replaceChildren(h("div", { class: "panel" }, failed(problem, findUser)))
+  );
+}
+
+session.addEventListener("change", begin);
+session.addEventListener("lost", sessionLost);
 labelThemeButton();
-showConnection();
 live.addEventListener("state", showConnection);
-live.start();
 document.getElementById("theme").addEventListener("click", switchTheme);
 document.querySelector(".skip").addEventListener("click", skip);
 document.getElementById("keys").addEventListener("click", showKeys);
 document.addEventListener("keydown", typed);
+/** Another tab may have signed out, or signed in another user, whose cookie this tab now sends. */
+function checkUser() {
+  if (!document.hidden && isStarted && !session.isLost) checkSession().catch(() => {});
+}
+
+document.addEventListener("visibilitychange", checkUser);
+addEventListener("pageshow", (event) => event.persisted && checkUser()); // back to a kept page
 system.addEventListener("change", () => {
   labelThemeButton();
   recolour();
 });
-addEventListener("hashchange", open);
-open(true);
+findUser();

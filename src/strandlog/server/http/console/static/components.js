@@ -1,6 +1,6 @@
 // UI components: figures, tables, states and dialogs. Their styles are in components.css and views.css.
 
-import { copy, h, icon, present } from "./dom.js";
+import { copy, h, icon, present, toast } from "./dom.js";
 import { bytes, duration } from "./format.js";
 
 /** Creates a panel with a heading and a `note` next to it. */
@@ -90,7 +90,7 @@ export function failed(problem, again) {
   return h(
     "div",
     { class: "state failed", role: "alert" },
-    icon("trouble"),
+    icon(problem.status === 403 ? "locked" : "trouble"),
     h("strong", {}, problem.title ?? "Something went wrong"),
     h("p", {}, problem.message),
     again
@@ -258,6 +258,46 @@ function compare(one, other) {
   if (other === null || other === undefined) return -1;
   if (typeof one === "string") return one.localeCompare(other, "en", { numeric: true });
   return one < other ? -1 : 1;
+}
+
+// -- permissions ------------------------------------------------------------------------------
+
+/**
+ * Makes a button or link available, or not: then it stays visible, and its title and a click on it
+ * tell the reason. Returns the element.
+ */
+export function permit(element, isAllowed, reason) {
+  if (isAllowed) {
+    if (element.getAttribute("aria-disabled")) element.removeAttribute("title");
+    element.removeAttribute("aria-disabled");
+    return element;
+  }
+  if (!element.dataset.guarded) {
+    element.dataset.guarded = "1";
+    element.addEventListener("click", refuse, { capture: true });
+  }
+  element.setAttribute("aria-disabled", "true");
+  element.title = reason;
+  return element;
+}
+
+function refuse(event) {
+  const element = event.currentTarget;
+  if (element.getAttribute("aria-disabled") !== "true") return;
+  event.preventDefault();
+  event.stopImmediatePropagation();
+  toast(element.title);
+}
+
+/** Shows that the user may not see something. */
+export function forbidden(reason) {
+  return h(
+    "div",
+    { class: "state", role: "note" },
+    icon("locked"),
+    h("strong", {}, "Not allowed"),
+    h("p", {}, reason),
+  );
 }
 
 // -- forms and dialogs --------------------------------------------------------------------------

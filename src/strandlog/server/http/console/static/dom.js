@@ -30,6 +30,7 @@ const ICONS = {
   pipelines: "M4 6h5l3 6h8M4 18h5l3-6M17 9l3 3-3 3",
   broker: "M4 5h16v6H4zM4 13h16v6H4zM8 8h.01M8 16h.01",
   nothing: "M4 8l8-4 8 4v8l-8 4-8-4zM4 8l8 4 8-4M12 12v8",
+  locked: "M6 11h12v9H6zM8.500 11V8a3.500 3.500 0 0 1 7 0v3M12 15v1.500",
   trouble: "M12 4l9 16H3zM12 10v4M12 17h.01",
 };
 

@@ -1,9 +1,11 @@
 // One stream of rates and lag for all pages of this tab, and the data points of the last minutes.
 //
 // The stream is closed while the tab is hidden, because browsers limit the connections per server.
-// The data points survive a reload.
+// Without the permission to describe the cluster there is no stream. The data points survive a
+// reload, unless another user signs in.
 
-import { withQuery } from "./api.js";
+import { checkSession, withQuery } from "./api.js";
+import { session } from "./session.js";
 
 export const WINDOW_MS = 5 * 60_000;
 const KEPT = "strandlog.live";
@@ -19,6 +21,7 @@ class Live extends EventTarget {
     this.lastRates = null;
     this.lastLag = null;
     this.source = null;
+    this.isDiscarded = false;
     this.restore();
   }
 
@@ -28,15 +31,22 @@ class Live extends EventTarget {
       () => (document.hidden ? this.close() : this.open()),
     );
     addEventListener("pagehide", () => this.keep());
+    session.addEventListener("lost", () => this.close());
+    session.addEventListener("back", () => document.hidden || this.open());
     if (!document.hidden) this.open();
   }
 
   open() {
-    if (this.source) return;
+    if (this.source || session.isLost) return;
+    if (!session.may("DESCRIBE")) {
+      this.become("off");
+      return;
+    }
     this.become("connecting");
     this.source = new EventSource(withQuery("/api/v1/live", { interval_ms: 1000 }));
     this.source.addEventListener("rates", (event) => this.takeRates(JSON.parse(event.data)));
     this.source.addEventListener("lag", (event) => this.takeLag(JSON.parse(event.data)));
+    this.source.addEventListener("problem", (event) => ended(JSON.parse(event.data)));
     this.source.addEventListener("error", () => this.lost());
   }
 
@@ -45,11 +55,12 @@ class Live extends EventTarget {
     this.source = null;
   }
 
-  /** Reconnects after an error response, which the browser does not do. */
+  /** Reconnects after an error response, which the browser does not do. It may be a 401. */
   lost() {
     this.become("lost");
     if (this.source?.readyState === EventSource.CLOSED) {
       this.source = null;
+      checkSession().catch(() => {}); // a lost session shows itself; otherwise there is a retry
       setTimeout(() => document.hidden || this.open(), 2000);
     }
   }
@@ -103,7 +114,14 @@ class Live extends EventTarget {
       .slice(0, MAX_LINES);
   }
 
+  /** Forgets the data points, because another user will see this tab. */
+  discard() {
+    this.isDiscarded = true;
+    sessionStorage.removeItem(KEPT);
+  }
+
   keep() {
+    if (this.isDiscarded) return;
     try {
       sessionStorage.setItem(KEPT, JSON.stringify({ rates: this.rates, lag: [...this.lag] }));
     } catch { /* the storage is full: after a reload, the data points are lost */ }
@@ -125,6 +143,11 @@ export function forget(points, now) {
   while (points.length && points[0].at < now - WINDOW_MS) points.shift();
 }
 
+/** Shows the login page if a stream ended because the session has. */
+function ended(problem) {
+  if (problem.status === 401) session.lose();
+}
+
 export const live = new Live();
 
 /** Opens a stream of a topic's newest records; returns a function that closes it. */
@@ -136,8 +159,13 @@ export function tail(query, { records, problem, state }) {
   source.addEventListener("records", (event) => records(JSON.parse(event.data)));
   source.addEventListener("problem", (event) => {
     source.close();
-    problem(JSON.parse(event.data));
+    const found = JSON.parse(event.data);
+    ended(found);
+    problem(found);
   });
-  source.addEventListener("error", () => state("lost"));
+  source.addEventListener("error", () => {
+    if (source.readyState === EventSource.CLOSED) checkSession().catch(() => {});
+    state("lost");
+  });
   return () => source.close();
 }

@@ -12,6 +12,7 @@ export class Page {
     this.stale = h("div", { class: "banner", role: "status", hidden: true });
     this.heading = h("h1", { tabindex: "-1" });
     this.sub = h("div", { class: "sub" });
+    this.actions = h("div", { class: "actions" });
     this.content = h("div", { class: "stack" });
   }
 
@@ -24,17 +25,25 @@ export class Page {
     const trail = crumbs.length
       ? h("nav", { class: "crumbs", "aria-label": "Breadcrumb" }, back)
       : null;
+    this.actions.replaceChildren(...present(actions));
+    this.actions.hidden = false;
     const head = h(
       "div",
       { class: "head" },
       h("div", { class: "grow" }, trail, this.heading, this.sub),
-      h("div", { class: "actions" }, actions),
+      this.actions,
     );
     this.root.replaceChildren(head, this.stale, this.content);
   }
 
   show(...children) {
     this.content.replaceChildren(...present(children));
+  }
+
+  /** Shows an error instead of the content, without the actions, which would fail as well. */
+  showFailure(problem, again) {
+    this.actions.hidden = true;
+    this.show(h("div", { class: "panel" }, failed(problem, again)));
   }
 
   end() {
@@ -57,23 +66,26 @@ export class Page {
     this.show(loading());
     const again = async () => {
       clearTimeout(timer);
+      let isDenied = false;
       try {
         const found = await load();
         if (this.signal.aborted) return;
         if (!isThere) this.content.replaceChildren();
         isThere = true;
         this.stale.hidden = true;
+        this.actions.hidden = false;
         show(found);
       } catch (problem) {
         if (this.signal.aborted) return;
+        isDenied = problem.status === 403; // asking again would be denied again
         if (!(problem instanceof Error) || problem.status === undefined) console.error(problem);
-        if (isThere && problem.status !== 404) this.showStale(problem);
+        if (isThere && problem.status !== 404 && !isDenied) this.showStale(problem);
         else {
           isThere = false;
-          this.show(h("div", { class: "panel" }, failed(problem, again)));
+          this.showFailure(problem, again);
         }
       }
-      if (everyMs && !this.signal.aborted) timer = setTimeout(look, everyMs);
+      if (everyMs && !isDenied && !this.signal.aborted) timer = setTimeout(look, everyMs);
     };
     const look = () => {
       if (document.hidden) {

@@ -3,7 +3,17 @@
 import { get, path } from "../api.js";
 import { h } from "../dom.js";
 import { bytes, count, counted, duration, seconds, someOf } from "../format.js";
-import { badge, field, Figures, nothing, panel, settingValue, Table } from "../components.js";
+import {
+  badge,
+  field,
+  Figures,
+  forbidden,
+  nothing,
+  panel,
+  settingValue,
+  Table,
+} from "../components.js";
+import { session } from "../session.js";
 
 const LOOK_MS = 3000;
 
@@ -49,6 +59,8 @@ export function broker(page) {
     ),
     settings.element,
   );
+  const maySeeSettings = session.may("DESCRIBE_CONFIGS");
+  const reason = session.lacks("DESCRIBE_CONFIGS", "the cluster");
   let rows = [];
 
   // The settings are loaded once.
@@ -56,7 +68,7 @@ export function broker(page) {
     Promise.all([
       get(path("cluster"), page),
       get(path("broker"), page),
-      rows.length ? null : get(path("broker", "settings"), page),
+      rows.length || !maySeeSettings ? null : get(path("broker", "settings"), page),
     ]);
   page.watch(load, ([cluster, status, given]) => {
     if (given) {
@@ -74,7 +86,7 @@ export function broker(page) {
           panel("HTTP requests", httpRequests.element),
           panel("Counters", counters.element),
         ),
-        settingsPanel,
+        maySeeSettings ? settingsPanel : panel("Settings", forbidden(reason)),
       );
     }
     showFigures(figures, cluster, status);

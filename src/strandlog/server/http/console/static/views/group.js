@@ -6,27 +6,35 @@ import { linkColumn, topicAddress } from "../table_columns.js";
 import { h, toast } from "../dom.js";
 import { ago, count, counted } from "../format.js";
 import { live, WINDOW_MS } from "../live.js";
-import { badge, dialog, Figures, nothing, panel, Table } from "../components.js";
+import { badge, dialog, Figures, nothing, panel, permit, Table } from "../components.js";
+import { session } from "../session.js";
 import { reset } from "./group_reset.js";
 
 const LOOK_MS = 2000;
 
 export function group(page) {
   const name = page.route.parts[1];
-  page.begin(name, {
-    crumbs: [["Groups", "#/groups"]],
-    actions: [
+  const actions = [
+    [
+      "READ",
       h(
         "button",
         { class: "main", type: "button", onclick: () => last && reset(last, again) },
         "Reset offsets",
       ),
+    ],
+    [
+      "DELETE",
       h(
         "button",
         { class: "danger", type: "button", onclick: () => deleteGroup(name) },
         "Delete group",
       ),
     ],
+  ];
+  page.begin(name, {
+    crumbs: [["Groups", "#/groups"]],
+    actions: actions.map(([, element]) => element),
   });
   const figures = new Figures({
     state: "State",
@@ -67,6 +75,10 @@ export function group(page) {
       );
     }
     last = found;
+    for (const [operation, element] of actions) {
+      const isAllowed = found.operations.includes(operation);
+      permit(element, isAllowed, session.lacks(operation, `group '${name}'`));
+    }
     figures.set(
       "state",
       badge(found.state),

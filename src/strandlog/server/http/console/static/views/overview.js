@@ -6,7 +6,8 @@ import { groupColumns, linkColumn, topicAddress } from "../table_columns.js";
 import { h } from "../dom.js";
 import { byteRate, bytes, count, counted, duration, rate } from "../format.js";
 import { live, WINDOW_MS } from "../live.js";
-import { badge, command, Figures, meter, nothing, panel, Table } from "../components.js";
+import { badge, command, Figures, meter, nothing, panel, permit, Table } from "../components.js";
+import { session } from "../session.js";
 
 const LOOK_MS = 3000;
 const MAX_TOPICS = 8;
@@ -228,10 +229,15 @@ function groupTable() {
 }
 
 function welcome(cluster) {
+  if (session.wantsLogin) return nothing("Sign in to see topics");
   return nothing(
     "No topics and groups yet",
     "Create a topic here, or produce to a new one with any Kafka client.",
-    h("a", { class: "button main", href: "#/topics?new=1" }, "Create topic"),
+    permit(
+      h("a", { class: "button main", href: "#/topics?new=1" }, "Create topic"),
+      session.status.can_create_topics,
+      session.lacks("CREATE", "any topic"),
+    ),
     command(`echo hello | strandlog produce greetings -b ${cluster.kafka_address}`),
   );
 }

@@ -4,7 +4,8 @@ import { get, path, post } from "../api.js";
 import { topicAddress } from "../table_columns.js";
 import { h } from "../dom.js";
 import { count, time } from "../format.js";
-import { failed, field, nothing, offerPartitions, Pairs, panel, select } from "../components.js";
+import { field, forbidden, nothing, offerPartitions, Pairs, panel, select } from "../components.js";
+import { session } from "../session.js";
 
 const FORMS = [["json", "JSON"], ["text", "Text"], ["base64", "Base64"], [
   "null",
@@ -65,6 +66,12 @@ export function produce(page) {
   );
   const again = () =>
     get(path("topics", name), page).then((found) => {
+      page.actions.hidden = false;
+      if (!found.operations.includes("WRITE")) {
+        const reason = session.lacks("WRITE", `topic '${name}'`);
+        page.show(h("div", { class: "panel" }, forbidden(reason)));
+        return;
+      }
       offerPartitions(partition, found.summary.partitions);
       page.show(
         h(
@@ -76,9 +83,7 @@ export function produce(page) {
       );
       value.value = value.value || '{\n  "hello": "world"\n}';
       value.focus({ preventScroll: true });
-    }).catch((problem) =>
-      page.signal.aborted || page.show(h("div", { class: "panel" }, failed(problem, again)))
-    );
+    }).catch((problem) => page.signal.aborted || page.showFailure(problem, again));
   again();
 
   /** Validates the value; shows and returns the error message, or an empty string. */

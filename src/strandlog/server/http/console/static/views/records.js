@@ -9,7 +9,8 @@ import { topicAddress } from "../table_columns.js";
 import { h } from "../dom.js";
 import { bytes, count, counted } from "../format.js";
 import { tail } from "../live.js";
-import { failed, loading, nothing, panel } from "../components.js";
+import { failed, forbidden, loading, nothing, panel, permit } from "../components.js";
+import { session } from "../session.js";
 import { SEARCHED_RECORDS, searchForm } from "./record_search.js";
 import { RecordTable } from "./record_table.js";
 
@@ -22,9 +23,10 @@ const LIVE_RECORDS = 100;
 export function records(page) {
   const name = page.route.parts[1];
   const here = topicAddress(name);
+  const toProduce = h("a", { class: "button", href: `${here}/produce` }, "Produce");
   page.begin("Records", {
     crumbs: [["Topics", "#/topics"], [name, here]],
-    actions: [h("a", { class: "button", href: `${here}/produce` }, "Produce")],
+    actions: [toProduce],
   });
   const form = searchForm(page.route.query, { look, toggleLive });
   const status = h("span", { class: "note", role: "status" });
@@ -42,13 +44,17 @@ export function records(page) {
   page.show(h("div", { class: "panel" }, h("div", { class: "body" }, form.element)), results);
   page.on(page.signal, "abort", () => endLive?.());
   get(path("topics", name), page).then((found) => {
+    const may = (operation) => found.operations.includes(operation);
+    permit(toProduce, may("WRITE"), session.lacks("WRITE", `topic '${name}'`));
+    if (!may("READ")) {
+      const reason = session.lacks("READ", `topic '${name}'`);
+      page.show(h("div", { class: "panel" }, forbidden(reason)));
+      return;
+    }
     form.setPartitions(found.summary.partitions);
     if (page.route.query.get("live")) toggleLive();
     else look();
-  }).catch((problem) =>
-    page.signal.aborted ||
-    page.show(h("div", { class: "panel" }, failed(problem, () => records(page))))
-  );
+  }).catch((problem) => page.signal.aborted || page.showFailure(problem, () => records(page)));
 
   /** Starts a new search from the form. */
   async function look() {

@@ -11,11 +11,14 @@ import {
   dialog,
   field,
   Figures,
+  forbidden,
   nothing,
   panel,
+  permit,
   settingValue,
   Table,
 } from "../components.js";
+import { session } from "../session.js";
 
 const LOOK_MS = 2000;
 
@@ -25,18 +28,25 @@ const seen = new Map();
 export function topic(page) {
   const name = page.route.parts[1];
   const here = topicAddress(name);
-  page.begin(name, {
-    crumbs: [["Topics", "#/topics"]],
-    actions: [
-      h("a", { class: "button main", href: `${here}/records` }, "Records"),
-      h("a", { class: "button", href: `${here}/produce` }, "Produce"),
+  const actions = [
+    ["READ", h("a", { class: "button main", href: `${here}/records` }, "Records")],
+    ["WRITE", h("a", { class: "button", href: `${here}/produce` }, "Produce")],
+    [
+      "ALTER",
       h("button", { type: "button", onclick: () => grow(name, last, again) }, "Add partitions"),
+    ],
+    [
+      "DELETE",
       h(
         "button",
         { class: "danger", type: "button", onclick: () => deleteTopic(name, last) },
         "Delete",
       ),
     ],
+  ];
+  page.begin(name, {
+    crumbs: [["Topics", "#/topics"]],
+    actions: actions.map(([, element]) => element),
   });
   const figures = new Figures({
     records: "Records",
@@ -53,7 +63,7 @@ export function topic(page) {
     empty: "Waiting for the first data point",
   });
   const partitions = partitionTable(here);
-  const settings = settingTable(name, () => again());
+  const settings = settingTable(name, () => again(), (operation) => may(operation));
   const onlyOwn = h("input", { type: "checkbox", onchange: () => drawSettings() });
   const readers = readerTable();
   const settingsPanel = panel("Settings", settings.element);
@@ -61,6 +71,7 @@ export function topic(page) {
     h("label", { class: "inline" }, onlyOwn, "Only changed from the default"),
   );
   let last = null;
+  const may = (operation) => last.operations.includes(operation);
 
   const again = page.watch(() => get(path("topics", name), page), (found) => {
     if (!figures.element.isConnected) {
@@ -77,6 +88,9 @@ export function topic(page) {
       );
     }
     last = found;
+    for (const [operation, element] of actions) {
+      permit(element, may(operation), session.lacks(operation, `topic '${name}'`));
+    }
     showFigures(figures, found);
     partitions.update(found.partitions);
     drawSettings();
@@ -193,11 +207,14 @@ function partitionTable(here) {
   });
 }
 
-function settingTable(topicName, changed) {
+function settingTable(topicName, changed, may) {
   return new Table({
     label: "Settings",
     key: (row) => row.name,
-    empty: () => nothing("All at the default", "Nothing is set for this topic or by the broker."),
+    empty: () =>
+      may("DESCRIBE_CONFIGS")
+        ? nothing("All at the default", "Nothing is set for this topic or by the broker.")
+        : forbidden(session.lacks("DESCRIBE_CONFIGS", `topic '${topicName}'`)),
     columns: [
       {
         title: "Setting",
@@ -235,14 +252,18 @@ function settingTable(topicName, changed) {
       {
         title: "Change",
         isFixed: true,
-        value: (row) => [row.value, row.origin],
+        value: (row) => [row.value, row.origin, may("ALTER_CONFIGS")],
         show: (row) =>
-          h("button", {
-            type: "button",
-            class: "quiet",
-            "aria-label": `Change ${row.name}`,
-            onclick: () => change(topicName, row, changed),
-          }, "Change"),
+          permit(
+            h("button", {
+              type: "button",
+              class: "quiet",
+              "aria-label": `Change ${row.name}`,
+              onclick: () => change(topicName, row, changed),
+            }, "Change"),
+            may("ALTER_CONFIGS"),
+            session.lacks("ALTER_CONFIGS", `topic '${topicName}'`),
+          ),
       },
     ],
   });

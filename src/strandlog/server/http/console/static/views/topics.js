@@ -4,7 +4,8 @@ import { get, path, post } from "../api.js";
 import { linkColumn, topicAddress } from "../table_columns.js";
 import { h, toast } from "../dom.js";
 import { byteRate, bytes, count, counted, rate, retention, someOf } from "../format.js";
-import { dialog, field, nothing, Pairs, panel, select, Table } from "../components.js";
+import { dialog, field, nothing, Pairs, panel, permit, select, Table } from "../components.js";
+import { session } from "../session.js";
 
 const LOOK_MS = 3000;
 const STARS = "strandlog.stars";
@@ -18,8 +19,7 @@ export function topics(page) {
     oninput: draw,
   });
   const internal = h("input", { type: "checkbox", onchange: () => again() });
-  const make = h("button", { class: "main", type: "button", onclick: createTopic }, "Create topic");
-  page.begin("Topics", { actions: [make] });
+  page.begin("Topics", { actions: [createButton()] });
   const table = topicTable(stars, star);
   const listed = panel("Topics", table.element);
   const tools = h(
@@ -50,10 +50,12 @@ export function topics(page) {
           `None of ${counted(found.length, "topic")} has “${search.value}” in its name.`,
         )
       : () =>
-        nothing(
+        session.wantsLogin ? nothing("Sign in to see topics") : nothing(
           "No topics yet",
-          "Create one here, or produce to a new one with any Kafka client.",
-          h("button", { class: "main", type: "button", onclick: createTopic }, "Create topic"),
+          session.status.can_create_topics
+            ? "Create one here, or produce to a new one with any Kafka client."
+            : "There is no topic that you may see.",
+          createButton(),
         );
     listed.note.textContent = someOf(rows.length, found.length, "topic");
     table.update(rows);
@@ -65,10 +67,18 @@ export function topics(page) {
     draw();
   }
 
-  if (page.route.query.has("new")) {
+  if (page.route.query.has("new") && session.status.can_create_topics) {
     history.replaceState(null, "", "#/topics"); // a reload must not open the dialog again
     createTopic();
   }
+}
+
+function createButton() {
+  return permit(
+    h("button", { class: "main", type: "button", onclick: createTopic }, "Create topic"),
+    session.status.can_create_topics,
+    session.lacks("CREATE", "any topic"),
+  );
 }
 
 function topicTable(stars, star) {

@@ -1,0 +1,80 @@
+"""Limits failed logins per client address.
+
+An address may fail `per_minute` times; after that, one more attempt becomes possible every
+60 / per_minute seconds. An attempt is counted before its password is checked, so that concurrent
+attempts count too, and the count is taken back if the password is right.
+
+IPv6 addresses count by their first 64 bits, which one customer has for itself. At most
+`LOGINS_MAX_FAILING_ADDRESSES` addresses are remembered; beyond that, the one whose last attempt is
+the oldest is forgotten.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import NamedTuple
+
+from strandlog.clock import Clock
+from strandlog.config.limits import LOGINS_MAX_FAILING_ADDRESSES
+
+MINUTE_MS = 60_000
+IPV6_BITS = 64
+
+
+class _Failures(NamedTuple):
+    total: float  # decreases with time
+    at_ms: int  # monotonic
+
+
+class Attempts:
+    """The failed logins of the last minute, by address."""
+
+    def __init__(self, per_minute: int, clock: Clock) -> None:
+        self._per_minute = per_minute
+        self._clock = clock
+        self._by_network: dict[str, _Failures] = {}  # the oldest attempt first
+
+    def __len__(self) -> int:
+        return len(self._by_network)
+
+    def count(self, address: str) -> float:
+        """Count an attempt and return 0; or return the seconds until one is possible again."""
+        network = network_of(address)
+        count = self._current(network)
+        if count + 1 > self._per_minute:
+            return (count + 1 - self._per_minute) * MINUTE_MS / self._per_minute / 1000
+        self._by_network.pop(network, None)
+        if len(self._by_network) >= LOGINS_MAX_FAILING_ADDRESSES:
+            del self._by_network[next(iter(self._by_network))]
+        self._by_network[network] = _Failures(count + 1, self._clock.monotonic_ms())
+        return 0.0
+
+    def succeeded(self, address: str) -> None:
+        """Take back the count of one attempt."""
+        network = network_of(address)
+        count = self._current(network) - 1
+        if network in self._by_network:
+            if count > 0:
+                self._by_network[network] = _Failures(count, self._clock.monotonic_ms())
+            else:
+                del self._by_network[network]
+
+    def _current(self, network: str) -> float:
+        found = self._by_network.get(network)
+        if found is None:
+            return 0.0
+        elapsed_ms = self._clock.monotonic_ms() - found.at_ms
+        return max(0.0, found.total - elapsed_ms * self._per_minute / MINUTE_MS)
+
+
+def network_of(address: str) -> str:
+    """Return the part of an address that identifies a customer."""
+    try:
+        found = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(found, ipaddress.IPv4Address):
+        return str(found)
+    if found.ipv4_mapped is not None:
+        return str(found.ipv4_mapped)
+    return str(ipaddress.ip_network((found, IPV6_BITS), strict=False))

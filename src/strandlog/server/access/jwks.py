@@ -1,0 +1,211 @@
+"""Loads the public keys for bearer tokens (JWKS) from a file or an HTTPS server, again and again.
+
+    start ──▶ loading ──▶ loaded ──refresh.ms, or a token with an unknown key──▶ loading
+                 │▲
+                 ▼└── retry.backoff.ms, doubled up to retry.backoff.max.ms
+               failed: the keys loaded before remain in use
+
+Each load runs in a thread of its own, which nothing waits for, so that a server that answers slowly
+delays neither requests nor the end of the process. A load has `LOAD_SECONDS`. Redirects are
+errors: the operator names the server that the broker trusts, and no other one. A file must be
+readable when the server starts; an HTTPS server may be down, and until it answers no token is
+accepted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import ssl
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from http.client import HTTPException
+from pathlib import Path
+from urllib.parse import SplitResult, unquote
+
+from strandlog.broker.access.tokens.bearer import KeySet, check_library, parse_keys
+from strandlog.clock import stopwatch
+from strandlog.config.authentication import is_loopback
+from strandlog.config.limits import JWKS_MAX_BYTES
+from strandlog.config.tables.authentication import JWKS_URL
+from strandlog.config.tables.broker import BrokerSettings
+from strandlog.errors import ConfigurationError, DataError, StrandlogError
+
+logger = logging.getLogger(__name__)
+
+LOAD_SECONDS = 10.0
+FILE_REFRESH_MS = 60_000
+EARLY_REFRESH_SECONDS = 10.0  # between loads that clients cause
+CHUNK_BYTES = 16 * 1024
+
+
+def token_keys(settings: BrokerSettings) -> JwksSource | None:
+    """Return the source of the keys that the settings name, if they name one."""
+    address = settings.jwks_address()
+    return None if address is None else JwksSource(address, settings)
+
+
+class JwksSource:
+    """The keys of one provider; a `KeySource` of the broker. Used in the event loop."""
+
+    def __init__(self, url: SplitResult, settings: BrokerSettings) -> None:
+        self._url = url
+        check_library()
+        self._settings = settings
+        self._keys = KeySet()
+        self._timer: asyncio.TimerHandle | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_loading = False
+        self._is_stopped = False
+        self._failures = 0
+        self._next_early_load = 0.0
+        if self._is_file:
+            self._keys = self._load_file_now()
+
+    @property
+    def _is_file(self) -> bool:
+        return self._url.scheme == "file"
+
+    def _load_file_now(self) -> KeySet:
+        try:
+            return _reported(load(self._url))
+        except StrandlogError as error:
+            raise ConfigurationError([f"{JWKS_URL}: {error}"]) from error
+
+    # -- for the broker --------------------------------------------------------------------------
+
+    def keys(self) -> KeySet:
+        """Return the keys that were loaded last."""
+        return self._keys
+
+    def refresh(self) -> None:
+        """Load the keys soon, unless that was done recently."""
+        now = stopwatch()
+        if now >= self._next_early_load and not self._is_loading:
+            self._next_early_load = now + EARLY_REFRESH_SECONDS
+            self._load()
+
+    # -- for the server --------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Load the keys, unless they come from a file, and start the timer."""
+        self._loop = asyncio.get_running_loop()
+        if self._is_file:
+            self._load_in(self._interval_ms())
+        else:
+            self._load()
+
+    def stop(self) -> None:
+        """Load no more."""
+        self._is_stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _interval_ms(self) -> int:
+        interval_ms = self._settings.sasl_oauthbearer_jwks_endpoint_refresh_ms
+        return min(interval_ms, FILE_REFRESH_MS) if self._is_file else interval_ms
+
+    def _load_in(self, delay_ms: int) -> None:
+        assert self._loop is not None
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(delay_ms / 1000, self._load)
+
+    def _load(self) -> None:
+        if self._is_loading or self._is_stopped or self._loop is None:
+            return
+        self._is_loading = True
+        threading.Thread(target=self._load_in_thread, name="strandlog-jwks", daemon=True).start()
+
+    def _load_in_thread(self) -> None:
+        outcome: KeySet | StrandlogError
+        try:
+            outcome = load(self._url)
+        except StrandlogError as error:
+            outcome = error
+        assert self._loop is not None
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the server has stopped
+            self._loop.call_soon_threadsafe(self._loaded, outcome)
+
+    def _loaded(self, outcome: KeySet | StrandlogError) -> None:
+        self._is_loading = False
+        if self._is_stopped:
+            return
+        if isinstance(outcome, KeySet):
+            if self._failures or outcome.problems != self._keys.problems:
+                _reported(outcome)
+                logger.info("loaded %d keys for bearer tokens", len(outcome.by_id))
+            self._keys, self._failures = outcome, 0
+            self._load_in(self._interval_ms())
+            return
+        self._failures += 1
+        settings = self._settings
+        delay_ms = min(
+            settings.sasl_oauthbearer_jwks_endpoint_retry_backoff_ms * 2 ** (self._failures - 1),
+            settings.sasl_oauthbearer_jwks_endpoint_retry_backoff_max_ms,
+        )
+        logger.warning(
+            "cannot load the keys for bearer tokens: %s; trying again in %d ms", outcome, delay_ms
+        )
+        self._load_in(delay_ms)
+
+
+def _reported(keys: KeySet) -> KeySet:
+    for problem in keys.problems:
+        logger.warning("%s", problem)
+    return keys
+
+
+# -- loading ---------------------------------------------------------------------------------------
+
+
+def load(url: SplitResult) -> KeySet:
+    """Return the keys at an address; raise `DataError` if that fails. Takes up to
+    `LOAD_SECONDS`."""
+    shown = f"{url.scheme}://{url.netloc}{url.path}"  # a query may have a secret
+    try:
+        if url.scheme == "file":
+            with Path(unquote(url.path)).open("rb") as file:
+                return parse_keys(_read(file.read1))
+        with _opener(url).open(url.geturl(), timeout=LOAD_SECONDS) as response:
+            return parse_keys(_read(response.read1))
+    except urllib.error.HTTPError as error:
+        error.close()
+        raise DataError(f"{shown} answered with the status {error.code}") from error
+    except (OSError, HTTPException) as error:
+        raise DataError(f"{shown} cannot be read: {error}") from error
+
+
+def _opener(url: SplitResult) -> urllib.request.OpenerDirector:
+    """Return a client without support for redirects, other schemes and, on the same machine,
+    proxies."""
+    opener = urllib.request.OpenerDirector()
+    no_proxies: dict[str, str] = {}
+    proxies = no_proxies if is_loopback(url.hostname or "") else None  # None: environment
+    for handler in (
+        urllib.request.ProxyHandler(proxies),
+        urllib.request.HTTPDefaultErrorHandler(),
+        urllib.request.HTTPErrorProcessor(),
+        urllib.request.UnknownHandler(),
+        urllib.request.HTTPSHandler(context=ssl.create_default_context())
+        if url.scheme == "https"
+        else urllib.request.HTTPHandler(),
+    ):
+        opener.add_handler(handler)
+    return opener
+
+
+def _read(read_some: Callable[[int], bytes]) -> bytes:
+    """Return everything that a file or a server sends; raise `DataError` above the limits."""
+    deadline = stopwatch() + LOAD_SECONDS
+    data = bytearray()
+    while chunk := read_some(CHUNK_BYTES):
+        data += chunk
+        if len(data) > JWKS_MAX_BYTES:
+            raise DataError(f"the JWKS document has more than {JWKS_MAX_BYTES} bytes")
+        if stopwatch() > deadline:
+            raise DataError("the JWKS document arrives too slowly")
+    return bytes(data)

@@ -1,0 +1,244 @@
+"""Checks passwords and tokens of HTTP and gRPC clients. All listeners of a server share one object.
+
+    logins = Logins(broker, runtime.check_login)
+    login = await logins.by_header(context, "Basic …")      or "Bearer …"
+    context.set_principal(login.principal)
+    logins.is_valid(login)                                  later, for a stream
+
+    Authorization: Basic base64(user:password)      UTF-8; the name ends at the first colon
+    Authorization: Bearer TOKEN                     a JSON web token
+
+Passwords are checked against the same users as SASL, tokens like SASL's OAUTHBEARER. A password
+costs milliseconds of CPU time, so it is checked in a thread, one at a time. A right one is
+remembered for `REMEMBERED_SECONDS`, by an HMAC of the header and the client's address with a secret
+of this process, until any user's credentials change; so is a token, until it expires. Concurrent
+requests with the same header share one check.
+
+A wrong one is an `AuthenticationError`, which does not say what is wrong and comes late, after
+connection.failed.authentication.delay.ms. `attempts.py` limits how many an address may send;
+further ones get a `ThrottlingQuotaExceededError` without a check, and so do those above
+`LOGINS_MAX_WAITING`.
+
+The audit log gets every check, but not the use of a remembered one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import hmac
+import math
+import secrets
+from collections.abc import Awaitable
+from typing import Literal, NamedTuple, Protocol
+
+from strandlog.broker.access.sasl import Identity
+from strandlog.broker.broker import Broker
+from strandlog.broker.context import ANONYMOUS, Principal, RequestContext
+from strandlog.broker.runtime import Work
+from strandlog.config.limits import (
+    AUTHORIZATION_MAX_CHARACTERS,
+    LOGINS_MAX_CONCURRENT,
+    LOGINS_MAX_REMEMBERED,
+    LOGINS_MAX_WAITING,
+)
+from strandlog.errors import (
+    HIDDEN,
+    AuthenticationError,
+    ThrottlingQuotaExceededError,
+    UnsupportedSaslMechanismError,
+)
+from strandlog.server.access.attempts import Attempts
+
+Method = Literal["none", "session", "password", "token", "certificate"]
+
+REMEMBERED_SECONDS = 60
+RETRY_MS = 1000  # when to retry a login if too many are waiting
+INVALID_HEADER = "the Authorization header is invalid"
+
+
+class Password(NamedTuple):
+    """A user name and a password."""
+
+    user: str
+    password: str
+
+    def __repr__(self) -> str:
+        return f"Password({self.user!r}, {HIDDEN})"
+
+
+class Token(NamedTuple):
+    """A bearer token."""
+
+    text: str
+
+    def __repr__(self) -> str:
+        return f"Token({HIDDEN})"
+
+
+class Login(NamedTuple):
+    """Who a client is, and how it proved it."""
+
+    principal: Principal = ANONYMOUS
+    method: Method = "none"
+    expires_ms: int | None = None  # of a token, on the wall clock
+    stamp: bytes | None = None  # identifies the credentials that a password was checked against
+
+
+class _Remembered(NamedTuple):
+    login: Login
+    until_ms: int  # monotonic
+
+
+class RunWork(Protocol):
+    """Runs work whose blocking steps belong into a thread."""
+
+    def __call__(self, work: Work[Identity]) -> Awaitable[Identity]: ...
+
+
+def parse_authorization(header: str) -> Password | Token | None:
+    """Return the credentials in an Authorization header; None if it has none that are valid."""
+    scheme, _, rest = header.partition(" ")
+    rest = rest.strip()
+    if len(header) > AUTHORIZATION_MAX_CHARACTERS:
+        return None
+    match scheme.lower():
+        case "bearer":
+            return Token(rest) if rest else None
+        case "basic":
+            try:
+                user, colon, password = (
+                    base64.b64decode(rest, validate=True).decode().partition(":")
+                )
+            except (binascii.Error, ValueError):
+                return None
+            return Password(user, password) if colon else None
+    return None
+
+
+class Logins:
+    """The logins and failed attempts of the HTTP and gRPC clients of one server."""
+
+    def __init__(self, broker: Broker, run: RunWork) -> None:
+        settings = broker.settings
+        self._broker = broker
+        self._run = run
+        self._delay_seconds = settings.connection_failed_authentication_delay_ms / 1000
+        self._attempts = Attempts(settings.http_max_failed_logins, broker.clock)
+        self._secret = secrets.token_bytes(32)
+        self._remembered: dict[bytes, _Remembered] = {}
+        self._remembered_version = broker.credentials_version
+        self._checks: dict[bytes, asyncio.Task[Login]] = {}
+        self._turn = asyncio.Semaphore(LOGINS_MAX_CONCURRENT)
+        self._waiting = 0
+
+    async def by_header(self, context: RequestContext, header: str) -> Login:
+        """Return the login that an Authorization header proves."""
+        credentials = parse_authorization(header)
+        if credentials is None:
+            self._broker.audit.login(context, "Authorization header", "", INVALID_HEADER)
+            raise AuthenticationError(INVALID_HEADER)
+        # Each address and listener is checked, and noted, on its own.
+        text = f"{context.listener}\n{context.client_host}\n{header}"
+        key = hmac.digest(self._secret, text.encode("utf-8", "surrogatepass"), "sha256")
+        if (login := self._recalled(key)) is not None:
+            return login
+        check = self._checks.get(key)
+        if check is None:
+            check = asyncio.create_task(self._remember(key, context.copy(), credentials))
+            self._checks[key] = check
+            check.add_done_callback(lambda done: self._check_done(key, done))
+        # A client that disconnects must not cancel the check that others wait for.
+        return await asyncio.shield(check)
+
+    async def by_password(self, context: RequestContext, user: str, password: str) -> Login:
+        """Check a password that is not sent with every request, as from a login page."""
+        return await self._checked(context, Password(user, password), "login page")
+
+    def by_certificate(self, context: RequestContext, principal: Principal) -> Login:
+        """Return the login of a client whose certificate TLS has verified."""
+        self._broker.audit.login(context, "certificate", principal.name)
+        return Login(principal, "certificate")
+
+    def is_valid(self, login: Login) -> bool:
+        """Return whether the token or password of a login is still valid, for a stream that
+        outlives its request."""
+        if login.stamp is not None:
+            return login.stamp == self._broker.credentials_stamp(login.principal.name)
+        return login.expires_ms is None or login.expires_ms > self._broker.clock.now_ms()
+
+    # -- remembered logins -------------------------------------------------------------------------
+
+    def _check_done(self, key: bytes, check: asyncio.Task[Login]) -> None:
+        del self._checks[key]
+        if not check.cancelled():
+            check.exception()  # every request that waits for the check gets it
+
+    def _recalled(self, key: bytes) -> Login | None:
+        if self._remembered_version != self._broker.credentials_version:
+            self._remembered.clear()
+            self._remembered_version = self._broker.credentials_version
+        found = self._remembered.get(key)
+        if found is None or found.until_ms <= self._broker.clock.monotonic_ms():
+            return None
+        return found.login if self.is_valid(found.login) else None
+
+    async def _remember(
+        self, key: bytes, context: RequestContext, credentials: Password | Token
+    ) -> Login:
+        version = self._broker.credentials_version
+        mechanism = "Basic" if isinstance(credentials, Password) else "Bearer"
+        login = await self._checked(context, credentials, mechanism)
+        if version == self._broker.credentials_version:
+            until_ms = self._broker.clock.monotonic_ms() + REMEMBERED_SECONDS * 1000
+            self._remembered.pop(key, None)
+            if len(self._remembered) >= LOGINS_MAX_REMEMBERED:
+                del self._remembered[next(iter(self._remembered))]
+            self._remembered[key] = _Remembered(login, until_ms)
+        return login
+
+    # -- checks ------------------------------------------------------------------------------------
+
+    async def _checked(
+        self, context: RequestContext, credentials: Password | Token, mechanism: str
+    ) -> Login:
+        """Check credentials in a thread. If they are wrong, the error comes late; if the address
+        has sent too many wrong ones, they are not checked."""
+        address, audit = context.client_host, self._broker.audit
+        user = credentials.user if isinstance(credentials, Password) else ""
+        wait_seconds = self._attempts.count(address)
+        if wait_seconds:
+            audit.login(context, mechanism, user, "too many failed logins; not checked")
+            raise ThrottlingQuotaExceededError(
+                "too many failed logins from this address (http.max.failed.logins)",
+                math.ceil(wait_seconds * 1000),
+            )
+        try:
+            login = await self._verified(context, credentials)
+        except (AuthenticationError, UnsupportedSaslMechanismError) as error:
+            audit.login(context, mechanism, user, str(error))
+            await asyncio.sleep(self._delay_seconds)
+            raise AuthenticationError(str(error)) from None
+        except Exception:
+            self._attempts.succeeded(address)  # it was not checked
+            raise
+        self._attempts.succeeded(address)
+        audit.login(context, mechanism, login.principal.name)
+        return login
+
+    async def _verified(self, context: RequestContext, credentials: Password | Token) -> Login:
+        broker = self._broker
+        if self._waiting >= LOGINS_MAX_WAITING:
+            raise ThrottlingQuotaExceededError("too many logins are in progress", RETRY_MS)
+        self._waiting += 1
+        try:
+            async with self._turn:
+                if isinstance(credentials, Token):
+                    found = await self._run(broker.check_token(context, credentials.text))
+                    return Login(found.principal, "token", found.expires_ms)
+                stamp = broker.credentials_stamp(credentials.user)
+                found = await self._run(broker.check_password(context, *credentials))
+                return Login(found.principal, "password", stamp=stamp)
+        finally:
+            self._waiting -= 1

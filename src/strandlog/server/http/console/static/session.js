@@ -1,0 +1,71 @@
+// The session of the user: who is signed in, and what that user may do.
+//
+// The browser holds the session as a cookie that scripts cannot read. The broker checks every
+// request; the permissions here only decide what the console offers.
+//
+// Events: "change" when another user, or none, is signed in; "lost" when a request was answered
+// with 401; "back" when the same user is signed in again.
+
+export const SESSION_ADDRESS = "/api/v1/session";
+class UserSession extends EventTarget {
+  constructor() {
+    super();
+    this.status = null; // the answer of the broker; null while it is unknown
+    this.isLost = false;
+  }
+
+  get user() {
+    return this.status?.user ?? null;
+  }
+
+  get mode() {
+    return this.status?.authentication ?? "required";
+  }
+
+  /** Whether signing in may show more: no user is signed in, and not everything is allowed. */
+  get wantsLogin() {
+    return this.user === null && this.mode !== "none" && !this.status?.can_create_topics;
+  }
+
+  /** Returns whether the user may perform an operation on the cluster. */
+  may(operation) {
+    return this.status?.cluster_operations.includes(operation) ?? false;
+  }
+
+  /** Tells why an action is not available. */
+  lacks(operation, resource) {
+    return `${
+      this.status?.principal ?? "The user"
+    } lacks the permission ${operation} on ${resource}.`;
+  }
+
+  /** Takes the answer of a login, or of the question who is signed in. */
+  take(status) {
+    const isSame = this.status !== null && this.status.principal === status.principal;
+    const wasLost = this.isLost;
+    this.status = status;
+    this.isLost = false;
+    if (!isSame) this.dispatchEvent(new Event("change"));
+    else if (wasLost) this.dispatchEvent(new Event("back"));
+  }
+
+  /** Called when a request was answered with 401. */
+  lose() {
+    if (this.isLost) return;
+    this.isLost = true;
+    this.dispatchEvent(new Event("lost"));
+  }
+
+  /** Resolves when a user is signed in again; rejects if the signal aborts first. */
+  untilBack(signal) {
+    if (!this.isLost) return Promise.resolve();
+    return new Promise((resolve, reject) => {
+      for (const name of ["back", "change"]) {
+        this.addEventListener(name, resolve, { once: true, signal });
+      }
+      signal?.addEventListener("abort", () => reject(signal.reason), { once: true });
+    });
+  }
+}
+
+export const session = new UserSession();

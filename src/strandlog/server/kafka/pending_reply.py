@@ -1,0 +1,82 @@
+"""`PendingReply`: the reply to one request of a connection, from the request until it is sent."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from strandlog.clock import stopwatch
+from strandlog.model import Buffer
+
+if TYPE_CHECKING:
+    from strandlog.server.kafka.connection import Connection
+
+WRITE_AT_ONCE_BYTES = 16 * 1024
+
+
+class PendingReply:
+    """The reply to one request, which keeps its position in the order of replies."""
+
+    __slots__ = (
+        "_connection",
+        "api",
+        "began",
+        "buffers",
+        "copied_bytes",
+        "frame_bytes",
+        "gated_bytes",
+        "is_filled",
+        "on_abandoned",
+        "size_bytes",
+    )
+
+    def __init__(self, connection: Connection, frame_bytes: int = 0, gated_bytes: int = 0) -> None:
+        self._connection = connection
+        self.gated_bytes = gated_bytes  # size of a large request, until it leaves the gate
+        self.frame_bytes = frame_bytes  # size of the request until it is released; 0 if small
+        self.buffers: Sequence[Buffer] | None = None
+        self.size_bytes = 0
+        self.copied_bytes = 0  # size of a large reply without views of mapped files
+        self.is_filled = False
+        self.on_abandoned: Callable[[], None] | None = None
+        self.api = ""  # the name of the API, once it is known
+        self.began = stopwatch()
+
+    def fill(self, buffers: Sequence[Buffer] | None) -> None:
+        """Set the reply, without its length prefix; None for a request without a response."""
+        if self.is_filled:
+            return
+        self.buffers = buffers
+        self.is_filled = True
+        if buffers:
+            self.size_bytes = sum(map(len, buffers))
+            if self.size_bytes > WRITE_AT_ONCE_BYTES:
+                self.copied_bytes = sum([len(each) for each in buffers if not is_mapped(each)])
+        self.release_frame()
+        if self.gated_bytes:
+            self.leave_gate()
+        self._connection.reply_ready(self)
+
+    def release_frame(self) -> None:
+        """Release the bytes of the request."""
+        if self.frame_bytes:
+            self._connection.frame_released(self.frame_bytes)
+            self.frame_bytes = 0
+
+    def leave_gate(self) -> None:
+        """Stop counting this request towards the gate's limit, so that others may enter: it is
+        answered, or it now waits in the broker, which limits the memory of waiting requests."""
+        if self.gated_bytes:
+            self._connection.gate_left(self.gated_bytes)
+            self.gated_bytes = 0
+
+    def fail(self) -> None:
+        """Close the connection, because no response can report the failure."""
+        self._connection.count_failure()
+        self._connection.abort()
+
+
+def is_mapped(buffer: Buffer) -> bool:
+    """Return whether a buffer is a view of a mapped log file."""
+    return type(buffer) is memoryview and isinstance(buffer.obj, mmap.mmap)

@@ -1,0 +1,1 @@
+"""Accepts connections: limits, TLS keys and certificates."""

@@ -24,6 +24,8 @@ from typing import TYPE_CHECKING
 
 from strandlog.errors import (
     AlreadyOpenError,
+    AuthenticationError,
+    AuthorizationError,
     ClosedError,
     CorruptSegmentError,
     GroupError,
@@ -45,7 +47,14 @@ from strandlog.errors import (
 from strandlog.model import Record, RecordMetadata, SkippedOffsets, TopicPartition
 
 if TYPE_CHECKING:
-    from strandlog.client.api import PartitionInfo, TopicInfo
+    from strandlog.broker.access.acl import Acl, AclFilter
+    from strandlog.broker.access.permission import (
+        Operation,
+        PatternType,
+        PermissionType,
+        ResourceType,
+    )
+    from strandlog.client.api import PartitionInfo, TopicInfo, UserInfo
     from strandlog.client.consumer import Consumer
     from strandlog.client.embedded.log import Log
     from strandlog.client.embedded.producer import Producer
@@ -55,6 +64,12 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _IMPORTED_WHEN_USED = {
+    "Acl": "strandlog.broker.access.acl",
+    "AclFilter": "strandlog.broker.access.acl",
+    "Operation": "strandlog.broker.access.permission",
+    "PatternType": "strandlog.broker.access.permission",
+    "PermissionType": "strandlog.broker.access.permission",
+    "ResourceType": "strandlog.broker.access.permission",
     "Consumer": "strandlog.client.consumer",
     "ReadOnlyLog": "strandlog.client.readonly.log",
     "Log": "strandlog.client.embedded.log",
@@ -62,6 +77,7 @@ _IMPORTED_WHEN_USED = {
     "Producer": "strandlog.client.embedded.producer",
     "RemoteLog": "strandlog.client.remote.log",
     "TopicInfo": "strandlog.client.api",
+    "UserInfo": "strandlog.client.api",
 }
 
 
@@ -94,16 +110,32 @@ def read(path: str | os.PathLike[str]) -> ReadOnlyLog:
     return ReadOnlyLog(path)
 
 
-def connect(bootstrap: str, *, timeout_ms: int = 15_000, **client_config: object) -> RemoteLog:
+def connect(
+    bootstrap: str,
+    config: Mapping[str, object] | None = None,
+    *,
+    config_file: str | os.PathLike[str] | None = None,
+    timeout_ms: int = 15_000,
+    **settings: object,
+) -> RemoteLog:
     """Connect to a broker and return a log with the same methods as the one from `open`.
 
-    `bootstrap` is HOST:PORT, or several of them separated by commas. Raises `UnreachableError` if
-    no broker responds there. `client_config` contains librdkafka settings, such as
-    `security_protocol="ssl"`. Requires the `client` extra.
+        strandlog.connect("host:9093", {"security.protocol": "SASL_SSL", "sasl.username": "app",
+            "sasl.mechanism": "SCRAM-SHA-512", "sasl.password": "${file:/run/secrets/app}"})
+
+    `bootstrap` is HOST:PORT, or several of them separated by commas. `config` contains client
+    settings under the names of the Java client or of librdkafka; `settings` are the same with
+    underscores, such as `security_protocol="ssl"`. They override the environment
+    (STRANDLOG_CLIENT_*), which overrides the properties file `config_file`.
+
+    Raises `UnreachableError` if no broker responds, `AuthenticationError` if it rejects the user or
+    its certificate is not trusted, and `SettingError` if a setting is invalid. Requires the
+    `client` extra.
     """
     from strandlog.client.remote.log import RemoteLog  # noqa: PLC0415 - see above
 
-    return RemoteLog(bootstrap, client_config, timeout_ms=timeout_ms)
+    given = {**(config or {}), **settings}
+    return RemoteLog(bootstrap, given, timeout_ms=timeout_ms, config_file=config_file)
 
 
 __all__ = [
@@ -121,8 +153,17 @@ __all__ = [
     "TopicPartition",
     "TopicInfo",
     "PartitionInfo",
+    "UserInfo",
+    "Acl",
+    "AclFilter",
+    "Operation",
+    "PatternType",
+    "PermissionType",
+    "ResourceType",
     "StrandlogError",
     "AlreadyOpenError",
+    "AuthenticationError",
+    "AuthorizationError",
     "ClosedError",
     "CorruptSegmentError",
     "GroupError",

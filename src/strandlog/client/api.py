@@ -14,11 +14,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol, Self
 
+from strandlog.broker.access.acl import Acl, AclFilter
+from strandlog.broker.access.scram import DEFAULT_ITERATIONS, MECHANISMS_BY_NAME
 from strandlog.broker.groups.requests import GroupDescription
 from strandlog.client.arguments import Acks, BatchItem, GivenHeaders, OffsetReset
 from strandlog.config.setting import Value
 from strandlog.model import OffsetAndMetadata, Record, RecordMetadata, TopicPartition
 
+EVERY_ACL = AclFilter()  # selects all ACLs
+EVERY_MECHANISM = tuple(MECHANISMS_BY_NAME)  # SCRAM-SHA-256 and SCRAM-SHA-512
 UNKNOWN = -1  # value of size_bytes and segments for a remote log
 
 
@@ -39,6 +43,13 @@ class TopicInfo(NamedTuple):
     topic_id: str
     partitions: tuple[PartitionInfo, ...]
     config: dict[str, Value]
+
+
+class UserInfo(NamedTuple):
+    """Describes a user: for each SASL mechanism by which it can log in, the iterations."""
+
+    name: str
+    mechanisms: dict[str, int]
 
 
 class AnyClosable(Protocol):
@@ -162,6 +173,25 @@ class OpenLog(ReadableLog, Protocol):
     def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None: ...
 
     def delete_group(self, group: str) -> None: ...
+
+    def acls(self, wanted: AclFilter = EVERY_ACL) -> list[Acl]: ...
+
+    def create_acls(self, acls: Iterable[Acl]) -> None: ...
+
+    def delete_acls(self, filters: Iterable[AclFilter | Acl]) -> list[Acl]: ...
+
+    def users(self) -> list[UserInfo]: ...
+
+    def set_password(
+        self,
+        user: str,
+        password: str,
+        *,
+        mechanisms: Iterable[str] = EVERY_MECHANISM,
+        iterations: int = DEFAULT_ITERATIONS,
+    ) -> None: ...
+
+    def delete_user(self, user: str) -> None: ...
 
     def producer(
         self,

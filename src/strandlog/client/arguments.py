@@ -1,4 +1,4 @@
-"""Validates arguments of the client API: acks, offset reset, assignors and records.
+"""Validates arguments of the client API: acks, offset reset, assignors, mechanisms and records.
 
 A record can be given in one of these forms:
 
@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Literal, NamedTuple, get_args
 
+from strandlog.broker.access.scram import MECHANISMS_BY_NAME, ScramMechanism
 from strandlog.errors import (
     InvalidGroupError,
     InvalidSettingError,
@@ -96,6 +97,14 @@ def checked_assignors(assignors: Iterable[str], known: Collection[str]) -> list[
     if not offered or not set(offered) <= set(known):
         raise InvalidSettingError("assignors", assignors, "expected some of " + ", ".join(known))
     return offered
+
+
+def mechanism_named(name: str) -> ScramMechanism:
+    """Return the SCRAM mechanism with a SASL name; raise if it is unknown."""
+    if name not in MECHANISMS_BY_NAME:
+        allowed = ", ".join(MECHANISMS_BY_NAME)
+        raise InvalidSettingError("mechanisms", name, f"expected one of {allowed}")
+    return MECHANISMS_BY_NAME[name]
 
 
 class Fields(NamedTuple):

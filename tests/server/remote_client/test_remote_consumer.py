@@ -233,6 +233,7 @@ def test_a_member_seeks_as_soon_as_it_is_made(filled: RemoteLog) -> None:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("assignors", ["range", "roundrobin", "cooperative-sticky"])
 def test_two_members_share_and_one_takes_over(filled: RemoteLog, assignors: str) -> None:
     first = filled.consumer(["t"], group="g", assignors=[assignors])

@@ -14,7 +14,7 @@ from tests.server.wire_client.records import batch_of, numbered, values_of, visi
 from tests.support.broker_process import BrokerProcess
 
 from strandlog.client.wire.client import WireClient
-from strandlog.errors import ClosedError, UnreachableError
+from strandlog.errors import AuthenticationError, ClosedError, UnreachableError
 from strandlog.model import TopicPartition
 
 
@@ -215,9 +215,16 @@ def test_a_broker_that_does_not_answer_is_given_up_in_time() -> None:
         client.topics()
 
 
-@pytest.mark.parametrize(
-    "answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\x15\x03\x03\x00\x02\x02\x46", b""]
-)
+def test_a_server_that_expects_tls_is_found_out_at_once() -> None:
+    with (
+        _listening(b"\x15\x03\x03\x00\x02\x02\x46") as address,
+        WireClient(address) as client,
+        pytest.raises(AuthenticationError, match=f"{address} expects TLS"),
+    ):
+        client.topics()
+
+
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b""])
 def test_a_server_that_is_no_broker_is_found_out(answer: bytes) -> None:
     with (
         _listening(answer) as address,

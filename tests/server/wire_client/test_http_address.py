@@ -30,17 +30,18 @@ def test_the_address_is_that_of_the_broker_under_any_name(tmp_path: Path) -> Non
 def test_a_wildcard_host_is_replaced_by_the_address_of_the_connection(
     host: str, reach: str, tmp_path: Path
 ) -> None:
-    options = ("--no-grpc", "--host", host.strip("[]"), "--advertise", "far.example:9092")
+    address = ("--host", host.strip("[]"), "--advertise", "far.example:9092")
+    options = ("--no-grpc", "--insecure", *address)
     broker = BrokerProcess(
         tmp_path / "data", {"http.listener": f"http://{host}:0"}, listeners=options
     )
     broker.start()
     try:
         with WireClient(f"{reach}:{broker.port}") as client:
-            address = client.http_address()
-        assert address is not None
-        assert address.startswith(f"http://{reach}:")
-        assert httpx.get(f"{address}/healthz").status_code == 200
+            found = client.http_address()
+        assert found is not None
+        assert found.startswith(f"http://{reach}:")
+        assert httpx.get(f"{found}/healthz").status_code == 200
     finally:
         assert broker.stop() == 0
 

@@ -13,16 +13,26 @@ from __future__ import annotations
 import contextlib
 import os
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from threading import Condition, RLock
 from weakref import WeakSet
 
+from strandlog.broker.access.acl import Acl, AclFilter, checked_acl
+from strandlog.broker.access.quota_entity import Entity, FilterPart, QuotaChange, QuotaFilter
+from strandlog.broker.access.scram import DEFAULT_ITERATIONS
 from strandlog.broker.broker import Broker
 from strandlog.broker.context import embedded_context
 from strandlog.broker.groups.requests import CommitRequest, GroupDescription
+from strandlog.broker.runtime import run_inline
 from strandlog.broker.topics.topic import check_topic_name, forbid_internal
-from strandlog.client.api import PartitionInfo, TopicInfo
-from strandlog.client.arguments import Acks, OffsetReset, OnUnreadable
+from strandlog.client.api import (
+    EVERY_ACL,
+    EVERY_MECHANISM,
+    PartitionInfo,
+    TopicInfo,
+    UserInfo,
+)
+from strandlog.client.arguments import Acks, OffsetReset, OnUnreadable, mechanism_named
 from strandlog.client.consumer import Consumer
 from strandlog.client.embedded.group_commit import GroupCommit
 from strandlog.client.embedded.membership import Membership
@@ -261,6 +271,83 @@ class Log(Closable):
         """Delete a group that has no members, and its committed offsets."""
         with self._is_open, self.lock, self._is_open:
             self.broker.delete_group(self.context, group).result()
+
+    # -- permissions -----------------------------------------------------------------------------
+
+    def acls(self, wanted: AclFilter = EVERY_ACL) -> list[Acl]:
+        """Return the ACLs that a filter selects, by default all of them."""
+        with self._is_open, self.lock, self._is_open:
+            return run_inline(self.broker.acls(self.context, wanted))
+
+    def create_acls(self, acls: Iterable[Acl]) -> None:
+        """Create ACLs; they are durable when this method returns, and those that exist stay.
+
+        An owner of the folder may do everything: ACLs are for the clients of a broker that is
+        started on it with authorizer.class.name=strandlog.
+        """
+        wanted = [checked_acl(acl) for acl in acls]
+        with self._is_open, self.lock, self._is_open:
+            for error in self.broker.create_acls(self.context, wanted).result():
+                if error is not None:
+                    raise error
+
+    def delete_acls(self, filters: Iterable[AclFilter | Acl]) -> list[Acl]:
+        """Delete the ACLs that any of the filters selects, and return them. An `Acl` selects
+        itself."""
+        wanted = [AclFilter(*each) for each in filters]
+        with self._is_open, self.lock, self._is_open:
+            deleted = run_inline(self.broker.delete_acls(self.context, wanted)).result()
+            return list(dict.fromkeys(acl for some in deleted for acl in some))
+
+    def client_quotas(
+        self, parts: Sequence[FilterPart] = ()
+    ) -> list[tuple[Entity, dict[str, float]]]:
+        """Return the entities that fulfil all conditions, with their client quotas."""
+        with self._is_open, self.lock, self._is_open:
+            found = run_inline(self.broker.client_quotas(self.context, QuotaFilter(parts)))
+        return [
+            (entity, {str(key): limit for key, limit in limits.items()}) for entity, limits in found
+        ]
+
+    def alter_client_quotas(self, changes: Sequence[QuotaChange]) -> None:
+        """Set and delete client quotas, for the clients of a broker that is started on the
+        folder; they are durable when this method returns."""
+        with self._is_open, self.lock, self._is_open:
+            self.broker.alter_client_quotas(self.context, changes).result()
+
+    # -- users -----------------------------------------------------------------------------------
+
+    def users(self) -> list[UserInfo]:
+        """Return all users that can log in with a password, with their SCRAM mechanisms."""
+        with self._is_open, self.lock, self._is_open:
+            found = run_inline(self.broker.describe_users(self.context, None))
+        return [
+            UserInfo(user.name, {each.sasl_name: n for each, n in user.iterations.items()})
+            for user in found
+        ]
+
+    def set_password(
+        self,
+        user: str,
+        password: str,
+        *,
+        mechanisms: Iterable[str] = EVERY_MECHANISM,
+        iterations: int = DEFAULT_ITERATIONS,
+    ) -> None:
+        """Create a user, or replace its password; it is durable when this method returns.
+
+        The folder has salted hashes, from which the password cannot be computed. The user can log
+        in by the given SCRAM mechanisms only, and with PLAIN, over HTTP and gRPC.
+        """
+        kinds = [mechanism_named(name) for name in mechanisms]
+        with self._is_open, self.lock, self._is_open:
+            work = self.broker.set_password(self.context, user, password, kinds, iterations)
+            run_inline(work).result()
+
+    def delete_user(self, user: str) -> None:
+        """Delete a user; raise `ResourceNotFoundError` if there is none with this name."""
+        with self._is_open, self.lock, self._is_open:
+            self.broker.delete_user(self.context, user).result()
 
     # -- maintenance and close -------------------------------------------------------------------
 

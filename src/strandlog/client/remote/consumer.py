@@ -47,6 +47,7 @@ from strandlog.client.remote.errors import (
     translated,
 )
 from strandlog.client.remote.groups import RemoteOffsets
+from strandlog.client.remote.login import Login
 from strandlog.client.remote.positions import NO_POSITION, Progress
 from strandlog.errors import (
     ClosedError,
@@ -92,7 +93,7 @@ class RemoteConsumer(Closable):
         self._reset = auto_offset_reset
         self._auto_commit = auto_commit
         self._topics = [topics] if isinstance(topics, str) else list(topics)
-        counts = {topic: log.partition_count(topic) for topic in self._topics}
+        counts = {topic: log.partition_count(topic, "READ") for topic in self._topics}
         config = {
             "group.id": group or NO_GROUP,
             "enable.auto.commit": False,
@@ -106,8 +107,8 @@ class RemoteConsumer(Closable):
             **log.client_config,
         }
         self._is_cooperative = config["partition.assignment.strategy"] == COOPERATIVE
-        with translated():
-            self._client = confluent().Consumer(config)
+        self._login = Login(confluent().Consumer, config, log.credentials)
+        self._client = self._login.client
         self._offsets = RemoteOffsets(log, self._client, group)
         self._progress = Progress()
         self._failure: StrandlogError | None = None
@@ -152,7 +153,7 @@ class RemoteConsumer(Closable):
         counts: dict[str, int] = {}
         for topic, partition in tps:
             if topic not in counts:
-                counts[topic] = self._log.partition_count(topic)
+                counts[topic] = self._log.partition_count(topic, "READ")
             if not 0 <= partition < counts[topic]:
                 raise TopicNotFoundError(topic, partition, counts[topic])
 
@@ -265,7 +266,7 @@ class RemoteConsumer(Closable):
 
     def _take(self, count: int, wait_ms: int) -> list[Record]:
         """Return records that have arrived, or wait up to `wait_ms` for the next ones."""
-        with translated(group=self.group, to=self._log.bootstrap):
+        with translated(group=self.group, to=self._log.bootstrap, needs="READ"):
             ahead = self._progress.ahead
             if ahead:
                 messages, self._progress.ahead = ahead[:count], ahead[count:]
@@ -275,6 +276,9 @@ class RemoteConsumer(Closable):
                 first = self._client.poll(wait_ms / 1000)
                 if first is not None:
                     messages = [first, *(self._client.consume(count - 1, 0) if count > 1 else ())]
+        if messages:
+            self._login.succeeded()
+        self._login.check()
         return self._progress.records_of(messages, self._note_event)
 
     def _note_event(self, tp: TopicPartition, message: Any) -> None:
@@ -298,7 +302,7 @@ class RemoteConsumer(Closable):
             )
         elif code not in UNREACHABLE and self._failure is None:
             # Ignore connection errors: librdkafka retries, and the callers enforce a time-out.
-            self._failure = error_of(error, topic=tp.topic, group=self.group)
+            self._failure = error_of(error, topic=tp.topic, group=self.group, needs="READ")
 
     def _reset_error(self, tp: TopicPartition) -> OffsetOutOfRangeError:
         start, end = self._log.offset_ranges([tp])[tp]
@@ -321,10 +325,11 @@ class RemoteConsumer(Closable):
         self._check_open()
         deadline_ms = self._log.clock.monotonic_ms() + self._log.timeout_ms
         while not self._has_share:
-            with translated(group=self.group, to=self._log.bootstrap):
+            with translated(group=self.group, to=self._log.bootstrap, needs="READ"):
                 message = self._client.poll(SLICE_MS / 1000)
             if message is not None:
                 self._progress.ahead.append(message)
+            self._login.check()
             if self._log.clock.monotonic_ms() >= deadline_ms:
                 raise self._timeout_error()
 

@@ -2,19 +2,23 @@
 
     Kafka error code      the class with that code in `errors.py`
     broker unreachable    UnreachableError
+    login or TLS failed   AuthenticationError
     any other             RemoteError, with the code
 
 A strandlog broker sends the same messages as the embedded library. Kafka's own messages are terse,
-so the topic or group is added if the caller provides it.
+so the topic or group is added if the caller provides it, and the permission that the call needs.
 """
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from strandlog.errors import (
+    AuthenticationError,
     GroupNotFoundError,
     MessageTooLargeError,
     MissingExtraError,
@@ -35,11 +39,19 @@ AUTO_OFFSET_RESET = -140
 _NO_SUCH_TOPIC = {3, -188, -190}  # the broker's code, and librdkafka's for topics and partitions
 _TOPIC_EXISTS = 36
 _NO_SUCH_GROUP = 69
+TOPIC_DENIED, GROUP_DENIED, _CLUSTER_DENIED = 29, 30, 31
 _INVALID_ARGUMENT = -186
 _TIMED_OUT = -192  # a message timed out after retries; librdkafka does not report the reason
 
 # Transport error, timeout, all brokers down, name resolution, message and queue timeouts.
 UNREACHABLE = {-195, -185, -187, -193, -192, -166}
+AUTHENTICATION, SSL = -169, -181
+_REMEDIES = {
+    AUTHENTICATION: "check sasl.username, sasl.password and sasl.mechanism, or the token",
+    SSL: "check ssl.ca.location, security.protocol and the host name",
+}
+_TLS_FAILURE = re.compile(r"certificate verify failed|SSL routines")
+_WHEN = re.compile(r" \(after \d+ms in state \w+.*\)$")  # details that do not help the user
 
 
 def confluent() -> Any:
@@ -52,11 +64,46 @@ def confluent() -> Any:
     return confluent_kafka
 
 
+def without_state(text: str) -> str:
+    """Return a message without the state of librdkafka's connection."""
+    return _WHEN.sub("", text)
+
+
+def denied(operation: str, kind: str, name: str) -> str:
+    """Return the message for a missing permission; `kind` is topic or group."""
+    return (
+        f"the user lacks {operation} on {kind} {name!r}; to allow it: strandlog acl add "
+        f"--principal User:NAME --operation {operation} --{kind} {shlex.quote(name)}"
+    )
+
+
+def _denial(code: int, text: str, topic: str | None, group: str | None, needs: str) -> str:
+    """Return the message for an authorization error of the broker."""
+    if needs and text.endswith("authorization failed"):  # the broker sent no message of its own
+        if topic is not None and code == TOPIC_DENIED:
+            return denied(needs, "topic", topic)
+        if group is not None and code == GROUP_DENIED:
+            return denied(needs, "group", group)
+    if code == _CLUSTER_DENIED and text.startswith("Request"):  # Kafka prints its internal objects
+        return "this client lacks a permission on the cluster"
+    return text if group is None else f"group {group!r}: {text}"
+
+
 def error_of(
-    error: Any, *, topic: str | None = None, group: str | None = None, to: str = ""
+    error: Any,
+    *,
+    topic: str | None = None,
+    group: str | None = None,
+    to: str = "",
+    needs: str = "",
 ) -> StrandlogError:
-    """Return the strandlog error that corresponds to a `KafkaError`."""
-    code, text = error.code(), error.str()
+    """Return the strandlog error that corresponds to a `KafkaError`. `needs` is the operation on
+    the topic or group that the caller must be allowed."""
+    code, text = error.code(), without_state(error.str())
+    if code in UNREACHABLE and _TLS_FAILURE.search(text):
+        code = SSL  # librdkafka sometimes reports a certificate as a transport error
+    if code in _REMEDIES:
+        return AuthenticationError(f"{text}; {_REMEDIES[code]}", code)
     if code in UNREACHABLE:
         why = "; it is down, or its log says why it rejects records" if code == _TIMED_OUT else ""
         return UnreachableError(f"no response from {to or 'the broker'}: {text}{why}", code)
@@ -66,6 +113,8 @@ def error_of(
         return TopicExistsError(topic)
     if group is not None and code == _NO_SUCH_GROUP:
         return GroupNotFoundError(group)
+    if code in (TOPIC_DENIED, GROUP_DENIED, _CLUSTER_DENIED):
+        return error_for_kafka_code(code, _denial(code, text, topic, group, needs))
     if code == _INVALID_ARGUMENT:
         return SettingError(text)
     return error_for_kafka_code(code, text, text if group is None else f"group {group!r}: {text}")
@@ -86,7 +135,7 @@ def too_large(size_bytes: int) -> MessageTooLargeError:
 
 @contextmanager
 def translated(
-    *, topic: str | None = None, group: str | None = None, to: str = ""
+    *, topic: str | None = None, group: str | None = None, to: str = "", needs: str = ""
 ) -> Iterator[None]:
     """Translate librdkafka errors raised inside the `with` block.
 
@@ -96,6 +145,6 @@ def translated(
     try:
         yield
     except confluent().KafkaException as error:
-        raise error_of(error.args[0], topic=topic, group=group, to=to) from None
+        raise error_of(error.args[0], topic=topic, group=group, to=to, needs=needs) from None
     except SystemError as error:
         raise KeyboardInterrupt from error

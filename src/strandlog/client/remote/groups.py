@@ -87,15 +87,15 @@ class RemoteGroups:
             futures = self._log.admin.alter_consumer_group_offsets(
                 [wanted], **self._log.request_options
             )
-        found = self._log.result(futures[group], group=group)
+        found = self._log.result(futures[group], group=group, needs="READ")
         for tp in found.topic_partitions:
             if tp.error is not None:
-                raise error_of(tp.error, topic=tp.topic, group=group)
+                raise error_of(tp.error, topic=tp.topic, group=group, needs="READ")
 
     def delete(self, group: str) -> None:
         with translated(group=group):
             futures = self._log.admin.delete_consumer_groups([group], **self._log.request_options)
-        self._log.result(futures[group], group=group)
+        self._log.result(futures[group], group=group, needs="DELETE")
 
 
 class RemoteOffsets:
@@ -111,14 +111,14 @@ class RemoteOffsets:
         if self._group is None:
             return {}
         make = confluent().TopicPartition
-        with translated(group=self._group, to=self._log.bootstrap):
+        with translated(group=self._group, to=self._log.bootstrap, needs="READ"):
             found = self._client.committed([make(*tp) for tp in tps], self._log.timeout_ms / 1000)
         self._check(found)
         return {TopicPartition(tp.topic, tp.partition): tp.offset for tp in found if tp.offset >= 0}
 
     def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Commit offsets and wait for the broker's response."""
-        with translated(group=self._group, to=self._log.bootstrap):
+        with translated(group=self._group, to=self._log.bootstrap, needs="READ"):
             found = self._client.commit(offsets=_with_offsets(offsets), asynchronous=False)
         self._check(found)
 
@@ -130,7 +130,7 @@ class RemoteOffsets:
     def _check(self, results: list[Any]) -> None:
         for tp in results:
             if tp.error is not None:
-                raise error_of(tp.error, topic=tp.topic, group=self._group)
+                raise error_of(tp.error, topic=tp.topic, group=self._group, needs="READ")
 
 
 def _member(member: Any) -> MemberDescription:

@@ -4,8 +4,9 @@
 
 It has the methods of the embedded log except those that need access to the files (`compact`,
 `enforce_retention`, `run_maintenance`, `flush`, `problems`); sizes and segment counts are
-`UNKNOWN`. It requires the `client` extra. librdkafka settings can be passed under their own names
-or with underscores instead of dots: `connect("host:9093", security_protocol="ssl")`.
+`UNKNOWN`. It requires the `client` extra. Client settings have the names of librdkafka or of the
+Java client, with dots or with underscores: `connect("host:9093", security_protocol="ssl")`. They
+may also come from a file and the environment (client/settings.py).
 
 Every request raises `UnreachableError` if it takes longer than `timeout_ms`. The constructor sends
 a request to the cluster, so that a wrong address fails immediately rather than in the first call.
@@ -13,48 +14,59 @@ a request to the cluster, so that a wrong address fails immediately rather than 
 
 from __future__ import annotations
 
-import re
+import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 from weakref import WeakSet
 
+from strandlog.broker.access.acl import Acl, AclFilter
+from strandlog.broker.access.permission import Operation
+from strandlog.broker.access.scram import DEFAULT_ITERATIONS
 from strandlog.broker.groups.requests import GroupDescription
 from strandlog.broker.topics.topic import INTERNAL_TOPICS
-from strandlog.client.api import UNKNOWN, PartitionInfo, TopicInfo
+from strandlog.client.api import (
+    EVERY_ACL,
+    EVERY_MECHANISM,
+    UNKNOWN,
+    PartitionInfo,
+    TopicInfo,
+    UserInfo,
+)
 from strandlog.client.arguments import Acks, OffsetReset
 from strandlog.client.lifecycle import Closable
+from strandlog.client.remote.client_config import client_config, credential_sources
 from strandlog.client.remote.consumer import RemoteConsumer
-from strandlog.client.remote.errors import confluent, error_of, translated
+from strandlog.client.remote.errors import (
+    AUTHENTICATION,
+    SSL,
+    confluent,
+    denied,
+    error_of,
+    translated,
+    without_state,
+)
 from strandlog.client.remote.groups import RemoteGroups
+from strandlog.client.remote.login import Credentials, Login
 from strandlog.client.remote.producer import RemoteProducer
+from strandlog.client.remote.security import RemoteSecurity
 from strandlog.client.remote.settings import RemoteSetting, RemoteSettings, kafka_text
 from strandlog.clock import Clock, SystemClock
 from strandlog.config.setting import Value
-from strandlog.errors import ClosedError, TopicNotFoundError, UnreachableError
+from strandlog.errors import (
+    AuthenticationError,
+    ClosedError,
+    StrandlogError,
+    TopicAuthorizationError,
+    TopicNotFoundError,
+    UnreachableError,
+)
 from strandlog.model import OffsetAndMetadata, TopicPartition
 
 REQUEST_TIMEOUT_MS = 15_000
 LOOK_SECONDS = 0.05
-LOG_CRITICAL, LOG_DEBUG = 2, 7
-ALL_BROKERS_DOWN, AUTHENTICATION, SSL = -187, -169, -181
-_WHEN = re.compile(r" \(after \d+ms in state \w+.*\)$")  # details that do not help the user
+WRITE, DESCRIBE_CONFIGS = Operation.WRITE.name, Operation.DESCRIBE_CONFIGS.name
+ALL_BROKERS_DOWN = -187
 KAFKAS_OWN_TOPICS = INTERNAL_TOPICS | {"__transaction_state", "__share_group_state"}
-
-
-def client_config(bootstrap: str, given: Mapping[str, object]) -> dict[str, object]:
-    """Return the settings shared by all clients of a log.
-
-    librdkafka logs to stderr. Only critical messages are logged unless `debug` is set, because the
-    raised errors are more helpful.
-    """
-    named = {key if "." in key else key.replace("_", "."): value for key, value in given.items()}
-    level = named.pop("log.level", LOG_DEBUG if "debug" in named else LOG_CRITICAL)
-    return {
-        "bootstrap.servers": bootstrap,
-        "client.id": "strandlog",
-        "log_level": level,
-        **named,
-    }
 
 
 class RemoteLog(Closable):
@@ -67,21 +79,26 @@ class RemoteLog(Closable):
         *,
         timeout_ms: int = REQUEST_TIMEOUT_MS,
         clock: Clock | None = None,
+        config_file: str | os.PathLike[str] | None = None,
     ) -> None:
         self.bootstrap = bootstrap
         self.timeout_ms = timeout_ms
         self.clock: Clock = clock or SystemClock()
-        self.client_config = client_config(bootstrap, config or {})
+        self.client_config = client_config(bootstrap, config or {}, self.clock, config_file)
         self.is_closed = False
+        self.credentials = Credentials(credential_sources(config or {}, config_file), self.clock)
         self._troubles: dict[int, Any] = {}
         self._open_things: WeakSet[RemoteProducer | RemoteConsumer] = WeakSet()
-        with translated():
-            self._admin = confluent().admin.AdminClient(
-                {**self.client_config, "error_cb": self._note_trouble}
-            )
+        self._login = Login(
+            confluent().admin.AdminClient,
+            {**self.client_config, "error_cb": self._note_trouble},
+            self.credentials,
+        )
+        self._admin = self._login.client
         self._check_reachable()
         self._groups = RemoteGroups(self)
         self._settings = RemoteSettings(self)
+        self._security = RemoteSecurity(self)
 
     def _note_trouble(self, error: Any) -> None:
         self._troubles[error.code()] = error
@@ -98,12 +115,23 @@ class RemoteLog(Closable):
                 raise self._unreachable()
         self.result(found)
 
-    def _unreachable(self) -> UnreachableError:
+    def _unreachable(self) -> StrandlogError:
         del self._troubles[ALL_BROKERS_DOWN]
-        reasons = [_WHEN.sub("", error.str()) for error in self._troubles.values()]
-        why = "; ".join(reasons) or "no response"
+        for error in self._troubles.values():
+            found = error_of(error)
+            if isinstance(found, AuthenticationError):
+                return found
+        reasons = [without_state(error.str()) for error in self._troubles.values()]
+        if not reasons or any("Disconnected" in reason for reason in reasons):
+            # The connection was accepted: librdkafka reports a refused one with its reason.
+            return UnreachableError(
+                f"{self.bootstrap} accepted the connection and closed it; this listener may "
+                "require TLS, a login or a client certificate, or have no TLS: check "
+                f"security.protocol, or run: strandlog doctor -b {self.bootstrap}"
+            )
         return UnreachableError(
-            f"no broker at {self.bootstrap} ({why}); is it running, and is this its address?"
+            f"no broker at {self.bootstrap} ({'; '.join(reasons)}); is it running, and is this its "
+            "address?"
         )
 
     # -- requests ------------------------------------------------------------------------------
@@ -119,14 +147,28 @@ class RemoteLog(Closable):
     def request_options(self) -> dict[str, float]:
         return {"request_timeout": self.timeout_ms / 1000}
 
-    def result(self, future: Any, *, topic: str | None = None, group: str | None = None) -> Any:
+    def result(
+        self,
+        future: Any,
+        *,
+        topic: str | None = None,
+        group: str | None = None,
+        needs: str = "DESCRIBE",
+    ) -> Any:
         """Return the result of a request, or raise its translated error."""
-        with translated(topic=topic, group=group, to=self.bootstrap):
+        with translated(topic=topic, group=group, to=self.bootstrap, needs=needs):
             # librdkafka enforces the time-out itself; waiting twice as long leaves it a margin.
-            try:
-                return future.result(2 * self.timeout_ms / 1000)
-            except TimeoutError:
-                raise UnreachableError(f"no response from {self.bootstrap} in time") from None
+            deadline_ms = self.clock.monotonic_ms() + 2 * self.timeout_ms
+            while self.clock.monotonic_ms() < deadline_ms:
+                try:
+                    found = future.result(LOOK_SECONDS)
+                except TimeoutError:
+                    self.admin.poll(0)
+                    self._login.check()
+                else:
+                    self._login.succeeded()
+                    return found
+            raise UnreachableError(f"no response from {self.bootstrap} in time")
 
     # -- topics --------------------------------------------------------------------------------
 
@@ -177,7 +219,7 @@ class RemoteLog(Closable):
         wanted = list(names)
         if not wanted:
             return []
-        found = self._metadata(wanted)
+        found = self._metadata(wanted, "DESCRIBE", with_operations=True)
         ranges = self.offset_ranges(
             [
                 TopicPartition(topic.name, part.id)
@@ -185,7 +227,9 @@ class RemoteLog(Closable):
                 for part in topic.partitions
             ]
         )
-        settings = self._settings.of_topics(wanted, skip_refused=True)
+        settings = self._settings.of_topics(
+            [name for name in wanted if _may(found[name], DESCRIBE_CONFIGS)], skip_refused=True
+        )
         infos = []
         for name in wanted:
             partitions = tuple(
@@ -193,16 +237,22 @@ class RemoteLog(Closable):
                 for tp, offsets in sorted(ranges.items())
                 if tp.topic == name
             )
-            changed = {row.name: row.parsed() for row in settings[name] if row.is_changed}
+            changed = {row.name: row.parsed() for row in settings.get(name, ()) if row.is_changed}
             topic_id = str(found[name].topic_id).translate(str.maketrans("+/", "-_"))
             infos.append(TopicInfo(name, topic_id, partitions, changed))
         return infos
 
-    def _metadata(self, names: list[str]) -> dict[str, Any]:
+    def _metadata(
+        self, names: list[str], needs: str, *, with_operations: bool = False
+    ) -> dict[str, Any]:
         with translated():
             topics = confluent().TopicCollection(names)
-            futures = self.admin.describe_topics(topics, **self.request_options)
-        return {name: self.result(future, topic=name) for name, future in futures.items()}
+            futures = self.admin.describe_topics(
+                topics, include_authorized_operations=with_operations, **self.request_options
+            )
+        return {
+            name: self.result(future, topic=name, needs=needs) for name, future in futures.items()
+        }
 
     def topic_settings(self, name: str) -> dict[str, Value]:
         """Return all settings of a topic, including defaults."""
@@ -237,7 +287,7 @@ class RemoteLog(Closable):
         """Delete a topic and its records."""
         with translated(topic=name):
             futures = self.admin.delete_topics([name], **self.request_options)
-        self.result(futures[name], topic=name)
+        self.result(futures[name], topic=name, needs="DELETE")
 
     def delete_records(self, name: str, partition: int, before_offset: int) -> None:
         """Delete the records of a partition below an offset."""
@@ -245,13 +295,27 @@ class RemoteLog(Closable):
         with translated(topic=name):
             futures = self.admin.delete_records([wanted], **self.request_options)
         for future in futures.values():
-            self.result(future, topic=name)
+            self.result(future, topic=name, needs="DELETE")
 
     # -- offsets -------------------------------------------------------------------------------
 
-    def partition_count(self, topic: str) -> int:
-        """Return the number of partitions; raise `TopicNotFoundError` if the topic is unknown."""
-        return len(self._metadata([topic])[topic].partitions)
+    def partition_count(self, topic: str, needs: str = "DESCRIBE") -> int:
+        """Return the number of partitions; raise `TopicNotFoundError` if the topic is unknown.
+
+        `needs` is the operation for which the caller needs the number; errors name it.
+        """
+        return len(self._metadata([topic], needs)[topic].partitions)
+
+    def partition_count_to_write(self, topic: str) -> int:
+        """Return the number of partitions; raise an error if the user may not write to the topic.
+
+        The broker is asked because librdkafka's idempotent producer would need it before it sends:
+        it then fails for good, with an error about the cluster.
+        """
+        found = self._metadata([topic], WRITE, with_operations=True)[topic]
+        if not _may(found, WRITE):
+            raise TopicAuthorizationError(denied(WRITE, "topic", topic))
+        return len(found.partitions)
 
     def offset_ranges(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
         """Return the log start offset and the end offset of each partition."""
@@ -337,6 +401,46 @@ class RemoteLog(Closable):
         """Delete an empty group and its committed offsets."""
         self._groups.delete(group)
 
+    # -- permissions ---------------------------------------------------------------------------
+
+    def acls(self, wanted: AclFilter = EVERY_ACL) -> list[Acl]:
+        """Return the ACLs that a filter selects, by default all of them."""
+        return self._security.acls(wanted)
+
+    def create_acls(self, acls: Iterable[Acl]) -> None:
+        """Create ACLs; those that exist stay."""
+        self._security.create_acls(acls)
+
+    def delete_acls(self, filters: Iterable[AclFilter | Acl]) -> list[Acl]:
+        """Delete the ACLs that any of the filters selects, and return them. An `Acl` selects
+        itself."""
+        return self._security.delete_acls(filters)
+
+    # -- users ---------------------------------------------------------------------------------
+
+    def users(self) -> list[UserInfo]:
+        """Return all users that can log in with a password, with their SCRAM mechanisms."""
+        return self._security.users()
+
+    def set_password(
+        self,
+        user: str,
+        password: str,
+        *,
+        mechanisms: Iterable[str] = EVERY_MECHANISM,
+        iterations: int = DEFAULT_ITERATIONS,
+    ) -> None:
+        """Create a user, or replace its password, for each of the SCRAM mechanisms.
+
+        The broker gets a salted hash by which one can log in as well as by the password: connect
+        with TLS, except on this machine.
+        """
+        self._security.set_password(user, password, mechanisms, iterations)
+
+    def delete_user(self, user: str) -> None:
+        """Delete a user; raise `ResourceNotFoundError` if there is none with this name."""
+        self._security.delete_user(user)
+
     # -- close ---------------------------------------------------------------------------------
 
     def _check_open(self) -> None:
@@ -350,4 +454,11 @@ class RemoteLog(Closable):
         for thing in list(self._open_things):
             thing.close()
         self.is_closed = True
-        self._admin = None
+        self._admin = self._login.client = None
+
+
+def _may(topic: Any, operation: str) -> bool:
+    """Return whether the user is allowed an operation on a topic, by its description. Brokers
+    before Kafka 2.3 do not list the operations: then the answer is yes."""
+    allowed = {each.name for each in topic.authorized_operations or ()}
+    return not allowed or operation in allowed

@@ -40,6 +40,7 @@ from strandlog.client.remote.errors import (
     too_large,
     translated,
 )
+from strandlog.client.remote.login import Login
 from strandlog.errors import ClosedError, StrandlogError, TopicNotFoundError
 from strandlog.model import RecordMetadata
 from strandlog.record.codecs import codec_named
@@ -53,6 +54,7 @@ SERVE_SECONDS = 0.1  # interval between checks for Ctrl-C
 DELIVERY_TIMEOUT_MS = 30_000
 QUEUE_RECORDS = 500_000
 QUEUE_FULL = -184
+PURGED = -152  # a record that was discarded before it was sent
 BULK_RECORDS = 20_000
 # produce_batch rejects messages with other fields, and ignores the partition of a message, which
 # must be specified for the entire batch.
@@ -142,13 +144,14 @@ class RemoteProducer(Closable):
             "message.timeout.ms": DELIVERY_TIMEOUT_MS,
             **log.client_config,
         }
-        with translated():
-            self._producer = confluent().Producer(config)
+        self._login = Login(confluent().Producer, config, log.credentials)
+        self._producer = self._login.client
         self._log = log
         self._counts: dict[str, int] = {}
         self._serving = Condition()
         self._is_served = False
         self._is_closed = False
+        self._rejection: StrandlogError | None = None  # of the latest login that failed
 
     # -- sending -------------------------------------------------------------------------------
 
@@ -200,7 +203,7 @@ class RemoteProducer(Closable):
     def _calls(self, topic: str, items: list[BatchItem]) -> list[dict[str, Any]]:
         """Return the arguments to pass to librdkafka's `produce` for each record."""
         if topic not in self._counts:
-            self._counts[topic] = self._log.partition_count(topic)
+            self._counts[topic] = self._log.partition_count_to_write(topic)
         kinds = set(map(type, items))
         if kinds <= _VALUES:
             return [{"value": item} for item in items]
@@ -241,7 +244,7 @@ class RemoteProducer(Closable):
 
     def _grown(self, topic: str) -> int:
         """Return the current number of partitions, and make librdkafka refresh its metadata."""
-        self._counts[topic] = self._log.partition_count(topic)
+        self._counts[topic] = self._log.partition_count_to_write(topic)
         with translated(topic=topic, to=self._log.bootstrap):
             self._producer.list_topics(topic, timeout=self._log.timeout_ms / 1000)
         return self._counts[topic]
@@ -272,10 +275,11 @@ class RemoteProducer(Closable):
         self._wait(deliveries, wanted)
         failures, deliveries.failures = deliveries.failures, []
         if not failures:
+            self._login.succeeded()
             return
         for failure in failures:
             if failure.error.code() != MESSAGE_TOO_LARGE:
-                raise error_of(failure.error, topic=topic, to=self._log.bootstrap)
+                raise self._error_of(failure, topic)
         large = sorted(failure.place for failure in failures)
         if len(large) == 1:
             call = calls[large[0]]
@@ -283,6 +287,11 @@ class RemoteProducer(Closable):
         middle = len(large) // 2
         self._send(topic, calls, large[:middle], deliveries)
         self._send(topic, calls, large[middle:], deliveries)
+
+    def _error_of(self, failure: Failure, topic: str) -> StrandlogError:
+        if failure.error.code() == PURGED and self._rejection is not None:
+            return self._rejection
+        return error_of(failure.error, topic=topic, to=self._log.bootstrap, needs="WRITE")
 
     def _produce_bulk(
         self,
@@ -344,10 +353,19 @@ class RemoteProducer(Closable):
         try:
             with translated():
                 self._producer.poll(SERVE_SECONDS)
+            self._check_login()
         finally:
             with self._serving:
                 self._is_served = False
                 self._serving.notify_all()
+
+    def _check_login(self) -> None:
+        """If the broker rejects the login, discard the queued records: their sends then fail."""
+        try:
+            self._login.check()
+        except StrandlogError as error:
+            self._rejection = error
+            self._producer.purge(in_flight=False)
 
     # -- close ---------------------------------------------------------------------------------
 
@@ -367,6 +385,9 @@ class RemoteProducer(Closable):
             self._flush()
 
     def _flush(self) -> None:
+        before = self._rejection
         with translated():
             while self._producer.flush(SERVE_SECONDS):
-                pass
+                self._check_login()
+        if self._rejection is not None and self._rejection is not before:
+            raise self._rejection

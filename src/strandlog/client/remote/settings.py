@@ -104,6 +104,8 @@ class RemoteSettings:
         return _rows(self._log.result(self._asked(kind, [str(node_id)])[str(node_id)]))
 
     def _asked(self, kind: Any, names: list[str]) -> dict[str, Any]:
+        if not names:
+            return {}
         resources = [confluent().admin.ConfigResource(kind, name) for name in names]
         with translated():
             futures = self._log.admin.describe_configs(resources, **self._log.request_options)

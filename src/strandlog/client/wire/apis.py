@@ -1,11 +1,11 @@
 """The versions of each Kafka API that strandlog's own client can use.
 
 A connection uses the highest version that the broker also supports. Every broker since Kafka 2.4
-supports at least one of them, except that DescribeTransactions and ListTransactions require 3.0.
-Some ranges deliberately end before Kafka's newest version: from Fetch 13 on, topics are identified
-by id instead of name; Produce 12 and EndTxn 5 belong to transactions that change the producer epoch
-when they end, so a commit could not be retried with its original epoch; FindCoordinator 4 and
-OffsetFetch 8 accept several keys or groups, but this client needs only one.
+supports at least one of them, except that DescribeTransactions and ListTransactions require 3.0,
+and client quotas 2.6. Some ranges deliberately end before Kafka's newest version: from Fetch 13 on,
+topics are identified by id instead of name; Produce 12 and EndTxn 5 belong to transactions that
+change the producer epoch when they end, so a commit could not be retried with its original epoch;
+FindCoordinator 4 and OffsetFetch 8 accept several keys or groups, but this client needs only one.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ CLIENT_VERSIONS = {
     api.END_TXN.key: ClientVersions(0, 3),
     api.DESCRIBE_CONFIGS.key: ClientVersions(1, 4),
     api.SASL_AUTHENTICATE.key: ClientVersions(0, 2),
+    api.DESCRIBE_CLIENT_QUOTAS.key: ClientVersions(0, 1),
+    api.ALTER_CLIENT_QUOTAS.key: ClientVersions(0, 1),
     api.DESCRIBE_TRANSACTIONS.key: ClientVersions(0, 0),
     api.LIST_TRANSACTIONS.key: ClientVersions(0, 1),
 }

@@ -12,7 +12,8 @@
     other.end_txn("job-7", *producer, commit=True)                      in the driver
 
 It works with strandlog and with Apache Kafka 2.4 or later. Options have the same names as in
-Kafka's clients (config/tables/client.py). Batches are bytes; the client does not decode records.
+Kafka's clients (config/tables/client.py); a settings file and the environment supply the others
+(client/settings.py). Batches are bytes; the client does not decode records.
 
 A client is not thread-safe. It starts no threads and cannot be pickled: pickle the options instead.
 Connections are opened on first use. Calls retry retriable errors for `default.api.timeout.ms`. They
@@ -27,6 +28,8 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from typing import NoReturn, Self
 
+from strandlog.broker.access.quota_entity import Entity, FilterPart, QuotaChange
+from strandlog.client.settings import client_settings
 from strandlog.client.wire.cluster import (
     LEADER_NOT_AVAILABLE,
     NO_LEADER,
@@ -47,6 +50,7 @@ from strandlog.client.wire.fetch import RangeFetcher, RawFetch
 from strandlog.client.wire.offsets import EARLIEST, LATEST, list_offsets, offsets_at
 from strandlog.client.wire.options import WireOptions
 from strandlog.client.wire.produce import BatchSender, ProduceResult
+from strandlog.client.wire.quotas import alter_quotas, describe_quotas
 from strandlog.clock import Clock, SystemClock
 from strandlog.errors import ClosedError, MissingExtraError, StrandlogError, TopicNotFoundError
 from strandlog.model import (
@@ -71,12 +75,12 @@ class WireClient:
     def __init__(
         self,
         bootstrap: str,
-        options: Mapping[str, str] | None = None,
+        options: Mapping[str, object] | None = None,
         clock: Clock | None = None,
     ) -> None:
         if find_spec("kio") is None:
             raise MissingExtraError("spark", "kio")
-        self.options = WireOptions.parse(bootstrap, options or {})
+        self.options = WireOptions.parse(bootstrap, client_settings(options or {}))
         self._clock = clock or SystemClock()
         self._open_cluster: Cluster | None = Cluster(self.options, self._clock)
         self._coordinator_client = CoordinatorClient(self._open_cluster)
@@ -112,6 +116,18 @@ class WireClient:
     def http_address(self) -> str | None:
         """Return the URL of the broker's HTTP listener; None if it has none that is reachable."""
         return self._cluster.retry(lambda: http_address(self._cluster))
+
+    # -- quotas ----------------------------------------------------------------------------------
+
+    def client_quotas(
+        self, parts: Sequence[FilterPart] = ()
+    ) -> list[tuple[Entity, dict[str, float]]]:
+        """Return the entities that fulfil all conditions, with their client quotas."""
+        return self._cluster.retry(lambda: describe_quotas(self._cluster, parts))
+
+    def alter_client_quotas(self, changes: Sequence[QuotaChange]) -> None:
+        """Set and delete client quotas."""
+        self._cluster.retry(lambda: alter_quotas(self._cluster, changes))
 
     # -- topics ----------------------------------------------------------------------------------
 

@@ -40,6 +40,8 @@ Result = TypeVar("Result")
 NO_LEADER = -1
 UNKNOWN_TOPIC_OR_PARTITION = 3
 LEADER_NOT_AVAILABLE = 5
+READ_OR_WRITE = "READ on the topic to read it, WRITE to write to it"
+DENIED = {29, 30, 31, 53}  # authorization errors of topics, groups, the cluster, transactional ids
 RESOURCE_BROKER = 4
 DEFAULT_BROKER = ""  # the defaults of all brokers; the node id may be unknown
 HTTP_LISTENER = "http.listener"
@@ -63,12 +65,20 @@ class RetriableBrokerError(UnreachableError):
     """The broker returned a retriable error code: refresh the metadata and retry."""
 
 
-def broker_error(code: int, about: str, text: str | None = None) -> StrandlogError:
-    """Return the error for a Kafka error code; `RetriableBrokerError` if the code is retriable."""
+def broker_error(
+    code: int, about: str, text: str | None = None, *, needs: str = ""
+) -> StrandlogError:
+    """Return the error for a Kafka error code; `RetriableBrokerError` if the code is retriable.
+
+    `needs` is the permission that the request needs.
+    """
     codes = kio("schema.errors").ErrorCode
     known = code in {each.value for each in codes}
     name = codes(code).name.upper() if known else f"code {code}"
     message = f"{about}: {text or name}"
+    if code in DENIED:
+        wanted = needs or name
+        message = f"{about}: the user lacks a permission ({wanted}); see `strandlog acl check`"
     if known and codes(code).retriable:
         return RetriableBrokerError(message, code)
     return error_for_kafka_code(code, message)
@@ -172,7 +182,7 @@ class Cluster:
         if wait_ms > 0:
             pause(wait_ms / 1000)
         try:
-            connection = WireConnection(address, self.options, self._tls)
+            connection = WireConnection(address, self.options, self._clock, self._tls)
         except UnreachableError:
             first_ms = self.options.number("reconnect.backoff.ms")
             max_ms = self.options.number("reconnect.backoff.max.ms")
@@ -211,7 +221,7 @@ class Cluster:
             if topic.error_code == UNKNOWN_TOPIC_OR_PARTITION:
                 continue
             if topic.error_code not in {0, LEADER_NOT_AVAILABLE}:
-                raise broker_error(topic.error_code, f"topic {topic.name!r}")
+                raise broker_error(topic.error_code, f"topic {topic.name!r}", needs=READ_OR_WRITE)
             rows = {row.partition_index: row for row in topic.partitions}
             found[topic.name] = TopicMetadata(
                 topic.name,
@@ -282,19 +292,22 @@ def http_address(cluster: Cluster) -> str | None:
             response.error_code, "reading the broker settings", response.error_message
         )
     listener = next((row.value for row in response.configs if row.name == HTTP_LISTENER), None)
-    return reachable_url(listener, connection.peer_host) if listener else None
+    if not listener:
+        return None
+    return reachable_url(listener, connection.peer_host, connection.address.host)
 
 
-def reachable_url(listener: str, peer_host: str) -> str | None:
+def reachable_url(listener: str, peer_host: str, name: str = "") -> str | None:
     """Return the URL of a listener for a client that reached the broker at `peer_host`.
 
-    A wildcard host is replaced by the address that the client connected to. A loopback host is only
-    reachable if that address is a loopback address too; otherwise the result is None.
+    A wildcard host is replaced by the address that the client connected to; with TLS by its `name`,
+    because that is in the certificate. A loopback host is only reachable if the address is a
+    loopback address too; otherwise the result is None.
     """
     url = urlsplit(listener)
     host, port = url.hostname or "", url.port
     if host in EVERY_HOST:
-        host = peer_host
+        host = name if name and url.scheme == "https" else peer_host
     elif _is_loopback(host) and not _is_loopback(peer_host):
         return None
     return f"{url.scheme}://{Address(host, port or 0)}"

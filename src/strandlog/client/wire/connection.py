@@ -12,6 +12,10 @@ each API, the client uses the highest version that both sides support. After any
 connection is closed: each pending reply fails with `UnreachableError`, and a new connection is
 needed.
 
+A broker may limit how long a login is valid (KIP-368). After 85 to 95 % of that time, the next
+`send` receives the pending replies and logs in again on the same connection, with the credentials
+that the options then yield. The random factor keeps clients that started together apart.
+
 Each frame is received into its own buffer, which is never overwritten, so record bytes are returned
 as views of it.
 """
@@ -19,6 +23,7 @@ as views of it.
 from __future__ import annotations
 
 import contextlib
+import random
 import socket
 import ssl
 from collections import deque
@@ -28,6 +33,8 @@ from typing import Any
 from strandlog.client.wire.apis import CLIENT_VERSIONS
 from strandlog.client.wire.options import WireOptions
 from strandlog.client.wire.sasl import tokens
+from strandlog.clock import Clock
+from strandlog.config.tables.client import OAUTHBEARER
 from strandlog.config.tables.server import Address
 from strandlog.errors import AuthenticationError, DataError, RemoteError, UnreachableError
 from strandlog.model import Buffer
@@ -37,10 +44,17 @@ from strandlog.protocol.kafka.encoder import request_encoder
 from strandlog.protocol.kafka.headers import read_response_header, request_header
 
 SASL_HANDSHAKE, SASL_AUTHENTICATE = 17, 36
-UNSUPPORTED_VERSION = 35
+UNSUPPORTED_VERSION, UNSUPPORTED_SASL_MECHANISM = 35, 33
+REAUTHENTICATION_SHARE = (0.85, 0.95)  # of the lifetime of a login, as in the Java client
 MAX_FRAME_BYTES = 256 * 1024 * 1024
+TLS_ALERT = b"\x15\x03"  # as the length of a frame, it would be more than MAX_FRAME_BYTES
 SMALL_REQUEST_BYTES = 64 * 1024
 MAX_VECTORS = 512
+_LOGIN_SETTINGS = "sasl.username, sasl.password and sasl.mechanism"
+_SET_UP_HINT = (
+    " before the first response; check that security.protocol matches its listener, and set "
+    "ssl.certificate.location if it requires certificates of clients"
+)
 
 
 class Reply:
@@ -109,11 +123,18 @@ class WireConnection:
     """A connection to one broker. It is not reopened after a failure."""
 
     def __init__(
-        self, address: Address, options: WireOptions, tls: ssl.SSLContext | None = None
+        self,
+        address: Address,
+        options: WireOptions,
+        clock: Clock,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self.address = address
         self.is_open = False
         self._options = options
+        self._clock = clock
+        self._is_set_up = False
+        self._login_again_ms: int | None = None  # monotonic; None if the login does not expire
         self._replies: deque[Reply] = deque()
         self._next_number = 0
         self._versions: dict[int, int] = {}
@@ -131,6 +152,7 @@ class WireConnection:
         except BaseException:
             self.close()
             raise
+        self._is_set_up = True
 
     # -- opening ---------------------------------------------------------------------------------
 
@@ -153,16 +175,14 @@ class WireConnection:
                 if self._options.number(name) > 0:
                     plain.setsockopt(socket.SOL_SOCKET, option, self._options.number(name))
             connected = plain if tls is None else tls.wrap_socket(plain, server_hostname=host)
-        except ssl.SSLCertVerificationError as error:
-            plain.close()
-            raise AuthenticationError(
-                f"the certificate of {self.name} is not trusted: {error.verify_message}; "
-                "check ssl.ca.location"
-            ) from error
         except OSError as error:
             plain.close()
+            rejection = self._tls_rejection(error)
+            if rejection is not None:
+                raise rejection from error
             raise UnreachableError(
-                f"TLS handshake with {self.name} failed: {error}; check security.protocol"
+                f"TLS handshake with {self.name} failed: {_reason(error)}; check that its listener "
+                "uses TLS, or change security.protocol"
             ) from error
         connected.settimeout(self._timeout_s)
         return connected
@@ -186,30 +206,68 @@ class WireConnection:
                 if version >= max(ours.first, row.min_version):
                     self._versions[row.api_key] = version
 
+    def _tls_rejection(self, error: OSError) -> AuthenticationError | None:
+        """Return the error if one side rejects the other for good; None if a retry may succeed."""
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return AuthenticationError(
+                f"the certificate of {self.name} is not trusted: {error.verify_message}; "
+                "check ssl.ca.location"
+            )
+        if not isinstance(error, ssl.SSLError) or isinstance(error, ssl.SSLEOFError):
+            return None
+        reason = error.reason or ""
+        if "ALERT" in reason:
+            return AuthenticationError(
+                f"{self.name} ended the TLS connection: {_words(reason)}; check "
+                "ssl.certificate.location, ssl.key.location and the broker's ssl.client.auth"
+            )
+        if reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE"):
+            return AuthenticationError(
+                f"{self.name} does not use TLS; check security.protocol and the port"
+            )
+        return None
+
     def _authenticate(self) -> None:
         mechanism = self._options.text("sasl.mechanism")
         # Not every broker lists the SASL APIs, but all support these versions.
         self._versions.setdefault(SASL_HANDSHAKE, 1)
         self._versions.setdefault(SASL_AUTHENTICATE, 0)
         shake = self.send(SASL_HANDSHAKE, {"mechanism": mechanism}).parsed()
-        if shake.error_code:
+        if shake.error_code == UNSUPPORTED_SASL_MECHANISM:
             raise AuthenticationError(
                 f"{self.name} does not support {mechanism}; it supports "
                 f"{', '.join(shake.mechanisms) or 'none'}: set sasl.mechanism"
             )
+        if shake.error_code:
+            raise self.broken(f"the login cannot start here (code {shake.error_code})")
         exchange = tokens(mechanism, *self._options.credentials())
         token = next(exchange)
         while True:
             answer = self.send(SASL_AUTHENTICATE, {"auth_bytes": token}).parsed()
             if answer.error_code:
+                what = "the token" if mechanism == OAUTHBEARER else "the user"
+                names = "sasl.oauthbearer.token" if mechanism == OAUTHBEARER else _LOGIN_SETTINGS
                 raise AuthenticationError(
-                    f"{self.name} rejected the user: {answer.error_message}; "
-                    "check sasl.username, sasl.password and sasl.mechanism"
+                    f"{self.name} rejected {what}: {answer.error_message}; check {names}"
                 )
             try:
                 token = exchange.send(answer.auth_bytes)
             except StopIteration:
-                return
+                break
+        lifetime = getattr(answer, "session_lifetime", None)  # since version 1; 0: no limit
+        if lifetime:
+            wait_ms = 1000 * lifetime.total_seconds() * random.uniform(*REAUTHENTICATION_SHARE)
+            self._login_again_ms = self._clock.monotonic_ms() + int(wait_ms)
+
+    def _log_in_again(self) -> None:
+        self._login_again_ms = None
+        while self._replies:  # the broker accepts a login only when no request is in flight
+            self.receive()
+        try:
+            self._authenticate()
+        except BaseException:
+            self.close()
+            raise
 
     # -- requests and replies --------------------------------------------------------------------
 
@@ -241,6 +299,8 @@ class WireConnection:
 
     def send(self, api_key: int, body: Mapping[str, Any] | Sequence[Buffer]) -> Reply:
         """Send a request, given as encoded parts or as a dictionary of the fields in its schema."""
+        if self._login_again_ms is not None and self._clock.monotonic_ms() >= self._login_again_ms:
+            self._log_in_again()
         version, api = self.version(api_key), API_BY_KEY[api_key]
         self._next_number = self._next_number + 1 & 0x7FFF_FFFF
         reply = Reply(self, api, version, self._next_number)
@@ -272,7 +332,7 @@ class WireConnection:
             for first in range(0, len(parts), MAX_VECTORS):
                 self._send_all(parts[first : first + MAX_VECTORS])
         except OSError as error:
-            raise self.broken(_reason(error)) from error
+            raise self._lost(error) from error
         except BaseException:
             self.close()  # interrupted inside a frame: the rest of the stream is unusable
             raise
@@ -297,12 +357,19 @@ class WireConnection:
             self._socket.settimeout(self._timeout_s + extra_ms / 1000)
             self._fill(self._length)
             size = int.from_bytes(self._length)
+            if self._length[:2] == TLS_ALERT:
+                self.close()
+                raise AuthenticationError(
+                    f"{self.name} expects TLS; set security.protocol to SSL or SASL_SSL"
+                )
             if size > self._frame_limit_bytes:
                 raise DataError("the response is not in Kafka's protocol: check security.protocol")
             frame = memoryview(bytearray(size))
             self._fill(frame)
-        except (OSError, DataError) as error:
-            raise self.broken(_reason(error)) from error
+        except DataError as error:
+            raise self.broken(str(error)) from error
+        except OSError as error:
+            raise self._lost(error) from error
         except BaseException:
             self.close()  # interrupted inside a frame: the rest of the stream is unusable
             raise
@@ -319,6 +386,15 @@ class WireConnection:
                 raise ConnectionResetError("the broker closed the connection")
             position += count
 
+    def _lost(self, error: OSError) -> UnreachableError | AuthenticationError:
+        """Close the connection after an error of the socket, and return the error to raise."""
+        rejection = self._tls_rejection(error)
+        if rejection is not None:
+            self.close()
+            return rejection
+        hint = "" if self._is_set_up or isinstance(error, TimeoutError) else _SET_UP_HINT
+        return self.broken(_reason(error) + hint)
+
     def broken(self, reason: str) -> UnreachableError:
         """Close the connection, fail pending replies, and return the error to raise."""
         failure = UnreachableError(f"lost the connection to {self.name}: {reason}")
@@ -334,7 +410,14 @@ class WireConnection:
             self._replies.popleft().fail(reason)
 
 
+def _words(reason: str) -> str:
+    """Return the name of a TLS alert in words: TLSV13_ALERT_CERTIFICATE_REQUIRED, …"""
+    return reason.partition("ALERT_")[2].replace("_", " ").lower() or reason
+
+
 def _reason(error: Exception) -> str:
     if isinstance(error, TimeoutError):
         return "no response in time (request.timeout.ms)"
+    if isinstance(error, ssl.SSLEOFError):
+        return "the broker closed the connection"
     return str(error) or type(error).__name__

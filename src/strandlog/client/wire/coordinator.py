@@ -33,6 +33,7 @@ OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR = 8, 9, 10
 INIT_PRODUCER_ID, ADD_PARTITIONS_TO_TXN, END_TXN = 22, 24, 26
 DESCRIBE_TRANSACTIONS, LIST_TRANSACTIONS = 65, 66
 GROUP, TRANSACTION = 0, 1
+NEEDS = {GROUP: "READ on the group", TRANSACTION: "WRITE on the transactional id"}
 CONCURRENT_TRANSACTIONS = 51
 OPERATION_NOT_ATTEMPTED = 55
 NO_GENERATION = -1
@@ -66,7 +67,10 @@ class CoordinatorClient:
         response = self._cluster.any_connection().send(FIND_COORDINATOR, body).parsed()
         if response.error_code:
             raise broker_error(
-                response.error_code, f"finding the coordinator of {key!r}", response.error_message
+                response.error_code,
+                f"finding the coordinator of {key!r}",
+                response.error_message,
+                needs=NEEDS[kind],
             )
         self._cluster.set_address(response.node_id, Address(response.host, response.port))
         self._known[kind, key] = response.node_id

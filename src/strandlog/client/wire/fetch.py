@@ -132,7 +132,7 @@ class RangeFetcher:
             raise
         answer = parse_fetch_response(reply.version, frame, position)
         if answer.error_code:
-            raise broker_error(answer.error_code, f"reading {tp}")
+            raise broker_error(answer.error_code, f"reading {tp}", needs="READ on the topic")
         if not answer.partitions:
             if not answer.throttle_ms:
                 raise RetriableBrokerError(f"reading {tp}: the response omits the partition", -1)
@@ -144,7 +144,8 @@ class RangeFetcher:
             raise OffsetOutOfRangeError(*tp, ask.offset, first, end)
         if found.error_code:
             self._cluster.forget_topic(tp.topic)
-            raise broker_error(found.error_code, f"reading {tp} at offset {ask.offset}")
+            about = f"reading {tp} at offset {ask.offset}"
+            raise broker_error(found.error_code, about, needs="READ on the topic")
         size, next_offset = whole_batches(found.records, ask.offset)
         return RawFetch(
             tp,

@@ -3,20 +3,25 @@
 `bootstrap` is a comma-separated list of HOST:PORT, with brackets for IPv6: `[::1]:9092`. The
 default port is 9092. The other options are defined in config/tables/client.py. `WireOptions` holds
 plain values, so it can be pickled and sent to the process that creates the client.
+
+Text keeps its references to secrets (client/references.py); `text` replaces them whenever it is
+called. Neither `repr` nor an error shows a secret.
 """
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import cast
 
+from strandlog.client.references import TOKEN, current_token, dereferenced
+from strandlog.client.settings import canonical
 from strandlog.config.setting import Value
 from strandlog.config.tables.client import (
-    ALIASES,
     CLIENT_SETTINGS,
+    OAUTHBEARER,
     SASL_PLAINTEXT,
     SASL_SSL,
     SECURITY,
@@ -30,8 +35,7 @@ logger = logging.getLogger(__name__)
 
 DEFAULT_PORT = 9092
 _ADDRESS = re.compile(r"(?:[A-Z_]+://)?(\[[0-9A-Fa-f:.%\w]+\]|[^:/\[\]\s]+)(?::(\d{1,5}))?")
-_JAAS = re.compile(r'\b(username|password)\s*=\s*("(?:[^"\\]|\\.)*"|\'(?:[^\'\\]|\\.)*\'|[^\s;]+)')
-_UPPER_CASE = {"security.protocol", "sasl.mechanism", "ssl.truststore.type", "ssl.keystore.type"}
+_UPPER_CASE = {"security.protocol", "sasl.mechanism"}
 _LOWER_CASE = {"ssl.endpoint.identification.algorithm", "isolation.level", "acks"}
 
 
@@ -40,37 +44,30 @@ class WireOptions:
     """The options of one client."""
 
     bootstrap: tuple[Address, ...]
-    values: Mapping[str, Value]
+    values: Mapping[str, Value] = field(repr=False)  # includes secrets
+    token_function: Callable[[], str] | None = field(default=None, repr=False)
 
     @classmethod
-    def parse(cls, bootstrap: str, options: Mapping[str, str]) -> WireOptions:
+    def parse(cls, bootstrap: str, options: Mapping[str, object]) -> WireOptions:
         """Parse and validate the options; raises `SettingError`."""
         overrides: dict[str, Value] = {}
-        for given, raw in options.items():
-            name = ALIASES.get(given, given)
-            if name in CLIENT_SETTINGS:
-                overrides[name] = CLIENT_SETTINGS[name].parse(_cased(name, str(raw)))
+        function: Callable[[], str] | None = None
+        for name, raw in canonical(options).items():
+            if name == TOKEN and callable(raw):
+                function = raw
+            elif name in CLIENT_SETTINGS:
+                overrides[name] = _parsed(name, str(raw))
             elif name != "bootstrap.servers":
                 _reject_security_setting(name)
-                logger.debug("option %s has no effect on this client", given)
-        found = cls(parse_bootstrap(bootstrap), CLIENT_SETTINGS.resolve(overrides))
-        found._check_stores()
+                logger.debug("option %s has no effect on this client", name)
+        values = CLIENT_SETTINGS.resolve(overrides)
+        found = cls(parse_bootstrap(bootstrap), values, function)
         if found.wants_sasl:
             found.credentials()
         return found
 
-    def _check_stores(self) -> None:
-        for store in ("truststore", "keystore"):
-            name = f"ssl.{store}.type"
-            if self.values[f"ssl.{store}.location"] and self.values[name] != "PEM":
-                raise InvalidSettingError(
-                    name,
-                    self.values[name],
-                    "expected PEM; convert the store with openssl or keytool",
-                )
-
     def text(self, name: str) -> str:
-        return cast(str, self.values[name])
+        return dereferenced(name, cast(str, self.values[name]))
 
     def number(self, name: str) -> int:
         return cast(int, self.values[name])
@@ -98,19 +95,32 @@ class WireOptions:
     def acks(self) -> int:
         return 1 if self.text("acks") == "1" else -1
 
+    @property
+    def has_token(self) -> bool:
+        return self.token_function is not None or bool(self.values[TOKEN])
+
+    def token(self) -> str:
+        """Return the current bearer token."""
+        return current_token(self.token_function or self.values[TOKEN])
+
     def credentials(self) -> tuple[str, str]:
-        """Return (user, password); raises `SettingError` if they are not configured."""
-        if not self.text("sasl.mechanism"):
+        """Return the current (user, password), or ("", token) for OAUTHBEARER.
+
+        Raises `SettingError` if they are not configured.
+        """
+        mechanism, protocol = self.text("sasl.mechanism"), self.text("security.protocol")
+        if not mechanism:
             raise InvalidSettingError(
                 "sasl.mechanism", "", f"expected {CLIENT_SETTINGS['sasl.mechanism'].allowed()}"
             )
+        if mechanism == OAUTHBEARER:
+            if not self.has_token:
+                raise SettingError(f"{mechanism} requires a token: set {TOKEN}")
+            return "", self.token()
         user, password = self.text("sasl.username"), self.text("sasl.password")
         if not user:
-            found = dict(_JAAS.findall(self.text("sasl.jaas.config")))
-            user, password = (_unquoted(found.get(key, "")) for key in ("username", "password"))
-        if not user:
             raise SettingError(
-                f"security.protocol={self.text('security.protocol')} requires a user: "
+                f"security.protocol={protocol} requires a user: "
                 "set sasl.username and sasl.password, or sasl.jaas.config"
             )
         return user, password
@@ -134,19 +144,19 @@ def parse_bootstrap(text: str) -> tuple[Address, ...]:
     return tuple(found)
 
 
-def _cased(name: str, text: str) -> str:
+def _parsed(name: str, raw: str) -> Value:
+    """Parse a value; text keeps its references."""
+    if CLIENT_SETTINGS[name].kind == "text":
+        return raw
+    text = dereferenced(name, raw).strip()
     if name in _UPPER_CASE:
-        return text.strip().upper()
-    return text.strip().lower() if name in _LOWER_CASE else text
+        text = text.upper()
+    elif name in _LOWER_CASE:
+        text = text.lower()
+    return CLIENT_SETTINGS[name].parse(text)
 
 
 def _reject_security_setting(name: str) -> None:
     for known, reason in SECURITY.items():
         if name == known or (known.endswith(".") and name.startswith(known)):
             raise SettingError(f"{name} is not supported: {reason}")
-
-
-def _unquoted(text: str) -> str:
-    if text[:1] in {'"', "'"}:
-        return re.sub(r"\\(.)", r"\1", text[1:-1])
-    return text

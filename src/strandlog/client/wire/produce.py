@@ -235,7 +235,7 @@ class BatchSender:
         if queue.to_resend:
             # Earlier batches must be resent first, and then this one, whatever its error is.
             return RetriableBrokerError(text, code)
-        found = broker_error(code, text, answer.error_message)
+        found = broker_error(code, text, answer.error_message, needs="WRITE on the topic")
         if code == CORRUPT_MESSAGE:
             return CorruptRecordError(f"{found}; the batch is damaged: rebuild it")
         return found

@@ -1,8 +1,10 @@
-"""Client side of SASL PLAIN and SCRAM, without I/O.
+"""Client side of SASL PLAIN, SCRAM and OAUTHBEARER, without I/O.
 
-    PLAIN     one token: \\0 user \\0 password
-    SCRAM     client first → server first → client final → server final (RFC 5802, 7677); the
-              password is never sent, and the server proves that it has the user's credentials
+    PLAIN         one token: \\0 user \\0 password
+    SCRAM         client first → server first → client final → server final (RFC 5802, 7677); the
+                  password is never sent, and the server proves that it has the user's credentials
+    OAUTHBEARER   one token: n,, ^A auth=Bearer TOKEN ^A ^A (RFC 7628). A server that rejects it
+                  sends the reason as JSON, the client sends ^A, and the server ends the exchange
 
 A mechanism is a generator: it yields the token to send and receives the response. It returns when
 the exchange is complete, and raises `AuthenticationError` if either side rejects the other.
@@ -16,7 +18,7 @@ import hmac
 import secrets
 from collections.abc import Generator
 
-from strandlog.config.tables.client import PLAIN
+from strandlog.config.tables.client import OAUTHBEARER, PLAIN
 from strandlog.errors import AuthenticationError
 
 Tokens = Generator[bytes, bytes, None]
@@ -27,14 +29,28 @@ MAX_ITERATIONS = 1_000_000
 
 
 def tokens(mechanism: str, user: str, password: str, nonce: str | None = None) -> Tokens:
-    """Return the token generator of a mechanism; only tests pass `nonce`."""
+    """Return the token generator of a mechanism; only tests pass `nonce`.
+
+    For OAUTHBEARER, the password is the bearer token, which also names the user.
+    """
     if mechanism == PLAIN:
         return _plain(user, password)
+    if mechanism == OAUTHBEARER:
+        return _bearer(password)
     return _scram(HASHES[mechanism], user, password, nonce or secrets.token_urlsafe(24))
 
 
 def _plain(user: str, password: str) -> Tokens:
     yield b"\0" + user.encode() + b"\0" + password.encode()
+
+
+def _bearer(token: str) -> Tokens:
+    if "\1" in token:
+        raise AuthenticationError("the bearer token contains the control character 0x01")
+    reason = yield f"n,,\1auth=Bearer {token}\1\1".encode()
+    if reason:
+        yield b"\1"
+        raise AuthenticationError(f"the broker rejected the token: {reason.decode()}")
 
 
 def _scram(hash_name: str, user: str, password: str, nonce: str) -> Tokens:

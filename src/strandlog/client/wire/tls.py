@@ -13,15 +13,16 @@ import ssl
 import tempfile
 from pathlib import Path
 
+from strandlog.client.references import check_readable
 from strandlog.client.wire.options import WireOptions
 from strandlog.errors import SettingError
-
-_AUTHORITY_FILES = ("ssl.ca.location", "ssl.truststore.location")
-_AUTHORITY_TEXTS = ("ssl.ca.pem", "ssl.truststore.certificates")
 
 
 def tls_context(options: WireOptions) -> ssl.SSLContext:
     """Build the context; raises `SettingError` if a file is missing or not PEM."""
+    for name in ("ssl.ca.location", "ssl.certificate.location", "ssl.key.location"):
+        if options.text(name):
+            check_readable(name, options.text(name))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.check_hostname = options.text("ssl.endpoint.identification.algorithm") == "https"
@@ -37,36 +38,29 @@ def tls_context(options: WireOptions) -> ssl.SSLContext:
 
 
 def _load_authorities(context: ssl.SSLContext, options: WireOptions) -> None:
-    is_given = False
-    for name in _AUTHORITY_FILES:
-        location = options.text(name)
-        if location:
-            is_folder = Path(location).is_dir()
-            context.load_verify_locations(**{"capath" if is_folder else "cafile": location})
-            is_given = True
-    for name in _AUTHORITY_TEXTS:
-        if options.text(name):
-            context.load_verify_locations(cadata=options.text(name))
-            is_given = True
-    if not is_given:
+    location, text = options.text("ssl.ca.location"), options.text("ssl.ca.pem")
+    if location:
+        is_folder = Path(location).is_dir()
+        context.load_verify_locations(**{"capath" if is_folder else "cafile": location})
+    if text:
+        context.load_verify_locations(cadata=text)
+    if not location and not text:
         context.load_default_certs(ssl.Purpose.SERVER_AUTH)
 
 
 def _load_own_certificate(context: ssl.SSLContext, options: WireOptions) -> None:
-    password = options.text("ssl.key.password") or None
-    store = options.text("ssl.keystore.location")
-    certificate = options.text("ssl.certificate.location") or store
+    password = options.text("ssl.key.password")
+    certificate = options.text("ssl.certificate.location")
     if certificate:
         key = options.text("ssl.key.location") or None
-        context.load_cert_chain(certificate, key, lambda: password or "")
+        context.load_cert_chain(certificate, key, lambda: password)
         return
-    chain = options.text("ssl.certificate.pem") or options.text("ssl.keystore.certificate.chain")
+    chain = options.text("ssl.certificate.pem")
     if chain:
-        key_text = options.text("ssl.key.pem") or options.text("ssl.keystore.key")
         handle, name = tempfile.mkstemp(suffix=".pem")  # readable only by this user
         try:
             with os.fdopen(handle, "w") as file:
-                file.write(f"{key_text}\n{chain}\n")
-            context.load_cert_chain(name, None, lambda: password or "")
+                file.write(f"{options.text('ssl.key.pem')}\n{chain}\n")
+            context.load_cert_chain(name, None, lambda: password)
         finally:
             Path(name).unlink()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import pickle
+from pathlib import Path
 
 import pytest
 
@@ -83,6 +84,9 @@ def test_user_and_password_are_found_in_a_jaas_config(
         ({"security.protocol": "SASL_SSL", "sasl.username": "u"}, "sasl.mechanism"),
         ({"sasl.mechanism": "GSSAPI"}, "SCRAM-SHA-256"),
         ({"sasl.kerberos.service.name": "kafka"}, "Kerberos"),
+        ({"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}, "requires a token"),
+        ({"sasl.oauthbearer.token.endpoint.url": "https://x"}, "sasl.oauthbearer.token"),
+        ({"security.protocol": "${env:NOT_SET_AT_ALL}"}, "NOT_SET_AT_ALL"),
         ({"ssl.cipher.suites": "x"}, "ssl.cipher.suites"),
         ({"ssl.keystore.location": "x.jks", "ssl.keystore.type": "JKS"}, "PEM"),
         ({"interceptor.classes": "x"}, "Java"),
@@ -113,6 +117,28 @@ def test_options_can_be_sent_to_a_task_and_a_client_cannot() -> None:
         pickle.dumps(client)
 
 
+def test_options_and_their_pickle_hold_the_reference_and_not_the_secret(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("hunter2\n")
+    options = WireOptions.parse(
+        "a",
+        {
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": "u",
+            "sasl.password": f"${{file:{secret}}}",
+        },
+    )
+    assert b"hunter2" not in pickle.dumps(options)
+    assert options.credentials() == ("u", "hunter2")
+    secret.write_text("hunter3\n")
+    assert options.credentials() == ("u", "hunter3")
+
+
+def test_the_password_is_not_in_the_representation_of_the_options() -> None:
+    assert "hunter2" not in repr(WireOptions.parse("a", {"sasl.password": "hunter2"}))
+
+
 def test_a_closed_client_raises_closed_error() -> None:
     client = WireClient("a:1")
     client.close()
@@ -125,7 +151,7 @@ def test_a_closed_client_raises_closed_error() -> None:
 
 def test_certificates_that_are_not_there_are_named() -> None:
     options = {"security.protocol": "SSL", "ssl.ca.location": "nowhere.pem"}
-    with pytest.raises(SettingError, match="PEM"):
+    with pytest.raises(SettingError, match=r"cannot read nowhere\.pem"):
         WireClient("a:1", options)
     with pytest.raises(SettingError, match="PEM"):
         tls_context(WireOptions.parse("a", {"ssl.ca.pem": "no certificate"}))

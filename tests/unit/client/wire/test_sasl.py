@@ -10,6 +10,7 @@ import socket
 import struct
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from strandlog.protocol.kafka.api import API_BY_KEY
 from strandlog.protocol.kafka.decoder import request_reader
 from strandlog.protocol.kafka.encoder import response_encoder
 from strandlog.protocol.kafka.headers import NO_TAGGED_FIELDS
+from strandlog.testing.clock import FakeClock
 
 USER, PASSWORD = "us=er,", "secret"
 SALT, ITERATIONS = b"salt", 4096
@@ -68,11 +70,34 @@ def test_plain_is_one_token() -> None:
         exchange.send(b"")
 
 
+def test_a_bearer_token_is_one_token() -> None:
+    exchange = tokens("OAUTHBEARER", "", "abc.def")
+    assert next(exchange) == b"n,,\1auth=Bearer abc.def\1\1"
+    with pytest.raises(StopIteration):
+        exchange.send(b"")
+
+
+def test_a_rejected_bearer_token_is_acknowledged_and_then_an_error() -> None:
+    exchange = tokens("OAUTHBEARER", "", "abc.def")
+    next(exchange)
+    assert exchange.send(b'{"status":"invalid_token"}') == b"\1"
+    with pytest.raises(AuthenticationError, match="invalid_token"):
+        exchange.send(b"")
+
+
+def test_a_bearer_token_cannot_add_fields() -> None:
+    with pytest.raises(AuthenticationError, match="0x01"):
+        next(tokens("OAUTHBEARER", "", "abc\1user=admin"))
+
+
 class Server:
     """The first messages of a broker that wants users to log in, one connection after the other."""
 
-    def __init__(self, mechanism: str) -> None:
+    def __init__(self, mechanism: str, lifetime_ms: int = 0) -> None:
         self.mechanism = mechanism
+        self.lifetime_ms = lifetime_ms
+        self.password = PASSWORD
+        self.requests: list[int] = []  # the API keys of all connections
         self.socket = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self.socket.getsockname()[1]}"
 
@@ -84,20 +109,22 @@ class Server:
                     self._talk(peer)
 
     def _talk(self, peer: socket.socket) -> None:
-        step = self._scram() if self.mechanism in HASHES else self._plain()
-        next(step)
         while True:
             api_key, version, number, body = self._request(peer)
+            self.requests.append(api_key)
             if api_key == 18:
                 spoken = [(18, 0, 3), (17, 1, 1), (36, 0, 2), (3, 5, 12)]
                 rows = [{"api_key": k, "min_version": a, "max_version": b} for k, a, b in spoken]
                 self._reply(peer, api_key, version, number, {"api_keys": rows})
             elif api_key == 17:
                 code = 0 if body.mechanism == self.mechanism else 33
+                step = self._exchange()
+                next(step)
                 answer = {"error_code": code, "mechanisms": [self.mechanism]}
                 self._reply(peer, api_key, version, number, answer)
             elif api_key == 36:
-                self._reply(peer, api_key, version, number, step.send(body.auth_bytes))
+                answer = {"session_lifetime": self.lifetime_ms, **step.send(body.auth_bytes)}
+                self._reply(peer, api_key, version, number, answer)
             else:
                 answer = {"brokers": [], "controller_id": 0, "topics": []}
                 self._reply(peer, api_key, version, number, answer)
@@ -120,9 +147,22 @@ class Server:
         frame += response_encoder(api_key, version)(body)
         peer.sendall(len(frame).to_bytes(4) + frame)
 
+    def _exchange(self) -> Any:
+        if self.mechanism == "OAUTHBEARER":
+            return self._bearer()
+        return self._scram() if self.mechanism in HASHES else self._plain()
+
+    def _bearer(self) -> Any:
+        token = yield
+        if token == f"n,,\1auth=Bearer {self.password}\1\1".encode():
+            yield {"auth_bytes": b""}
+        acknowledged = yield {"auth_bytes": b'{"status":"invalid_token"}'}
+        assert acknowledged == b"\1"
+        yield {"error_code": 58, "error_message": '{"status":"invalid_token"}'}
+
     def _plain(self) -> Any:
         token = yield
-        wanted = f"\0{USER}\0{PASSWORD}".encode()
+        wanted = f"\0{USER}\0{self.password}".encode()
         yield {"auth_bytes": b""} if token == wanted else {"error_code": 58, "error_message": "no"}
 
     def _scram(self) -> Any:
@@ -134,7 +174,7 @@ class Server:
         final = (yield {"auth_bytes": answer.encode()}).decode()
         without_proof, _, proof = final.rpartition(",p=")
         message = f"{first},{answer},{without_proof}".encode()
-        salted = hashlib.pbkdf2_hmac(name, PASSWORD.encode(), SALT, ITERATIONS)
+        salted = hashlib.pbkdf2_hmac(name, self.password.encode(), SALT, ITERATIONS)
         client_key = hmac.digest(salted, b"Client Key", name)
         stored = hashlib.new(name, client_key).digest()
         signature = hmac.digest(stored, message, name)
@@ -146,9 +186,9 @@ class Server:
         yield {"auth_bytes": b"v=" + verifier}
 
 
-@pytest.fixture(params=["PLAIN", *HASHES])
-def server(request: pytest.FixtureRequest) -> Iterator[Server]:
-    made = Server(request.param)
+@contextlib.contextmanager
+def serving(mechanism: str, lifetime_ms: int = 0) -> Iterator[Server]:
+    made = Server(mechanism, lifetime_ms)
     thread = threading.Thread(target=made.serve, daemon=True)
     thread.start()
     yield made
@@ -157,7 +197,13 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
     thread.join(5)
 
 
-def _client(server: Server, **changes: str) -> WireClient:
+@pytest.fixture(params=["PLAIN", *HASHES])
+def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    with serving(request.param) as made:
+        yield made
+
+
+def _client(server: Server, clock: FakeClock | None = None, **changes: str) -> WireClient:
     options = {
         "security.protocol": "SASL_PLAINTEXT",
         "sasl.mechanism": server.mechanism,
@@ -165,7 +211,7 @@ def _client(server: Server, **changes: str) -> WireClient:
         "sasl.password": PASSWORD,
     }
     changed = {name.replace("_", "."): value for name, value in changes.items()}
-    return WireClient(server.address, {**options, **changed})
+    return WireClient(server.address, {**options, **changed}, clock)
 
 
 def test_a_user_logs_in(server: Server) -> None:
@@ -190,3 +236,87 @@ def test_an_unsupported_mechanism_is_reported_with_the_supported_ones(
         pytest.raises(AuthenticationError, match=f"does not support {other}.*{server.mechanism}"),
     ):
         client.topics()
+
+
+# -- bearer tokens and repeated logins -------------------------------------------------------------
+
+
+def _bearer_client(server: Server, token: object, clock: FakeClock | None = None) -> WireClient:
+    options = {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.oauthbearer.token": token,
+    }
+    return WireClient(server.address, options, clock)
+
+
+@pytest.mark.parametrize("token", [PASSWORD, lambda: PASSWORD], ids=["text", "function"])
+def test_a_bearer_token_logs_in(token: object) -> None:
+    with serving("OAUTHBEARER") as server, _bearer_client(server, token) as client:
+        assert client.topics() == {}
+
+
+def test_an_invalid_bearer_token_is_one_error_that_does_not_show_it() -> None:
+    with (
+        serving("OAUTHBEARER") as server,
+        _bearer_client(server, "guess") as client,
+        pytest.raises(AuthenticationError, match=r"rejected the token.*invalid_token") as raised,
+    ):
+        client.topics()
+    assert "guess" not in str(raised.value)
+    assert server.requests == [18, 17, 36, 36]
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", *HASHES])
+def test_a_login_is_renewed_on_the_same_connection_before_it_expires(mechanism: str) -> None:
+    clock = FakeClock()
+    with serving(mechanism, lifetime_ms=60_000) as server, _client(server, clock=clock) as client:
+        client.topics()
+        first = list(server.requests)
+        clock.advance(50_000)
+        client.topics()
+        assert server.requests == [*first, 3]
+        clock.advance(7_000)  # 95 % of the lifetime
+        client.topics()
+        assert server.requests == [*first, 3, *first[1:]]  # without ApiVersions
+
+
+def test_pending_replies_are_received_before_the_login_is_renewed() -> None:
+    clock = FakeClock()
+    with serving("PLAIN", lifetime_ms=60_000) as server, _client(server, clock=clock) as client:
+        connection = client._cluster.any_connection()
+        body = {"topics": [], "allow_auto_topic_creation": False}
+        pending = [connection.send(3, body) for _ in range(3)]
+        clock.advance(57_000)
+        pending.append(connection.send(3, body))
+        assert [reply.parsed().controller_id for reply in pending] == [0] * 4
+        assert server.requests[-6:] == [3, 3, 3, 17, 36, 3]
+
+
+def test_a_renewed_login_uses_the_current_password(tmp_path: Path) -> None:
+    clock = FakeClock()
+    secret = tmp_path / "secret"
+    secret.write_text(PASSWORD)
+    with (
+        serving("SCRAM-SHA-256", lifetime_ms=60_000) as server,
+        _client(server, clock=clock, sasl_password=f"${{file:{secret}}}") as client,
+    ):
+        client.topics()
+        server.password = "rotated"
+        secret.write_text("rotated")
+        clock.advance(57_000)
+        client.topics()
+        assert server.requests.count(18) == 1  # still the first connection
+
+
+def test_a_rejected_renewal_is_an_error_and_closes_the_connection() -> None:
+    clock = FakeClock()
+    with serving("PLAIN", lifetime_ms=60_000) as server, _client(server, clock=clock) as client:
+        client.topics()
+        server.password = "rotated"
+        clock.advance(57_000)
+        with pytest.raises(AuthenticationError, match="rejected the user"):
+            client.topics()
+        with pytest.raises(AuthenticationError, match="rejected the user"):
+            client.topics()
+        assert server.requests.count(18) == 2

@@ -1,0 +1,141 @@
+"""Merges the settings of a client from all their sources, under one name for each.
+
+    default  <  settings file  <  environment  <  the program (connect, -X, Spark options)
+
+    settings file    --client-config FILE or connect(config_file=…), else the file that the variable
+                     STRANDLOG_CLIENT_CONFIG names: a properties file, like that of Kafka's tools
+    environment      STRANDLOG_CLIENT_SASL_USERNAME=app sets sasl.username, and so on for every
+                     setting in the reference; an empty variable counts as unset
+
+They apply to every client: `strandlog.connect`, the command line, Spark's source and sink, and
+pipelines. On a Spark cluster, each executor has its own environment and files.
+
+The Java client's names are translated to librdkafka's (`canonical`), so that both kinds of clients
+accept both. Values keep their references to secrets (references.py). Errors never contain the
+value of a secret.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from strandlog.config.sources.environment import CLIENT_PREFIX
+from strandlog.config.sources.properties import read_properties
+from strandlog.config.tables.client import ALIASES, CLIENT_SETTINGS, JAVA_ONLY
+from strandlog.errors import InvalidSettingError, SettingError
+
+FILE_VARIABLE = "STRANDLOG_CLIENT_CONFIG"
+
+_JAAS = re.compile(r'\b(username|password)\s*=\s*("(?:[^"\\]|\\.)*"|\'(?:[^\'\\]|\\.)*\'|[^\s;]+)')
+# Kubernetes and Docker set these for a service called strandlog-client.
+_SERVICE_LINK = re.compile(
+    r"(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)"
+)
+
+
+def client_settings(
+    given: Mapping[str, object], file: str | os.PathLike[str] | None = None
+) -> dict[str, object]:
+    """Merge the settings of one client; raises `SettingError`."""
+    path = file or os.environ.get(FILE_VARIABLE)
+    return {
+        **(canonical(_read_file(path)) if path else {}),
+        **canonical(_read_environment(os.environ)),
+        **canonical(given),
+    }
+
+
+def canonical(given: Mapping[str, object]) -> dict[str, object]:
+    """Return settings under the names of the table; other names are kept.
+
+    Values are text. The token may also be a function, and librdkafka has callbacks.
+    """
+    texts = {name: _plain(value) for name, value in given.items() if value is not None}
+    found: dict[str, object] = {}
+    for name, value in texts.items():
+        if name not in JAVA_ONLY:
+            found[ALIASES.get(name, name)] = value
+    for name, value in _java_settings(texts).items():
+        found.setdefault(name, value)
+    return found
+
+
+def _plain(value: object) -> object:
+    """Convert booleans and numbers to text, as in a settings file."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, int | float) else value
+
+
+def _java_settings(given: Mapping[str, object]) -> dict[str, object]:
+    """Translate the settings in `JAVA_ONLY`."""
+    found: dict[str, object] = {}
+    login = given.get("sasl.jaas.config")
+    if login is not None:
+        for key, value in _JAAS.findall(str(login)):
+            found[f"sasl.{key}"] = _unquoted(value)
+    if "ssl.keystore.password" in given:  # a PKCS#12 store, which only librdkafka reads
+        return found | {name: given[name] for name in JAVA_ONLY if name in given and "key" in name}
+    for store in ("truststore", "keystore"):
+        name = f"ssl.{store}.type"
+        kind = str(given.get(name, "PEM"))
+        if kind.upper() != "PEM":
+            raise InvalidSettingError(
+                name, kind, "expected PEM; convert the store with openssl or keytool"
+            )
+    location = given.get("ssl.keystore.location")
+    if location is not None:
+        found |= {"ssl.certificate.location": location, "ssl.key.location": location}
+    return found
+
+
+def _unquoted(text: str) -> str:
+    if text[:1] in {'"', "'"}:
+        return re.sub(r"\\(.)", r"\1", text[1:-1])
+    return text
+
+
+# -- sources ---------------------------------------------------------------------------------------
+
+
+def _read_file(path: str | os.PathLike[str]) -> dict[str, str]:
+    try:
+        text = Path(path).read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise SettingError(f"cannot read client settings from {path}: {error.strerror}") from error
+    except UnicodeDecodeError:
+        raise SettingError(f"client settings in {path} are not UTF-8 text") from None
+    source = read_properties(text, str(path))
+    for problem in source.problems:
+        raise SettingError(str(problem))
+    return {entry.name: str(entry.raw) for entry in source.entries}
+
+
+def _read_environment(variables: Mapping[str, str]) -> dict[str, str]:
+    names = {variable_of(name): name for name in _known_names()}
+    found: dict[str, str] = {}
+    for variable, value in variables.items():
+        if not variable.startswith(CLIENT_PREFIX) or not value or variable == FILE_VARIABLE:
+            continue
+        if variable in names:
+            found[names[variable]] = value
+        elif not _SERVICE_LINK.fullmatch(variable.removeprefix(CLIENT_PREFIX)):
+            near = difflib.get_close_matches(variable, names, n=1)
+            hint = f"did you mean {near[0]}?" if near else "remove it"
+            raise SettingError(f"{variable}: no client setting corresponds to it; {hint}")
+    return found
+
+
+def variable_of(name: str) -> str:
+    """Return the environment variable for a client setting."""
+    return CLIENT_PREFIX + name.upper().replace(".", "_")
+
+
+def _known_names() -> Iterable[str]:
+    yield from (row.name for row in CLIENT_SETTINGS)
+    yield from ALIASES
+    yield from JAVA_ONLY

@@ -15,6 +15,8 @@ from strandlog import errors
 _OURS = frozenset(name for name in vars(errors) if name.endswith("Error"))
 _PYTHON_ERROR = re.compile(r"^\s*(?:[A-Za-z_]\w*\.)*([A-Z]\w*(?:Error|Exception)): (.+)$")
 _PREFACE = re.compile(r"^\[STREAM_FAILED\].*?terminated with exception: ")
+# Spark quotes an error of a worker that sends no traceback (worker.py) in its own first line.
+_QUOTED = re.compile(r"strandlog\.errors\.\w+: (.+)$")
 _JAVA = re.compile(r"^\s*(at [\w.$]+\(|JVM stacktrace|\.\.\. \d+ more)")
 _SQLSTATE = re.compile(r"\s*SQLSTATE: \w+$")
 
@@ -27,4 +29,6 @@ def one_line(error: BaseException) -> str:
         if match := _PYTHON_ERROR.match(line):
             name, text = match.groups()
             return text if name in _OURS else f"{name}: {text}"
-    return _SQLSTATE.sub("", _PREFACE.sub("", useful[0].strip()))
+    first = _SQLSTATE.sub("", _PREFACE.sub("", useful[0].strip()))
+    quoted = _QUOTED.search(first)
+    return first if quoted is None else quoted[1]

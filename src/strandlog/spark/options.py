@@ -20,7 +20,13 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from strandlog.config.units import parse_duration_ms
-from strandlog.errors import InvalidSettingError, SettingError, UnknownSettingError
+from strandlog.errors import (
+    HIDDEN,
+    InvalidSettingError,
+    SettingError,
+    UnknownSettingError,
+    is_secret_name,
+)
 from strandlog.spark.offsets import (
     EARLIEST,
     LATEST,
@@ -410,7 +416,8 @@ class Options:
 
     use: str
     values: Mapping[str, Any]
-    client: Mapping[str, str] = field(default_factory=dict)  # kafka.*, without the prefix
+    # kafka.*, without the prefix; includes secrets
+    client: Mapping[str, str] = field(default_factory=dict, repr=False)
     given: frozenset[str] = frozenset()
 
     def __getitem__(self, name: str) -> Any:
@@ -449,7 +456,8 @@ def parse_options(use: str, given: Mapping[str, str]) -> Options:
         elif lowered.startswith(PREFIX):
             known = _client_name(lowered, str(text))
             if client.setdefault(known, str(text)) != str(text):
-                raise InvalidSettingError(name, text, f"{known} is also set, to {client[known]!r}")
+                other = HIDDEN if is_secret_name(known) else repr(client[known])
+                raise InvalidSettingError(name, text, f"{known} is also set, to {other}")
         else:
             raise _unknown(use, name, text)
     options = Options(use, values, client, frozenset(given_names))

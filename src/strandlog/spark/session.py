@@ -46,6 +46,9 @@ DEFAULTS = {
     "spark.driver.memory": "1g",
     # Starting a Python worker can be slow on a busy machine.
     "spark.python.authenticate.socketTimeout": "90s",
+    # Spark's UI and event log show options, except those that look secret. By default it hides
+    # passwords and tokens, but not keys in PEM format.
+    "spark.sql.redaction.options.regex": "(?i)url|jaas|ssl[.]key|keystore[.]key",
 }
 # Whenever Spark starts a stream reader, it adds these environment variables to a map that all
 # queries of the format share. Two queries that start concurrently can corrupt the map for the whole

@@ -25,7 +25,7 @@ import logging
 import math
 import threading
 from collections.abc import Callable
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from http.client import HTTPConnection, HTTPException
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
@@ -38,6 +38,7 @@ from strandlog.config.limits import (
 )
 from strandlog.errors import StrandlogError
 from strandlog.spark.monitoring.report_address import FindAddress, ReportAddress
+from strandlog.spark.monitoring.report_login import ReportLogin
 
 if TYPE_CHECKING:
     from strandlog.spark.monitoring.progress import QueryReport
@@ -63,11 +64,13 @@ class Reporter:
         name: str,
         find: FindAddress | None,
         is_alive: Callable[[], bool] = lambda: True,
+        login: ReportLogin | None = None,
     ) -> None:
         """`is_alive` is called before each report; if it returns False, "stopped" is reported."""
         self._name = name[:HTTP_PIPELINE_NAME_CHARACTERS]
         self._find = find
         self._is_alive = is_alive
+        self._login = login or ReportLogin({})
         self._changed = threading.Condition()  # guards the attributes up to the next comment
         self._reports: dict[str, QueryReport] = {}
         self._unsent: set[str] = set()
@@ -79,6 +82,7 @@ class Reporter:
         self._thread: threading.Thread | None = None
         # Used only by the thread:
         self._address: ReportAddress | None = None
+        self._headers: dict[str, str] = {}
         self._connection: HTTPConnection | None = None
         self._has_warned = False
 
@@ -202,12 +206,13 @@ class Reporter:
             self._address = self._find()
             if self._address is None:
                 return False
-            self._connection = _connection_to(self._address)
+            self._connection, login = self._login.connect(self._address, RESPONSE_SECONDS)
+            self._headers = {"Content-Type": "application/json", **login}
         assert self._address is not None
         # On a new connection, send everything, because the broker may have been restarted.
         body = json.dumps(self._document(is_whole=is_new), allow_nan=False).encode()
         path = f"{self._address.path}/api/v1/pipelines/{quote(self._name, safe='')}/progress"
-        self._connection.request("POST", path, body, {"Content-Type": "application/json"})
+        self._connection.request("POST", path, body, self._headers)
         response = self._connection.getresponse()
         body_read = response.read(MAX_RESPONSE_BYTES)
         if not 200 <= response.status < 300:
@@ -231,11 +236,6 @@ class Reporter:
             self._address or "its broker",
             str(error) or type(error).__name__,
         )
-
-
-def _connection_to(address: ReportAddress) -> HTTPConnection:
-    kind = HTTPSConnection if address.is_tls else HTTPConnection
-    return kind(address.host, address.port, timeout=RESPONSE_SECONDS)
 
 
 def _query(report: QueryReport) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from weakref import ref
 
 from strandlog.spark.errors import one_line
 from strandlog.spark.monitoring.report_address import address_finder
+from strandlog.spark.monitoring.report_login import ReportLogin
 from strandlog.spark.monitoring.reporter import Reporter
 from strandlog.spark.options import SINK, Options, parse_options
 
@@ -118,7 +119,9 @@ class SessionReports:
         context: Any = spark.sparkContext
         find = address_finder(self.report, bootstrap, options.client)
         # A stopped context no longer has a Java object.
-        reporter = Reporter(context.appName, find, lambda: context._jsc is not None)
+        reporter = Reporter(
+            context.appName, find, lambda: context._jsc is not None, ReportLogin(options.client)
+        )
         atexit.register(reporter.end, "stopped")
         return reporter
 

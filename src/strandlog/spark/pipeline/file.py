@@ -29,6 +29,7 @@ from strandlog.spark.pipeline.model import (
     ViewTable,
     check_pipeline_name,
 )
+from strandlog.spark.pipeline.security import literal_secrets, security_options
 
 NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
 # Keys that a static source must not have, and why.
@@ -52,7 +53,7 @@ RESERVED_OPTIONS = {
     },
 }
 DURATION = re.compile(r"^\d+ (millisecond|second|minute|hour|day|week|month)s?$")
-_TABLE = re.compile(r"^\s*(\[\[?)\s*([A-Za-z_]+)\s*\]\]?")
+_TABLE = re.compile(r"^\s*(\[\[?)\s*([A-Za-z_.]+)\s*\]\]?")
 _COLUMN = re.compile(r"\s*(?:`([^`]+)`|([^\s:]+))")
 _KEY = re.compile(r'^\s*"?([A-Za-z_]+)"?\s*=')
 
@@ -89,7 +90,7 @@ class PipelineFile:
     # -- reading -------------------------------------------------------------------------------
 
     def _read(self, document: Mapping[str, Any]) -> Pipeline:
-        self._check_keys("", 0, document, set(KEYS))
+        self._check_keys("", 0, document, {name for name in KEYS if "." not in name})
         head = document.get("pipeline")
         if not isinstance(head, dict):
             self._add("pipeline", 0, "", "add a table [pipeline] with a name")
@@ -105,7 +106,7 @@ class PipelineFile:
             self._maybe("pipeline", 0, head, "data"),
             self._duration("pipeline", 0, "trigger", head.get("trigger")),
             self._report(head),
-            self._options("pipeline", 0, head),
+            {**self._security(head), **self._options("pipeline", 0, head)},
             tuple(
                 self._source(number, table, names)
                 for number, table in enumerate(self._tables(document, "source"))
@@ -139,6 +140,24 @@ class PipelineFile:
             except SettingError as error:
                 self._add("pipeline", 0, "report", str(error))
         return given
+
+    def _security(self, head: dict[str, Any]) -> dict[str, str]:
+        """Return the options that [pipeline.security] sets."""
+        kind = "pipeline.security"
+        table = head.get("security")
+        if table is None:
+            return {}
+        if not isinstance(table, dict):
+            self._add("pipeline", 0, "security", f"write it as a table, [{kind}]")
+            return {}
+        self._check_keys(kind, 0, table, KEYS[kind])
+        if "data" in head:
+            self._add(kind, 0, "", "a folder has no users: set bootstrap instead of data")
+        found = security_options(table, lambda key, text: self._add(kind, 0, key, text))
+        own = {str(name).lower() for name in head.get("options", ())}
+        for name in sorted(own & found.keys()):
+            self._add("pipeline", 0, "options", f"{name} is already set in [{kind}]")
+        return found
 
     def _tables(self, document: Mapping[str, Any], kind: str) -> list[dict[str, Any]]:
         found = document.get(kind, [])
@@ -353,10 +372,13 @@ class PipelineFile:
         if not isinstance(found, dict):
             self._add(kind, number, "options", 'expected a table like { failOnDataLoss = "false" }')
             return {}
-        return {
+        texts = {
             name: str(value).lower() if isinstance(value, bool) else str(value)
             for name, value in found.items()
         }
+        for name, text in literal_secrets(texts):
+            self._add(kind, number, "options", f"{name}: {text}")
+        return texts
 
     def _new_name(
         self, kind: str, number: int, table: Mapping[str, Any], names: dict[str, str]

@@ -2,6 +2,7 @@
 
     [pipeline]   name, and either bootstrap (a cluster) or data (a folder)
                  [, checkpoint, trigger, report, options]
+    [pipeline.security]   protocol, mechanism, username, password, … (security.py)
     [[source]]   name, topic [, format, schema, watermark, dead_letter, starting, static, options]
     [[view]]     name, sql
     [[sink]]     from, and one of topic, parquet or console [, key, partitions, mode, options]
@@ -19,6 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from strandlog.errors import InvalidSettingError
+from strandlog.spark.pipeline.security import SETTINGS
 
 PIPELINE_NAME_RULE = "expected 1 to 200 letters, digits and . _ -, but not . or .."
 _PIPELINE_NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
@@ -27,7 +29,17 @@ PARSED_FORMATS = ("json", "avro")  # parsed into columns, which may fail
 MODES = ("append", "update", "complete")
 TARGETS = ("topic", "parquet", "console")
 KEYS = {
-    "pipeline": {"name", "bootstrap", "data", "checkpoint", "trigger", "report", "options"},
+    "pipeline": {
+        "name",
+        "bootstrap",
+        "data",
+        "checkpoint",
+        "trigger",
+        "report",
+        "options",
+        "security",
+    },
+    "pipeline.security": set(SETTINGS),
     "source": {
         "name",
         "topic",
@@ -65,7 +77,7 @@ class SourceTable:
     dead_letter: str | None = None
     starting: str = "earliest"
     is_static: bool = False
-    options: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)  # may have secrets
 
 
 @dataclass(frozen=True)
@@ -86,7 +98,7 @@ class SinkTable:
     key: str | None = None
     mode: str = "append"
     partitions: int | None = None  # used if the topic is created; None for the broker's default
-    options: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)  # may have secrets
 
     @property
     def name(self) -> str:
@@ -104,7 +116,7 @@ class Pipeline:
     data: str | None = None
     trigger: str | None = None  # interval between micro-batches; None for no delay
     report: str | None = None  # address for progress reports: report_address.py
-    options: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)  # may have secrets
     sources: tuple[SourceTable, ...] = ()
     views: tuple[ViewTable, ...] = ()
     sinks: tuple[SinkTable, ...] = ()

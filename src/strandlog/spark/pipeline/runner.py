@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from strandlog.errors import ConfigurationError, MissingExtraError, PipelineError
 from strandlog.spark.monitoring.report_address import OFF, address_finder
+from strandlog.spark.monitoring.report_login import ReportLogin
 from strandlog.spark.monitoring.reporter import Reporter
 from strandlog.spark.options import client_options
 from strandlog.spark.pipeline.file import PipelineFile
@@ -380,7 +381,8 @@ def _reporter(pipeline: Pipeline) -> Reporter:
     client: Mapping[str, str] = {}
     if pipeline.bootstrap is not None:
         client = client_options(pipeline.bootstrap, pipeline.options)
-    return Reporter(pipeline.name, address_finder(pipeline.report, pipeline.bootstrap, client))
+    find = address_finder(pipeline.report, pipeline.bootstrap, client)
+    return Reporter(pipeline.name, find, login=ReportLogin(client))
 
 
 def _last_state(error: BaseException | None) -> tuple[Literal["stopped", "failed"], str | None]:

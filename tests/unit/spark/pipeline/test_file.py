@@ -203,3 +203,110 @@ def test_a_pipeline_name_that_is_no_folder_name_is_a_problem(name: str) -> None:
     [problem] = PipelineFile(GOOD.replace('"flights"', repr(name), 1)).problems
     assert problem.line == 2
     assert "letters, digits and . _ -" in problem.text
+
+
+# -- security --------------------------------------------------------------------------------------
+
+SECURE = """\
+[pipeline.security]
+username = "flights"
+password = "${file:/run/secrets/flights}"
+ca = "ca.pem"
+
+"""
+
+
+def _secured(table: str) -> PipelineFile:
+    return PipelineFile(GOOD.replace("[[source]]", table + "[[source]]", 1))
+
+
+def test_security_becomes_client_options_that_hold_references() -> None:
+    read = _secured(SECURE)
+    assert read.problems == []
+    assert read.pipeline is not None
+    assert read.pipeline.options == {
+        "kafka.security.protocol": "SASL_SSL",
+        "kafka.sasl.mechanism": "SCRAM-SHA-512",
+        "kafka.sasl.username": "flights",
+        "kafka.sasl.password": "${file:/run/secrets/flights}",
+        "kafka.ssl.ca.location": "ca.pem",
+    }
+
+
+def test_mutual_tls_needs_no_user_and_the_key_may_be_in_the_file_of_the_certificate() -> None:
+    read = _secured('[pipeline.security]\nprotocol = "SSL"\ncertificate = "own.pem"\n')
+    assert read.pipeline is not None
+    assert read.pipeline.options == {
+        "kafka.security.protocol": "SSL",
+        "kafka.ssl.certificate.location": "own.pem",
+        "kafka.ssl.key.location": "own.pem",
+    }
+
+
+def test_a_token_implies_its_mechanism() -> None:
+    read = _secured('[pipeline.security]\ntoken = "${env:TOKEN}"\n')
+    assert read.pipeline is not None
+    assert read.pipeline.options == {
+        "kafka.security.protocol": "SASL_SSL",
+        "kafka.sasl.mechanism": "OAUTHBEARER",
+        "kafka.sasl.oauthbearer.token": "${env:TOKEN}",
+    }
+
+
+@pytest.mark.parametrize(
+    ("table", "line", "words"),
+    [
+        ('username = "u"\npassword = "hunter2"', 8, 'set password = "${file:PATH}"'),
+        ('username = "u"\npassword = "x${env:A}"', 8, "do not write the secret"),
+        ('username = "u"', 6, "SCRAM-SHA-512 requires password"),
+        ('usr = "u"\npassword = "${env:A}"', 6, "SCRAM-SHA-512 requires username"),
+        ('protocol = "TLS"', 7, "expected one of PLAINTEXT, SSL"),
+        ('protocol = "PLAINTEXT"', 7, "remove the table"),
+        ('protocol = "SSL"\nusername = "u"', 8, "SSL has no login"),
+        ('mechanism = "OAUTHBEARER"', 7, "requires token"),
+        ('mechanism = "GSSAPI"', 7, "expected one of PLAIN, SCRAM"),
+        ('protocol = "SSL"\nkey = "k.pem"', 8, "set certificate too"),
+        ("username = 7", 7, "expected a string"),
+    ],
+)
+def test_a_problem_of_security_has_its_line_and_does_not_show_secrets(
+    table: str, line: int, words: str
+) -> None:
+    problems = _secured(f"[pipeline.security]\n{table}\n\n").problems
+    assert any(problem.line == line and words in problem.text for problem in problems), problems
+    assert "hunter2" not in str(problems)
+
+
+def test_security_needs_a_broker() -> None:
+    text = GOOD.replace('bootstrap = "127.0.0.1:9092"', 'data = "./data"')
+    problems = PipelineFile(text.replace("[[source]]", SECURE + "[[source]]", 1)).problems
+    assert any("a folder has no users" in problem.text for problem in problems)
+
+
+def test_an_option_must_not_contradict_security() -> None:
+    table = 'options = { "kafka.sasl.username" = "other" }\n\n' + SECURE
+    [problem] = _secured(table).problems
+    assert "kafka.sasl.username is already set in [pipeline.security]" in problem.text
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "is_literal"),
+    [
+        ("kafka.sasl.password", "hunter2", True),
+        ("kafka.sasl.password", "${env:A}", False),
+        ("kafka.sasl.jaas.config", "x required username=u password=hunter2;", True),
+        ("kafka.sasl.jaas.config", "x required username=u password='${file:/a}';", False),
+        ("kafka.ssl.key.pem", "-----BEGIN PRIVATE KEY-----", True),
+        ("kafka.ssl.keystore.key", "${file:key.pem}", False),
+    ],
+)
+def test_a_secret_in_the_options_of_a_table_must_be_a_reference(
+    option: str, value: str, is_literal: bool
+) -> None:
+    text = GOOD.replace(
+        'mode = "update"', f'mode = "update"\noptions = {{ "{option}" = "{value}" }}'
+    )
+    problems = PipelineFile(text).problems
+    assert bool(problems) == is_literal
+    assert all("do not write the secret into this file" in each.text for each in problems)
+    assert "hunter2" not in str(problems)

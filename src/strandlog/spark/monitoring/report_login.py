@@ -1,0 +1,65 @@
+"""TLS and credentials of progress reports, from the client settings of a query or pipeline.
+
+The HTTP listener knows the same users as the Kafka listener:
+
+    sasl.username, sasl.password      HTTP Basic
+    sasl.oauthbearer.token            HTTP Bearer
+    ssl.certificate.location, …       mutual TLS
+    ssl.ca.location                   the CA that the listener's certificate must come from
+
+Credentials are read for each connection, and are sent only over TLS or to a loopback address.
+"""
+
+from __future__ import annotations
+
+import base64
+import ipaddress
+from collections.abc import Mapping
+from http.client import HTTPConnection, HTTPSConnection
+
+from strandlog.client.settings import client_settings
+from strandlog.client.wire.options import WireOptions
+from strandlog.client.wire.tls import tls_context
+from strandlog.config.tables.client import OAUTHBEARER
+from strandlog.spark.monitoring.report_address import ReportAddress
+
+ANY_BROKER = "localhost"  # the options are parsed only for their security settings
+
+
+class ReportLogin:
+    """Opens connections to HTTP listeners and supplies the header with the credentials."""
+
+    def __init__(self, client: Mapping[str, str]) -> None:
+        self._client = client
+
+    def connect(
+        self, address: ReportAddress, timeout_seconds: float
+    ) -> tuple[HTTPConnection, dict[str, str]]:
+        """Return a connection, which opens with the first request, and headers for requests."""
+        options = WireOptions.parse(ANY_BROKER, client_settings(self._client))
+        headers: dict[str, str] = {}
+        if address.is_tls or _is_loopback(address.host):
+            headers = _authorization(options)
+        if not address.is_tls:
+            return HTTPConnection(address.host, address.port, timeout=timeout_seconds), headers
+        connection = HTTPSConnection(
+            address.host, address.port, timeout=timeout_seconds, context=tls_context(options)
+        )
+        return connection, headers
+
+
+def _authorization(options: WireOptions) -> dict[str, str]:
+    user = options.text("sasl.username")
+    if options.has_token and (not user or options.text("sasl.mechanism") == OAUTHBEARER):
+        return {"Authorization": f"Bearer {options.token()}"}
+    if not user:
+        return {}
+    pair = f"{user}:{options.text('sasl.password')}".encode()
+    return {"Authorization": f"Basic {base64.b64encode(pair).decode()}"}
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

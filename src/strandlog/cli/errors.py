@@ -39,5 +39,5 @@ def _owned(path: str) -> str:
     owner = owner_of(DiskFiles(), path) or "another process"
     return (
         f"{path} is in use by {owner}: stop it or, if it is a broker, connect to it with "
-        "-b HOST:PORT. Read-only commands (list, describe, consume without -g) work meanwhile"
+        "-b HOST:PORT. Commands that only read topics, groups and records work meanwhile"
     )

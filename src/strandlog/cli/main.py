@@ -38,6 +38,26 @@ COMMANDS = {
         "strandlog.cli.commands.config",
         "Show settings and their origin; check a settings file.",
     ),
+    "user": (
+        "strandlog.cli.commands.security.user",
+        "Add, list and delete users; rotate passwords.",
+    ),
+    "acl": (
+        "strandlog.cli.commands.security.acl",
+        "Add, list, delete and check permissions (ACLs).",
+    ),
+    "tls": (
+        "strandlog.cli.commands.security.tls",
+        "Create a private CA and certificates; show a certificate.",
+    ),
+    "token": (
+        "strandlog.cli.commands.security.token",
+        "Create a signing key and bearer tokens; show a token.",
+    ),
+    "quota": (
+        "strandlog.cli.commands.security.quota",
+        "Set, list and delete client quotas.",
+    ),
     "pipeline": ("strandlog.cli.commands.pipeline", "Run, validate and list Spark pipelines."),
     "doctor": (
         "strandlog.cli.commands.doctor",

@@ -1,7 +1,9 @@
 """Options that commands share, and functions that open the log that the options name.
 
-    -d DIR         a data folder   -b HOST:PORT   a broker (Kafka protocol; `-X` for librdkafka)
+    -d DIR         a data folder   -b HOST:PORT   a broker, over the Kafka protocol
     STRANDLOG_DATA                 STRANDLOG_BOOTSTRAP
+                                   -X NAME=VALUE and --client-config FILE: client settings, such as
+                                   user and certificates (client/settings.py)
 
     owned      for commands that change something: opens the folder as its owner (raises
                `AlreadyOpenError` if another process owns it), or connects to the broker
@@ -16,6 +18,7 @@ use the protocols of `client/api.py`, so the same code works for folders and bro
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -29,8 +32,9 @@ from strandlog.cli import configuration
 from strandlog.cli.configuration import CONFIG_FILE_VARIABLE, is_pair
 from strandlog.cli.output import message
 from strandlog.client.api import OpenLog, ReadableLog
+from strandlog.client.settings import FILE_VARIABLE
 from strandlog.config.resolve import Configuration
-from strandlog.errors import UnknownLayoutError
+from strandlog.errors import HIDDEN, UnknownLayoutError, is_secret_name
 from strandlog.storage.paths import META_PROPERTIES
 
 # Use boxes and colours only on a terminal; in a pipe, help and usage errors are plain text.
@@ -107,7 +111,17 @@ ClientSettings = Annotated[
     typer.Option(
         "-X",
         metavar="KEY=VALUE",
-        help="librdkafka setting, only with -b (security.protocol, sasl.username, …). Repeatable.",
+        help="Client setting, only with -b: security.protocol, sasl.username, … Repeatable.",
+    ),
+]
+ClientConfig = Annotated[
+    str | None,
+    typer.Option(
+        "--client-config",
+        metavar="FILE",
+        envvar=FILE_VARIABLE,
+        callback=_note_source,
+        help="Read client settings from a properties file, only with -b.",
     ),
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
@@ -136,9 +150,15 @@ class Target(NamedTuple):
     data: str | None
     bootstrap: str | None
     client_config: dict[str, str]
+    client_file: str | None = None
 
 
-def target_of(data: str | None, bootstrap: str | None, client: list[str]) -> Target:
+def target_of(
+    data: str | None,
+    bootstrap: str | None,
+    client: list[str],
+    client_config: str | None = None,
+) -> Target:
     """Return the folder or broker to use; raise a usage error if neither or both are given."""
     if data and bootstrap:
         is_data_option = isinstance(data, CommandLineValue)
@@ -153,8 +173,12 @@ def target_of(data: str | None, bootstrap: str | None, client: list[str]) -> Tar
         )
     if client and not bootstrap:
         raise typer.BadParameter("only valid with a broker: add -b HOST:PORT", param_hint="-X")
+    if isinstance(client_config, CommandLineValue) and not bootstrap:
+        raise typer.BadParameter(
+            "only valid with a broker: add -b HOST:PORT", param_hint="--client-config"
+        )
     config = {name: value or "" for name, value in settings_of(client, "-X").items()}
-    return Target(data, bootstrap, config)
+    return Target(data, bootstrap, config, client_config)
 
 
 @contextmanager
@@ -186,7 +210,9 @@ def readable(target: Target) -> Iterator[ReadableLog]:
 
 def _connected(target: Target) -> strandlog.RemoteLog:
     assert target.bootstrap is not None
-    return strandlog.RemoteLog(target.bootstrap, target.client_config)
+    return strandlog.RemoteLog(
+        target.bootstrap, target.client_config, config_file=target.client_file
+    )
 
 
 def settings_of(pairs: list[str], option: str = "-c") -> dict[str, str | None]:
@@ -195,9 +221,17 @@ def settings_of(pairs: list[str], option: str = "-c") -> dict[str, str | None]:
     for pair in pairs:
         name, separator, value = pair.partition("=")
         if not separator or not name:
-            raise typer.BadParameter(f"{pair!r} is not key=value", param_hint=option)
+            raise typer.BadParameter(f"{_quoted(pair)} is not key=value", param_hint=option)
         settings[name.strip()] = value.strip() or None
     return settings
+
+
+def _quoted(pair: str) -> str:
+    """Quote a malformed key=value; of a secret, only the name."""
+    if not is_secret_name(pair):
+        return repr(pair)
+    name = re.match(r"[\w.-]*", pair)
+    return f"{name[0] if name else ''}{HIDDEN}"
 
 
 def ask(question: str, *, yes: bool, as_json: bool) -> None:
@@ -214,7 +248,7 @@ def checked_pairs(given: Sequence[str] | None) -> list[str]:
     """Return the values of `--set`; raise a usage error if one is not key=value."""
     for text in given or ():
         if not is_pair(text):
-            raise typer.BadParameter(f"{text!r} is not key=value", param_hint="--set")
+            raise typer.BadParameter(f"{_quoted(text)} is not key=value", param_hint="--set")
     return list(given or ())
 
 

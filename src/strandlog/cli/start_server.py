@@ -14,14 +14,15 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from strandlog.cli.configuration import CONFIG_FILE_VARIABLE, is_pair, read_configuration
 from strandlog.cli.file_limits import fit_to_limit, raise_limit, wanted
 from strandlog.config.origin import Origin
 from strandlog.config.resolve import ResolvedSetting
-from strandlog.config.setting import Value
-from strandlog.config.tables.broker import BrokerSettings
+from strandlog.config.setting import Setting, Value
+from strandlog.config.tables.broker import BROKER_SETTINGS, BrokerSettings, broker_settings
 from strandlog.config.tables.server import (
     EVERY_HOST,
     LOOPBACK,
@@ -29,11 +30,14 @@ from strandlog.config.tables.server import (
     NOT_EVERY_HOST,
     SERVER_SETTINGS,
     Address,
+    Endpoint,
     ServerSettings,
 )
 from strandlog.errors import InvalidSettingError, MissingExtraError
 
 logger = logging.getLogger(__name__)
+
+INSECURE = "allow.insecure.listeners"
 
 
 @dataclass
@@ -50,6 +54,7 @@ class ServeArguments:
     no_grpc: bool = False
     http_port: int | None = None
     no_http: bool = False
+    insecure: bool = False
 
 
 def _plain_port(text: str) -> int:
@@ -69,7 +74,7 @@ PLAIN_OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "--config": ("config", str),
     "--set": ("pairs", str),
 }
-PLAIN_FLAGS = {"--no-grpc": "no_grpc", "--no-http": "no_http"}
+PLAIN_FLAGS = {"--no-grpc": "no_grpc", "--no-http": "no_http", "--insecure": "insecure"}
 
 
 def parse_plain(words: Sequence[str]) -> ServeArguments | None:
@@ -111,13 +116,13 @@ def _address(text: str) -> Address:
     return Address(host.strip("[]"), int(port))
 
 
-def _print_ready(line: str) -> None:
+def _print_ready(scheme: str, line: str) -> None:
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
     http = next((word for word in line.split() if word.startswith("http=")), None)
     if http is not None and sys.stderr.isatty():
         address = http.removeprefix("http=")
-        sys.stderr.write(f"console: http://{address}/ (press Ctrl-C to stop)\n")
+        sys.stderr.write(f"console: {scheme}://{address}/ (press Ctrl-C to stop)\n")
 
 
 def _fit_to_descriptors(settings: BrokerSettings) -> BrokerSettings:
@@ -141,36 +146,42 @@ def _fit_to_descriptors(settings: BrokerSettings) -> BrokerSettings:
 
 def _settings(arguments: ServeArguments, server: ServerSettings) -> ServerSettings:
     """Return the server settings with the overrides from the command line."""
-    listen, advertised = server.listen, server.advertised
-    if arguments.host is not None:
-        listen = listen._replace(host=arguments.host)
-    if arguments.port is not None:
-        listen = listen._replace(port=arguments.port)
-    if arguments.advertise is not None:
-        advertised = _address(arguments.advertise)
     return server._replace(
-        listen=listen,
-        advertised=advertised,
-        grpc=_side(server.grpc, arguments.grpc_port, arguments.no_grpc),
-        http=_side(server.http, arguments.http_port, arguments.no_http),
+        kafka=_kafka(arguments, server),
+        grpc=_side("grpc", server.grpc, arguments.grpc_port, arguments.no_grpc),
+        http=_side("http", server.http, arguments.http_port, arguments.no_http),
     )
 
 
-def _side(configured: Address | None, port: int | None, is_off: bool) -> Address | None:
-    """Return the address of the HTTP or gRPC listener, or None if it is disabled."""
+def _kafka(arguments: ServeArguments, server: ServerSettings) -> tuple[Endpoint, ...]:
+    """Return the Kafka listeners; --host, --port and --advertise apply to the first one."""
+    first, *others = server.kafka
+    address, advertised = first.address, first.advertised
+    if arguments.host is not None:
+        address = address._replace(host=arguments.host)
+    if arguments.port is not None:
+        address = address._replace(port=arguments.port)
+    if arguments.advertise is not None:
+        advertised = _address(arguments.advertise)
+    return (first._replace(address=address, advertised=advertised), *others)
+
+
+def _side(
+    label: str, configured: Endpoint | None, port: int | None, is_off: bool
+) -> Endpoint | None:
+    """Return the HTTP or gRPC listener, or None if it is disabled."""
     if is_off or (port is not None and port < 0):
         return None
     if port is None:
         return configured
-    return (configured or Address(LOOPBACK, port))._replace(port=port)
+    found = configured or Endpoint(label, label, Address(LOOPBACK, port))
+    return found._replace(address=found.address._replace(port=port))
 
 
-def _listener(arguments: ServeArguments, server: ServerSettings) -> str | None:
+def _listeners(arguments: ServeArguments, server: ServerSettings) -> str | None:
     if arguments.host is None and arguments.port is None:
         return None
-    host = server.listen.host if arguments.host is None else arguments.host
-    port = server.listen.port if arguments.port is None else arguments.port
-    return f"PLAINTEXT://{host}:{port}"
+    return ",".join(map(str, _kafka(arguments, server)))
 
 
 def _command_line_settings(
@@ -179,16 +190,21 @@ def _command_line_settings(
     """Return the settings given as DATA or by options other than --set; they take precedence."""
     given: dict[str, tuple[Value | None, str]] = {
         "log.dirs": (arguments.data, "DATA"),
-        "listeners": (_listener(arguments, server), "--host, --port"),
+        "listeners": (_listeners(arguments, server), "--host, --port"),
         "advertised.listeners": (arguments.advertise, "--advertise"),
         "grpc.port": (-1 if arguments.no_grpc else arguments.grpc_port, "--grpc-port"),
         "http.port": (-1 if arguments.no_http else arguments.http_port, "--http-port"),
+        INSECURE: (True if arguments.insecure else None, "--insecure"),
     }
     return {
-        name: ResolvedSetting(SERVER_SETTINGS[name], value, Origin("option", where))
+        name: ResolvedSetting(_row(name), value, Origin("option", where))
         for name, (value, where) in given.items()
         if value is not None
     }
+
+
+def _row(name: str) -> Setting:
+    return SERVER_SETTINGS[name] if name in SERVER_SETTINGS else BROKER_SETTINGS[name]
 
 
 def serve(arguments: ServeArguments) -> None:
@@ -210,7 +226,10 @@ def serve(arguments: ServeArguments) -> None:
     configuration.check()
     for note in configuration.notes:
         logger.warning("%s", note)
-    settings = _fit_to_descriptors(configuration.broker_settings())
+    settings = configuration.broker_settings()
+    if arguments.insecure:
+        settings = broker_settings({**settings.explicit, INSECURE: True})
+    settings = _fit_to_descriptors(settings)
     server = configuration.server
     assert server is not None, "check() raises otherwise"
     chosen = {**configuration.chosen, **_command_line_settings(arguments, server)}
@@ -218,10 +237,11 @@ def serve(arguments: ServeArguments) -> None:
     named = [name for name, each in chosen.items() if not each.is_default]
     options = ServerOptions(
         os.path.abspath(arguments.data or server.data),
-        listener_configs(server, named),
+        listener_configs(server, named, configuration.listener_overrides()),
         settings,
         http_hosts=server.http_hosts,
         chosen=chosen,
     )
 
-    uvloop.run(run_until_stopped(options, _print_ready))
+    scheme = "http" if server.http is None else server.http.protocol
+    uvloop.run(run_until_stopped(options, partial(_print_ready, scheme)))

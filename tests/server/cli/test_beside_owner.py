@@ -42,6 +42,7 @@ def beside(cli: CommandLine, request: pytest.FixtureRequest) -> Iterator[Command
         writer.kill()
 
 
+@pytest.mark.slow
 def test_read_only_commands_work_while_the_owner_writes(beside: CommandLine) -> None:
     for _ in range(12):
         found = beside.inside("log", "verify", str(beside.data), "--json").document

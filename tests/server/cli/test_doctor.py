@@ -227,7 +227,11 @@ def test_a_broker_that_advertises_localhost_to_other_machines_fails(
 ) -> None:
     address = _external_address()
     advertised = "PLAINTEXT://localhost:9092"
-    settings = {"advertised_listeners": advertised, "listeners": "PLAINTEXT://0.0.0.0:0"}
+    settings = {
+        "advertised_listeners": advertised,
+        "listeners": "PLAINTEXT://0.0.0.0:0",
+        "allow_insecure_listeners": "true",
+    }
     with _broker(tmp_path / "data", **settings) as broker:
         check = _report(cli, "-b", f"{address}:{broker.port}", code=1)["advertised address"]
     assert "remote clients would connect to themselves" in check["seen"]

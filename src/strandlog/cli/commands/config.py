@@ -15,6 +15,7 @@ from strandlog import RemoteLog
 from strandlog.cli.configuration import read_file
 from strandlog.cli.options import (
     Bootstrap,
+    ClientConfig,
     ClientSettings,
     ConfigFile,
     DataDir,
@@ -29,10 +30,13 @@ from strandlog.cli.options import (
 from strandlog.cli.output import counted, message, print_json, print_table, text
 from strandlog.client.api import ReadableLog
 from strandlog.client.remote.settings import SOURCE_DEFAULT, SOURCE_TOPIC, RemoteSetting
+from strandlog.config.exposure import exposed_endpoints, exposure_text
 from strandlog.config.origin import Problem
-from strandlog.config.resolve import ResolvedSetting, resolve
+from strandlog.config.resolve import Configuration, ResolvedSetting, resolve
 from strandlog.config.sources.environment import variable_of
+from strandlog.config.tables.tls import for_listener
 from strandlog.config.tables.topic import TOPIC_SETTINGS
+from strandlog.errors import HIDDEN
 
 app = command_app("Show settings and their origin; check a settings file.")
 
@@ -58,6 +62,7 @@ def show(
     ] = False,
     bootstrap: RunningBroker = None,
     client: ClientSettings = [],  # noqa: B006 - typer passes a new list to every call
+    client_config: ClientConfig = None,
     as_json: Json = False,
 ) -> None:
     """Print each setting with its value and origin.
@@ -67,7 +72,7 @@ def show(
     if bootstrap is not None:
         if given:
             raise typer.BadParameter("--set cannot be combined with -b")
-        with owned(target_of(None, bootstrap, client)) as log:
+        with owned(target_of(None, bootstrap, client, client_config)) as log:
             assert isinstance(log, RemoteLog)
             _print_settings(log.broker_settings(), changed, as_json=as_json)
         return
@@ -93,10 +98,11 @@ def topic(
     data: DataDir = None,
     bootstrap: Bootstrap = None,
     client: ClientSettings = [],  # noqa: B006 - typer passes a new list to every call
+    client_config: ClientConfig = None,
     as_json: Json = False,
 ) -> None:
     """Print each setting of a topic with its origin; `strandlog topic alter` changes them."""
-    with readable(target_of(data, bootstrap, client)) as log:
+    with readable(target_of(data, bootstrap, client, client_config)) as log:
         _print_settings(_topic_settings(log, name), changed, as_json=as_json)
 
 
@@ -132,14 +138,14 @@ def _print_settings(settings: list[RemoteSetting], changed: bool, *, as_json: bo
         print_json(document)
         return
     columns = [text(title) for title in ("NAME", "VALUE", "ORIGIN")]
-    shown = [(row.name, "(secret)" if row.is_sensitive else row.value, row.source) for row in rows]
+    shown = [(row.name, HIDDEN if row.is_sensitive else row.value, row.source) for row in rows]
     print_table(columns, [[name, value or "-", source] for name, value, source in shown])
     message(f"{counted(sum(row.source_id != SOURCE_DEFAULT for row in rows), 'setting')} changed")
 
 
 def _cells(chosen: ResolvedSetting) -> list[str]:
     row = chosen.row
-    value = row.format(chosen.value) or "-"
+    value = row.shown(chosen.value) or "-"
     return [row.name, value, UNITS.get(row.kind, ""), str(chosen.origin), row.help]
 
 
@@ -147,8 +153,9 @@ def _document(chosen: ResolvedSetting) -> dict[str, Any]:
     row, origin = chosen.row, chosen.origin
     return {
         "name": row.name,
-        "value": row.format(chosen.value),
-        "default": row.format(row.default),
+        "value": row.shown(chosen.value),
+        "default": row.shown(row.default),
+        "secret": row.is_secret,
         "unit": UNITS.get(row.kind),
         "origin": {"kind": origin.kind, "where": origin.where or None, "line": origin.line},
         "variable": variable_of(row.name),
@@ -165,7 +172,7 @@ def check(
     """List all problems in a settings file; exit with status 1 if there are any."""
     configuration = resolve([read_file(file)])
     problems = sorted(configuration.problems, key=_line)
-    notes = sorted(configuration.notes, key=_line)
+    notes = sorted([*configuration.notes, *_exposure(configuration)], key=_line)
     if as_json:
         document = {"path": file, "ok": not problems}
         lists = {"problems": [*map(_finding, problems)], "notes": [*map(_finding, notes)]}
@@ -179,6 +186,22 @@ def check(
         message(f"{counted(len(problems), 'problem')}, {counted(used, 'setting')} set")
     if problems:
         raise typer.Exit(1)
+
+
+def _exposure(configuration: Configuration) -> list[Problem]:
+    """Return a note if `serve` would require --insecure with these settings."""
+    if configuration.server is None or configuration.problems:
+        return []
+    settings, overrides = configuration.broker_settings(), configuration.listener_overrides()
+    endpoints = [
+        (each, for_listener(settings, overrides.get(each.label.lower(), {}), each.protocol))
+        for each in configuration.server.endpoints
+    ]
+    exposed = exposed_endpoints(endpoints, settings)
+    if not exposed or settings.allow_insecure_listeners:
+        return []
+    origin = configuration.chosen["listeners"].origin
+    return [Problem(origin, "listeners", exposure_text(exposed))]
 
 
 def _line(problem: Problem) -> int:

@@ -33,6 +33,7 @@ from strandlog.cli.formats.record_format import RecordFormat
 from strandlog.cli.formats.record_json import record_line
 from strandlog.cli.options import (
     Bootstrap,
+    ClientConfig,
     ClientSettings,
     DataDir,
     Json,
@@ -113,6 +114,7 @@ def consume(
     data: DataDir = None,
     bootstrap: Bootstrap = None,
     client: ClientSettings = [],  # noqa: B006
+    client_config: ClientConfig = None,
     as_json: Json = False,
 ) -> None:
     """Print the records of a topic, one per line.
@@ -122,14 +124,17 @@ def consume(
     """
     render = _render(format_text, key_delimiter, shows_null, as_json=as_json)
     start = None if offset is None else parse_offset(offset)
-    target = target_of(data, bootstrap, client)
+    target = target_of(data, bootstrap, client, client_config)
     if skips and target.bootstrap:
         hint = "only valid with -d; with -b, start after the batch: -o OFFSET"
         raise typer.BadParameter(hint, param_hint="--skip-unreadable")
     with ExitStack() as stack:
         log = stack.enter_context(readable(target) if group is None else owned(target))
+        # A consumer of the topic comes first: its error names READ, which describing does not need.
+        consumer = stack.enter_context(log.consumer([] if partition else [topic], group=group))
         infos = _partitions(log, topic, partition)
-        consumer = stack.enter_context(_consumer(log, topic, group, partition))
+        if partition:
+            consumer.assign([(topic, number) for number in partition])
         if start is not None:
             seek(consumer, topic, infos, start, is_strict=len(infos) == 1)
         ends = {info.partition: info.end_offset for info in infos} if exits else {}
@@ -204,15 +209,6 @@ def _partitions(log: ReadableLog, topic: str, wanted: list[int]) -> list[Partiti
         if number not in infos:
             raise TopicNotFoundError(topic, number, len(infos))
     return [infos[number] for number in wanted or infos]
-
-
-def _consumer(
-    log: ReadableLog, topic: str, group: str | None, partitions: list[int]
-) -> AnyConsumer:
-    consumer = log.consumer([] if partitions else [topic], group=group)
-    if partitions:
-        consumer.assign([(topic, number) for number in partitions])
-    return consumer
 
 
 def _render(

@@ -1,8 +1,9 @@
 """The `strandlog doctor` command.
 
-    always          Python, extras, settings, file descriptors, clock
-    DATA            the folder, its disk, its owner, its last shutdown
-    -b HOST:PORT    the broker as clients see it from here, including advertised addresses
+    always          Python, extras, settings, file descriptors, clock, certificates, logins
+    DATA            the folder, its disk, its owner, its last shutdown, users and permissions
+    -b HOST:PORT    the broker as clients see it from here, including advertised addresses; -X and
+                    --client-config give the user and certificates
 
 Each check reports ok, warn or fail, what it found and what to do. The doctor does not modify data
 and does not read logs. The exit code is 1 if a check fails.
@@ -13,6 +14,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
@@ -27,12 +29,24 @@ from strandlog.cli.doctor.machine import (
 )
 from strandlog.cli.doctor.network import check_bootstrap
 from strandlog.cli.doctor.result import Check, fail, ok, warn
+from strandlog.cli.doctor.security import check_security
 from strandlog.cli.file_limits import limits
-from strandlog.cli.options import ConfigFile, Json, SetOptions, command_app, read_configuration
+from strandlog.cli.options import (
+    ClientConfig,
+    ClientSettings,
+    ConfigFile,
+    Json,
+    SetOptions,
+    Target,
+    command_app,
+    read_configuration,
+    target_of,
+)
 from strandlog.cli.output import counted, message, print_json
 from strandlog.clock import SystemClock
 from strandlog.config.resolve import Configuration
 from strandlog.errors import ConfigurationError
+from strandlog.storage.paths import META_PROPERTIES
 
 app = command_app(
     "Check this machine, a data folder or a broker for problems.", no_args_is_help=False
@@ -50,13 +64,16 @@ def doctor(
         str | None,
         typer.Option("-b", "--bootstrap", metavar="HOST:PORT", help="Broker to check."),
     ] = None,
+    client: ClientSettings = [],  # noqa: B006 - typer passes a new list to every call
+    client_config: ClientConfig = None,
     config: ConfigFile = None,
     given: SetOptions = None,
     as_json: Json = False,
 ) -> None:
     """Check this machine, a data folder or a broker for problems."""
     checks = []
-    for check in _examine(data, bootstrap, config, given):
+    target = None if bootstrap is None else target_of(None, bootstrap, client, client_config)
+    for check in _examine(data, target, config, given):
         checks.append(check)
         if not as_json:
             _print(check)
@@ -81,7 +98,7 @@ def _print(check: Check) -> None:
 
 
 def _examine(
-    data: str | None, bootstrap: str | None, config: str | None, given: list[str] | None
+    data: str | None, target: Target | None, config: str | None, given: list[str] | None
 ) -> Iterator[Check]:
     clock = SystemClock()
     began_ms = clock.now_ms(), clock.monotonic_ms()
@@ -91,14 +108,22 @@ def _examine(
     yield check
     settings = configuration.broker_settings()
     yield check_descriptors(limits(), settings)
-    folder = data or _folder_of(configuration, is_wanted=bootstrap is None)
+    folder = data or _folder_of(configuration, is_wanted=target is None)
     if folder is not None:
         folder = os.path.abspath(folder)
         yield from check_folder(folder, settings.log_min_free_bytes)
+    now = datetime.fromtimestamp(clock.now_ms() // 1000, UTC)
+    yield from check_security(configuration, _with_log(folder), now)
     yield check_clock(clock.now_ms(), *(newest_times_ms(folder) if folder else (None, None)))
-    if bootstrap is not None:
-        yield from check_bootstrap(bootstrap)
+    if target is not None and target.bootstrap is not None:
+        yield from check_bootstrap(target.bootstrap, target.client_config, target.client_file)
     yield check_jump(clock.now_ms() - began_ms[0], clock.monotonic_ms() - began_ms[1])
+
+
+def _with_log(folder: str | None) -> str | None:
+    """Return the folder if it contains a log."""
+    is_log = folder is not None and os.path.lexists(os.path.join(folder, META_PROPERTIES))
+    return folder if is_log else None
 
 
 def _settings(config: str | None, given: list[str] | None) -> tuple[Configuration, Check]:

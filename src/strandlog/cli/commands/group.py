@@ -16,6 +16,7 @@ from strandlog.broker.groups.requests import NO_GENERATION, GroupDescription, Me
 from strandlog.cli.formats.offset_argument import FORMS, StartOffset, parse_offset, seek
 from strandlog.cli.options import (
     Bootstrap,
+    ClientConfig,
     ClientSettings,
     DataDir,
     Json,
@@ -51,10 +52,11 @@ def list_groups(
     data: DataDir = None,
     bootstrap: Bootstrap = None,
     client: ClientSettings = [],  # noqa: B006 - typer passes a new list to every call
+    client_config: ClientConfig = None,
     as_json: Json = False,
 ) -> None:
     """List all groups."""
-    with readable(target_of(data, bootstrap, client)) as log:
+    with readable(target_of(data, bootstrap, client, client_config)) as log:
         found = [_summary(log, name) for name in log.groups()]
     if as_json:
         print_json(found)
@@ -73,10 +75,11 @@ def describe(
     data: DataDir = None,
     bootstrap: Bootstrap = None,
     client: ClientSettings = [],  # noqa: B006 - typer passes a new list to every call
+    client_config: ClientConfig = None,
     as_json: Json = False,
 ) -> None:
     """Show a group's members, and its offsets and lag per partition."""
-    with readable(target_of(data, bootstrap, client)) as log:
+    with readable(target_of(data, bootstrap, client, client_config)) as log:
         group = log.describe_group(name)
         rows = _lag_rows(log, group, log.committed_offsets(name))
     members = [
@@ -131,11 +134,12 @@ def reset(
     data: DataDir = None,
     bootstrap: Bootstrap = None,
     client: ClientSettings = [],  # noqa: B006 - typer passes a new list to every call
+    client_config: ClientConfig = None,
     as_json: Json = False,
 ) -> None:
     """Reset a group's offsets. Dry run unless --yes is given."""
     start = parse_offset(to)
-    target = target_of(data, bootstrap, client)
+    target = target_of(data, bootstrap, client, client_config)
     with readable(target) as log:
         resets = _resets(log, name, topic, start)
     if yes:
@@ -170,10 +174,11 @@ def delete(
     data: DataDir = None,
     bootstrap: Bootstrap = None,
     client: ClientSettings = [],  # noqa: B006 - typer passes a new list to every call
+    client_config: ClientConfig = None,
     as_json: Json = False,
 ) -> None:
     """Delete an empty group and its committed offsets."""
-    with owned(target_of(data, bootstrap, client)) as log:
+    with owned(target_of(data, bootstrap, client, client_config)) as log:
         held = counted(len(log.committed_offsets(name)), "committed offset")
         log.describe_group(name)
         ask(f"Delete group {name} with {held}?", yes=yes, as_json=as_json)

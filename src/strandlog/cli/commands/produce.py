@@ -12,7 +12,7 @@ import os
 import stat
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from typing import Annotated, Any, BinaryIO, Literal
 
 import typer
@@ -22,6 +22,7 @@ from strandlog.cli.formats.record_format import unescaped
 from strandlog.cli.formats.record_json import parse_line
 from strandlog.cli.options import (
     Bootstrap,
+    ClientConfig,
     ClientSettings,
     DataDir,
     Json,
@@ -33,7 +34,7 @@ from strandlog.cli.output import counted, message, print_json, progress, size_te
 from strandlog.client.api import AnyProducer
 from strandlog.client.arguments import Acks, BatchItem
 from strandlog.clock import SystemClock
-from strandlog.errors import DataError
+from strandlog.errors import DataError, TopicAuthorizationError
 
 MAX_LINE_BYTES = 256 * 1024 * 1024
 
@@ -95,6 +96,7 @@ def produce(
     data: DataDir = None,
     bootstrap: Bootstrap = None,
     client: ClientSettings = [],  # noqa: B006
+    client_config: ClientConfig = None,
     as_json: Json = False,
 ) -> None:
     """Produce one record per input line.
@@ -105,7 +107,7 @@ def produce(
     `consume --json` is valid input.
     """
     encode = _encoder(key_delimiter, header, partition, null_empty, as_json=as_json)
-    target = target_of(data, bootstrap, client)
+    target = target_of(data, bootstrap, client, client_config)
     source = sys.stdin.buffer if file is None else file
     clock = SystemClock()
     began_ms = clock.monotonic_ms()
@@ -114,7 +116,10 @@ def produce(
         if create and topic not in log.topics():
             log.create_topic(topic)
         sender = Sender(stack.enter_context(log.producer(ACKS[acks], compression=codec)), topic)
-        log.describe_topic(topic)  # report a missing topic before reading the first line
+        # Report a missing topic before reading the first line. A user who may not describe the
+        # topic may not write to it either, which is the error of the first send.
+        with suppress(TopicAuthorizationError):
+            log.describe_topic(topic)
         advance = stack.enter_context(_progress(source, topic))
         sender.send_lines(source, encode, advance)
     _summarise(sender, max(1, clock.monotonic_ms() - began_ms) / 1000, as_json=as_json)

@@ -82,6 +82,13 @@ def serve(
     http_port: HttpPort = None,
     no_http: Annotated[bool, typer.Option("--no-http", help="Disable the HTTP listener.")] = False,
     advertise: Advertise = None,
+    insecure: Annotated[
+        bool,
+        typer.Option(
+            "--insecure",
+            help="Start although other machines can use a listener without authentication.",
+        ),
+    ] = False,
     config: ConfigFile = None,
     given: SetOptions = None,
 ) -> None:
@@ -99,5 +106,6 @@ def serve(
             no_grpc=no_grpc,
             http_port=http_port,
             no_http=no_http,
+            insecure=insecure,
         )
     )

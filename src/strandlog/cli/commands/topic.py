@@ -14,6 +14,7 @@ import typer
 from strandlog import TopicInfo
 from strandlog.cli.options import (
     Bootstrap,
+    ClientConfig,
     ClientSettings,
     DataDir,
     Json,
@@ -57,11 +58,12 @@ def create(
     data: DataDir = None,
     bootstrap: Bootstrap = None,
     client: ClientSettings = [],  # noqa: B006 - typer passes a new list to every call
+    client_config: ClientConfig = None,
     as_json: Json = False,
 ) -> None:
     """Create a topic (and the data folder, if it does not exist)."""
     settings = settings_of(config)
-    with owned(target_of(data, bootstrap, client), create=True) as log:
+    with owned(target_of(data, bootstrap, client, client_config), create=True) as log:
         _print_result(log.create_topic(name, partitions, settings), "created", as_json=as_json)
 
 
@@ -70,10 +72,11 @@ def list_topics(
     data: DataDir = None,
     bootstrap: Bootstrap = None,
     client: ClientSettings = [],  # noqa: B006
+    client_config: ClientConfig = None,
     as_json: Json = False,
 ) -> None:
     """List all topics."""
-    with readable(target_of(data, bootstrap, client)) as log:
+    with readable(target_of(data, bootstrap, client, client_config)) as log:
         topics = log.describe_topics(log.topics())
     if as_json:
         print_json([summary(topic) for topic in topics])
@@ -95,10 +98,11 @@ def describe(
     data: DataDir = None,
     bootstrap: Bootstrap = None,
     client: ClientSettings = [],  # noqa: B006 - typer passes a new list to every call
+    client_config: ClientConfig = None,
     as_json: Json = False,
 ) -> None:
     """Show the partitions and settings of a topic."""
-    with readable(target_of(data, bootstrap, client)) as log:
+    with readable(target_of(data, bootstrap, client, client_config)) as log:
         topic = log.describe_topic(name)
         config = _texts(log.topic_settings(name) if defaults else topic.config)
     if as_json:
@@ -144,13 +148,14 @@ def alter(
     data: DataDir = None,
     bootstrap: Bootstrap = None,
     client: ClientSettings = [],  # noqa: B006 - typer passes a new list to every call
+    client_config: ClientConfig = None,
     as_json: Json = False,
 ) -> None:
     """Change settings (`-c key=` restores the default) or add partitions."""
     if not config and partitions is None:
         raise typer.BadParameter("nothing to change: pass -c key=value or -p N")
     settings = settings_of(config)
-    with owned(target_of(data, bootstrap, client)) as log:
+    with owned(target_of(data, bootstrap, client, client_config)) as log:
         _print_result(log.alter_topic(name, settings, partitions), "altered", as_json=as_json)
 
 
@@ -161,10 +166,11 @@ def delete(
     data: DataDir = None,
     bootstrap: Bootstrap = None,
     client: ClientSettings = [],  # noqa: B006 - typer passes a new list to every call
+    client_config: ClientConfig = None,
     as_json: Json = False,
 ) -> None:
     """Delete a topic and all its records."""
-    with owned(target_of(data, bootstrap, client)) as log:
+    with owned(target_of(data, bootstrap, client, client_config)) as log:
         topic = log.describe_topic(name)
         records = counted(_record_count(topic), "record")
         ask(f"Delete topic {name} with {records}?", yes=yes, as_json=as_json)

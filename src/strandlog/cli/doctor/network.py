@@ -3,7 +3,7 @@
 A client connects twice: to the bootstrap address, and then to the advertised address that the
 broker returns in Metadata. If the advertised address is wrong, the first connection succeeds, but
 all further requests time out. So the doctor also resolves and connects to each advertised address,
-and checks that it belongs to the same cluster.
+and checks that it belongs to the same cluster. It uses TLS and logs in as the client settings say.
 """
 
 from __future__ import annotations
@@ -11,13 +11,20 @@ from __future__ import annotations
 import ipaddress
 import logging
 import socket
+import ssl
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from strandlog.cli.doctor.result import Check, fail, ok, warn
-from strandlog.errors import DataError
+from strandlog.client.remote.client_config import client_config
+from strandlog.client.settings import client_settings
+from strandlog.client.wire.options import WireOptions
+from strandlog.client.wire.sasl import tokens
+from strandlog.client.wire.tls import tls_context
+from strandlog.clock import SystemClock
+from strandlog.errors import AuthenticationError, DataError, SettingError
 from strandlog.protocol.primitives import Reader
 
 CONNECT_S = 5.0
@@ -26,6 +33,7 @@ ROUND_TRIPS = 3
 SLOW_ANSWER_MS = 250.0
 MAX_REPLY_BYTES = 64 * 1024 * 1024
 API_VERSIONS_V0, METADATA_V2 = (18, 0), (3, 2)
+SASL_HANDSHAKE_V1, SASL_AUTHENTICATE_V0 = (17, 1), (36, 0)
 _HEADER = struct.Struct(">hhih")
 _LENGTH = struct.Struct(">i")
 EVERY_ADDRESS = {"0.0.0.0", "::", ""}
@@ -46,34 +54,59 @@ class NotKafkaError(Exception):
     """The peer responds, but not in Kafka's protocol."""
 
 
-def check_bootstrap(bootstrap: str) -> Iterator[Check]:
-    """Check all addresses in a comma-separated list of HOST:PORT."""
+class Login(NamedTuple):
+    """How to connect: TLS, if the settings demand it, and the user."""
+
+    options: WireOptions
+    tls: ssl.SSLContext | None
+
+
+def check_bootstrap(
+    bootstrap: str, given: Mapping[str, object] | None = None, file: str | None = None
+) -> Iterator[Check]:
+    """Check all addresses in a comma-separated list of HOST:PORT, with client settings."""
+    try:
+        options = WireOptions.parse("localhost", client_settings(given or {}, file))
+        login = Login(options, tls_context(options) if options.wants_tls else None)
+    except SettingError as error:
+        yield fail("client settings", str(error), "correct -X, --client-config or the environment")
+        return
     responds = False
     for text in bootstrap.split(","):
         host, _, port = text.strip().rpartition(":")
         if not host or not port.isdigit() or int(port) > 65535:
             yield fail("address", f"{text.strip()!r} is not HOST:PORT", "write it as HOST:PORT")
             continue
-        checks = list(_check_broker(host.strip("[]"), int(port)))
+        checks = list(_check_broker(host.strip("[]"), int(port), login))
         responds |= any(each.name == "protocol" and each.verdict != "fail" for each in checks)
         yield from checks
     if responds:  # if no broker responds, librdkafka would only time out
-        yield _check_client(bootstrap)
+        yield _check_client(client_config(bootstrap, given or {}, SystemClock(), file))
 
 
-def _check_broker(host: str, port: int) -> Iterator[Check]:
+def _check_broker(host: str, port: int, login: Login) -> Iterator[Check]:
     where = f"{host}:{port}"
-    found = _reach(host, port)
+    found = _reach(host, port, login)
     if isinstance(found, Check):
         yield found
         return
     with found as connection:
         yield ok("connection", f"connected to {where} ({connection.getpeername()[0]})")
         try:
+            if login.options.wants_sasl:
+                _log_in(connection, login.options)
+                yield ok("login", f"logged in with {login.options.text('sasl.mechanism')}")
             answers = [_timed_count(connection) for _ in range(ROUND_TRIPS)]
             cluster = _cluster(_ask(connection, *METADATA_V2, _LENGTH.pack(0)))
+        except AuthenticationError as error:
+            advice = "check sasl.username, sasl.password, sasl.mechanism or the token"
+            yield fail("login", f"{where} rejected the login: {error}", advice)
+            return
         except NotKafkaError as error:
-            yield fail("protocol", f"{where}: {error}", "is this the port of a Kafka listener?")
+            yield fail("protocol", f"{where}: {error}", _advice(login))
+            return
+        except ssl.SSLError as error:  # TLS 1.3: a missing client certificate fails the first read
+            yield _tls_failure(where, error)
             return
         except OSError as error:
             text = (
@@ -88,13 +121,24 @@ def _check_broker(host: str, port: int) -> Iterator[Check]:
     else:
         yield ok("protocol", seen)
     for address in cluster.brokers:
-        yield _check_advertised((host, port), address, cluster.cluster_id)
+        yield _check_advertised((host, port), address, cluster.cluster_id, login)
+
+
+def _advice(login: Login) -> str:
+    """Say what to check if a broker does not respond as a Kafka broker does."""
+    text = (
+        "is this the port of a Kafka listener, and does security.protocol match it? Set it with -X "
+        "or --client-config"
+    )
+    if login.tls is None or login.options.text("ssl.certificate.location"):
+        return text
+    return f"{text}. For a client certificate, set ssl.certificate.location and ssl.key.location"
 
 
 # -- connecting ------------------------------------------------------------------------------------
 
 
-def _reach(host: str, port: int) -> socket.socket | Check:
+def _reach(host: str, port: int, login: Login) -> socket.socket | Check:
     """Return a connection, or the failed check."""
     where = f"{host}:{port}"
     try:
@@ -113,7 +157,51 @@ def _reach(host: str, port: int) -> socket.socket | Check:
     except OSError as error:
         return fail("connection", f"{where}: {error}", "check the network of this machine")
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return connection
+    if login.tls is None:
+        return connection
+    try:
+        return login.tls.wrap_socket(connection, server_hostname=host)
+    except ssl.SSLCertVerificationError as error:
+        text = f"the certificate of {where} is not trusted: {error.verify_message}"
+        advice = "check ssl.ca.location, and that the certificate has this host name"
+    except OSError as error:
+        connection.close()
+        return _tls_failure(where, error)
+    connection.close()
+    return fail("tls", text, advice)
+
+
+def _tls_failure(where: str, error: OSError) -> Check:
+    reason = str(getattr(error, "reason", None) or error)
+    if "CERTIFICATE_REQUIRED" in reason.upper():
+        text = f"{where} requires a client certificate"
+        return fail("tls", text, "set ssl.certificate.location and ssl.key.location")
+    advice = "check security.protocol, the port and ssl.certificate.location"
+    return fail("tls", f"TLS with {where} failed: {reason}", advice)
+
+
+def _log_in(connection: socket.socket, options: WireOptions) -> None:
+    """Authenticate as the settings say; raises `AuthenticationError`."""
+    mechanism = options.text("sasl.mechanism")
+    reader = _ask(connection, *SASL_HANDSHAKE_V1, _string(mechanism.encode()))
+    if reader.int16():
+        supported = ", ".join(reader.string() or "" for _ in range(reader.int32()))
+        raise AuthenticationError(f"{mechanism} is not supported; supported: {supported}")
+    exchange = tokens(mechanism, *options.credentials())
+    token = next(exchange)
+    while True:
+        reader = _ask(connection, *SASL_AUTHENTICATE_V0, _LENGTH.pack(len(token)) + token)
+        code, text = reader.int16(), reader.nullable_string()
+        if code:
+            raise AuthenticationError(text or f"code {code}")
+        try:
+            token = exchange.send(reader.byte_string())
+        except StopIteration:
+            return
+
+
+def _string(data: bytes) -> bytes:
+    return len(data).to_bytes(2) + data
 
 
 def _ask(connection: socket.socket, api_key: int, version: int, body: bytes) -> Reader:
@@ -123,7 +211,7 @@ def _ask(connection: socket.socket, api_key: int, version: int, body: bytes) -> 
     begin = _exactly(connection, _LENGTH.size)
     length = _LENGTH.unpack(begin)[0]
     if begin[:1] == b"\x15":
-        raise NotKafkaError("it expects TLS, which the doctor does not support")
+        raise NotKafkaError("it expects TLS")
     if begin == b"HTTP":
         raise NotKafkaError("it is an HTTP server")
     if not 4 <= length <= MAX_REPLY_BYTES:
@@ -147,8 +235,8 @@ def _exactly(connection: socket.socket, length: int) -> bytes:
         part = connection.recv(length - len(data))
         if not part:
             raise NotKafkaError(
-                "it closed the connection; it may not be a Kafka broker, or it may require TLS or "
-                "authentication"
+                "it closed the connection; it may not be a Kafka broker, or it may require TLS, a "
+                "login or a client certificate"
             )
         data += part
     return bytes(data)
@@ -178,7 +266,7 @@ def _cluster(reader: Reader) -> Cluster:
 
 
 def _check_advertised(
-    bootstrap: tuple[str, int], advertised: tuple[str, int], cluster_id: str | None
+    bootstrap: tuple[str, int], advertised: tuple[str, int], cluster_id: str | None, login: Login
 ) -> Check:
     name, where = "advertised address", f"{advertised[0]}:{advertised[1]}"
     mistake = advertised_mistake(bootstrap[0], advertised[0])
@@ -186,7 +274,7 @@ def _check_advertised(
         return fail(name, f"{where}: {mistake}", SET_ADVERTISE)
     if advertised == bootstrap:
         return ok(name, f"{where}, the same as the given address")
-    found = _reach(*advertised)
+    found = _reach(*advertised, login)
     if isinstance(found, Check):
         text = (
             f"{where} is not reachable from here: {found.seen}. The name or address may be "
@@ -195,9 +283,11 @@ def _check_advertised(
         return fail(name, text, SET_ADVERTISE)
     with found as connection:
         try:
+            if login.options.wants_sasl:
+                _log_in(connection, login.options)
             other = _cluster(_ask(connection, *METADATA_V2, _LENGTH.pack(0)))
-        except (NotKafkaError, OSError) as error:
-            text = f"{where} is not a Kafka listener: {error}"
+        except (NotKafkaError, AuthenticationError, OSError) as error:
+            text = f"{where} is not a Kafka listener with these users: {error}"
             return fail(name, text, SET_ADVERTISE)
     if other.cluster_id != cluster_id:
         text = f"{where} belongs to another cluster ({other.cluster_id})"
@@ -227,7 +317,7 @@ def is_loopback(host: str) -> bool:
 # -- librdkafka ---------------------------------------------------------------------------------
 
 
-def _check_client(bootstrap: str) -> Check:
+def _check_client(config: dict[str, object]) -> Check:
     """List the topics with librdkafka, if it is installed."""
     name = "client"
     try:
@@ -238,7 +328,7 @@ def _check_client(bootstrap: str) -> Check:
     silent = logging.Logger("strandlog.doctor")
     silent.addHandler(logging.NullHandler())
     try:
-        admin = AdminClient({"bootstrap.servers": bootstrap}, logger=silent)
+        admin = AdminClient(config, logger=silent)
         topics = admin.list_topics(timeout=CLIENT_S).topics
     except KafkaException as error:
         text = f"confluent-kafka cannot list topics: {error.args[0].str()}"

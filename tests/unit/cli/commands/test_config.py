@@ -74,9 +74,17 @@ def test_set_without_a_value_is_a_usage_error(cli: CommandLine, folder: Path) ->
     assert "is not key=value" in cli.inside("config", "show", "--set", "x", code=2).err
 
 
+def test_a_usage_error_does_not_quote_a_secret(cli: CommandLine, folder: Path) -> None:
+    mistyped = "ssl.key.password:hunter2"
+    for arguments in (("--set", mistyped), ("-b", "127.0.0.1:1", "-X", mistyped)):
+        error = cli.inside("config", "show", *arguments, code=2).err
+        assert "ssl.key.password[hidden] is not key=value" in error
+        assert "hunter2" not in error
+
+
 def test_check_lists_every_problem_with_its_line(cli: CommandLine, folder: Path) -> None:
     file = folder / "server.properties"
-    file.write_text("node.id=1\nlog.retenton.ms=1\nlisteners=SSL://:1\nnum.partitions=x\n")
+    file.write_text("node.id=1\nlog.retenton.ms=1\nlisteners=TLS://:1\nnum.partitions=x\n")
     found = cli("config", "check", str(file), code=1)
     assert [line.partition(": ")[0] for line in found.lines] == [
         f"{file}:{line}" for line in (2, 3, 4)

@@ -1,0 +1,266 @@
+"""The `strandlog user` commands: add, list, delete, rotate.
+
+Users log in with a password: by SCRAM, PLAIN, over HTTP and gRPC. The broker stores salted hashes.
+With -d, the commands open the folder as its owner, which needs no password; add the first user that
+way, before the broker runs. With -b, they use Kafka's SCRAM credential APIs.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Annotated
+
+import typer
+
+from strandlog import AclFilter, RemoteLog, UserInfo
+from strandlog.broker.access.scram import DEFAULT_ITERATIONS, MIN_ITERATIONS
+from strandlog.cli.doctor.network import is_loopback
+from strandlog.cli.options import (
+    Bootstrap,
+    ClientConfig,
+    ClientSettings,
+    DataDir,
+    Json,
+    Yes,
+    ask,
+    command_app,
+    owned,
+    target_of,
+)
+from strandlog.cli.output import counted, message, print_json, print_table, text
+from strandlog.cli.security.passwords import given_password, typed_password
+from strandlog.client.api import EVERY_MECHANISM, OpenLog
+from strandlog.config.limits import SCRAM_MAX_ITERATIONS
+from strandlog.errors import (
+    AuthorizationError,
+    DuplicateResourceError,
+    RemoteError,
+    ResourceNotFoundError,
+    SecurityDisabledError,
+)
+
+app = command_app("Add, list and delete users; rotate passwords.")
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="User; its principal is User:NAME.")]
+PasswordFile = Annotated[
+    str | None,
+    typer.Option(
+        "--password-file", metavar="FILE", help="Read the password from a file; - is stdin."
+    ),
+]
+Generate = Annotated[
+    bool, typer.Option("--generate", help="Generate a password and print it on stdout.")
+]
+Mechanisms = Annotated[
+    list[str],
+    typer.Option(
+        "--mechanism", metavar="NAME", help=f"{' or '.join(EVERY_MECHANISM)}; default: both."
+    ),
+]
+Iterations = Annotated[
+    int | None,
+    typer.Option(
+        "--iterations",
+        metavar="N",
+        min=MIN_ITERATIONS,
+        max=SCRAM_MAX_ITERATIONS,
+        help=f"Cost of guessing the password from its hash. Default of new users: "
+        f"{DEFAULT_ITERATIONS}.",
+    ),
+]
+
+
+@app.command()
+def add(
+    name: Name,
+    password_file: PasswordFile = None,
+    generate: Generate = False,
+    mechanism: Mechanisms = [],  # noqa: B006 - typer passes a new list to every call
+    iterations: Iterations = None,
+    data: DataDir = None,
+    bootstrap: Bootstrap = None,
+    client: ClientSettings = [],  # noqa: B006
+    client_config: ClientConfig = None,
+    as_json: Json = False,
+) -> None:
+    """Add a user; without --password-file and --generate, ask for the password.
+
+    A new user may do nothing until a rule allows it, if the broker has an authorizer: see
+    `strandlog acl add`.
+    """
+    target = target_of(data, bootstrap, client, client_config)
+    chosen = _checked_mechanisms(mechanism) or EVERY_MECHANISM
+    password = given_password(password_file, generate=generate)
+    with owned(target, create=True) as log:
+        if _find(log, name) is not None:
+            raise DuplicateResourceError(
+                f"user {name!r} exists: 'strandlog user rotate' sets a new password"
+            )
+        password = password or typed_password(name)
+        _warn_about_plaintext(log)
+        with _shown_on_failure(password, is_generated=generate):
+            log.set_password(
+                name, password, mechanisms=chosen, iterations=iterations or DEFAULT_ITERATIONS
+            )
+    _print_result("added", name, password if generate else None, as_json=as_json)
+
+
+@app.command()
+def rotate(
+    name: Name,
+    password_file: PasswordFile = None,
+    generate: Generate = False,
+    mechanism: Annotated[
+        list[str],
+        typer.Option(
+            "--mechanism",
+            metavar="NAME",
+            help=f"{' or '.join(EVERY_MECHANISM)}; default: those that the user has.",
+        ),
+    ] = [],  # noqa: B006
+    iterations: Iterations = None,
+    data: DataDir = None,
+    bootstrap: Bootstrap = None,
+    client: ClientSettings = [],  # noqa: B006
+    client_config: ClientConfig = None,
+    as_json: Json = False,
+) -> None:
+    """Set a new password; the old one is not accepted any more.
+
+    A strandlog broker also closes the user's connections (credential.change.closes.connections).
+    """
+    target = target_of(data, bootstrap, client, client_config)
+    chosen = _checked_mechanisms(mechanism)
+    password = given_password(password_file, generate=generate)
+    with owned(target) as log:
+        user = _found(log, name)
+        password = password or typed_password(name)
+        _warn_about_plaintext(log)
+        with _shown_on_failure(password, is_generated=generate):
+            log.set_password(
+                name,
+                password,
+                mechanisms=chosen or tuple(user.mechanisms),
+                iterations=iterations or max(user.mechanisms.values(), default=DEFAULT_ITERATIONS),
+            )
+    _print_result("set a new password for", name, password if generate else None, as_json=as_json)
+
+
+@app.command("list")
+def list_users(
+    data: DataDir = None,
+    bootstrap: Bootstrap = None,
+    client: ClientSettings = [],  # noqa: B006
+    client_config: ClientConfig = None,
+    as_json: Json = False,
+) -> None:
+    """List the users that can log in with a password."""
+    with owned(target_of(data, bootstrap, client, client_config)) as log:
+        users = log.users()
+    if as_json:
+        print_json([user._asdict() for user in users])
+        return
+    rows = [
+        [user.name, ", ".join(f"{name} ({count})" for name, count in user.mechanisms.items())]
+        for user in users
+    ]
+    print_table([text("USER"), text("MECHANISMS (ITERATIONS)")], rows)
+    if not users:
+        message("no users")
+
+
+@app.command()
+def delete(
+    name: Name,
+    yes: Yes = False,
+    data: DataDir = None,
+    bootstrap: Bootstrap = None,
+    client: ClientSettings = [],  # noqa: B006
+    client_config: ClientConfig = None,
+    as_json: Json = False,
+) -> None:
+    """Delete a user; its rules stay.
+
+    A strandlog broker also closes the user's connections (credential.change.closes.connections).
+    """
+    with owned(target_of(data, bootstrap, client, client_config)) as log:
+        _found(log, name)
+        ask(f"Delete user {name}?", yes=yes, as_json=as_json)
+        log.delete_user(name)
+        rules = _rule_count(log, name)
+    if as_json:
+        print_json({"deleted": name, "remaining_rules": rules})
+        return
+    message(f"deleted user {name}")
+    if rules:
+        message(
+            f"note: {counted(rules, 'rule')} for it remain: "
+            f"strandlog acl delete --principal {shlex.quote(f'User:{name}')}"
+        )
+
+
+def _checked_mechanisms(names: list[str]) -> tuple[str, ...]:
+    for name in names:
+        if name not in EVERY_MECHANISM:
+            allowed = " or ".join(EVERY_MECHANISM)
+            raise typer.BadParameter(f"expected {allowed}, got {name!r}", param_hint="--mechanism")
+    return tuple(dict.fromkeys(names))
+
+
+def _find(log: OpenLog, name: str) -> UserInfo | None:
+    return next((user for user in log.users() if user.name == name), None)
+
+
+def _found(log: OpenLog, name: str) -> UserInfo:
+    user = _find(log, name)
+    if user is None:
+        raise ResourceNotFoundError(f"there is no user {name!r}; 'strandlog user list' shows all")
+    return user
+
+
+def _rule_count(log: OpenLog, name: str) -> int | None:
+    """Return the number of ACLs of a user; None if they are not visible."""
+    with suppress(AuthorizationError, SecurityDisabledError):
+        return len(log.acls(AclFilter(principal=f"User:{name}")))
+    return None
+
+
+@contextmanager
+def _shown_on_failure(password: str, *, is_generated: bool) -> Iterator[None]:
+    """Print a generated password also if the connection fails, because the broker may have stored
+    it."""
+    try:
+        yield
+    except RemoteError as error:
+        if is_generated:
+            typer.echo(password)
+            error.add_note("the password on stdout may be in effect: try it")
+        raise
+
+
+def _warn_about_plaintext(log: OpenLog) -> None:
+    """Warn if the salted password, which is as good as the password, is sent unencrypted."""
+    if not isinstance(log, RemoteLog):
+        return
+    protocol = str(log.client_config.get("security.protocol", "plaintext"))
+    hosts = [each.strip().rpartition(":")[0].strip("[]") for each in log.bootstrap.split(",")]
+    remote = [host for host in hosts if not is_loopback(host)]
+    if remote and "ssl" not in protocol.lower():
+        message(
+            f"warning: the connection to {', '.join(remote)} is not encrypted: anyone on the way "
+            "can log in as this user. Use TLS: -X security.protocol=SASL_SSL"
+        )
+
+
+def _print_result(verb: str, name: str, password: str | None, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"user": name, **({} if password is None else {"password": password})})
+        return
+    if password is not None:
+        typer.echo(password)
+    where = "above" if sys.stdout.isatty() else "on stdout"
+    shown = f"; the password {where} is not shown again" if password is not None else ""
+    message(f"{verb} user {name}{shown}")

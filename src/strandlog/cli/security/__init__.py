@@ -1,0 +1,1 @@
+"""Keys, certificates, tokens and passwords for the commands `tls`, `token` and `user`."""

@@ -1,0 +1,261 @@
+"""Turns the options of `strandlog acl` into rules and filters, and rules into rows.
+
+    --producer --topic t                       WRITE, DESCRIBE and CREATE on the topic
+    --producer --topic t --transactional-id x  also WRITE and DESCRIBE on the transactional id
+    --consumer --topic t --group g             READ and DESCRIBE on the topic, READ on the group
+
+These are the roles of Kafka's kafka-acls.sh. Without a role, each operation applies to each
+resource that is given. An operation that a resource type does not have is a usage error, because a
+rule with it would never apply.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import typer
+
+from strandlog.broker.access.acl import (
+    Acl,
+    AclFilter,
+    check_principal,
+    normalized_host,
+    operation_named,
+)
+from strandlog.broker.access.permission import (
+    CLUSTER_NAME,
+    CREATE,
+    DESCRIBE,
+    EVERYTHING,
+    READ,
+    WRITE,
+    Operation,
+    PatternType,
+    PermissionType,
+    ResourceType,
+)
+from strandlog.cli.output import Column, text
+from strandlog.errors import InvalidRequestError
+
+Role = dict[ResourceType, tuple[Operation, ...]]
+
+PRODUCER: Role = {ResourceType.TOPIC: (WRITE, DESCRIBE, CREATE)}
+TRANSACTIONAL_PRODUCER: Role = {**PRODUCER, ResourceType.TRANSACTIONAL_ID: (WRITE, DESCRIBE)}
+CONSUMER: Role = {ResourceType.TOPIC: (READ, DESCRIBE), ResourceType.GROUP: (READ,)}
+OPTION_OF = {
+    ResourceType.TOPIC: "--topic",
+    ResourceType.GROUP: "--group",
+    ResourceType.TRANSACTIONAL_ID: "--transactional-id",
+    ResourceType.CLUSTER: "--cluster",
+}
+COLUMNS: tuple[Column, ...] = (
+    text("PRINCIPAL"),
+    text("RULE"),
+    text("OPERATION"),
+    text("RESOURCE"),
+    text("NAME"),
+    text("PATTERN"),
+    text("HOST"),
+)
+
+
+class Resources(NamedTuple):
+    """The resources that the options name."""
+
+    topics: Sequence[str]
+    groups: Sequence[str]
+    transactional_ids: Sequence[str]
+    cluster: bool
+    prefix: bool
+
+    def named(self) -> list[tuple[ResourceType, str]]:
+        """Return the type and name of each; raise a usage error if a prefix makes no sense."""
+        found = [(ResourceType.TOPIC, name) for name in self.topics]
+        found += [(ResourceType.GROUP, name) for name in self.groups]
+        found += [(ResourceType.TRANSACTIONAL_ID, name) for name in self.transactional_ids]
+        if any(not name for _, name in found):
+            raise typer.BadParameter("a name must not be empty; '*' means all")
+        if self.prefix and not found:
+            raise typer.BadParameter(
+                "needs a name: --topic, --group or --transactional-id", param_hint="--prefix"
+            )
+        return found + [(ResourceType.CLUSTER, CLUSTER_NAME)] * self.cluster
+
+    def pattern_of(self, kind: ResourceType) -> PatternType:
+        """Return the pattern type of the rules about resources of a type."""
+        is_prefix = self.prefix and kind is not ResourceType.CLUSTER
+        return PatternType.PREFIXED if is_prefix else PatternType.LITERAL
+
+
+def rules_of(
+    principals: Sequence[str],
+    operations: Sequence[str],
+    resources: Resources,
+    hosts: Sequence[str],
+    permission: PermissionType,
+    role: Role | None = None,
+) -> list[Acl]:
+    """Return the rules that the options of `acl add` describe; raise a usage error otherwise."""
+    named = resources.named()
+    if not named:
+        raise typer.BadParameter(
+            "no resource given: pass --topic, --group, --transactional-id or --cluster"
+        )
+    if role is None:
+        wanted = [(kind, name, _operations(operations, kind)) for kind, name in named]
+    else:
+        _check_role(role, named, operations)
+        wanted = [(kind, name, role[kind]) for kind, name in named]
+    return [
+        Acl(kind, name, resources.pattern_of(kind), principal, host, operation, permission)
+        for principal in map(checked_principal, principals)
+        for kind, name, some in wanted
+        for operation in some
+        for host in map(checked_host, hosts or [EVERYTHING])
+    ]
+
+
+def _operations(names: Sequence[str], kind: ResourceType) -> tuple[Operation, ...]:
+    if not names:
+        raise typer.BadParameter("no operation given: pass --operation, --producer or --consumer")
+    return tuple(checked_operation(name, kind) for name in names)
+
+
+def _check_role(
+    role: Role,
+    named: list[tuple[ResourceType, str]],
+    operations: Sequence[str],
+) -> None:
+    """Raise a usage error unless the resources are exactly those that a role needs."""
+    if operations:
+        raise typer.BadParameter(
+            "--producer and --consumer have their own operations: omit it", param_hint="--operation"
+        )
+    given = {kind for kind, _ in named}
+    name = "--consumer" if role is CONSUMER else "--producer"
+    for kind in role.keys() - given:
+        raise typer.BadParameter(f"{name} also needs {OPTION_OF[kind]}")
+    for kind in given - role.keys():
+        raise typer.BadParameter(f"{name} makes no rules about it", param_hint=OPTION_OF[kind])
+
+
+def checked_operation(name: str, kind: ResourceType) -> Operation:
+    """Return an operation; raise a usage error that lists the valid ones."""
+    try:
+        return operation_named(name, kind)
+    except InvalidRequestError as error:
+        raise typer.BadParameter(str(error), param_hint="--operation") from error
+
+
+def checked_principal(principal: str) -> str:
+    """Return a principal; raise a usage error if it has no type."""
+    try:
+        check_principal(principal)
+    except InvalidRequestError as error:
+        is_bare = principal and ":" not in principal
+        reason = f"did you mean User:{principal}?" if is_bare else str(error)
+        raise typer.BadParameter(reason, param_hint="--principal") from error
+    return principal
+
+
+def checked_host(host: str) -> str:
+    """Return a host; raise a usage error if it could never match a client."""
+    if host != EVERYTHING:
+        try:
+            ipaddress.ip_address(host)
+        except ValueError:
+            raise typer.BadParameter(
+                f"{host!r} never matches a client: give an IP address, or '*' for all; host names "
+                "and networks are not possible",
+                param_hint="--host",
+            ) from None
+    return normalized_host(host)
+
+
+def filters_of(
+    principals: Sequence[str],
+    operations: Sequence[str],
+    resources: Resources,
+    hosts: Sequence[str],
+    permission: PermissionType,
+    pattern: PatternType,
+) -> list[AclFilter]:
+    """Return filters that together select what the options name; an option that is not given
+    selects everything. With the pattern MATCH, a name selects all rules that affect it."""
+    named = resources.named()
+    kinds: list[tuple[ResourceType, str | None]] = [*named] or [(ResourceType.ANY, None)]
+    any_text: list[str | None] = [None]
+    return [
+        AclFilter(
+            kind,
+            name,
+            _filter_pattern(resources, kind, pattern),
+            principal,
+            host,
+            _filter_operation(operation, kind),
+            permission,
+        )
+        for kind, name in kinds
+        for principal in [*map(checked_principal, principals)] or any_text
+        for operation in [*operations] or any_text
+        for host in [*map(normalized_host, hosts)] or any_text
+    ]
+
+
+def _filter_pattern(resources: Resources, kind: ResourceType, pattern: PatternType) -> PatternType:
+    if kind is ResourceType.ANY:
+        return PatternType.ANY
+    return PatternType.PREFIXED if resources.prefix else pattern
+
+
+def _filter_operation(name: str | None, kind: ResourceType) -> Operation:
+    if name is None:
+        return Operation.ANY
+    if kind is not ResourceType.ANY:
+        return checked_operation(name, kind)
+    try:
+        return Operation[name.upper().replace("-", "_")]
+    except KeyError:
+        names = ", ".join(each.name for each in Operation if each is not Operation.ANY)
+        raise typer.BadParameter(
+            f"there is no operation {name!r}: use one of {names}", param_hint="--operation"
+        ) from None
+
+
+# -- output ------------------------------------------------------------------------------------
+
+
+def cells(acls: Iterable[Acl]) -> list[list[object]]:
+    """Return the table rows of rules, ordered by principal and resource."""
+    return [
+        [
+            acl.principal,
+            acl.permission.name,
+            acl.operation.name,
+            acl.resource_type.name,
+            acl.name,
+            acl.pattern.name,
+            acl.host,
+        ]
+        for acl in ordered(acls)
+    ]
+
+
+def ordered(acls: Iterable[Acl]) -> list[Acl]:
+    """Sort rules by principal, then by resource."""
+    return sorted(acls, key=lambda acl: (acl.principal, acl[:3], acl.operation, acl.host))
+
+
+def document(acl: Acl) -> dict[str, Any]:
+    """Return a rule as the JSON that the commands print."""
+    return {
+        "principal": acl.principal,
+        "permission": acl.permission.name,
+        "operation": acl.operation.name,
+        "resource_type": acl.resource_type.name,
+        "name": acl.name,
+        "pattern": acl.pattern.name,
+        "host": acl.host,
+    }

@@ -1,0 +1,59 @@
+"""Where a new password comes from: a file, stdin, the terminal, or a random generator.
+
+A password is never an argument, because other users could see it in the list of processes.
+"""
+
+from __future__ import annotations
+
+import secrets
+import sys
+
+import typer
+
+from strandlog.cli.output import message
+from strandlog.cli.security.key_files import others_can_read, read_file
+from strandlog.config.limits import PASSWORD_MAX_BYTES
+from strandlog.errors import SecurityFileError
+
+STDIN = "-"
+GENERATED_BYTES = 24  # 192 bits, 32 characters
+
+
+def given_password(file: str | None, *, generate: bool) -> str | None:
+    """Return the password from where the options say; None if the user must type it."""
+    if generate and file is not None:
+        raise typer.BadParameter("choose either --password-file or --generate")
+    if generate:
+        return secrets.token_urlsafe(GENERATED_BYTES)
+    if file is not None:
+        return _from_file(file)
+    if not sys.stdin.isatty():
+        raise typer.BadParameter(
+            "cannot ask for the password, because stdin is not a terminal: pass --password-file F "
+            "(- reads stdin) or --generate"
+        )
+    return None
+
+
+def typed_password(user: str) -> str:
+    """Ask for a password twice, without showing it."""
+    prompt = f"New password of {user}"
+    given: str = typer.prompt(prompt, hide_input=True, confirmation_prompt=True, err=True)
+    return given
+
+
+def _from_file(file: str) -> str:
+    """Return the contents of a file without the line break at their end."""
+    if file == STDIN:
+        text = sys.stdin.read(PASSWORD_MAX_BYTES + 2)
+    else:
+        try:
+            text = read_file(file).decode()
+        except UnicodeDecodeError as error:
+            raise SecurityFileError(f"{file} is not UTF-8") from error
+        if others_can_read(file):
+            message(f"warning: other users can read the password: chmod 600 {file}")
+    password = text.removesuffix("\n").removesuffix("\r")
+    if not password or "\n" in password:
+        raise SecurityFileError(f"{file} must contain the password on one line, and nothing else")
+    return password

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import socket
@@ -9,6 +10,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from collections import Counter
 from typing import Any
 
 from tests.attack.kafka_attacks import fill
@@ -162,6 +164,32 @@ def reports(scene: Scene) -> str:
 
     _together(8, work)
     return healthy(scene)
+
+
+@attack("http-passwords", "wrong passwords from ever new addresses", count=4000, few=200,
+        settings={"http.authentication": "required"}, listeners=LISTENERS)  # fmt: skip
+def passwords(scene: Scene) -> str:
+    """Half of them as Basic, half on the login page; every third address guesses three times."""
+    host, port = scene.address_of("http")
+    statuses: Counter[int] = Counter()
+
+    def work(number: int) -> None:
+        for turn in range(scene.count // 16):
+            address = f"127.{1 + number}.{turn // 3 // 250}.{1 + turn // 3 % 250}"
+            guess = f"x{number}:{turn}".encode()
+            basic = f"Authorization: Basic {base64.b64encode(guess).decode()}"
+            data = request("GET", "/api/v1/topics", basic, "Connection: close")
+            if turn % 2:
+                body = json.dumps({"user": "x", "password": guess.decode()}).encode()
+                data = upload("/api/v1/session", len(body)) + body
+            with socket.create_connection((host, port), 60, (address, 0)) as connection:
+                connection.sendall(data)
+                statuses[int(connection.recv(1000).split()[1])] += 1
+
+    _together(16, work)
+    if set(statuses) - {401, 429}:
+        raise GoalMissedError(f"answered {dict(statuses)}")
+    return f"answered {dict(statuses)}; {healthy(scene)}"
 
 
 @attack("http-garbage", "upgrades, long lines, garbage, hang-ups", count=2000, few=50,

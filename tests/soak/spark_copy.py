@@ -1,6 +1,6 @@
 """Copies a topic twice with Spark until it is killed: the job that spark_kills.py kills.
 
-    python -m tests.soak.spark_copy BOOTSTRAP MASTER CONF FOLDER
+    python -m tests.soak.spark_copy OPTIONS MASTER CONF FOLDER
 
 One query copies with each delivery guarantee, to the topic `copies-<guarantee>`, with its
 checkpoint in the folder. The process ends when a query fails.
@@ -22,10 +22,10 @@ def output_of(guarantee: str) -> str:
     return f"copies-{guarantee}"
 
 
-def main(bootstrap: str, master: str, conf: str, folder: str) -> None:
+def main(options: str, master: str, conf: str, folder: str) -> None:
     os.setpgid(0, 0)  # the JVM of the driver dies with it
     spark = session(master, json.loads(conf), app_name="copy", quiet=True)
-    cluster = {"bootstrap.servers": bootstrap}
+    cluster = json.loads(options)  # bootstrap.servers, and the user of a secured broker
     for guarantee in GUARANTEES:
         output = output_of(guarantee)
         (

@@ -9,6 +9,9 @@ Spark. In the end the first topic must have every number exactly once, for a con
 records, in the order of its key. The second must have every number, and some twice: a check that
 finds no duplicates there would find none in the first topic either. So the driver is killed as
 soon as rows of an at-least-once batch arrive.
+
+With `is_secured`, Spark uses a listener with TLS and SCRAM, as a user with the permissions that the
+security guide lists; feeding and counting use a plaintext listener of the same broker.
 """
 
 from __future__ import annotations
@@ -28,8 +31,19 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.soak.reading import PATIENCE_S, read_partition, run_soak, say
 from tests.soak.spark_copy import GUARANTEES, INPUT, output_of
 from tests.spark.cluster import SparkCluster
-from tests.support.broker_process import BrokerProcess
+from tests.support.broker_process import BrokerProcess, free_port
+from tests.support.certificates import Authority
+from tests.support.secured_broker import (
+    COMMITS,
+    CREATE,
+    READ,
+    SINK_EXACTLY_ONCE,
+    WRITE,
+    acls_of,
+)
 
+import strandlog
+from strandlog.broker.access.permission import GROUP, TOPIC
 from strandlog.client.wire.client import WireClient
 from strandlog.model import TopicPartition
 
@@ -73,12 +87,14 @@ class Report:
 class Job:
     """The driver of both queries, started again whenever it ended."""
 
-    def __init__(self, broker: BrokerProcess, cluster: SparkCluster, folder: Path) -> None:
+    def __init__(
+        self, broker: BrokerProcess, cluster: SparkCluster, folder: Path, options: dict[str, str]
+    ) -> None:
         self._arguments = [
             sys.executable,
             "-m",
             "tests.soak.spark_copy",
-            broker.address,
+            json.dumps(options),
             cluster.master_url,
             json.dumps(CONF | cluster.conf),
             str(folder),
@@ -114,14 +130,55 @@ class Job:
         ]
 
 
+class SecuredListener:
+    """A listener with TLS and users, beside the plaintext one, and the user of the job."""
+
+    def __init__(self, folder: Path) -> None:
+        authority = Authority(folder / "certificates")
+        self._port, plain_port = free_port(), free_port()
+        listeners = f"PLAINTEXT://127.0.0.1:{plain_port},SASL_SSL://127.0.0.1:{self._port}"
+        self.settings = {
+            "listeners": listeners,
+            "ssl.keystore.location": str(authority.issue("server").store),
+            "authorizer.class.name": "strandlog",
+            "super.users": "User:ANONYMOUS",
+        }
+        self._password = folder / "password"
+        self._password.write_text("the password of the job")
+        self.spark_options = {
+            "bootstrap.servers": f"localhost:{self._port}",
+            "kafka.security.protocol": "SASL_SSL",
+            "kafka.sasl.mechanism": "SCRAM-SHA-512",
+            "kafka.sasl.username": "job",
+            "kafka.sasl.password": f"${{file:{self._password}}}",
+            "kafka.ssl.ca.location": str(authority.path),
+        }
+
+    def add_user(self, address: str) -> None:
+        """Create the user of the job with the permissions of source and sink."""
+        outputs = [output_of(guarantee) for guarantee in GUARANTEES]
+        needed = [
+            (READ.on(TOPIC), INPUT),
+            *((READ.on(GROUP), name) for name in outputs),  # the groups have the same names
+            *((WRITE.on(TOPIC), name) for name in outputs),
+            (CREATE.on(TOPIC), COMMITS),
+            *SINK_EXACTLY_ONCE[1:],
+        ]
+        with strandlog.connect(address) as log:
+            log.set_password("job", self._password.read_text())
+            log.create_acls(acls_of("job", needed))
+
+
 class Soak:
     """One run."""
 
-    def __init__(self, folder: Path, seed: int) -> None:
+    def __init__(self, folder: Path, seed: int, *, is_secured: bool = False) -> None:
         self.report = Report()
         self._rng = random.Random(seed)
         self._folder = folder
-        self._broker = BrokerProcess(folder / "data", log=folder / "broker.log")
+        self._secured = SecuredListener(folder) if is_secured else None
+        settings = {} if self._secured is None else self._secured.settings
+        self._broker = BrokerProcess(folder / "data", settings, log=folder / "broker.log")
         self._cluster = SparkCluster(folder / "cluster")
 
     def run(self, rounds: int) -> Report:
@@ -130,6 +187,8 @@ class Soak:
         try:
             self._cluster.start()
             self._create_topics()
+            if self._secured is not None:
+                self._secured.add_user(self._broker.address)
             self._copy(rounds)
         finally:
             self._cluster.stop()
@@ -146,7 +205,10 @@ class Soak:
             future.result(PATIENCE_S)
 
     def _copy(self, rounds: int) -> None:
-        job = Job(self._broker, self._cluster, self._folder)
+        options = {"bootstrap.servers": self._broker.address}
+        if self._secured is not None:
+            options = self._secured.spark_options
+        job = Job(self._broker, self._cluster, self._folder, options)
         feeder = Producer(
             {
                 "bootstrap.servers": self._broker.address,

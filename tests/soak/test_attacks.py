@@ -21,7 +21,15 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.mark.parametrize(
     "name",
-    ["consumers-that-never-read", "unfinished-frames", "fetch-repeated", "auto-creation"],
+    [
+        "consumers-that-never-read",
+        "unfinished-frames",
+        "fetch-repeated",
+        "auto-creation",
+        "silent-logins",
+        "unfinished-tokens",
+        "guessing",
+    ],
 )
 def test_a_broker_survives_the_attack_within_its_memory(name: str) -> None:
     attack = replace(ATTACKS[name], settle_seconds=0.2)

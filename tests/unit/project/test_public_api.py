@@ -32,6 +32,15 @@ PUBLIC_NAMES = [
     "TopicPartition",
     "TopicInfo",
     "PartitionInfo",
+    "UserInfo",
+    "Acl",
+    "AclFilter",
+    "Operation",
+    "PatternType",
+    "PermissionType",
+    "ResourceType",
+    "AuthenticationError",
+    "AuthorizationError",
     "StrandlogError",
     "AlreadyOpenError",
     "ClosedError",
@@ -66,7 +75,9 @@ def test_public_classes_have_their_methods() -> None:
     verbs: dict[type, str] = {
         strandlog.Log: "create_topic topics describe_topic alter_topic delete_topic compact "
         "enforce_retention delete_records producer consumer groups describe_group "
-        "committed_offsets commit_offsets delete_group problems run_maintenance flush close",
+        "committed_offsets commit_offsets delete_group acls create_acls delete_acls users "
+        "set_password delete_user problems "
+        "run_maintenance flush close",
         strandlog.Producer: "send send_batch send_arrow flush close",
         strandlog.Consumer: "poll poll_arrow commit committed position seek seek_all "
         "seek_to_time assign assignment group close",
@@ -74,7 +85,8 @@ def test_public_classes_have_their_methods() -> None:
         "describe_group committed_offsets consumer close",
         strandlog.RemoteLog: "create_topic topics describe_topic alter_topic delete_topic "
         "delete_records producer consumer groups describe_group committed_offsets "
-        "commit_offsets delete_group close",
+        "commit_offsets delete_group acls create_acls delete_acls users set_password "
+        "delete_user close",
     }
     for owner, names in verbs.items():
         missing = [name for name in names.split() if not hasattr(owner, name)]

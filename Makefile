@@ -12,7 +12,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # starts compiles the whole package.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-all lint types contracts check crash corrupt fuzz soak attack bench bench-spark bench-console screenshots grpc peers clean
+.PHONY: help setup demo test test-all lint types contracts check crash corrupt fuzz soak attack bench bench-spark bench-security bench-console screenshots grpc peers clean
 
 help:
 	@echo "make setup   create $(VENV) with strandlog and everything its tests need"
@@ -26,6 +26,7 @@ help:
 	@echo "make soak    kill the broker and its clients, 50 times each, and check every record"
 	@echo "make attack  run hostile clients against a broker; print stalls, memory and SIGTERM time"
 	@echo "make bench   measure this machine, as a table and as JSON (only Spark: make bench-spark)"
+	@echo "make bench-security  measure the cost of TLS, SASL and ACLs on produce and fetch"
 	@echo "make bench-console  measure the cost of an open console (needs Chromium)"
 	@echo "make screenshots    update the pictures in the console guide, from two minutes of traffic"
 	@echo "make grpc    regenerate the gRPC modules from proto/"
@@ -42,7 +43,7 @@ demo: setup
 	$(BIN)/python -m examples.demo $(ARGS)
 
 test: setup
-	HYPOTHESIS_PROFILE=quick $(PYTEST) $(WORKERS) -m "unit or server or smoke"
+	HYPOTHESIS_PROFILE=quick $(PYTEST) $(WORKERS) -m "(unit or server or smoke) and not slow"
 
 test-all: setup
 	HYPOTHESIS_PROFILE=ci $(PYTEST) $(WORKERS)
@@ -84,6 +85,9 @@ bench: setup
 
 bench-spark: setup
 	$(BIN)/python -m benchmarks.spark
+
+bench-security: setup
+	$(BIN)/python -m benchmarks.security
 
 bench-console: setup
 	$(BIN)/python -m benchmarks.console

@@ -34,7 +34,7 @@ CLI_HEAD = """# Commands
 Generated from `cli/`. Data goes to stdout, messages go to stderr. Exit codes: 0 success, 1 failure,
 2 usage error, 130 Ctrl-C. Examples: [guide to the command line](../guides/cli.md).
 """
-COMMON_OPTIONS = ("data", "bootstrap", "client", "as_json")
+COMMON_OPTIONS = ("data", "bootstrap", "client", "client_config", "as_json")
 LEFT_OUT_OPTIONS = ("install_completion", "show_completion")
 
 
@@ -63,13 +63,21 @@ def settings_page() -> str:
         "\nRejected, because ignoring them would leave the broker unprotected: "
         f"{_listed(SECURITY)}.",
         "\n## Client\n",
-        "Options of the client that Spark's source and sink use, there with the prefix `kafka.`. "
-        "Other options have no effect.\n",
+        "For `strandlog.connect`, the command line (`-X`, `--client-config`), Spark's source and "
+        "sink (with the prefix `kafka.`) and pipelines. A settings file "
+        "(`STRANDLOG_CLIENT_CONFIG`) and variables such as `STRANDLOG_CLIENT_SASL_USERNAME` supply "
+        "them too; the program takes precedence over the variables, and these over the file. "
+        "`${file:PATH}` and `${env:NAME}` in a value are replaced by the contents of a file or of "
+        "a variable. Settings that are not listed have no effect on Spark; `strandlog.connect` "
+        "passes them to librdkafka.\n",
         *_rows(client_settings.CLIENT_SETTINGS),
         "\nOther names: "
         + ", ".join(f"`{name}` ({known})" for name, known in client_settings.ALIASES.items())
         + ".\n",
-        "Rejected, because ignoring them would weaken security: "
+        "Settings of Java clients that set several: "
+        + "; ".join(f"`{name}` sets {known}" for name, known in client_settings.JAVA_ONLY.items())
+        + ".\n",
+        "Rejected by Spark's source and sink, because ignoring them would weaken security: "
         f"{_listed(tuple(client_settings.SECURITY))}.",
         "\n## Fixed limits\n",
         "Not settings: no client needs a larger value, or a protocol or file format defines it.\n",
@@ -90,9 +98,10 @@ def _listed(names: tuple[str, ...]) -> str:
 def _rows(table: SettingTable, *, marks_dynamic: bool = False) -> list[str]:
     lines = ["| setting | default | allowed | meaning |", "|---|---|---|---|"]
     for row in table:
-        mark = " *" if marks_dynamic and row.dynamic else ""
+        mark = " *" if marks_dynamic and row.is_dynamic else ""
+        allowed = row.allowed() + (", secret" if row.is_secret else "")
         lines.append(
-            f"| `{row.name}`{mark} | `{row.format(row.default)}` | {row.allowed()} | {row.help} |"
+            f"| `{row.name}`{mark} | `{row.shown(row.default)}` | {allowed} | {row.help} |"
         )
     return lines
 

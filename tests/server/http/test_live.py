@@ -185,11 +185,10 @@ def test_a_filtered_tail_keeps_up_with_the_end(client: httpx.Client, broker: Run
             send(other, topic, *("x" * 9000 for _ in range(20)))
         told = first(found, "records")
         assert not told["records"] and told["skipped"] > 0
-        send(other, topic, "needle 2")
-        told = first(found, "records")
-        while not told["records"]:
+        while not told["records"]:  # what was sent while the tail was behind may be skipped, too
+            send(other, topic, "needle 2")
             told = first(found, "records")
-        assert told["records"][0]["offset"] == 401
+        assert told["records"][0]["offset"] >= 401
 
 
 @pytest.mark.parametrize(

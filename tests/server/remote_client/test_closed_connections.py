@@ -1,4 +1,4 @@
-"""A broker that accepts a connection and closes it, because the client lacks TLS or a login."""
+"""A broker that closes connections: at once, because the client lacks TLS or a login, or later."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from tests.support.secured_broker import SecuredBroker
 import strandlog
 from strandlog.cli.doctor.network import check_bootstrap
 from strandlog.errors import UnreachableError
+from strandlog.model import TopicPartition
+from strandlog.testing.server import ServerThread
 
 CERTIFICATES = {
     "listeners": "SSL://127.0.0.1:0,PLAINTEXT://127.0.0.1:0",
@@ -83,3 +85,15 @@ def test_the_doctor_mentions_the_missing_client_certificate(certificates: Secure
 def test_an_address_where_nothing_listens_has_no_broker() -> None:
     with pytest.raises(UnreachableError, match=r"^no broker at 127.0.0.1:1 .*Connection refused"):
         strandlog.connect("127.0.0.1:1")
+
+
+def test_requests_do_not_fail_with_no_leaders_found_after_the_broker_closed_all_connections(
+    remote: strandlog.RemoteLog, broker: ServerThread
+) -> None:
+    remote.create_topic("orders", 1)
+    wanted = TopicPartition("orders", 0)
+    assert remote.offset_ranges([wanted]) == {wanted: (0, 0)}
+    for _ in range(3):
+        broker.call(lambda: [each.abort() for each in broker.server.kafka.connections()])
+        assert remote.offset_ranges([wanted]) == {wanted: (0, 0)}
+        assert remote.partition_count("orders") == 1

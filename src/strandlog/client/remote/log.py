@@ -66,6 +66,9 @@ REQUEST_TIMEOUT_MS = 15_000
 LOOK_SECONDS = 0.05
 WRITE, DESCRIBE_CONFIGS = Operation.WRITE.name, Operation.DESCRIBE_CONFIGS.name
 ALL_BROKERS_DOWN = -187
+# By default, librdkafka forgets all brokers and partition leaders when its last connection closes,
+# and requests of its admin client then fail at once. Like this, they wait for the next connection.
+ADMIN_DEFAULTS = {"metadata.recovery.strategy": "none"}
 KAFKAS_OWN_TOPICS = INTERNAL_TOPICS | {"__transaction_state", "__share_group_state"}
 
 
@@ -91,7 +94,7 @@ class RemoteLog(Closable):
         self._open_things: WeakSet[RemoteProducer | RemoteConsumer] = WeakSet()
         self._login = Login(
             confluent().admin.AdminClient,
-            {**self.client_config, "error_cb": self._note_trouble},
+            {**ADMIN_DEFAULTS, **self.client_config, "error_cb": self._note_trouble},
             self.credentials,
         )
         self._admin = self._login.client

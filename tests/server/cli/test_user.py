@@ -92,6 +92,25 @@ def test_a_generated_password_is_printed_once(user: CommandLine, accepts: object
     assert not accepts("alice", password)
 
 
+def test_output_writes_the_password_to_a_file_that_only_the_owner_can_read(
+    user: CommandLine, accepts: object, tmp_path: Path
+) -> None:
+    assert callable(accepts)
+    file = tmp_path / "secrets" / "alice"
+    found = user.inside("user", "add", "alice", "--output", str(file))
+    assert (found.text, found.err) == ("", f"added user alice; the password is in {file}\n")
+    first = file.read_text().strip()
+    assert accepts("alice", first)
+    assert file.stat().st_mode & 0o077 == 0
+    shown = user.inside("user", "rotate", "alice", "--output", str(file), "--json").document
+    assert shown == {"user": "alice", "password_file": str(file)}
+    second = file.read_text().strip()
+    assert accepts("alice", second) and not accepts("alice", first)
+    user.inside("user", "add", "alice", "--output", str(file), code=1)  # there is such a user
+    assert file.read_text().strip() == second
+    assert [each.name for each in file.parent.iterdir()] == ["alice"]
+
+
 def test_rotate_keeps_mechanism_and_iterations(user: CommandLine) -> None:
     user.inside(
         *("user", "add", "alice", "--generate", "--mechanism", "SCRAM-SHA-512"),
@@ -157,6 +176,8 @@ def test_a_password_is_never_an_argument(tmp_path: Path) -> None:
     found = user.inside("user", "add", "alice", code=2)
     assert "pass --password-file F (- reads stdin) or --generate" in found.err
     found = user.inside("user", "add", "alice", "--generate", "--password-file", "-", code=2)
+    assert "choose either --password-file or --generate" in found.err
+    found = user.inside("user", "add", "alice", "--output", "x", "--password-file", "-", code=2)
     assert "choose either --password-file or --generate" in found.err
     assert "got 'MD5'" in user.inside("user", "add", "a", "--mechanism", "MD5", code=2).err
     assert not user.data.exists()
@@ -244,6 +265,11 @@ def test_a_generated_password_is_not_lost_with_the_connection(
     assert found.err == "error: no response; the password on stdout may be in effect: try it\n"
     found = user.inside("user", "add", "carol", "--password-file", "-", given=b"p", code=1)
     assert found.text == ""
+    file = tmp_path / "carol"
+    found = user.inside("user", "add", "carol", "--output", str(file), code=1)
+    assert found.err == f"error: no response; the password in {file}.new may be in effect: try it\n"
+    assert len((tmp_path / "carol.new").read_text().strip()) >= 32
+    assert not file.exists() and found.text == ""
 
 
 def test_a_folder_that_a_broker_owns_is_left_to_the_broker(secured: ServerThread) -> None:

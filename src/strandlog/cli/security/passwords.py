@@ -1,19 +1,27 @@
 """Where a new password comes from: a file, stdin, the terminal, or a random generator.
 
 A password is never an argument, because other users could see it in the list of processes.
+
+A generated password exists nowhere else, so it must not be lost, whatever happens while the broker
+stores it. With --output it is first written to FILE.new, then set, then FILE is replaced and
+FILE.new removed: a crash leaves the password in one of them. FILE may be the file with which this
+command logs in.
 """
 
 from __future__ import annotations
 
+import os
 import secrets
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import typer
 
 from strandlog.cli.output import message
-from strandlog.cli.security.key_files import others_can_read, read_file
+from strandlog.cli.security.key_files import others_can_read, read_file, write_private
 from strandlog.config.limits import PASSWORD_MAX_BYTES
-from strandlog.errors import SecurityFileError
+from strandlog.errors import RemoteError, SecurityFileError
 
 STDIN = "-"
 GENERATED_BYTES = 24  # 192 bits, 32 characters
@@ -22,7 +30,7 @@ GENERATED_BYTES = 24  # 192 bits, 32 characters
 def given_password(file: str | None, *, generate: bool) -> str | None:
     """Return the password from where the options say; None if the user must type it."""
     if generate and file is not None:
-        raise typer.BadParameter("choose either --password-file or --generate")
+        raise typer.BadParameter("choose either --password-file or --generate (or --output)")
     if generate:
         return secrets.token_urlsafe(GENERATED_BYTES)
     if file is not None:
@@ -57,3 +65,27 @@ def _from_file(file: str) -> str:
     if not password or "\n" in password:
         raise SecurityFileError(f"{file} must contain the password on one line, and nothing else")
     return password
+
+
+@contextmanager
+def kept(password: str, output: str | None) -> Iterator[None]:
+    """Keep a generated password while the `with` block sets it: in a file, or on stdout if the
+    connection fails, because the broker may have stored it."""
+    pending = None if output is None else f"{output}.new"
+    if pending is not None:
+        write_private(pending, f"{password}\n".encode())
+    try:
+        yield
+    except RemoteError as error:
+        if pending is None:
+            typer.echo(password)
+        where = "on stdout" if pending is None else f"in {pending}"
+        error.add_note(f"the password {where} may be in effect: try it")
+        raise
+    except BaseException:
+        if pending is not None:
+            os.remove(pending)
+        raise
+    if output is not None and pending is not None:
+        write_private(output, f"{password}\n".encode())
+        os.remove(pending)

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import nullcontext, suppress
 from typing import Annotated
 
 import typer
@@ -31,13 +30,12 @@ from strandlog.cli.options import (
     target_of,
 )
 from strandlog.cli.output import counted, message, print_json, print_table, text
-from strandlog.cli.security.passwords import given_password, typed_password
+from strandlog.cli.security.passwords import given_password, kept, typed_password
 from strandlog.client.api import EVERY_MECHANISM, OpenLog
 from strandlog.config.limits import SCRAM_MAX_ITERATIONS
 from strandlog.errors import (
     AuthorizationError,
     DuplicateResourceError,
-    RemoteError,
     ResourceNotFoundError,
     SecurityDisabledError,
 )
@@ -53,6 +51,15 @@ PasswordFile = Annotated[
 ]
 Generate = Annotated[
     bool, typer.Option("--generate", help="Generate a password and print it on stdout.")
+]
+Output = Annotated[
+    str | None,
+    typer.Option(
+        "--output",
+        metavar="FILE",
+        help="Generate a password and write it to a file that only you can read. An existing file "
+        "is replaced once the new password is in effect.",
+    ),
 ]
 Mechanisms = Annotated[
     list[str],
@@ -78,6 +85,7 @@ def add(
     name: Name,
     password_file: PasswordFile = None,
     generate: Generate = False,
+    output: Output = None,
     mechanism: Mechanisms = [],  # noqa: B006 - typer passes a new list to every call
     iterations: Iterations = None,
     data: DataDir = None,
@@ -86,14 +94,15 @@ def add(
     client_config: ClientConfig = None,
     as_json: Json = False,
 ) -> None:
-    """Add a user; without --password-file and --generate, ask for the password.
+    """Add a user; without --password-file, --generate and --output, ask for the password.
 
     A new user may do nothing until a rule allows it, if the broker has an authorizer: see
     `strandlog acl add`.
     """
     target = target_of(data, bootstrap, client, client_config)
     chosen = _checked_mechanisms(mechanism) or EVERY_MECHANISM
-    password = given_password(password_file, generate=generate)
+    generated = generate or output is not None
+    password = given_password(password_file, generate=generated)
     with owned(target, create=True) as log:
         if _find(log, name) is not None:
             raise DuplicateResourceError(
@@ -101,11 +110,11 @@ def add(
             )
         password = password or typed_password(name)
         _warn_about_plaintext(log)
-        with _shown_on_failure(password, is_generated=generate):
+        with kept(password, output) if generated else nullcontext():
             log.set_password(
                 name, password, mechanisms=chosen, iterations=iterations or DEFAULT_ITERATIONS
             )
-    _print_result("added", name, password if generate else None, as_json=as_json)
+    _print_result("added", name, password if generated else None, output, as_json=as_json)
 
 
 @app.command()
@@ -113,6 +122,7 @@ def rotate(
     name: Name,
     password_file: PasswordFile = None,
     generate: Generate = False,
+    output: Output = None,
     mechanism: Annotated[
         list[str],
         typer.Option(
@@ -134,19 +144,21 @@ def rotate(
     """
     target = target_of(data, bootstrap, client, client_config)
     chosen = _checked_mechanisms(mechanism)
-    password = given_password(password_file, generate=generate)
+    generated = generate or output is not None
+    password = given_password(password_file, generate=generated)
     with owned(target) as log:
         user = _found(log, name)
         password = password or typed_password(name)
         _warn_about_plaintext(log)
-        with _shown_on_failure(password, is_generated=generate):
+        with kept(password, output) if generated else nullcontext():
             log.set_password(
                 name,
                 password,
                 mechanisms=chosen or tuple(user.mechanisms),
                 iterations=iterations or max(user.mechanisms.values(), default=DEFAULT_ITERATIONS),
             )
-    _print_result("set a new password for", name, password if generate else None, as_json=as_json)
+    shown = password if generated else None
+    _print_result("set a new password for", name, shown, output, as_json=as_json)
 
 
 @app.command("list")
@@ -228,19 +240,6 @@ def _rule_count(log: OpenLog, name: str) -> int | None:
     return None
 
 
-@contextmanager
-def _shown_on_failure(password: str, *, is_generated: bool) -> Iterator[None]:
-    """Print a generated password also if the connection fails, because the broker may have stored
-    it."""
-    try:
-        yield
-    except RemoteError as error:
-        if is_generated:
-            typer.echo(password)
-            error.add_note("the password on stdout may be in effect: try it")
-        raise
-
-
 def _warn_about_plaintext(log: OpenLog) -> None:
     """Warn if the salted password, which is as good as the password, is sent unencrypted."""
     if not isinstance(log, RemoteLog):
@@ -255,12 +254,19 @@ def _warn_about_plaintext(log: OpenLog) -> None:
         )
 
 
-def _print_result(verb: str, name: str, password: str | None, *, as_json: bool) -> None:
+def _print_result(
+    verb: str, name: str, password: str | None, output: str | None, *, as_json: bool
+) -> None:
+    """Print what was done, and a generated password unless it is in a file."""
     if as_json:
-        print_json({"user": name, **({} if password is None else {"password": password})})
+        found = {"password": password} if output is None else {"password_file": output}
+        print_json({"user": name, **({} if password is None else found)})
         return
-    if password is not None:
+    shown = ""
+    if output is not None:
+        shown = f"; the password is in {output}"
+    elif password is not None:
         typer.echo(password)
-    where = "above" if sys.stdout.isatty() else "on stdout"
-    shown = f"; the password {where} is not shown again" if password is not None else ""
+        where = "above" if sys.stdout.isatty() else "on stdout"
+        shown = f"; the password {where} is not shown again"
     message(f"{verb} user {name}{shown}")

@@ -182,11 +182,6 @@ def consume_rows(address: str) -> list[Row]:
     ]
 
 
-def _exchange(connection: socket.socket, frame: bytes) -> bytes:
-    connection.sendall(struct.pack(">i", len(frame)) + frame)
-    return _receive(connection)
-
-
 def _receive(connection: socket.socket) -> bytes:
     length = struct.unpack(">i", _exactly(connection, 4))[0]
     return _exactly(connection, length)
@@ -216,14 +211,8 @@ def raw_fetch_rate(connection: socket.socket, topic: str) -> tuple[float, int]:
     total, offset = 0, 0
     started = time.perf_counter()
     while True:
-        request = (
-            struct.pack(">hhih", 1, 4, 0, -1)
-            + struct.pack(">iiiib", -1, 0, 1, 50_000_000, 0)
-            + struct.pack(">ih", 1, len(name))
-            + name
-            + struct.pack(">iiqi", 1, 0, offset, 8_000_000)
-        )
-        answer = _exchange(connection, request)
+        connection.sendall(fetch_request(topic, offset, 8_000_000))
+        answer = _receive(connection)
         records = answer[4 + 4 + 4 + 2 + len(name) + 4 + 4 + 2 + 8 + 8 + 4 + 4 :]
         if len(records) < 61:
             return total / 1e6 / (time.perf_counter() - started), total
@@ -237,8 +226,9 @@ def raw_fetch_rate(connection: socket.socket, topic: str) -> tuple[float, int]:
             position += 12 + length
 
 
-def pipelined_rate(connection: socket.socket, frame: bytes) -> float:
-    window, count = 32, 20_000
+def pipelined_rate(connection: socket.socket, frame: bytes, count: int = 20_000) -> float:
+    """Return the responses per second to `count` equal requests, of which 32 are in flight."""
+    window = 32
     started = time.perf_counter()
     for _ in range(window):
         connection.sendall(frame)
@@ -260,6 +250,19 @@ def produce_request(topic: str, acks: int) -> bytes:
         + name
         + struct.pack(">iii", 1, 0, len(batch))
         + batch
+    )
+    return struct.pack(">i", len(body)) + body
+
+
+def fetch_request(topic: str, offset: int, max_bytes: int) -> bytes:
+    """Return a Fetch v4 request for partition 0, as a frame; it does not wait for records."""
+    name = topic.encode()
+    body = (
+        struct.pack(">hhih", 1, 4, 0, -1)
+        + struct.pack(">iiiib", -1, 0, 1, 50_000_000, 0)
+        + struct.pack(">ih", 1, len(name))
+        + name
+        + struct.pack(">iiqi", 1, 0, offset, max_bytes)
     )
     return struct.pack(">i", len(body)) + body
 

@@ -19,11 +19,11 @@ from strandlog.record.codecs import Codec
 def test_ten_thousand_lines_round_trip(anywhere: CommandLine, tmp_path: Path) -> None:
     lines = b"".join(b"line %d %s\n" % (number, b"\xff\x00\r\t%" * 3) for number in range(10_000))
     (tmp_path / "lines").write_bytes(lines)
-    found = anywhere("produce", "t", str(tmp_path / "lines"), "--create", "-z", "zstd")
+    found = anywhere.inside("produce", "t", str(tmp_path / "lines"), "--create", "-z", "zstd")
     assert found.err.startswith("produced 10,000 records (")
     assert found.out == b""
-    assert anywhere("consume", "t", "-e", "-f", "%s\\n").out == lines
-    assert anywhere("consume", "t", "-e", "-n", "3", "-o", "9997").out.count(b"\n") == 3
+    assert anywhere.inside("consume", "t", "-e", "-f", "%s\\n").out == lines
+    assert anywhere.inside("consume", "t", "-e", "-n", "3", "-o", "9997").out.count(b"\n") == 3
     assert anywhere("consume", "t", "-e").out == lines
 
 

@@ -56,6 +56,7 @@ def test_a_server_properties_file_of_kafka_works(tmp_path: Path) -> None:
     assert "process.roles has no effect: there is one broker" in ready["stderr"]
 
 
+@pytest.mark.slow
 def test_precedence_is_option_environment_file(tmp_path: Path) -> None:
     (tmp_path / "server.toml").write_text(
         'listeners = "PLAINTEXT://0.0.0.0:1"\nlog.dirs = "of-file"\nnum.partitions = 2\n'

@@ -127,6 +127,7 @@ def test_ctrl_c_leaves_the_group_at_once(wire: CommandLine) -> None:
     assert found["partitions"][0]["lag"] == 0
 
 
+@pytest.mark.slow
 def test_each_member_of_a_group_stops_at_the_end_of_its_partitions(wire: CommandLine) -> None:
     wire.inside("topic", "create", "t", "-p", "2")
     for partition in ("0", "1"):
@@ -193,6 +194,7 @@ def test_sizes_are_unknown_with_a_broker(wire: CommandLine) -> None:
     assert (part["segments"], part["size_bytes"]) == (None, None)
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_lines_round_trip_over_the_wire(wire: CommandLine) -> None:
     lines = b"".join(b"line %d\n" % number for number in range(100_000))
     wire.inside("topic", "create", "t", "-p", "3")

@@ -126,6 +126,7 @@ def test_a_reader_sees_a_growing_prefix_while_the_owner_appends_and_rolls(
         assert seen == list(range(1_000))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["compact", "retain"])
 def test_a_reader_while_the_owner_compacts(tmp_path: Path, policy: str) -> None:
     """Old readers keep reading or skip what is gone; never an error, never a wrong record."""
@@ -350,6 +351,7 @@ def append(embedded: EmbeddedHarness, first: int, end: int) -> None:
         producer.send("t", b"%d:" % number + bytes(150), key_of(number))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("deed", ["compact", "append", "retain", "delete"])
 def test_a_reader_at_every_step_of_the_owner(embedded: EmbeddedHarness, deed: str) -> None:
     embedded.log.create_topic("t", config={"segment.bytes": 1024, "retention.bytes": 3000})

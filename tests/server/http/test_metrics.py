@@ -143,6 +143,7 @@ def test_dashboards_and_alerts_use_only_exported_metrics(
             assert each.count(opening) == each.count(closing), each
 
 
+@pytest.mark.slow
 def test_a_scrape_of_a_thousand_partitions_does_not_block_the_event_loop(tmp_path: Path) -> None:
     with http_broker(tmp_path / "data") as running, client_of(running) as client:
         admin = AdminClient({"bootstrap.servers": running.address})

@@ -198,6 +198,7 @@ def test_each_invalid_line_gets_one_error_and_the_node_continues(
     assert node.end() == (0, b"")
 
 
+@pytest.mark.slow
 def test_a_data_folder_keeps_everything_across_restarts(
     tmp_path: Path, start: Callable[..., Node]
 ) -> None:

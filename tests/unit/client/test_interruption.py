@@ -166,6 +166,7 @@ def test_an_interrupted_poll_returns_its_records_again(embedded: EmbeddedHarness
     assert lines_to_try(interrupt) > 100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("deed", ["compact", "enforce_retention", "run_maintenance"])
 def test_interrupted_maintenance_is_repeated(embedded: EmbeddedHarness, deed: str) -> None:
     config = {"segment.bytes": 1024, "retention.bytes": 3000, "cleanup.policy": "compact,delete"}
@@ -198,6 +199,7 @@ def test_interrupted_maintenance_is_repeated(embedded: EmbeddedHarness, deed: st
         assert not interrupted_clean(line)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("deed", ["run_maintenance", "flush", "poll"])
 def test_an_interrupted_flush_blocks_no_later_flush(deed: str) -> None:
     """Otherwise the next thread would wait for the end of a flush that no thread executes."""

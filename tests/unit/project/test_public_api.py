@@ -269,6 +269,7 @@ def test_types_are_shipped() -> None:
     assert (Path(strandlog.__file__).parent / "py.typed").exists()
 
 
+@pytest.mark.slow
 def test_a_program_is_checked_against_the_types(tmp_path: Path) -> None:
     """mypy --strict over a program as the interface shows it; wrong types are found."""
     program = tmp_path / "program.py"

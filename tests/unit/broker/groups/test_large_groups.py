@@ -96,6 +96,7 @@ def test_a_rebalance_with_its_syncs_costs_the_same_for_each_member() -> None:
     _assert_linear(lambda count: _seconds(lambda: _stable(count)))
 
 
+@pytest.mark.slow
 def test_leaving_and_expiry_cost_the_same_for_each_member() -> None:
     def leave(count: int) -> float:
         harness, results = _stable(count)

@@ -68,6 +68,7 @@ def test_a_kernel_is_compiled_once_and_then_found(kernel: tuple[str, Path]) -> N
     assert run([source], NUMBA_CACHE_DIR=str(cache)) == ["42", "1"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".nbi", ".nbc"])
 @pytest.mark.parametrize("content", thinned([b"rubbish", b"", b"\x80\x05K\x01."]))
 def test_a_damaged_cache_is_ignored(
@@ -90,6 +91,7 @@ def test_a_function_without_a_file_is_compiled_in_memory() -> None:
     assert twice(21) == 42  # type: ignore[operator]
 
 
+@pytest.mark.slow
 def test_columns_work_where_nothing_can_be_written(tmp_path: Path) -> None:
     """Files stand where numba would make its folders: that stops even the superuser."""
     copied = tmp_path / "strandlog"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import socket
 import struct
 import time
@@ -86,6 +88,26 @@ def consumers_that_never_read(scene: Scene) -> None:
     request = fetch_frame("big", [0], 50 * MEGABYTE, 50 * MEGABYTE)
     for _ in range(scene.count):
         scene.connect().sendall(request * 3)
+
+
+@attack(
+    "consumers-that-fetch-at-once",
+    "100 idle consumers that fetch in the same moment and never read",
+    count=100,
+    few=40,
+    prepare=lambda scene: fill(scene, "big", 1, 60),
+    settle_seconds=8.0,
+)
+def consumers_that_fetch_at_once(scene: Scene) -> None:
+    request = fetch_frame("big", [0], 50 * MEGABYTE, 50 * MEGABYTE)
+    connections = [scene.connect() for _ in range(scene.count)]
+    for connection in connections:
+        connection.sendall(frame(18, 0, b""))
+        receive(connection)
+    os.kill(scene.pid, signal.SIGSTOP)  # so that the broker sees all requests at once
+    for connection in connections:
+        connection.sendall(request)
+    os.kill(scene.pid, signal.SIGCONT)
 
 
 @attack(

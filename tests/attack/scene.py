@@ -78,10 +78,15 @@ class Scene:
         self.kept.callback(close, resource)
         return resource
 
+    @property
+    def pid(self) -> int:
+        """The process id of the broker."""
+        assert self.broker.process is not None
+        return self.broker.process.pid
+
     def resident_bytes(self) -> int:
         """Memory of the broker that is not the page cache's."""
-        assert self.broker.process is not None
-        return resident_bytes(self.broker.process.pid)
+        return resident_bytes(self.pid)
 
 
 def resident_bytes(pid: int) -> int:

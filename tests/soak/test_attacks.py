@@ -23,6 +23,7 @@ pytestmark = pytest.mark.skipif(
     "name",
     [
         "consumers-that-never-read",
+        "consumers-that-fetch-at-once",
         "unfinished-frames",
         "fetch-repeated",
         "auto-creation",

@@ -404,12 +404,18 @@ class Connection(asyncio.Protocol):
                 self._moved_ms = self._owner.clock.monotonic_ms()
                 transport.resume_reading()
 
-    def reply_ready(self, reply: PendingReply) -> None:
-        """Write the replies that are ready, unless `_begin` will write them together."""
+    def reply_grew(self, count: int) -> None:
+        """Count bytes of a reply that is not ready yet."""
+        self._copied_bytes += count
+        self._account()
+
+    def reply_ready(self, reply: PendingReply, held_bytes: int) -> None:
+        """Write the replies that are ready, unless `_begin` will write them together. `held_bytes`
+        of this one are counted already."""
         if self._transport is None:
             reply.buffers = None
             return
-        self._copied_bytes += reply.copied_bytes
+        self._copied_bytes += reply.copied_bytes - held_bytes
         if reply.api:
             self._owner.metrics.request_done(reply.api, stopwatch() - reply.began)
         if self._is_beginning:

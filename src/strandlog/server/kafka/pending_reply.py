@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from strandlog.clock import stopwatch
@@ -37,11 +37,21 @@ class PendingReply:
         self.frame_bytes = frame_bytes  # size of the request until it is released; 0 if small
         self.buffers: Sequence[Buffer] | None = None
         self.size_bytes = 0
-        self.copied_bytes = 0  # size of a large reply without views of mapped files
+        # Size of a large reply without views of mapped files: of its records while it is encoded.
+        self.copied_bytes = 0
         self.is_filled = False
         self.on_abandoned: Callable[[], None] | None = None
         self.api = ""  # the name of the API, once it is known
         self.began = stopwatch()
+
+    def hold(self, buffers: Iterable[Buffer]) -> None:
+        """Count records that were read for this reply, until `fill`. The reply is encoded in
+        several turns of the event loop, and other connections must not read without limit
+        meanwhile."""
+        count = copied_bytes(buffers)
+        if count > WRITE_AT_ONCE_BYTES:
+            self.copied_bytes = count
+            self._connection.reply_grew(count)
 
     def fill(self, buffers: Sequence[Buffer] | None) -> None:
         """Set the reply, without its length prefix; None for a request without a response."""
@@ -49,14 +59,15 @@ class PendingReply:
             return
         self.buffers = buffers
         self.is_filled = True
+        held_bytes, self.copied_bytes = self.copied_bytes, 0
         if buffers:
             self.size_bytes = sum(map(len, buffers))
             if self.size_bytes > WRITE_AT_ONCE_BYTES:
-                self.copied_bytes = sum([len(each) for each in buffers if not is_mapped(each)])
+                self.copied_bytes = copied_bytes(buffers)
         self.release_frame()
         if self.gated_bytes:
             self.leave_gate()
-        self._connection.reply_ready(self)
+        self._connection.reply_ready(self, held_bytes)
 
     def release_frame(self) -> None:
         """Release the bytes of the request."""
@@ -75,6 +86,11 @@ class PendingReply:
         """Close the connection, because no response can report the failure."""
         self._connection.count_failure()
         self._connection.abort()
+
+
+def copied_bytes(buffers: Iterable[Buffer]) -> int:
+    """Return the size of the buffers that are in memory of their own."""
+    return sum([len(each) for each in buffers if not is_mapped(each)])
 
 
 def is_mapped(buffer: Buffer) -> bool:

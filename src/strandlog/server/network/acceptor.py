@@ -208,8 +208,8 @@ class Acceptor:
     # -- accepting -------------------------------------------------------------------------------
 
     def _accept(self, listening: socket.socket) -> None:
-        """Accept one connection per turn of the event loop. The memory of unread responses is
-        counted at the end of a turn, so clients that all begin in one turn could exceed it."""
+        """Accept one connection per turn of the event loop, so that a burst of new clients does
+        not delay the others."""
         wait_seconds = self._limits.wait_seconds()
         if wait_seconds > 0:
             self._metrics.connections_delayed += 1

@@ -20,6 +20,7 @@ appended since the start are not verified again.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from strandlog.errors import CorruptSegmentError
 from strandlog.model import Buffer
@@ -118,7 +119,7 @@ def read(
     """
     plan = read_plan(log, offset, max_bytes, unflushed=unflushed, committed=committed)
     while plan is not None:
-        data = plan.execute()
+        data = plan.execute(None if verify is None else partial(_limit_at, log, plan, verify))
         read_done(log, plan)
         if data:
             return data if verify is None else _intact_part(log, plan, data, verify)
@@ -151,12 +152,28 @@ def read_batches(
             offset = damage.resume_offset
 
 
+def _limit_at(log: PartitionLog, plan: ReadPlan, budget: CheckBudget, position: int) -> int:
+    """Return how many bytes from a position on need no verification, or else the budget: more would
+    be read, from the active segment into memory, only to be discarded."""
+    if not _is_inherited(log, plan, position):
+        return plan.max_bytes
+    segment, _ = log.segments.at(plan.offset)
+    checked_start, checked_end = segment.checked
+    known_bytes = checked_end - position if checked_start <= position else 0
+    return max(known_bytes, budget.size_bytes)
+
+
+def _is_inherited(log: PartitionLog, plan: ReadPlan, position: int) -> bool:
+    """Return whether an earlier process wrote the bytes at a position."""
+    base, inherited_end = log.inherited_position
+    return plan.base_offset < base or (plan.base_offset == base and position < inherited_end)
+
+
 def _intact_part(log: PartitionLog, plan: ReadPlan, data: Buffer, budget: CheckBudget) -> Buffer:
     """Return the bytes before the first damaged batch. If they had to be verified, they consist of
     complete batches."""
-    base, inherited_end = log.inherited_position
     start = plan.position
-    if plan.base_offset > base or (plan.base_offset == base and start >= inherited_end):
+    if not _is_inherited(log, plan, start):
         return data
     segment, _ = log.segments.at(plan.offset)
     checked_start, checked_end = segment.checked
@@ -180,7 +197,10 @@ def _intact_part(log: PartitionLog, plan: ReadPlan, data: Buffer, budget: CheckB
         segment.checked = (checked_start, max(checked_end, start + size))
     elif size > checked_end - checked_start:
         segment.checked = (start, start + size)
-    return memoryview(data)[:size]
+    intact = memoryview(data)[:size]
+    if isinstance(segment, ActiveSegment) and size < len(data) // 2:
+        return bytes(intact)  # a view would keep all of the data in memory
+    return intact
 
 
 def plan_after(

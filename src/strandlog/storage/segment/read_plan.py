@@ -14,6 +14,8 @@ batch has the offset of the next intact one (`resume_offset`), so a reader can s
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from strandlog.model import Buffer
 from strandlog.record.batch_header import HEADER_SIZE, BatchHeader, read_header
 from strandlog.storage.segment.cache import SegmentCache
@@ -76,13 +78,15 @@ class ReadPlan:
         self.index_is_wrong = False
         self.position = 0  # where the returned bytes start; set by `execute`
 
-    def execute(self) -> Buffer:
-        """Return the bytes, or an empty buffer if no batch ends at or after the offset."""
+    def execute(self, limit_at: Callable[[int], int] | None = None) -> Buffer:
+        """Return the bytes, or an empty buffer if no batch ends at or after the offset. `limit_at`
+        returns how many bytes may be read from a position on, in addition to `max_bytes`."""
         found = self.locate()
         if found is None:
             return EMPTY
         self.position = position = found.position
-        length = min(max(found.header.size_bytes, self.max_bytes), self.end_position - position)
+        most = self.max_bytes if limit_at is None else min(self.max_bytes, limit_at(position))
+        length = min(max(found.header.size_bytes, most), self.end_position - position)
         return self._source(position, length)
 
     def locate(self) -> Batch | None:

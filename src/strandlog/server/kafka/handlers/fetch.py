@@ -86,6 +86,7 @@ def fetch(broker: Broker, request: Request) -> Work[None]:
     )
     found = yield from broker.fetch_work(context, wanted)
     if not isinstance(found, Deferred):
+        request.pending.hold([each.data for each in found])
         yield from _reply_fetch(broker, request, found)
         return
     delayed = found
@@ -97,6 +98,7 @@ def fetch(broker: Broker, request: Request) -> Work[None]:
 
     def reply(done: Deferred[FetchResult]) -> None:
         request.connection.release_line()  # the next request starts after `reply` returns
+        request.pending.hold([each.data for each in done.result()])
         request.in_slices(_reply_fetch(broker, request, done.result()))
 
     delayed.on_done(reply)

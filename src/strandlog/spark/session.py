@@ -2,6 +2,7 @@
 
     spark = session()                      # local, all cores
     spark = session("spark://host:7077", {"spark.executor.memory": "2g"})
+    spark = session(topics_as_views=True, options={"bootstrap.servers": "127.0.0.1:9092"})
 
 The session commits the progress of its queries to their groups, reports it to their brokers, and
 starts streams reliably on a busy machine (starting.py). `conf` takes precedence over the defaults
@@ -16,10 +17,11 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from strandlog.errors import MissingExtraError
+from strandlog.errors import MissingExtraError, SettingError
 from strandlog.spark.java import java_home
 from strandlog.spark.monitoring.report_address import parse_report
 from strandlog.spark.starting import retry_slow_starts
+from strandlog.spark.views import register_views, view_options
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -71,14 +73,20 @@ def session(
     app_name: str = "strandlog",
     quiet: bool = False,
     report: str | None = None,
+    topics_as_views: bool = False,
+    options: Mapping[str, str] | None = None,
 ) -> SparkSession:
     """Configure and return the active session, or a new one if there is none.
 
     It reports the progress of its queries, under `app_name`, to every broker that they use and that
     has an HTTP listener. `report` is a different address for the reports, or "off".
+
+    With `topics_as_views`, every topic is a temporary view (views.py). `options` are those of the
+    views: `bootstrap.servers` or `path`, and for example `valueFormat`.
     """
     if report is not None:
         parse_report(report)  # raise errors here rather than in the background
+    _check_views(options, are_wanted=topics_as_views)
     try:
         from pyspark.sql import SparkSession  # noqa: PLC0415 - an extra
     except ImportError as error:
@@ -100,9 +108,19 @@ def session(
     from strandlog.spark.monitoring.progress import watch  # noqa: PLC0415 - needs pyspark
 
     watch(spark, report=report)
+    if topics_as_views:
+        register_views(spark, options or {})
     if running is None and not quiet:
         sys.stderr.write(f"Spark {spark.version}: {spark.sparkContext.uiWebUrl}\n")
     return spark
+
+
+def _check_views(options: Mapping[str, str] | None, *, are_wanted: bool) -> None:
+    """Raise an error for invalid options of views before Spark starts."""
+    if are_wanted:
+        view_options(options or {})
+    elif options is not None:
+        raise SettingError("options are those of the views: set topics_as_views=True")
 
 
 def _prepare_environment() -> None:

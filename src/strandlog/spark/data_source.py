@@ -4,17 +4,23 @@ Spark creates a `StrandlogDataSource` for each DataFrame in a separate driver-si
 for a schema and a reader or writer, and pickles these. Invalid options raise an error here that
 names the option. A stream reader raises the error only when Spark first calls it, because Spark
 reports an error raised while creating a stream reader as an internal error.
+
+Catalog tables (CREATE TABLE … USING strandlog) are not possible. When Spark creates one, it adds
+the properties of the table to its options, such as `provider`; when it reads one, it passes no
+options at all, so the source does not know which topic to read. Both are an error that names
+temporary views as the alternative.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
-from strandlog.errors import InvalidSettingError, StrandlogError
-from strandlog.spark.options import BATCH, SINK, STREAM, parse_options
+from strandlog.errors import InvalidSettingError, SettingError, StrandlogError
+from strandlog.spark.options import BATCH, SINK, STREAM, Options, parse_options
 from strandlog.spark.schema import check_rows, check_schema, record_schema
 from strandlog.spark.worker import freeze_imports, hide_traceback
 
@@ -24,17 +30,24 @@ if TYPE_CHECKING:
     from strandlog.spark.sink.writer import BatchSink, BatchWriter, StreamWriter
     from strandlog.spark.source.reader import BatchReader, InvalidStream, RangeReader, StreamReader
 
+NAME = "strandlog"
+NO_CATALOG_TABLES = (
+    "Spark does not pass the options of a catalog table to a Python source. Use CREATE TEMPORARY "
+    "VIEW name USING strandlog OPTIONS (…), DataFrame.createOrReplaceTempView(name), or "
+    "strandlog.spark.session(topics_as_views=True, options={…}), which makes a view of every topic"
+)
+
 
 class StrandlogDataSource(DataSource):
     """Exposes the topics of a cluster or a folder as DataFrames."""
 
     @classmethod
     def name(cls) -> str:
-        return "strandlog"
+        return NAME
 
     @hide_traceback()
     def schema(self) -> StructType:
-        return record_schema(parse_options(_use_for_schema(self.options), self.options))
+        return record_schema(_parsed(_use_for_schema(self.options), self.options))
 
     @hide_traceback()
     def reader(self, schema: StructType) -> BatchReader:
@@ -77,7 +90,7 @@ class StrandlogDataSource(DataSource):
     def _sink(self, schema: StructType, *, overwrite: bool, default: str) -> BatchSink:
         from strandlog.spark.sink.writer import BatchSink  # noqa: PLC0415 - slow to load
 
-        options = parse_options(SINK, self.options)
+        options = _parsed(SINK, self.options)
         if overwrite:
             raise InvalidSettingError(
                 "mode", "overwrite", "expected append; a log cannot be overwritten"
@@ -92,20 +105,31 @@ class StrandlogDataSource(DataSource):
         from strandlog.spark.source.decoder import Decoder  # noqa: PLC0415 - slow to load
         from strandlog.spark.source.reader import RangeReader  # noqa: PLC0415 - slow to load
 
-        options = parse_options(use, self.options)
+        options = _parsed(use, self.options)
         check_schema(schema, options)
         return RangeReader(options, Decoder(options, schema), os.cpu_count() or 1)
 
 
-def _use_for_schema(given: object) -> str:
+def _parsed(use: str, given: Mapping[str, str]) -> Options:
+    if given.get("provider", "").lower() == NAME:
+        raise SettingError(f"strandlog cannot be a catalog table: {NO_CATALOG_TABLES}")
+    if not given:
+        raise SettingError(
+            "set bootstrap.servers (a cluster) or path (a folder): no option is set. If this is a "
+            f"catalog table: {NO_CATALOG_TABLES}"
+        )
+    return parse_options(use, given)
+
+
+def _use_for_schema(given: Mapping[str, str]) -> str:
     """Return the first use, batch or stream, that accepts the options.
 
     Spark asks for a schema without saying whether it is for a batch or a stream.
     """
     for use in (BATCH, STREAM):
         try:
-            parse_options(use, given)  # type: ignore[arg-type]
-        except InvalidSettingError:
+            parse_options(use, given)
+        except SettingError:
             continue
         return use
     return BATCH

@@ -85,6 +85,12 @@ def test_after_a_bounded_run_the_group_is_at_the_end(
         (0, 60, 40), (1, 40, 0),
     ])  # fmt: skip
     assert all(each.name == topic and each.batch_ms > 0 for each in reports)
+    # Spark takes metrics and a description only from sources in Java (docs/guides/spark.md).
+    [source] = query.recentProgress[0]["sources"]
+    assert not source["metrics"]
+    assert "PythonMicroBatchStream" in source["description"]
+    ends = [json.loads(source[name])[topic] for name in ("endOffset", "latestOffset")]
+    assert ends == [{"0": 30, "1": 30}, {"0": 50, "1": 50}], "enough to compute the metrics"
 
 
 def test_each_source_of_a_query_has_its_own_group(

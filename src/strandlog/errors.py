@@ -91,6 +91,10 @@
     │   ├── TooManyTransactionalIdsError    use fewer ids or raise the limit given
     │   ├── TooManyOpenTransactionsError    end some, or raise open.transactions.max.count
     │   └── TransactionalIdNotFoundError    check the id
+    ├── SchemaError                     an error of the schema registry, with its code there
+    │   ├── SchemaNotFoundError         check the subject, version or id
+    │   ├── InvalidSchemaError          fix the schema or the request as the message says
+    │   └── IncompatibleSchemaError     change the schema, or the compatibility level
     ├── SettingError
     │   ├── UnknownSettingError         the message suggests the nearest name
     │   ├── InvalidSettingError         the message gives the allowed values
@@ -688,6 +692,37 @@ class TooManyOpenTransactionsError(TransactionError):
 
 class TransactionalIdNotFoundError(TransactionError):
     codes = Codes(105, 404, "NOT_FOUND", 20)
+
+
+# -- the schema registry -------------------------------------------------------------------------
+
+
+class SchemaError(StrandlogError):
+    """An error of the schema registry; `registry_code` is its code in Confluent's API."""
+
+    codes = Codes(42, 422, "FAILED_PRECONDITION", 22)
+
+    def __init__(self, registry_code: int, text: str) -> None:
+        super().__init__(text)
+        self.registry_code = registry_code
+
+
+class SchemaNotFoundError(SchemaError):
+    codes = Codes(42, 404, "NOT_FOUND", 20)
+
+
+class InvalidSchemaError(SchemaError):
+    codes = Codes(42, 422, "INVALID_ARGUMENT", 12)
+
+    def __init__(self, text: str, registry_code: int = 42201) -> None:
+        super().__init__(registry_code, text)
+
+
+class IncompatibleSchemaError(SchemaError):
+    codes = Codes(42, 409, "FAILED_PRECONDITION", 22)
+
+    def __init__(self, text: str) -> None:
+        super().__init__(409, text)
 
 
 # -- set-up, other brokers, this process ---------------------------------------------------------

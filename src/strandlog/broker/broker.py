@@ -42,6 +42,7 @@ from strandlog.broker.context import IN_PROCESS_HOST
 from strandlog.broker.deferred import Deferred
 from strandlog.broker.facade.quotas import QuotaRequests
 from strandlog.broker.facade.records import RecordRequests
+from strandlog.broker.facade.schemas import SchemaRequests
 from strandlog.broker.facade.transactions import TransactionRequests
 from strandlog.broker.facade.users import UserRequests
 from strandlog.broker.flushing.durability import Durability
@@ -54,13 +55,21 @@ from strandlog.broker.reads.fetch import (
     DelayedFetches,
 )
 from strandlog.broker.runtime import FlushJob, InlineRuntime, Runtime
+from strandlog.broker.schemas.avro import AvroSchemas
+from strandlog.broker.schemas.json_schema import JsonSchemas
+from strandlog.broker.schemas.protobuf import ProtobufSchemas
+from strandlog.broker.schemas.registry import Registry
+from strandlog.broker.schemas.schema import AVRO, JSON, PROTOBUF, ProtoCompiler, SchemaType
+from strandlog.broker.schemas.store import SCHEMAS_OWNER, SchemaStore
 from strandlog.broker.security_store import SECURITY_OWNER, SecurityStore
 from strandlog.broker.timers import Timers
 from strandlog.broker.topic_admin import TopicAdmin
 from strandlog.broker.topics.catalog import TopicCatalog
 from strandlog.broker.topics.topic import (
     OFFSETS_TOPIC,
+    SCHEMAS_TOPIC,
     TRANSACTIONS_TOPIC,
+    protected_topics,
 )
 from strandlog.broker.transactions.coordinator import TransactionCoordinator
 from strandlog.broker.transactions.markers import MarkerWriter
@@ -83,6 +92,8 @@ from strandlog.storage.work import Work
 MAX_COUNTED_POSITIONS = 10_000  # per client
 WRITE_PROBE = ".write-probe"
 MIB = 1024 * 1024
+SCHEMAS_SEGMENT_BYTES = 16 * MIB
+SCHEMAS_BATCH_BYTES = 8 * MIB  # a schema with all of its characters escaped fits
 
 T = TypeVar("T")
 
@@ -119,7 +130,7 @@ def _transactional_id_of(key: bytes) -> str:
     return name
 
 
-class Broker(RecordRequests, TransactionRequests, UserRequests, QuotaRequests):
+class Broker(RecordRequests, TransactionRequests, UserRequests, QuotaRequests, SchemaRequests):
     """A broker that serves one data folder."""
 
     def __init__(
@@ -135,11 +146,13 @@ class Broker(RecordRequests, TransactionRequests, UserRequests, QuotaRequests):
         random_bytes: Callable[[int], bytes] = secrets.token_bytes,
         audit_sink: AuditSink | None = None,
         token_keys: KeySource | None = None,
+        proto_compiler: ProtoCompiler | None = None,
     ) -> None:
         """Open the data folder, on the local file system unless `files` is given.
 
         `random_bytes` returns that many bytes, which clients must not be able to predict. Without
-        `token_keys`, no bearer token is accepted.
+        `token_keys`, no bearer token is accepted; without `proto_compiler`, no schema that is
+        the text of a .proto file.
         With `keeps_reserve`, the broker reserves some disk space, so that data can still be
         deleted when the disk is full; servers do that, programs that embed the log do not. Without
         `audit_sink` there is no audit log."""
@@ -152,6 +165,8 @@ class Broker(RecordRequests, TransactionRequests, UserRequests, QuotaRequests):
         self.audit = Audit(audit_sink, self.settings.audit_log_include, clock, self._timers)
         self._keeps_reserve = keeps_reserve
         self._random_bytes = random_bytes
+        self._protobuf = ProtobufSchemas(proto_compiler)
+        self._protected = protected_topics(has_registry=self.settings.schema_registry_enable)
         rules = TokenRules(
             self.settings.token_audiences,
             self.settings.sasl_oauthbearer_expected_issuer,
@@ -195,6 +210,7 @@ class Broker(RecordRequests, TransactionRequests, UserRequests, QuotaRequests):
             _transactional_id_of,
         )
         self._open_access()
+        self._open_registry()
         self._group_coordinator = GroupCoordinator(
             settings, clock, self._timers, self._offsets_table, lambda: str(new_uuid())
         )
@@ -251,6 +267,24 @@ class Broker(RecordRequests, TransactionRequests, UserRequests, QuotaRequests):
         )
         self._security_store.load()
         self.enforces_quotas = self._quotas.is_on
+
+    def _open_registry(self) -> None:
+        """Load the schemas, unless another registry has them."""
+        problems = self._log_dir.problems
+        types: dict[str, SchemaType] = {
+            AVRO: AvroSchemas(),
+            JSON: JsonSchemas(),
+            PROTOBUF: self._protobuf,
+        }
+        self._registry = Registry(types)
+        config = {"segment.bytes": SCHEMAS_SEGMENT_BYTES, "max.message.bytes": SCHEMAS_BATCH_BYTES}
+        spec = TableSpec(SCHEMAS_TOPIC, 1, config, lambda _: SCHEMAS_OWNER)
+        self._schemas_table = CompactedTable(
+            self._catalog, spec, self._durability.written, problems
+        )
+        self._schema_store = SchemaStore(self._schemas_table, self._registry, self.clock, problems)
+        if self.settings.schema_registry_enable:
+            self._schema_store.load()
 
     def _open_services(self) -> None:
         """Create the services that append records, change topics and maintain the folder."""

@@ -25,7 +25,7 @@ from strandlog.broker.flushing.durability import BULK_PARTITIONS, Durability
 from strandlog.broker.metrics import Metrics
 from strandlog.broker.runtime import Runtime
 from strandlog.broker.topics.catalog import TopicCatalog
-from strandlog.broker.topics.topic import INTERNAL_TOPICS, forbid_internal
+from strandlog.broker.topics.topic import forbid_internal, protected_topics
 from strandlog.broker.transactions.coordinator import TransactionCoordinator
 from strandlog.clock import Clock
 from strandlog.config.tables.broker import BrokerSettings
@@ -155,6 +155,7 @@ class RecordAppender:
         self._transactions = transactions
         self._durability = durability
         self._settings = settings
+        self._protected = protected_topics(has_registry=settings.schema_registry_enable)
         self._clock = clock
         self._metrics = metrics
         self._runtime = runtime
@@ -305,8 +306,8 @@ class RecordAppender:
         If the disk fails after some of them have been written, raise `PartialAppendError`.
         """
         for log, data in parts:
-            if log.tp.topic in INTERNAL_TOPICS:
-                forbid_internal(log.tp.topic)
+            if log.tp.topic in self._protected:
+                forbid_internal(log.tp.topic, self._protected)
             self._bytes_until_check -= len(data)
             if self._bytes_until_check < 0:
                 self._check_free_space()
@@ -343,8 +344,8 @@ class RecordAppender:
         self, log: PartitionLog, data: Buffer, *, records_checked: bool = False
     ) -> AppendResult:
         """Append complete batches from a client; they are in the page cache when this returns."""
-        if log.tp.topic in INTERNAL_TOPICS:  # checked here to save a call per append
-            forbid_internal(log.tp.topic)
+        if log.tp.topic in self._protected:  # checked here to save a call per append
+            forbid_internal(log.tp.topic, self._protected)
         self._bytes_until_check -= len(data)
         if self._bytes_until_check < 0:
             self._check_free_space()

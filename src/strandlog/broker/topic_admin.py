@@ -15,7 +15,12 @@ from strandlog.broker.maintenance import RETENTION, Maintenance
 from strandlog.broker.reads.fetch import DelayedFetches
 from strandlog.broker.topics.catalog import TopicCatalog
 from strandlog.broker.topics.dynamic_settings import Layer
-from strandlog.broker.topics.topic import Topic, check_topic_name, forbid_internal
+from strandlog.broker.topics.topic import (
+    Topic,
+    check_topic_name,
+    forbid_internal,
+    protected_topics,
+)
 from strandlog.config.tables.broker import BrokerSettings
 from strandlog.errors import (
     PolicyViolationError,
@@ -52,12 +57,13 @@ class TopicAdmin:
         self._delayed_fetches = delayed_fetches
         self._maintenance = maintenance
         self._settings = settings
+        self._protected = protected_topics(has_registry=settings.schema_registry_enable)
 
     def create(
         self, name: str, partitions: int | None = None, config: Mapping[str, object] | None = None
     ) -> Work[Topic]:
         """Create a topic; first delete committed offsets left by an earlier topic of that name."""
-        forbid_internal(check_topic_name(name))
+        forbid_internal(check_topic_name(name), self._protected)
         if name not in self._catalog:
             # A crash or a full disk may have prevented `delete` from doing this.
             yield from self._groups.delete_topic_offsets(name)
@@ -78,7 +84,7 @@ class TopicAdmin:
     def delete(self, name: str) -> Work[None]:
         """Delete a topic and the offsets that groups have committed for it. The topic is gone after
         the first step; requests that wait for it fail."""
-        forbid_internal(check_topic_name(name))
+        forbid_internal(check_topic_name(name), self._protected)
         logs = list(self._catalog.logs(name))
         if not self._settings.delete_topic_enable:
             raise TopicDeletionDisabledError
@@ -97,7 +103,7 @@ class TopicAdmin:
 
     def add_partitions(self, name: str, count: int) -> Work[Topic]:
         """Increase the number of partitions to `count`."""
-        forbid_internal(name)  # a group's partition depends on the partition count
+        forbid_internal(name, self._protected)  # a group's partition depends on the partition count
         return (yield from self._catalog.add_partitions(name, count))
 
     def alter(self, name: str, changes: Mapping[str, object | None]) -> Work[Topic]:
@@ -147,7 +153,7 @@ class TopicAdmin:
             yield yield_control
             try:
                 log = self._catalog.log(*tp)
-                forbid_internal(tp.topic)
+                forbid_internal(tp.topic, self._protected)
                 if log.settings.compacts and not log.settings.deletes:
                     raise PolicyViolationError(
                         f"{tp} is only compacted; its records cannot be deleted"

@@ -308,6 +308,75 @@ AUTHORIZER_MAX_CACHED_DECISIONS = _limit(
     why="a decision takes microseconds, so the size hardly matters",
 )
 
+# -- schemas ---------------------------------------------------------------------------------------
+
+SCHEMA_MAX_CHARACTERS = _limit(
+    512 * KIB,
+    "characters in a schema",
+    above="42209",
+    why="parsing a larger one takes seconds",
+)
+SCHEMA_MAX_IDS = _limit(
+    100_000,
+    "schemas in the registry",
+    above="42205",
+    why="they are kept in memory",
+)
+SCHEMA_MAX_VERSIONS = _limit(
+    1_000,
+    "versions of a subject, deleted ones included",
+    above="42205",
+    why="a transitive check compares a new version with all of them",
+)
+SCHEMA_MAX_REFERENCES = _limit(
+    100,
+    "schemas that a schema refers to, directly or through others",
+    above="42201",
+    why="each of them is parsed with the schema",
+)
+SCHEMA_MAX_REFERENCE_DEPTH = _limit(
+    20,
+    "schemas in a chain of references",
+    above="42201",
+    why="schemas are rarely layered more deeply",
+)
+SCHEMA_MAX_SUBJECT_CHARACTERS = _limit(
+    1_000,
+    "characters in the name of a subject",
+    above="42208",
+    why="the name of a topic has at most 249",
+)
+SCHEMA_MAX_REQUEST_BYTES = _limit(
+    2 * MIB,
+    "HTTP: size of a request to the schema registry",
+    above="413",
+    why="the largest schema fits, with its characters escaped",
+)
+SCHEMA_MAX_EXTRA_BYTES = _limit(
+    64 * KIB,
+    "size of the metadata, or of the rules, of a schema",
+    above="42209",
+    why="they are kept in memory",
+)
+SCHEMA_MAX_COMPARISONS = _limit(
+    50_000,
+    "parts of two JSON schemas that are compared",
+    above="the schemas are incompatible",
+    why="combinations multiply the parts",
+)
+SCHEMA_MAX_MESSAGES = _limit(
+    20,
+    "reasons listed for an invalid or incompatible schema",
+    above="further ones are not listed",
+    why="the first few are enough",
+)
+SCHEMA_MAX_DEPTH = _limit(
+    200,
+    "levels of nesting in a schema",
+    above="42201",
+    why="comparing deeper ones could overflow the stack",
+)
+
 # -- gRPC ------------------------------------------------------------------------------------------
 
 GRPC_REMEMBERED_CERTIFICATES = _limit(

@@ -46,6 +46,7 @@ from strandlog.server.kafka.listener import KafkaListener
 from strandlog.server.listeners import Listener, ListenerConfig, ListenerSet, check_exposure
 from strandlog.server.loop_monitor import LoopMonitor
 from strandlog.server.network.connection_limits import ConnectionLimits
+from strandlog.server.proto_compiler import compile_proto
 from strandlog.server.tls import CertificateReload, TlsContexts
 
 if TYPE_CHECKING:
@@ -122,6 +123,7 @@ class Server:
                 keeps_reserve=True,
                 audit_sink=self._audit_log,
                 token_keys=self._token_keys,
+                proto_compiler=compile_proto,
             )
         except BaseException:
             if self._audit_log is not None:

@@ -79,6 +79,7 @@ UNCHECKED = {
     "make_visible": "returns nothing",
     "max_fetch_bytes": "only counts",
     "mutation_delay_ms": "only counts",
+    "schema_text": "the caller has read the schema",
 }
 HELPERS = {"_audited", "_in_order"}  # they check nothing by themselves
 CHECKS = ("self._access", "self._in_order(", "self._resolve(", "self._denial(", "_check_change(")
@@ -138,6 +139,9 @@ NOT_ADMINISTRATIVE = {
         "max_fetch_bytes",
         "mutation_delay_ms",
     ),
+    *("check_schema", "find_schema", "schema_by_guid", "schema_by_id", "schema_config"),
+    *("schema_mode", "schema_referrers", "schema_subjects", "schema_text", "schema_uses"),
+    *("schema_version", "schema_versions", "schemas"),
     # Logins: the listener that knows the client notes them.
     *("begin_sasl", "check_password", "check_token", "describe_users"),
 }

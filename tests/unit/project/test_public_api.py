@@ -192,6 +192,7 @@ PRIVATE_EXCEPTIONS = {
     "HttpError": "a status of HTTP itself: no such route, wrong content type",
     "TooLargeToParseError": "caught where it is raised",
     "PeerTooSlowError": "ends a connection, never becomes a response",
+    "_TooComplexError": "becomes the answer that schemas are incompatible",
     "_SegmentGoneError": "makes a read start again",
     "SegmentReplacedError": "makes a read start again",
     "NotKafkaError": "a finding of the doctor",

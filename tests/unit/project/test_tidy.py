@@ -13,7 +13,10 @@ import pytest
 ROOT = Path(__file__).parents[3]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 MAX_FILE_LINES = 600
-LONGER_FILES = {"src/strandlog/errors.py": 950}  # one error per entry: a table, with its drawing
+LONGER_FILES = {  # tables: one error, or one limit, per entry
+    "src/strandlog/errors.py": 950,
+    "src/strandlog/config/limits.py": 650,
+}
 MAX_FUNCTION_LINES = 60
 MAX_PACKAGE_MODULES = 13
 # Spelled in pieces, so that this file does not trip over itself.

@@ -38,7 +38,6 @@ from strandlog.broker.topic_admin import TopicAdmin
 from strandlog.broker.topics.catalog import TopicCatalog
 from strandlog.broker.topics.dynamic_settings import DynamicSettings, Layer
 from strandlog.broker.topics.topic import (
-    INTERNAL_TOPICS,
     ActiveProducer,
     PartitionState,
     Topic,
@@ -85,6 +84,7 @@ class TopicRequests(AccessRequests):
     _quotas: Quotas
     clock: Clock
     settings: BrokerSettings
+    _protected: frozenset[str]  # topics that only the broker writes
 
     def topic_names(
         self, context: RequestContext, needs: Requirement = DESCRIBE_TOPIC
@@ -119,8 +119,8 @@ class TopicRequests(AccessRequests):
         """Return a topic that clients may write to; raise if it is internal or does not exist."""
         if self._access.is_on:
             self._access.require(context, WRITE.on(TOPIC), name)
-        if name in INTERNAL_TOPICS:  # checked here to save a call per record
-            forbid_internal(name)
+        if name in self._protected:  # checked here to save a call per record
+            forbid_internal(name, self._protected)
         return self._catalog.topic(name)
 
     def partition_count(self, context: RequestContext, name: str) -> int:
@@ -138,7 +138,7 @@ class TopicRequests(AccessRequests):
     ) -> Topic:
         """Return the topic that `create_topic` would create; raise the errors it would raise."""
         self._access.require(context, CREATE_TOPIC, name)
-        forbid_internal(check_topic_name(name))
+        forbid_internal(check_topic_name(name), self._protected)
         return self._catalog.check_new(name, partitions, config)
 
     def _resolve(

@@ -23,7 +23,6 @@ from strandlog.broker.context import RequestContext
 from strandlog.broker.deferred import Deferred, deferred
 from strandlog.broker.facade.groups import DESCRIBE_GROUP, READ_GROUP, GroupRequests
 from strandlog.broker.groups.requests import CommitRequest
-from strandlog.broker.topics.topic import INTERNAL_TOPICS
 from strandlog.broker.transactions.coordinator import TransactionCoordinator
 from strandlog.broker.transactions.producer_ids import ProducerIds
 from strandlog.broker.transactions.transaction import Transaction
@@ -89,7 +88,7 @@ class TransactionRequests(GroupRequests):
     def check_transaction_partition(self, context: RequestContext, tp: TopicPartition) -> None:
         """Raise if transactions of the client may not write to the partition."""
         self._access.require(context, WRITE_TOPIC, tp.topic)
-        if tp.topic in INTERNAL_TOPICS:  # as in Kafka, whatever the ACLs say
+        if tp.topic in self._protected:  # as in Kafka, whatever the ACLs say
             raise TopicAuthorizationError(f"no client may write to the internal topic {tp.topic!r}")
         self._catalog.log(*tp)
 

@@ -19,6 +19,7 @@ from strandlog.storage.paths import LOG_SUFFIX, segment_stem
 OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTIONS_TOPIC = "__transaction_state"
 INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC, SECURITY_TOPIC})
+SCHEMAS_TOPIC = "_schemas"  # of the schema registry; as in Kafka, it is not an internal topic
 
 _LEGAL = re.compile(r"^[a-zA-Z0-9._-]+$")
 
@@ -121,10 +122,21 @@ def check_topic_name(name: object) -> str:
     return name
 
 
-def forbid_internal(name: str) -> None:
-    """Raise if the topic is internal: clients that wrote to it could corrupt coordinator state."""
-    if name in INTERNAL_TOPICS:
-        raise InvalidTopicError(name, "it is an internal topic; choose another name")
+def protected_topics(*, has_registry: bool) -> frozenset[str]:
+    """Return the topics that only the broker writes. Without a registry of its own, the topic of
+    schemas belongs to another registry, which is a client."""
+    return INTERNAL_TOPICS | {SCHEMAS_TOPIC} if has_registry else INTERNAL_TOPICS
+
+
+def forbid_internal(name: str, protected: frozenset[str] = INTERNAL_TOPICS) -> None:
+    """Raise if only the broker may write a topic: clients could corrupt its state."""
+    if name not in protected:
+        return
+    if name == SCHEMAS_TOPIC:
+        raise InvalidTopicError(
+            name, "the schema registry of the broker writes it (schema.registry.enable)"
+        )
+    raise InvalidTopicError(name, "it is an internal topic; choose another name")
 
 
 def check_partition_count(count: object, limit: int) -> int:

@@ -26,6 +26,15 @@ class ListenerSettings:
             "credentials are ignored. Empty: optional on loopback, otherwise required."
         ),
     )
+    schema_registry_enable: bool = setting(
+        kind="bool",
+        default=True,
+        dynamic=False,
+        help=(
+            "Whether the broker is a schema registry, with Confluent's API on the HTTP listener, "
+            "and the only writer of the topic `_schemas`. Turn it off to run another registry."
+        ),
+    )
     grpc_authentication: str = setting(
         kind="choice",
         default=AUTOMATIC,

@@ -1,0 +1,374 @@
+"""JSON Schema: parsing, canonical text, and compatibility by the rules of Confluent's registry.
+
+A reader is compatible with a writer if every document that the writer's schema accepts is accepted
+by the reader's, as far as these rules can tell. In an *open* model (`additionalProperties` is not
+false) any other property may occur, so adding a property with a schema narrows it; in a *closed*
+model removing one does. Rules exist for type, enum, const, limits, properties, required, items,
+combinations and `$ref`; if any other keyword differs, the schemas are incompatible.
+
+`$ref` leads into the same document (`#/…`) or to a reference of the schema, by its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+from strandlog.broker.schemas.schema import Resolved, Schema, canonical_json, parsed_json
+from strandlog.config.limits import SCHEMA_MAX_COMPARISONS, SCHEMA_MAX_MESSAGES
+from strandlog.errors import InvalidSchemaError, MissingExtraError
+
+WHAT = "JSON schema"
+
+ANNOTATIONS = frozenset(
+    {"title", "description", "default", "examples", "$id", "id", "$schema", "$comment", "format"}
+    | {"deprecated", "readOnly", "writeOnly", "definitions", "$defs", "$anchor"}
+    | {"contentEncoding", "contentMediaType"}
+)
+LOWER_LIMITS = ("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties")
+UPPER_LIMITS = ("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties")
+BRANCHES = ("oneOf", "anyOf")
+DEPENDENCIES = ("dependencies", "dependentRequired", "dependentSchemas")
+COMPARED = frozenset(
+    {*LOWER_LIMITS, *UPPER_LIMITS, *BRANCHES, *DEPENDENCIES, "multipleOf", "pattern"}
+    | {"uniqueItems", "type", "enum", "const", "required", "properties", "additionalProperties"}
+    | {"items", "prefixItems", "additionalItems", "allOf", "not", "$ref"}
+)
+TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
+NOTHING: dict[str, Any] = {"not": {}}
+
+
+class Document(NamedTuple):
+    """A parsed schema, and those that it refers to, by name."""
+
+    root: Any
+    others: Mapping[str, Any]
+
+    def target(self, reference: str) -> Any:
+        """Return the schema that a `$ref` names; raise `KeyError`."""
+        name, _, pointer = reference.partition("#")
+        found = self.others[name] if name else self.root
+        for part in pointer.split("/")[1:]:
+            key = unquote(part).replace("~1", "/").replace("~0", "~")
+            found = found[int(key)] if isinstance(found, list) else found[key]
+        return found
+
+
+class JsonSchemas:
+    """The schema type JSON."""
+
+    def parse(self, schema: Schema, resolved: Resolved) -> Document:
+        root = parsed_json(schema.text, WHAT)
+        others = {each.name: parsed_json(each.text, WHAT) for each in resolved}
+        _check_with_library(root)
+        document = Document(root, others)
+        for reference in _references(root):
+            try:
+                document.target(reference)
+            except (KeyError, ValueError, IndexError, TypeError):
+                raise InvalidSchemaError(
+                    f"Invalid {WHAT}: $ref {reference[:200]!r} leads to no part of the schema and "
+                    "names none of its references"
+                ) from None
+        return document
+
+    def canonical(self, schema: Schema, resolved: Resolved) -> str:
+        del resolved
+        return canonical_json(parsed_json(schema.text, WHAT))
+
+    def incompatibilities(self, reader: Document, writer: Document) -> list[str]:
+        try:
+            found = _Comparison(reader, writer).differences(reader.root, writer.root, "#")
+        except _TooComplexError:
+            return ["the schemas are too complex to be compared"]
+        except RecursionError:
+            return ["the schemas are nested too deeply to be compared"]
+        return found[:SCHEMA_MAX_MESSAGES]
+
+
+def _check_with_library(root: Any) -> None:
+    try:
+        import jsonschema_rs  # noqa: PLC0415 - only if there are schemas
+    except ImportError as missing:
+        raise MissingExtraError("schemas", missing.name or "jsonschema_rs") from missing
+    if not isinstance(root, dict | bool):
+        raise InvalidSchemaError(f"Invalid {WHAT}: it must be an object or a boolean")
+    try:
+        jsonschema_rs.meta.validate(root)
+    except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError) as bad:
+        text = getattr(bad, "message", str(bad))
+        raise InvalidSchemaError(f"Invalid {WHAT}: {text}") from None
+
+
+def _references(found: Any) -> Iterator[str]:
+    """Yield the `$ref` of all parts of a schema."""
+    if isinstance(found, list):
+        for each in found:
+            yield from _references(each)
+    elif isinstance(found, dict):
+        if isinstance(found.get("$ref"), str):
+            yield found["$ref"]
+        for key, each in found.items():
+            if key not in ("enum", "const", "default", "examples"):
+                yield from _references(each)
+
+
+class _TooComplexError(Exception):
+    pass
+
+
+class _Comparison:
+    """Compares a reader's schema with a writer's, part by part."""
+
+    def __init__(self, reader: Document, writer: Document) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._open: set[tuple[int, int]] = set()  # pairs being compared: schemas may be recursive
+        self._count = 0
+
+    def differences(self, reader: Any, writer: Any, path: str) -> list[str]:
+        """Return why a reader's part does not accept all that a writer's part accepts."""
+        self._count += 1
+        if self._count > SCHEMA_MAX_COMPARISONS:
+            raise _TooComplexError
+        pair = id(reader), id(writer)
+        if pair in self._open:
+            return []
+        self._open.add(pair)
+        try:
+            return list(self._compared(reader, writer, path))
+        finally:
+            self._open.discard(pair)
+
+    def _compared(self, reader: Any, writer: Any, path: str) -> Iterator[str]:
+        reader, writer = _as_object(reader), _as_object(writer)
+        if _accepts_nothing(writer) or _is_empty(reader):
+            return
+        if _accepts_nothing(reader):
+            yield f"{path}: nothing is accepted any more"
+            return
+        if "$ref" in reader or "$ref" in writer:
+            inner_reader = self._followed(self._reader, reader)
+            inner_writer = self._followed(self._writer, writer)
+            yield from self.differences(inner_reader, inner_writer, path)
+            return
+        if any(each in reader or each in writer for each in BRANCHES):
+            yield from self._branches(reader, writer, path)
+            return
+        yield from self._all_of(reader, writer, path)
+        yield from self._negation(reader, writer, path)
+        yield from _types(reader, writer, path)
+        yield from _values(reader, writer, path)
+        yield from _limits(reader, writer, path)
+        yield from _other_keywords(reader, writer, path)
+        yield from self._properties(reader, writer, path)
+        yield from self._items(reader, writer, path)
+
+    def _followed(self, document: Document, found: dict[str, Any]) -> Any:
+        """Return the target of a `$ref`; keywords beside it count too."""
+        for _ in range(SCHEMA_MAX_COMPARISONS):
+            reference = found.get("$ref")
+            if not isinstance(reference, str):
+                return found
+            target = document.target(reference)
+            rest = {k: v for k, v in found.items() if k != "$ref" and k not in ANNOTATIONS}
+            if not rest:
+                if not isinstance(target, dict):
+                    return target
+                found = target
+                continue
+            inner = [_as_object(target), *rest.pop("allOf", [])]
+            return {**rest, "allOf": inner}
+        raise _TooComplexError
+
+    # -- combinations ------------------------------------------------------------------------------
+
+    def _branches(self, reader: dict[str, Any], writer: dict[str, Any], path: str) -> Iterator[str]:
+        """Each branch of the writer must be accepted by a branch of the reader."""
+        if any(all(each in part for each in BRANCHES) for part in (reader, writer)):
+            if canonical_json(reader) != canonical_json(writer):
+                yield f"{path}: a schema with both oneOf and anyOf differs"
+            return
+        choices = _split(reader)
+        for number, branch in enumerate(_split(writer)):
+            found = [self.differences(each, branch, path) for each in choices]
+            if all(found):
+                why = f": {found[0][0]}" if len(choices) == 1 else ""
+                yield f"{path}: no branch accepts branch {number} of the other schema{why}"
+
+    def _all_of(self, reader: dict[str, Any], writer: dict[str, Any], path: str) -> Iterator[str]:
+        """Each part of the reader's allOf must be implied by the writer, or by a part of its."""
+        base = {key: value for key, value in writer.items() if key != "allOf"}
+        given = [base, *writer.get("allOf", [])]
+        for number, each in enumerate(reader.get("allOf", [])):
+            if all(self.differences(each, one, path) for one in given):
+                yield f"{path}/allOf/{number}: the other schema does not imply it"
+
+    def _negation(self, reader: dict[str, Any], writer: dict[str, Any], path: str) -> Iterator[str]:
+        if "not" not in reader:
+            return
+        if "not" not in writer:
+            yield f"{path}: not was added"
+        elif _Comparison(self._writer, self._reader).differences(
+            writer["not"], reader["not"], path
+        ):
+            yield f"{path}: not excludes more"
+
+    # -- objects and arrays ------------------------------------------------------------------------
+
+    def _properties(
+        self, reader: dict[str, Any], writer: dict[str, Any], path: str
+    ) -> Iterator[str]:
+        ours, theirs = reader.get("properties", {}), writer.get("properties", {})
+        rest, their_rest = _rest(reader), _rest(writer)
+        for name in theirs:
+            where = f"{path}/properties/{name}"
+            if name in ours:
+                yield from self.differences(ours[name], theirs[name], where)
+            elif self.differences(rest, theirs[name], where):
+                yield f"{where}: the property was removed, and additionalProperties rejects it"
+        for name in ours:
+            if name not in theirs and self.differences(ours[name], their_rest, path):
+                yield (
+                    f"{path}/properties/{name}: the property was added, but the other schema may "
+                    "have any value there (additionalProperties)"
+                )
+        if self.differences(rest, their_rest, path):
+            yield f"{path}: additionalProperties was narrowed"
+        for name in reader.get("required", []):
+            has_default = isinstance(ours.get(name), dict) and "default" in ours[name]
+            if name not in writer.get("required", []) and not has_default:
+                yield f"{path}: {name!r} is required and has no default"
+
+    def _items(self, reader: dict[str, Any], writer: dict[str, Any], path: str) -> Iterator[str]:
+        first, rest = _sequence(reader)
+        their_first, their_rest = _sequence(writer)
+        for number in range(max(len(first), len(their_first))):
+            ours = first[number] if number < len(first) else rest
+            theirs = their_first[number] if number < len(their_first) else their_rest
+            yield from self.differences(ours, theirs, f"{path}/items/{number}")
+        yield from self.differences(rest, their_rest, f"{path}/items")
+
+
+def _as_object(found: Any) -> dict[str, Any]:
+    if isinstance(found, dict):
+        return found
+    return {} if found is True else NOTHING
+
+
+def _is_empty(found: dict[str, Any]) -> bool:
+    return all(key in ANNOTATIONS for key in found)
+
+
+def _accepts_nothing(found: dict[str, Any]) -> bool:
+    negated = found.get("not")
+    return negated is True or (isinstance(negated, dict) and _is_empty(negated))
+
+
+def _split(found: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the branches of a schema, each with the keywords beside oneOf or anyOf."""
+    for keyword in BRANCHES:
+        if keyword in found:
+            rest = {key: value for key, value in found.items() if key != keyword}
+            if _is_empty(rest):
+                return list(found[keyword])
+            return [{**rest, **_as_object(each)} for each in found[keyword]]
+    return [found]
+
+
+def _rest(found: dict[str, Any]) -> Any:
+    """Return the schema of the properties that are not listed."""
+    return found.get("additionalProperties", True)
+
+
+def _sequence(found: dict[str, Any]) -> tuple[list[Any], Any]:
+    """Return the schemas of the first items, and that of the others."""
+    items = found.get("items", True)
+    if isinstance(items, list):
+        return items, found.get("additionalItems", True)
+    return found.get("prefixItems", []), items
+
+
+# -- values ----------------------------------------------------------------------------------------
+
+
+def _type_set(found: dict[str, Any]) -> set[str] | None:
+    """Return the types that a schema accepts; None: all."""
+    given = found.get("type")
+    if given is not None:
+        return {given} if isinstance(given, str) else set(given)
+    values = _allowed_values(found)
+    if values is None:
+        return None
+    return {
+        TYPES.get(type(each), "array" if isinstance(each, list) else "object") for each in values
+    }
+
+
+def _types(reader: dict[str, Any], writer: dict[str, Any], path: str) -> Iterator[str]:
+    ours = _type_set(reader) if "type" in reader else None
+    if ours is None:
+        return
+    theirs = _type_set(writer)
+    if "number" in ours:
+        ours.add("integer")
+    if theirs is None:
+        yield f"{path}: the type was limited to {', '.join(sorted(ours))}"
+    elif missing := theirs - ours:
+        yield f"{path}: the type {', '.join(sorted(missing))} is not accepted any more"
+
+
+def _allowed_values(found: dict[str, Any]) -> list[Any] | None:
+    if "const" in found:
+        return [found["const"]]
+    values = found.get("enum")
+    return values if isinstance(values, list) else None
+
+
+def _values(reader: dict[str, Any], writer: dict[str, Any], path: str) -> Iterator[str]:
+    ours, theirs = _allowed_values(reader), _allowed_values(writer)
+    if ours is None:
+        return
+    if theirs is None:
+        yield f"{path}: enum or const was added"
+        return
+    known = {canonical_json(each) for each in ours}
+    missing = [text for each in theirs if (text := canonical_json(each)) not in known]
+    if missing:
+        yield f"{path}: the value {missing[0][:100]} is not accepted any more"
+
+
+def _limits(reader: dict[str, Any], writer: dict[str, Any], path: str) -> Iterator[str]:
+    for keyword in (*LOWER_LIMITS, *UPPER_LIMITS):
+        ours, theirs = reader.get(keyword), writer.get(keyword)
+        if ours is None or ours is False or ours == theirs:
+            continue
+        if not _is_number(ours) or not _is_number(theirs):
+            yield f"{path}: {keyword} was added"
+        elif (ours > theirs) if keyword in LOWER_LIMITS else (ours < theirs):
+            yield f"{path}: {keyword} was narrowed from {theirs} to {ours}"
+    ours, theirs = reader.get("multipleOf"), writer.get("multipleOf")
+    if ours is not None and ours != theirs and (theirs is None or theirs % ours):
+        yield f"{path}: multipleOf was added or changed"
+    if "pattern" in reader and reader["pattern"] != writer.get("pattern"):
+        yield f"{path}: pattern was added or changed"
+    if reader.get("uniqueItems") and not writer.get("uniqueItems"):
+        yield f"{path}: uniqueItems was added"
+
+
+def _is_number(found: object) -> bool:
+    return isinstance(found, int | float) and not isinstance(found, bool)
+
+
+def _other_keywords(reader: dict[str, Any], writer: dict[str, Any], path: str) -> Iterator[str]:
+    """Yield the keywords without a rule that differ. A dependency may be dropped."""
+    for keyword in DEPENDENCIES:
+        ours, theirs = reader.get(keyword, {}), writer.get(keyword, {})
+        for name, each in ours.items():
+            if name not in theirs or canonical_json(theirs[name]) != canonical_json(each):
+                yield f"{path}: the dependency of {name!r} was added or changed"
+    for keyword in sorted({*reader, *writer} - COMPARED - ANNOTATIONS):
+        one, other = (canonical_json(each.get(keyword, {})) for each in (reader, writer))
+        if one != other or (keyword in reader) != (keyword in writer):
+            yield f"{path}: {keyword[:100]} differs, and there is no rule for it"

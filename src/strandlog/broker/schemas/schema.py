@@ -1,0 +1,150 @@
+"""`Schema`, its canonical form and identity, and the interface of the three schema types.
+
+Two schemas are the same, and get the same id, if they have the same type, canonical text,
+references, metadata and rules. The canonical text has no insignificant white space and a fixed
+order of keys, but keeps documentation, defaults, aliases and custom properties, which Avro's
+"parsing canonical form" drops. The registry stores and returns the text as it was sent.
+
+    digest = MD5(canonical text, each reference as name, subject, 4-byte version, metadata, rules)
+
+The digest, written as a UUID, is the `guid` of the schema, as in Confluent's registry.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+from uuid import UUID
+
+from strandlog.config.limits import SCHEMA_MAX_DEPTH
+from strandlog.errors import InvalidSchemaError
+from strandlog.protocol.schema_records import StoredReference, StoredSchema
+
+AVRO, JSON, PROTOBUF = "AVRO", "JSON", "PROTOBUF"
+SCHEMA_TYPES = (JSON, PROTOBUF, AVRO)  # the order in which Confluent lists them
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """A schema as a client sent it."""
+
+    type: str
+    text: str
+    references: tuple[StoredReference, ...] = ()
+    metadata: Mapping[str, Any] | None = None
+    rule_set: Mapping[str, Any] | None = None
+
+
+class SubjectVersion(NamedTuple):
+    """One version of a subject."""
+
+    subject: str
+    version: int
+    id: int
+    schema: Schema
+    is_deleted: bool = False
+
+    def stored(self) -> StoredSchema:
+        """Return the value of its record."""
+        schema = self.schema
+        return StoredSchema(
+            self.subject,
+            self.version,
+            self.id,
+            schema.type,
+            schema.text,
+            schema.references,
+            schema.metadata,
+            schema.rule_set,
+            self.is_deleted,
+        )
+
+
+class FoundSchema(NamedTuple):
+    """A version of a subject, or a schema by its id, with its globally unique id."""
+
+    found: SubjectVersion
+    guid: str | None
+
+
+class ResolvedReference(NamedTuple):
+    """A schema that another one refers to, by the name that it uses."""
+
+    name: str
+    text: str
+
+
+# The schemas that a schema refers to, directly or not; each follows those that it refers to itself.
+Resolved = Sequence[ResolvedReference]
+# Compiles .proto texts, by file name; returns the serialized FileDescriptorProto of the first.
+# Raises `InvalidSchemaError`.
+ProtoCompiler = Callable[[Mapping[str, str]], bytes]
+
+
+class SchemaType(Protocol):
+    """What the registry needs to know about a schema language."""
+
+    def parse(self, schema: Schema, resolved: Resolved) -> Any:
+        """Return the parsed schema; raise `InvalidSchemaError`."""
+
+    def canonical(self, schema: Schema, resolved: Resolved) -> str:
+        """Return the canonical text; raise `InvalidSchemaError`."""
+
+    def incompatibilities(self, reader: Any, writer: Any) -> list[str]:
+        """Return why a reader with one parsed schema cannot read the data of another."""
+
+
+def digest_of(schema: Schema, canonical: str) -> bytes:
+    """Return the MD5 that identifies a schema among those of its type."""
+    found = hashlib.md5(canonical.encode("utf-8", "surrogatepass"), usedforsecurity=False)
+    for reference in schema.references:
+        found.update(reference.name.encode("utf-8", "surrogatepass"))
+        found.update(reference.subject.encode("utf-8", "surrogatepass"))
+        found.update(reference.version.to_bytes(4, "big"))
+    for extra in (schema.metadata, schema.rule_set):
+        if extra:
+            found.update(canonical_json(extra).encode("utf-8", "surrogatepass"))
+    return found.digest()
+
+
+def guid_of(digest: bytes) -> str:
+    return str(UUID(bytes=digest))
+
+
+def canonical_json(value: object) -> str:
+    """Return a JSON value as compact text with sorted keys."""
+    return json.dumps(value, separators=(",", ":"), sort_keys=True, ensure_ascii=False)
+
+
+def parsed_json(text: str, what: str) -> Any:
+    """Parse JSON; raise `InvalidSchemaError`."""
+    try:
+        found = json.loads(text, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise InvalidSchemaError(f"Invalid {what}: it is not JSON: {error}") from None
+    _check_depth(found, what)
+    return found
+
+
+def _no_constant(name: str) -> object:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _check_depth(found: object, what: str) -> None:
+    """Reject deep nesting, so that recursive functions are safe."""
+    level = [found]
+    for _ in range(SCHEMA_MAX_DEPTH):
+        level = [
+            inner
+            for each in level
+            if isinstance(each, dict | list)
+            for inner in (each.values() if isinstance(each, dict) else each)
+        ]
+        if not level:
+            return
+    raise InvalidSchemaError(
+        f"Invalid {what}: it is nested too deeply; the maximum is {SCHEMA_MAX_DEPTH} levels"
+    )

@@ -1,0 +1,237 @@
+"""The state of the registry in memory: the result of applying the records of `_schemas` in order.
+
+    versions     subject → version → schema, id and whether it is soft-deleted
+    schemas      id → schema; several versions may have the same id
+    configs      subject, or None for the global one → compatibility level and options
+    modes        subject or None → READWRITE, READONLY or IMPORT
+
+`apply` is the only way to change it, for replayed and for new records, so a restart gives the same
+state. `max_id` only grows: the id of a schema that was deleted for good is not used again.
+
+A soft-deleted version can still be read by its id. A version that is deleted for good is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from strandlog.broker.schemas.schema import Schema, SubjectVersion
+from strandlog.errors import DataError
+from strandlog.protocol.schema_records import (
+    CLEAR_SUBJECT,
+    RecordKey,
+    decode_schema,
+    decode_value,
+)
+
+DEFAULT_LEVEL = "BACKWARD"
+LEVELS = (
+    "NONE",
+    "BACKWARD",
+    "BACKWARD_TRANSITIVE",
+    "FORWARD",
+    "FORWARD_TRANSITIVE",
+    "FULL",
+    "FULL_TRANSITIVE",
+)
+READWRITE, READONLY, IMPORT = "READWRITE", "READONLY", "IMPORT"
+MODES = (READWRITE, READONLY, IMPORT)
+
+
+class RegistryState:
+    """Schemas, settings and modes of all subjects."""
+
+    def __init__(self) -> None:
+        self.max_id = 0
+        self.revision = 0  # grows with every change
+        self.schemas: dict[int, Schema] = {}
+        self.configs: dict[str | None, dict[str, Any]] = {}
+        self.modes: dict[str | None, str] = {}
+        self._versions: dict[str, dict[int, SubjectVersion]] = {}
+        self._uses: dict[int, set[tuple[str, int]]] = {}
+        self._referrers: dict[tuple[str, int], set[tuple[str, int]]] = {}
+        self._digests: dict[int, bytes] = {}
+        self._undigested: set[int] = set()
+        self._ids: dict[tuple[str, bytes], int] = {}
+
+    # -- changes ---------------------------------------------------------------------------------
+
+    def apply(self, key: RecordKey, value: bytes | None) -> None:
+        """Apply one record; raise `DataError`, with the state unchanged, if it is unusable."""
+        value = value or None  # Karapace's tombstone is empty
+        match key.kind:
+            case "SCHEMA":
+                self._apply_schema(key, value)
+            case "CONFIG":
+                self._apply_config(key.subject, value)
+            case "MODE":
+                self._apply_mode(key.subject, value)
+            case "DELETE_SUBJECT" | "CLEAR_SUBJECT":
+                assert key.subject is not None, "the decoder checks it"
+                self._apply_deletion(key.kind, key.subject, value)
+            case "NOOP" if value is not None:
+                found = decode_value(value).get("maxId")
+                if isinstance(found, int):
+                    self.max_id = max(self.max_id, found)
+        self.revision += 1
+
+    def burn(self, schema_id: int) -> None:
+        """Never use an id: the write of its record failed, but the record may be in the log."""
+        self.max_id = max(self.max_id, schema_id)
+
+    def _apply_schema(self, key: RecordKey, value: bytes | None) -> None:
+        subject, version = key.subject, key.version
+        assert subject is not None and version is not None, "the decoder checks it"
+        if value is None:
+            self._remove(subject, version)
+            return
+        stored = decode_schema(value)
+        if (stored.subject, stored.version) != (subject, version):
+            raise DataError(f"key and value of version {version} of {subject!r} differ")
+        schema = Schema(
+            stored.schema_type,
+            stored.schema,
+            stored.references,
+            stored.metadata,
+            stored.rule_set,
+        )
+        self.max_id = max(self.max_id, stored.id)
+        known = self.schemas.get(stored.id)
+        uses = self._uses.get(stored.id, set())
+        if known is not None and uses - {(subject, version)} and not _is_same(known, schema):
+            raise DataError(
+                f"version {version} of {subject!r} has the id {stored.id} of another schema"
+            )
+        added = SubjectVersion(subject, version, stored.id, schema, stored.is_deleted)
+        current = self.version(subject, version)
+        if current is None or current.id != stored.id or not _is_same(current.schema, schema):
+            self._remove(subject, version)
+        self._add(added)
+
+    def _add(self, added: SubjectVersion) -> None:
+        place = added.subject, added.version
+        self._versions.setdefault(added.subject, {})[added.version] = added
+        self.schemas[added.id] = added.schema
+        if added.id not in self._digests:
+            self._undigested.add(added.id)
+        self._uses.setdefault(added.id, set()).add(place)
+        for each in added.schema.references:
+            self._referrers.setdefault((each.subject, each.version), set()).add(place)
+
+    def _remove(self, subject: str, version: int) -> None:
+        versions = self._versions.get(subject, {})
+        removed = versions.pop(version, None)
+        if removed is None:
+            return
+        if not versions:
+            del self._versions[subject]
+        for each in removed.schema.references:
+            self._referrers.get((each.subject, each.version), set()).discard((subject, version))
+        uses = self._uses[removed.id]
+        uses.discard((subject, version))
+        if not uses:
+            del self._uses[removed.id], self.schemas[removed.id]
+            self._undigested.discard(removed.id)
+            digest = self._digests.pop(removed.id, None)
+            if digest is not None:
+                self._ids.pop((removed.schema.type, digest), None)
+
+    def _apply_config(self, subject: str | None, value: bytes | None) -> None:
+        if value is None:
+            self.configs.pop(subject, None)
+            return
+        found = decode_value(value)
+        if found.get("compatibilityLevel", DEFAULT_LEVEL) not in LEVELS:
+            raise DataError(f"{found['compatibilityLevel']!r} is not a compatibility level")
+        found.pop("subject", None)
+        self.configs[subject] = found
+
+    def _apply_mode(self, subject: str | None, value: bytes | None) -> None:
+        if value is None:
+            self.modes.pop(subject, None)
+            return
+        mode = decode_value(value).get("mode")
+        if mode not in MODES:
+            raise DataError(f"{mode!r} is not a mode")
+        self.modes[subject] = mode
+
+    def _apply_deletion(self, kind: str, subject: str, value: bytes | None) -> None:
+        if value is None:
+            return
+        found = decode_value(value)
+        versions = list(self._versions.get(subject, {}).values())
+        if kind == CLEAR_SUBJECT:
+            for each in versions:
+                if each.is_deleted:
+                    self._remove(subject, each.version)
+            return
+        last = found.get("version")
+        if not isinstance(last, int):
+            raise DataError(f"the deletion of subject {subject!r} has no version")
+        for each in versions:
+            if each.version <= last:
+                self._versions[subject][each.version] = each._replace(is_deleted=True)
+
+    # -- identity --------------------------------------------------------------------------------
+
+    def without_digest(self) -> list[int]:
+        """Return the ids of the schemas whose digest is not known yet."""
+        return sorted(self._undigested)
+
+    def set_digest(self, schema_id: int, digest: bytes) -> None:
+        """Note the digest of a schema; of several ids with the same one, the lowest counts."""
+        self._undigested.discard(schema_id)
+        self._digests[schema_id] = digest
+        key = self.schemas[schema_id].type, digest
+        self._ids[key] = min(schema_id, self._ids.get(key, schema_id))
+
+    def digest(self, schema_id: int) -> bytes | None:
+        return self._digests.get(schema_id)
+
+    def id_of(self, kind: str, digest: bytes) -> int | None:
+        """Return the id of a schema."""
+        return self._ids.get((kind, digest))
+
+    # -- questions -------------------------------------------------------------------------------
+
+    def subjects(self, *, deleted: bool = False) -> Iterator[str]:
+        """Yield the subjects that have a live version, or any version, ordered by name."""
+        for subject in sorted(self._versions):
+            if deleted or any(not each.is_deleted for each in self._versions[subject].values()):
+                yield subject
+
+    def versions(self, subject: str, *, deleted: bool = False) -> list[SubjectVersion]:
+        """Return the live versions of a subject, or all, in order."""
+        found = self._versions.get(subject, {})
+        return [found[each] for each in sorted(found) if deleted or not found[each].is_deleted]
+
+    def version(self, subject: str, version: int) -> SubjectVersion | None:
+        """Return a version, deleted or not."""
+        return self._versions.get(subject, {}).get(version)
+
+    def uses(self, schema_id: int) -> list[SubjectVersion]:
+        """Return the versions with an id, deleted or not, in order."""
+        places = sorted(self._uses.get(schema_id, ()))
+        return [self._versions[subject][version] for subject, version in places]
+
+    def referrers(self, subject: str, version: int) -> list[SubjectVersion]:
+        """Return the versions that refer to a version, in order."""
+        places = sorted(self._referrers.get((subject, version), ()))
+        return [self._versions[other][number] for other, number in places]
+
+    def config(self, subject: str | None) -> dict[str, Any]:
+        """Return the settings that apply to a subject."""
+        return {
+            "compatibilityLevel": DEFAULT_LEVEL,
+            **self.configs.get(None, {}),
+            **self.configs.get(subject, {}),
+        }
+
+    def mode(self, subject: str | None) -> str:
+        """Return the mode that applies to a subject."""
+        return self.modes.get(subject, self.modes.get(None, READWRITE))
+
+
+def _is_same(one: Schema, other: Schema) -> bool:
+    return (one.type, one.text, one.references) == (other.type, other.text, other.references)

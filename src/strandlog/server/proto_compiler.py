@@ -1,0 +1,73 @@
+"""Compiles .proto files with protoc, in this process (`grpc_tools`).
+
+protoc reads files, so the texts are written to a temporary folder for the time of the call. It
+generates Python code, of which only the descriptor is used: the code is not executed.
+"""
+
+from __future__ import annotations
+
+import ast
+import tempfile
+from collections.abc import Mapping
+from importlib.resources import files
+from pathlib import Path, PurePosixPath
+
+from strandlog.config.limits import SCHEMA_MAX_MESSAGES
+from strandlog.errors import InvalidSchemaError, MissingExtraError
+
+
+def compile_proto(texts: Mapping[str, str]) -> bytes:
+    """Compile files, by name; return the serialized FileDescriptorProto of the first."""
+    try:
+        from grpc_tools import _protoc_compiler as protoc  # noqa: PLC0415 - 10 MB, rarely needed
+    except ImportError as missing:
+        raise MissingExtraError("schemas", missing.name or "grpcio-tools") from missing
+    main = next(iter(texts))
+    with tempfile.TemporaryDirectory(prefix="strandlog-proto-") as folder:
+        for name, text in texts.items():
+            _write(Path(folder), name, text)
+        included = [folder, str(files("grpc_tools") / "_proto")]
+        try:
+            generated = protoc.get_protos(main.encode(), [each.encode() for each in included])
+        except protoc.ProtocErrors as error:
+            found = [_words(str(each), main) for each in error.args[0][:SCHEMA_MAX_MESSAGES]]
+            raise InvalidSchemaError(f"Invalid Protobuf schema: {'; '.join(found)}") from None
+    wanted = main.removesuffix(".proto").replace("-", "_") + "_pb2.py"
+    [code] = [text for name, text in generated if name.decode() == wanted]
+    return _descriptor(code.decode())
+
+
+def _words(error: str, main: str) -> str:
+    """Return one of protoc's errors with lines and columns that count from 1."""
+    place, _, message = error.partition(" error: ")
+    name, _, position = place.partition(":")
+    line, _, column = position.partition(":")
+    if not (line.lstrip("-").isdigit() and column.isdigit()):
+        return error
+    shown = "" if name == main else f"{name}: "
+    return f"{shown}line {int(line) + 1}, column {int(column) + 1}: {message}"
+
+
+def _write(folder: Path, name: str, text: str) -> None:
+    """Write a file below a folder; raise if its name leads elsewhere."""
+    parts = PurePosixPath(name).parts
+    if not parts or name.startswith("/") or ".." in parts or "\\" in name or "\0" in name:
+        raise InvalidSchemaError(f"Invalid Protobuf schema: {name[:100]!r} is not a file name")
+    path = folder.joinpath(*parts)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8", newline="")
+    except (OSError, ValueError) as error:
+        raise InvalidSchemaError(
+            f"Invalid Protobuf schema: {name[:100]!r} cannot be written: {error}"
+        ) from None
+
+
+def _descriptor(code: str) -> bytes:
+    """Return the descriptor in generated code: the argument of AddSerializedFile."""
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("AddSerializedFile"):
+            value = ast.literal_eval(node.args[0])
+            assert isinstance(value, bytes), "protoc writes it so"
+            return value
+    raise AssertionError("protoc generates a descriptor")

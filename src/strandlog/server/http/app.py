@@ -4,6 +4,7 @@
     /metrics            Prometheus metrics
     /healthz, /readyz   for supervisors and load balancers
     /api/v1/…           the JSON API (routes: `api/routes.py`)
+    /subjects, …        the schema registry (routes: `schemas/routes.py`)
 
 A request passes `security.py` (Host and size), then `access/authentication.py` (who sends it), then
 the endpoint, whose calls to the broker check the permissions. uvicorn runs in the server's event
@@ -40,6 +41,8 @@ from strandlog.server.http.metrics.exposition import Exposition
 from strandlog.server.http.openapi import Stream, document
 from strandlog.server.http.problems import HttpError, problem_response
 from strandlog.server.http.routing import JSON, endpoint
+from strandlog.server.http.schemas.answers import schema_endpoint
+from strandlog.server.http.schemas.routes import SCHEMA_ROUTES
 from strandlog.server.http.security import RequestChecks
 from strandlog.server.http.state import HttpState
 from strandlog.server.network.acceptor import Slot
@@ -103,6 +106,7 @@ class Application:
             Route(f"{PREFIX}/openapi.json", openapi),
             Route(f"{PREFIX}/live", with_problems(live.live), methods=["GET"]),
             *self._api(),
+            *self._schemas(broker),
         ]
         app = Starlette(routes=routes, exception_handlers={HTTPException: _router_error})
         app.router.redirect_slashes = False
@@ -117,6 +121,17 @@ class Application:
             found[each.method] = with_problems(endpoint(each, self._state))
         for path, endpoints in by_path.items():
             yield Route(path, _by_method(endpoints), methods=list(endpoints))
+
+    def _schemas(self, broker: Broker) -> Iterator[Route]:
+        """Yield the routes of the schema registry; some clients add a slash to a path."""
+        if not broker.settings.schema_registry_enable:
+            return
+        by_path: dict[str, dict[str, Endpoint]] = {}
+        for each in SCHEMA_ROUTES:
+            by_path.setdefault(each.path, {})[each.method] = schema_endpoint(each, self._state)
+        for path, endpoints in by_path.items():
+            for shown in (path, path + "/"):
+                yield Route(shown, _by_method(endpoints), methods=list(endpoints))
 
     def stop(self) -> None:
         """Stop the live streams, which do not end by themselves, and the rates task."""

@@ -90,6 +90,11 @@ def context_of(request: Request) -> RequestContext:
     return RequestContext(client_of(request).principal, client_host=host, listener="http")
 
 
+def path_parameters(request: Request) -> dict[str, str]:
+    """Return the parameters in the path of a request, percent-decoded."""
+    return {name: _decoded(text) for name, text in request.path_params.items()}
+
+
 def endpoint(route: ApiRoute, state: HttpState) -> Callable[[Request], Awaitable[Response]]:
     """Return the endpoint for a row of the route table."""
 
@@ -113,7 +118,7 @@ def endpoint(route: ApiRoute, state: HttpState) -> Callable[[Request], Awaitable
         return await (within_quota(state.broker, context, work) if route.is_metered else work)
 
     async def handled(request: Request, context: RequestContext) -> Response:
-        path = {name: _decoded(text) for name, text in request.path_params.items()}
+        path = path_parameters(request)
         if route.needs is not None:
             state.broker.check_access(context, route.needs, "".join(path.values()))
         query: Any = read_query(request, route.query)

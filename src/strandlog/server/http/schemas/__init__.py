@@ -1,0 +1,1 @@
+"""The schema registry over HTTP, at the paths of Confluent's API."""

@@ -6,7 +6,8 @@ STAMP := $(VENV)/.setup-done
 PYTEST := $(BIN)/python -m pytest
 # More workers than the two cores of a small machine, because many tests wait for other processes.
 # tests/conftest.py decides which tests share a worker, and their order.
-WORKERS := -n 4 --dist loadgroup --no-loadscope-reorder
+GROUPED := --dist loadgroup --no-loadscope-reorder
+WORKERS := -n 4 $(GROUPED)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Without cached bytecode, every worker rewrites every test module, and every command that a test
 # starts compiles the whole package.
@@ -45,8 +46,11 @@ demo: setup
 test: setup
 	HYPOTHESIS_PROFILE=quick $(PYTEST) $(WORKERS) -m "(unit or server or smoke) and not slow"
 
+# Spark gives a Python process ten seconds to connect. With more than one Java or browser per core, a
+# slow machine exceeds that.
 test-all: setup
-	HYPOTHESIS_PROFILE=ci $(PYTEST) $(WORKERS)
+	HYPOTHESIS_PROFILE=ci $(PYTEST) -n 2 $(GROUPED) -m "spark or soak or browser or clients"
+	HYPOTHESIS_PROFILE=ci $(PYTEST) $(WORKERS) -m "unit or server"
 
 lint: setup
 	$(BIN)/ruff check .

@@ -18,7 +18,7 @@ from pathlib import Path
 from strandlog.cli.formats.pipeline_table import QueryTable
 from strandlog.spark.monitoring.progress import QueryReport
 
-START_SECONDS = 180
+START_SECONDS = 600
 STOP_SECONDS = 30
 POLL_SECONDS = 0.1
 

@@ -18,7 +18,7 @@ from playwright.sync_api import Browser, Locator, Page, Request, expect
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 # Headless Chromium has no sandbox as root, and little shared memory in a container.
 ARGUMENTS = ["--no-sandbox", "--disable-dev-shm-usage"]
-PATIENCE_MS = 20_000
+PATIENCE_MS = 60_000
 DESK = (1280, 800)
 PHONE = (390, 844)
 SHOTS = Path(__file__).parent.parent.parent / "out" / "console"

@@ -56,7 +56,7 @@ CONF = {
     "spark.ui.enabled": "false",
     "spark.task.maxFailures": "8",  # killed executors must not fail the job
 }
-START_SECONDS = 240  # a driver and two executors on a busy machine
+START_SECONDS = 600  # a driver and two executors on a busy machine
 SETTLE_SECONDS = 3
 
 

@@ -30,7 +30,7 @@ from tests.support.waiting import eventually
 
 from strandlog.spark.java import java_home
 
-PATIENCE_SECONDS = 180  # a JVM on a busy machine takes its time
+PATIENCE_SECONDS = 600  # a JVM on a busy machine takes its time
 STOP_SECONDS = 20
 EXECUTOR_CLASS = "CoarseGrainedExecutorBackend"
 DEPLOY = "org.apache.spark.deploy"

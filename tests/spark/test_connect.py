@@ -31,7 +31,7 @@ def test_a_topic_is_read_over_spark_connect(
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
-            timeout=240,
+            timeout=600,
             cwd=tmp_path,
         )
     assert done.returncode == 0, (tmp_path / "log").read_text()[-3000:]

@@ -19,7 +19,7 @@ from tests.support.broker_process import BrokerProcess
 import strandlog
 
 PARTITIONS = 3
-PATIENCE_SECONDS = 240
+PATIENCE_SECONDS = 600
 SUMS = ["dep_delay", "arr_delay", "distance"]
 
 

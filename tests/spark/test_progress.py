@@ -144,7 +144,7 @@ def described_lag(broker: BrokerProcess, group: str) -> int:
         check=True,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
     )
     return sum(row["lag"] for row in json.loads(text.stdout)["partitions"])
 

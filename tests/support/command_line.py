@@ -74,7 +74,7 @@ class CommandLine:
     def __call__(self, *arguments: str, given: bytes = b"", code: int = 0) -> Result:
         """Run a command in a subprocess and check its exit code."""
         with self.popen(*arguments) as process:
-            out, err = process.communicate(given, timeout=60)
+            out, err = process.communicate(given, timeout=180)
         return _checked(Result(process.returncode, out, err.decode()), code)
 
     def inside(self, *arguments: str, given: bytes = b"", code: int = 0) -> Result:

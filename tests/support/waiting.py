@@ -13,7 +13,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-TIMEOUT_SECONDS = 60.0  # long, because it only matters when the test fails
+TIMEOUT_SECONDS = 180.0  # long, because it only matters when the test fails
 PAUSE_SECONDS = 0.02
 
 

@@ -27,11 +27,11 @@ def test_read_process_write_is_exactly_once_when_workers_and_the_broker_are_kill
 
 @pytest.mark.xdist_group("jvm")
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("is_secured", [False, True], ids=["open", "secured"])
 def test_a_spark_job_is_exactly_once_when_driver_executor_and_broker_are_killed(
-    tmp_path: Path, is_secured: bool
+    tmp_path: Path,
 ) -> None:
-    report = spark_kills.Soak(tmp_path, seed=13, is_secured=is_secured).run(rounds=3)
+    """With TLS, SCRAM and ACLs; `make soak` does the same without."""
+    report = spark_kills.Soak(tmp_path, seed=13, is_secured=True).run(rounds=3)
     assert report.is_right, report
     assert (report.driver_kills, report.executor_kills, report.broker_kills) == (1, 1, 1)
     assert report.copies == report.numbers <= report.written

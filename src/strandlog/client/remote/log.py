@@ -66,6 +66,7 @@ REQUEST_TIMEOUT_MS = 15_000
 LOOK_SECONDS = 0.05
 WRITE, DESCRIBE_CONFIGS = Operation.WRITE.name, Operation.DESCRIBE_CONFIGS.name
 ALL_BROKERS_DOWN = -187
+NO_OFFSET, LOOK_UP_ATTEMPTS = -1001, 5
 # By default, librdkafka forgets all brokers and partition leaders when its last connection closes,
 # and requests of its admin client then fail at once. Like this, they wait for the next connection.
 ADMIN_DEFAULTS = {"metadata.recovery.strategy": "none"}
@@ -339,6 +340,16 @@ class RemoteLog(Closable):
         return found | self._look_up(late, spec.latest())
 
     def _look_up(self, tps: list[TopicPartition], spec: Any) -> dict[TopicPartition, int]:
+        found: dict[TopicPartition, int] = {}
+        for _ in range(LOOK_UP_ATTEMPTS):
+            found |= self._look_up_once([tp for tp in tps if tp not in found], spec)
+            if len(found) == len(tps):
+                return found
+        raise UnreachableError(f"{self.bootstrap} closed the connection while offsets were read")
+
+    def _look_up_once(self, tps: list[TopicPartition], spec: Any) -> dict[TopicPartition, int]:
+        """Return the offsets of the partitions about which the broker responds. If it closes the
+        connection, librdkafka returns `NO_OFFSET` without an error."""
         if not tps:
             return {}
         make = confluent().TopicPartition
@@ -346,10 +357,11 @@ class RemoteLog(Closable):
             futures = self.admin.list_offsets(
                 {make(*tp): spec for tp in tps}, **self.request_options
             )
-        return {
+        offsets = {
             TopicPartition(tp.topic, tp.partition): self.result(future, topic=tp.topic).offset
             for tp, future in futures.items()
         }
+        return {tp: offset for tp, offset in offsets.items() if offset != NO_OFFSET}
 
     # -- producing and consuming ---------------------------------------------------------------
 

@@ -99,7 +99,7 @@ def encode_json(value: object) -> bytes:
 
 
 def decode_record_key(data: bytes) -> RecordKey:
-    """Decode a key; raise `DataError` if it is none of this format."""
+    """Decode a key; raise `DataError` if it has another format."""
     fields = _decode_object(data, "key")
     kind = fields.get("keytype")
     if not isinstance(kind, str):

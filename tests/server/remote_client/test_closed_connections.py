@@ -92,7 +92,7 @@ def test_requests_do_not_fail_with_no_leaders_found_after_the_broker_closed_all_
 ) -> None:
     remote.create_topic("orders", 1)
     wanted = TopicPartition("orders", 0)
-    assert remote.offset_ranges([wanted]) == {wanted: (0, 0)}
+    assert remote.offset_ranges([wanted, wanted]) == {wanted: (0, 0)}
     for _ in range(3):
         broker.call(broker.server.kafka.close_all)
         assert remote.offset_ranges([wanted]) == {wanted: (0, 0)}

@@ -341,9 +341,11 @@ class RemoteLog(Closable):
 
     def _look_up(self, tps: list[TopicPartition], spec: Any) -> dict[TopicPartition, int]:
         found: dict[TopicPartition, int] = {}
+        left = tps
         for _ in range(LOOK_UP_ATTEMPTS):
-            found |= self._look_up_once([tp for tp in tps if tp not in found], spec)
-            if len(found) == len(tps):
+            found |= self._look_up_once(left, spec)
+            left = [tp for tp in tps if tp not in found]
+            if not left:
                 return found
         raise UnreachableError(f"{self.bootstrap} closed the connection while offsets were read")
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.support.broker_process import BrokerProcess
 from tests.support.numbered_values import NOW_MS
-from tests.unit.spark.formats.json_cases import (
+from tests.unit.formats.json_cases import (
     BASE64,
     FIELDS,
     REPORTED,

@@ -27,6 +27,7 @@ from strandlog.errors import (
     UnknownSettingError,
     is_secret_name,
 )
+from strandlog.formats.avro_form import AUTO, CONFLUENT, NONE, AvroForm
 from strandlog.spark.offsets import (
     EARLIEST,
     LATEST,
@@ -58,7 +59,6 @@ UNSUPPORTED = {
     "groupIdPrefix": "remove it: queries do not create groups; set groupId to commit progress to "
     "a group",
 }
-NONE, CONFLUENT, AUTO = "none", "confluent", "auto"  # values of avroPrefix
 
 Parser = Callable[[str, str], Any]
 
@@ -559,6 +559,15 @@ def _check_avro(options: Options) -> None:
         )
     if options["avroSchemas"] is not None and options["avroPrefix"] == NONE:
         raise InvalidSettingError("avroPrefix", NONE, "avroSchemas requires values with a prefix")
+
+
+def avro_form(options: Options) -> AvroForm:
+    """Return the form of Avro values; the default schema is that with the highest id."""
+    schemas: dict[int, Any] = options["avroSchemas"] or {}
+    reader = options["avroSchema"]
+    if reader is None:
+        reader = schemas[max(schemas)]
+    return AvroForm(reader, options["avroPrefix"], schemas)
 
 
 def _check_sink(options: Options) -> None:

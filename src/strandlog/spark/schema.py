@@ -43,10 +43,10 @@ from pyspark.sql.types import (
 )
 
 from strandlog.errors import InvalidSettingError
-from strandlog.spark.options import Options
+from strandlog.spark.options import Options, avro_form
 
 if TYPE_CHECKING:
-    from strandlog.spark.formats.avro_schema import AvroColumns
+    from strandlog.formats.avro_schema import AvroColumns
 
 CORRUPT: Final = "_corrupt"
 HEADERS = ArrayType(
@@ -107,9 +107,9 @@ def record_schema(options: Options) -> StructType:
 
 
 def _avro_columns(options: Options) -> AvroColumns:
-    from strandlog.spark.formats.avro_values import columns_of  # noqa: PLC0415 - slow to load
+    from strandlog.formats.avro_schema import AvroColumns  # noqa: PLC0415 - slow to load
 
-    return columns_of(options)
+    return AvroColumns(avro_form(options).reader)
 
 
 def _avro_schema(options: Options) -> StructType:

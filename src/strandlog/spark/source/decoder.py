@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from strandlog.errors import DataError, UndecodableBatchError
 from strandlog.record.arrow.columns import decode_columns
 from strandlog.record.batch import BatchView, iter_batches
-from strandlog.spark.options import Options
+from strandlog.spark.options import Options, avro_form
 from strandlog.spark.schema import CORRUPT, record_columns
 from strandlog.spark.source.access import RawChunk
 from strandlog.spark.source.planning import OffsetRange
@@ -23,6 +23,8 @@ from strandlog.spark.source.planning import OffsetRange
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
+
+    from strandlog.formats.json_values import JsonParser
 
 
 class Parsed(Protocol):
@@ -56,7 +58,7 @@ class Decoder:
         self._columns = record_columns(schema, options)
         self._parse: Parse | None = None
         if self._format == "json":
-            self._parse = self._json_parser()
+            self._parse = JsonValues().parse
         elif self._format == "avro":
             self._parse = self._avro_parser(options)
         self._read = self._columns  # plus those needed to parse values and fill `_corrupt`
@@ -64,17 +66,12 @@ class Decoder:
             wanted = {"value", *_fields_of_corrupt(schema)} - {*self._columns, "reason"}
             self._read += tuple(sorted(wanted))
 
-    def _json_parser(self) -> Parse:
-        from strandlog.spark.formats.json_values import JsonValues  # noqa: PLC0415 - slow to load
-
-        return JsonValues().parse
-
     def _avro_parser(self, options: Options) -> Parse:
-        from strandlog.spark.formats.avro_values import AvroValues  # noqa: PLC0415 - slow to load
+        from strandlog.formats.avro_values import AvroValues  # noqa: PLC0415 - slow to load
 
         others = {*self._columns, CORRUPT}
         names = [field.name for field in self._schema if field.name not in others]
-        return AvroValues(options, tuple(names)).parse
+        return AvroValues(avro_form(options), tuple(names)).parse
 
     def decode(
         self,
@@ -165,6 +162,35 @@ class Decoder:
                 is_text = pa.types.is_string(field.type) and field.name == "key"
                 arrays.append(as_text(array) if is_text else array)
         return pa.RecordBatch.from_arrays(arrays, schema=target)
+
+
+class JsonValues:
+    """Parses JSON values in the time zone of the task's session. Can be pickled."""
+
+    def __init__(self) -> None:
+        self._parsers: dict[tuple[pa.Schema, str | None], JsonParser] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_parsers": {}}
+
+    def parse(self, values: pa.Array, schema: pa.Schema) -> Parsed:
+        """Return a row for each value; values may be null."""
+        from strandlog.formats import json_values  # noqa: PLC0415 - slow to load
+
+        key = schema, session_time_zone()
+        parser = self._parsers.get(key)
+        if parser is None:
+            zone = json_values.zone_of(key[1])
+            parser = self._parsers[key] = json_values.JsonParser(schema, zone)
+        return parser.parse(values)
+
+
+def session_time_zone() -> str | None:
+    """Return `spark.sql.session.timeZone`, which Spark passes to a query's tasks if it is set."""
+    from pyspark import TaskContext  # noqa: PLC0415 - only tasks need it
+
+    context = TaskContext.get()
+    return None if context is None else context.getLocalProperty("spark.sql.session.timeZone")
 
 
 def _null_headers(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -15,13 +15,13 @@ pa = pytest.importorskip("pyarrow", reason="Spark tests need the spark extra")
 pytest.importorskip("pyspark", reason="Spark tests need the spark extra")
 
 from pyspark.sql import types as spark_types  # noqa: E402
-from tests.unit.spark.formats import json_cases  # noqa: E402
+from tests.unit.formats import json_cases  # noqa: E402
 
 from strandlog.errors import InvalidSettingError  # noqa: E402
-from strandlog.spark.formats import json_values  # noqa: E402
-from strandlog.spark.formats.json_rows import RowParser  # noqa: E402
-from strandlog.spark.formats.json_text import may_nest_too_deeply  # noqa: E402
-from strandlog.spark.formats.json_values import JsonParser, zone_of  # noqa: E402
+from strandlog.formats import json_values  # noqa: E402
+from strandlog.formats.json_rows import RowParser  # noqa: E402
+from strandlog.formats.json_text import may_nest_too_deeply  # noqa: E402
+from strandlog.formats.json_values import JsonParser, zone_of  # noqa: E402
 from strandlog.spark.options import BATCH, parse_options  # noqa: E402
 from strandlog.spark.schema import check_schema  # noqa: E402
 

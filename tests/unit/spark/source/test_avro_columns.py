@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strandlog.errors import InvalidSettingError
-from strandlog.spark.options import BATCH, Options, parse_options
+from strandlog.spark.options import BATCH, Options, avro_form, parse_options
 
 pa = pytest.importorskip("pyarrow", reason="Spark tests need the spark extra")
 fastavro = pytest.importorskip("fastavro", reason="Avro needs the spark extra")
@@ -351,11 +351,11 @@ def bits(array: Any) -> Any:
 
 @given(flat_values(), st.sampled_from(["auto", "none", "confluent"]))
 def test_compiled_loops_read_the_same_as_fastavro(values: list[bytes | None], prefix: str) -> None:
-    from strandlog.spark.formats.avro_values import AvroValues
+    from strandlog.formats.avro_values import AvroValues
 
-    asked = options(FLAT, avroPrefix=prefix)
+    form = avro_form(options(FLAT, avroPrefix=prefix))
     names = tuple(field["name"] for field in FLAT["fields"])
-    quick, slow = AvroValues(asked, names), AvroValues(asked, names)
+    quick, slow = AvroValues(form, names), AvroValues(form, names)
     assert quick._flat is not None
     slow.__dict__["_flat"] = None
     schema = pa.schema([(name, quick._columns.type_of(name)) for name in names])
@@ -378,9 +378,9 @@ def test_compiled_loops_read_the_same_as_fastavro(values: list[bytes | None], pr
     ],
 )
 def test_compiled_loops_are_for_flat_records(kind: Any, is_flat: bool) -> None:
-    from strandlog.spark.formats.avro_values import AvroValues
+    from strandlog.formats.avro_values import AvroValues
 
-    found = AvroValues(options(record(("c", kind), ("d", "string"))), ("c",))
+    found = AvroValues(avro_form(options(record(("c", kind), ("d", "string")))), ("c",))
     assert (found._flat is not None) == is_flat
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from datetime import UTC, tzinfo
 from functools import cached_property
-from typing import Any, Final
+from typing import Final
 from zoneinfo import ZoneInfo
 
 import numpy as np
@@ -23,9 +23,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import json
 
-from strandlog.spark.formats.json_rows import MisfitError, RowParser, Rows, base64_bytes
-from strandlog.spark.formats.json_text import MAX_DEPTH, may_nest_too_deeply
-from strandlog.spark.formats.json_times import SystemZone, named_zone
+from strandlog.formats.json_rows import MisfitError, RowParser, Rows, base64_bytes
+from strandlog.formats.json_text import MAX_DEPTH, may_nest_too_deeply
+from strandlog.formats.json_times import SystemZone, named_zone
 
 JSON_ROWS = 16 * 1024
 RETRY_ROWS = 128
@@ -46,32 +46,6 @@ _UNZONED: Final = rf"{_LOCAL}$"
 
 class UnusualError(Exception):
     """Arrow would read these values differently from `from_json`."""
-
-
-class JsonValues:
-    """Parses the values of a topic. Can be pickled."""
-
-    def __init__(self) -> None:
-        self._parsers: dict[tuple[pa.Schema, str | None], JsonParser] = {}
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"_parsers": {}}
-
-    def parse(self, values: pa.Array, schema: pa.Schema) -> Rows:
-        """Return a row for each value; values may be null."""
-        key = schema, session_time_zone()
-        parser = self._parsers.get(key)
-        if parser is None:
-            parser = self._parsers[key] = JsonParser(schema, zone_of(key[1]))
-        return parser.parse(values)
-
-
-def session_time_zone() -> str | None:
-    """Return `spark.sql.session.timeZone`, which Spark passes to a query's tasks if it is set."""
-    from pyspark import TaskContext  # noqa: PLC0415 - only tasks need it
-
-    context = TaskContext.get()
-    return None if context is None else context.getLocalProperty("spark.sql.session.timeZone")
 
 
 def zone_of(name: str | None) -> tzinfo:

@@ -19,8 +19,8 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from strandlog.spark.formats.json_text import BrokenJsonError, Number, json_text, read_json
-from strandlog.spark.formats.json_times import date_days, local_micros, timestamp_micros
+from strandlog.formats.json_text import BrokenJsonError, Number, json_text, read_json
+from strandlog.formats.json_times import date_days, local_micros, timestamp_micros
 
 Convert = Callable[[Any], Any]
 

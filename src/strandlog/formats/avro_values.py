@@ -4,19 +4,6 @@ Avro values have no end marker, so a value parses only if its schema consumes ex
 bytes. Values of flat schemas are read in compiled loops (avro_flat.py). Values that these leave
 unread, and values of other schemas, go through fastavro one by one, which takes microseconds each;
 a value that fastavro rejects is corrupt.
-
-Values written with a schema registry start with a zero byte and the four-byte id of the writer's
-schema:
-
-    avroPrefix=confluent    all values have the prefix, which is removed
-    avroPrefix=none         no value has the prefix
-    avroPrefix=auto         each value is tried without a prefix and then with one; with one first
-                            if every value of a batch starts with two zero bytes (ids are assumed
-                            to be below 16 million). The first attempt that parses is used
-
-`avroSchemas` maps ids to writers' schemas. If it is set, a value is read with the schema of its id
-and converted to `avroSchema` (default: the schema with the highest id) by Avro's schema resolution;
-a value with an unknown id is corrupt.
 """
 
 from __future__ import annotations
@@ -31,9 +18,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from strandlog.spark.formats.avro_depth import DepthCheck, is_recursive
-from strandlog.spark.formats.avro_flat import FlatReader, Prefix, flat_reader
-from strandlog.spark.formats.avro_schema import (
+from strandlog.formats.avro_depth import DepthCheck, is_recursive
+from strandlog.formats.avro_flat import FlatReader, Prefix, flat_reader
+from strandlog.formats.avro_form import CONFLUENT, NONE, AvroForm
+from strandlog.formats.avro_schema import (
     AvroColumns,
     Document,
     check_costs,
@@ -41,7 +29,6 @@ from strandlog.spark.formats.avro_schema import (
     register_decimals,
     without_times,
 )
-from strandlog.spark.options import CONFLUENT, NONE, Options
 
 PREFIX = struct.Struct(">bI")  # zero, id
 BARE, SURE, LIKELY = Prefix(0, 0), Prefix(PREFIX.size, 1), Prefix(PREFIX.size, 2)
@@ -74,28 +61,17 @@ class Parsed(NamedTuple):
         return ["the value does not match the Avro schema"] * len(self.bad)
 
 
-def columns_of(options: Options) -> AvroColumns:
-    """Return the columns of avroSchema, or of the schema in avroSchemas with the highest id."""
-    return AvroColumns(_reader(options))
-
-
-def _reader(options: Options) -> Document:
-    if options["avroSchema"] is not None:
-        return options["avroSchema"]
-    return options["avroSchemas"][max(options["avroSchemas"])]
-
-
 class AvroValues:
-    """Parses the values of a topic according to the options. Can be pickled."""
+    """Parses values into the named columns. Can be pickled."""
 
-    def __init__(self, options: Options, names: tuple[str, ...]) -> None:
-        self._prefix: str = options["avroPrefix"]
-        self._reader = _reader(options)
-        self._writers: dict[int, Document] = options["avroSchemas"] or {}
+    def __init__(self, form: AvroForm, names: tuple[str, ...]) -> None:
+        self._prefix = form.prefix
+        self._reader = form.reader
+        self._writers = form.writers
         for document in (self._reader, *self._writers.values()):
             check_costs(document)
         self._names = names
-        self._columns = columns_of(options)
+        self._columns = AvroColumns(form.reader)
         kinds = [(name, self._columns.type_of(name)) for name in names]
         self._is_record = self._columns.is_record
         self._type = pa.struct(kinds) if self._is_record else kinds[0][1] if kinds else pa.null()

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from strandlog.spark.formats.avro_schema import Document
+from strandlog.formats.avro_schema import Document
 
 MAX_DEPTH: Final = 1000  # the same as for JSON values
 _LONGEST_SHIFT: Final = 63

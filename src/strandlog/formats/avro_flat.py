@@ -16,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from strandlog.formats import avro_kernels as kernels
+from strandlog.formats.avro_schema import AvroColumns, Document
 from strandlog.record.arrow.arrays import bytes_column
 from strandlog.record.arrow.kernels.compile import ByteArray, Int64Array
-from strandlog.spark.formats import avro_kernels as kernels
-from strandlog.spark.formats.avro_schema import AvroColumns, Document
 
 KINDS = {
     "boolean": kernels.BOOLEAN,

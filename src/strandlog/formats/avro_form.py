@@ -1,0 +1,32 @@
+"""The form of the Avro values of a topic: their schemas and their prefix.
+
+Values written with a schema registry start with a zero byte and the four-byte id of the writer's
+schema. `AvroForm.prefix` states which values have it:
+
+    confluent    all values have the prefix, which is removed
+    none         no value has the prefix
+    auto         each value is tried without a prefix and then with one; with one first if every
+                 value of a batch starts with two zero bytes (ids are assumed to be below 16
+                 million). The first attempt that parses is used
+
+`AvroForm.writers` maps ids to writers' schemas. If it is not empty, a value is read with the schema
+of its id and converted to the reader's schema by Avro's schema resolution; a value with an unknown
+id is corrupt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+NONE, CONFLUENT, AUTO = "none", "confluent", "auto"
+
+
+@dataclass(frozen=True)
+class AvroForm:
+    """The form of the values of a topic."""
+
+    reader: Any  # a schema: JSON
+    prefix: str = AUTO
+    writers: Mapping[int, Any] = field(default_factory=dict)

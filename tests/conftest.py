@@ -1,7 +1,8 @@
 """Hypothesis profiles, tier markers and the order of all tests.
 
 The first directory below `tests` is a test's tier and becomes its marker; `smoke` is set by hand on
-one or two tests of each slow tier, and `slow` on unit and server tests that take many seconds.
+one or two tests of each slow tier, and `slow` on unit and server tests that take seconds, mostly
+because they restart a broker or wait for a time-out.
 `make test` runs `unit or server or smoke` without `slow`.
 
 With `--dist loadgroup` one worker runs all tests of a group, so that they start what they share
@@ -13,6 +14,7 @@ the others have finished.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from pathlib import Path
@@ -44,6 +46,18 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     assert plugin is not None
     for handler in (plugin.caplog_handler, plugin.report_handler):
         handler.setFormatter = lambda formatter: None
+
+
+def pytest_configure() -> None:
+    """Collect no garbage while tests are collected, which creates a million objects that stay."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Exclude the collected tests from garbage collection: each pass would visit them all."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

@@ -46,7 +46,6 @@ def test_an_empty_broker_shows_first_steps_and_its_problems(
         expect(tab.panel("Pipelines")).to_contain_text("strandlog pipeline run")
 
 
-@pytest.mark.smoke
 def test_the_overview_shows_the_problems_of_the_broker(tab: Tab, api: httpx.Client) -> None:
     """Its page showed why a broker was not ready, but not damage that maintenance had found."""
     problems = [f"segment {number} is damaged" for number in range(5)]

@@ -38,7 +38,7 @@ SEEDS = (17, 2, 3, 4)
 EXPOSED_BY = {"what was recovered is not synced": 2, "aborted transactions are not saved": 2}
 
 
-@pytest.mark.parametrize("seed", [pytest.param(101, marks=pytest.mark.smoke), 102, 104])
+@pytest.mark.parametrize("seed", [101, 102, 104])
 def test_no_crash_breaks_a_promise(seed: int) -> None:
     tally = Watcher(seed, QUICK).run()
     assert tally.failures == []

@@ -8,7 +8,6 @@ import pytest
 from tests.soak import broker_kills, spark_kills, transaction_kills
 
 
-@pytest.mark.smoke
 def test_no_record_is_lost_or_duplicated_when_the_broker_is_killed(tmp_path: Path) -> None:
     report = broker_kills.Soak(tmp_path, seed=11).run(rounds=4)
     assert report.is_right, report

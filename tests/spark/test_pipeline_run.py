@@ -83,7 +83,6 @@ parquet = "{folder}/lake"
 )
 
 
-@pytest.mark.smoke
 def test_a_static_source_is_read_again_for_every_micro_batch(
     spark: Any, broker: BrokerProcess, client: WireClient, topic: str, tmp_path: Path
 ) -> None:

@@ -94,6 +94,7 @@ def test_a_healthy_machine_gets_one_line_per_check_and_a_summary(
     assert not (tmp_path / "data").exists()
 
 
+@pytest.mark.slow
 def test_the_owner_of_a_folder_in_use_is_named(cli: CommandLine, tmp_path: Path) -> None:
     with _broker(tmp_path / "data") as broker:
         assert broker.process is not None
@@ -188,6 +189,7 @@ def test_too_few_file_descriptors_fail(cli: CommandLine) -> None:
     assert "LimitNOFILE=" in found.stdout
 
 
+@pytest.mark.slow
 def test_serve_raises_the_soft_limit_of_file_descriptors(cli: CommandLine) -> None:
     command = _limited("-Sn 300", "serve", str(cli.data), "--port", "0")
     with subprocess.Popen(command, env=cli.env, stdout=subprocess.PIPE, text=True) as process:
@@ -222,6 +224,7 @@ def test_an_advertised_name_that_does_not_resolve_fails(cli: CommandLine, tmp_pa
     assert "--advertise HOST:PORT" in check["advice"]
 
 
+@pytest.mark.slow
 def test_a_broker_that_advertises_localhost_to_other_machines_fails(
     cli: CommandLine, tmp_path: Path
 ) -> None:
@@ -245,6 +248,7 @@ def test_an_advertised_port_without_listener_fails(cli: CommandLine, tmp_path: P
     assert "refused the connection: no process listens there" in check["seen"]
 
 
+@pytest.mark.slow
 def test_an_advertised_address_of_another_cluster_fails(cli: CommandLine, tmp_path: Path) -> None:
     with _broker(tmp_path / "other") as other:
         advertised = f"PLAINTEXT://{other.address}"

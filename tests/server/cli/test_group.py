@@ -31,6 +31,7 @@ def _committed(cli: CommandLine, group: str = "g") -> dict[tuple[str, int], Any]
     return {(row["topic"], row["partition"]): row["committed"] for row in rows}
 
 
+@pytest.mark.slow
 def test_groups_are_listed_with_their_lag(used: CommandLine) -> None:
     (row,) = used("group", "list", "--json").document
     assert row == {"group": "g", "state": "Empty", "members": 0, "topics": ["t"], "lag": 7}
@@ -82,6 +83,7 @@ def test_a_deleted_topic_has_no_lag(used: CommandLine) -> None:
     assert ("other", 0) not in _committed(used)
 
 
+@pytest.mark.slow
 def test_a_reset_is_a_dry_run_until_yes(used: CommandLine) -> None:
     before = _committed(used)
     found = used.inside("group", "reset", "g", "--to", "earliest")

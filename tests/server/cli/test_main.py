@@ -102,6 +102,7 @@ def test_a_missing_extra_is_reported_in_one_line(module: str) -> None:
     assert found.returncode == 2
 
 
+@pytest.mark.slow
 def test_a_closed_pipe_is_not_an_error(anywhere: CommandLine) -> None:
     anywhere.inside("produce", "t", "--create", given=b"a longer line\n" * 50_000)
     with anywhere.popen("consume", "t") as process:

@@ -73,6 +73,7 @@ def test_without_minus_z_only_missing_keys_are_null(anywhere: CommandLine) -> No
     assert [(row["key"], row["value"]) for row in found] == [("", "v"), ("k", ""), (None, "v")]
 
 
+@pytest.mark.slow
 def test_json_lines_round_trip(anywhere: CommandLine) -> None:
     given = [
         {"value": "text", "key": "k", "headers": {"h": "x"}, "timestamp": 1_700_000_000_000},
@@ -159,6 +160,7 @@ def test_invalid_options_are_usage_errors(cli: CommandLine) -> None:
     assert cli.inside("produce", "t", "no such file", code=2).err
 
 
+@pytest.mark.slow
 def test_partitions_can_be_selected_in_produce_and_consume(anywhere: CommandLine) -> None:
     anywhere.inside("topic", "create", "t", "-p", "3")
     anywhere.inside("produce", "t", "-p", "2", given=b"a\nb\n")
@@ -168,6 +170,7 @@ def test_partitions_can_be_selected_in_produce_and_consume(anywhere: CommandLine
     assert "has no partition 3" in anywhere.inside("consume", "t", "-e", "-p", "3", code=1).err
 
 
+@pytest.mark.slow
 def test_each_form_of_the_start_offset(anywhere: CommandLine) -> None:
     now_ms = int(time.time() * 1000)
     times = [now_ms - 7_200_000 + number * 600_000 for number in range(10)]
@@ -194,6 +197,7 @@ def test_each_form_of_the_start_offset(anywhere: CommandLine) -> None:
     assert "offset 11 is outside t-0 [0, 10)" in found.err
 
 
+@pytest.mark.slow
 def test_a_group_continues_at_its_committed_offsets(anywhere: CommandLine) -> None:
     anywhere.inside("produce", "t", "--create", given=b"1\n2\n3\n4\n5\n")
     assert anywhere("consume", "t", "-g", "g", "-n", "2").lines == ["1", "2"]
@@ -206,6 +210,7 @@ def test_a_group_continues_at_its_committed_offsets(anywhere: CommandLine) -> No
     ]
 
 
+@pytest.mark.slow
 def test_records_that_the_pipe_did_not_take_are_not_committed(anywhere: CommandLine) -> None:
     anywhere.inside("produce", "t", "--create", given=b"a line that fills the pipe\n" * 30_000)
     with anywhere.popen("consume", "t", "-g", "g") as process:
@@ -218,6 +223,7 @@ def test_records_that_the_pipe_did_not_take_are_not_committed(anywhere: CommandL
     assert (committed or 0) < 30_000
 
 
+@pytest.mark.slow
 def test_a_slow_pipe_is_sent_line_by_line(anywhere: CommandLine) -> None:
     anywhere.inside("topic", "create", "t")
     with anywhere.popen("produce", "t") as producer, anywhere.popen("consume", "t") as consumer:

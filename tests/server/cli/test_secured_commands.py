@@ -108,6 +108,7 @@ def test_a_broker_with_client_certificates(cli: CommandLine, tmp_path: Path) -> 
         assert wire.inside("topic", "list", *anonymous, code=1).err.startswith("error: ")
 
 
+@pytest.mark.slow
 def test_a_broker_that_accepts_tokens(cli: CommandLine, tmp_path: Path) -> None:
     printed = cli.inside("tls", "init", str(tmp_path / "certs"), "--json").document
     keys = tmp_path / "keys"

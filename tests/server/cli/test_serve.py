@@ -15,6 +15,8 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.support.command_line import CommandLine
 
+pytestmark = pytest.mark.slow
+
 
 @contextmanager
 def _serving(*arguments: str, cwd: Path, env: dict[str, str]) -> Iterator[dict[str, str]]:

@@ -105,6 +105,7 @@ def test_a_failed_start_prints_one_line(tmp_path: Path) -> None:
     assert (unknown.returncode, unknown.stderr[:7]) == (1, "error: ")
 
 
+@pytest.mark.slow
 def test_on_a_terminal_the_console_address_is_printed(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "strandlog", "serve", str(tmp_path / "d")]
     ports = ["--port", "0", "--http-port", "0", "--no-grpc"]
@@ -124,6 +125,7 @@ def test_on_a_terminal_the_console_address_is_printed(tmp_path: Path) -> None:
     assert f"http://{http.removeprefix('http=')}/" in shown.decode()
 
 
+@pytest.mark.slow
 def test_a_plain_call_does_not_import_typer(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPROFILEIMPORTTIME": "1"}
     report = tmp_path / "imports"

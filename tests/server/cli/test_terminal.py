@@ -12,6 +12,8 @@ from tests.support.command_line import CommandLine
 
 from strandlog.cli.output import counted, size_text, time_text
 
+pytestmark = pytest.mark.slow
+
 ESCAPE = b"\x1b["
 
 

@@ -6,6 +6,7 @@ import pytest
 from tests.support.command_line import CommandLine
 
 
+@pytest.mark.slow
 def test_create_list_describe_alter_delete(anywhere: CommandLine) -> None:
     found = anywhere(
         "topic", "create", "orders", "-p", "3", "-c", "retention.ms=1d", "--json"

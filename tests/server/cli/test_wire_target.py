@@ -15,6 +15,8 @@ from tests.support.command_line import CommandLine
 from tests.support.server import RunningBroker
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.slow
+
 COMMANDS = [
     ("topic", "list"),
     ("produce", "t"),

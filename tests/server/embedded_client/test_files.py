@@ -371,6 +371,7 @@ def test_a_reader_at_every_step_of_the_owner(embedded: EmbeddedHarness, deed: st
     assert deed == "delete" or watch.seen[-1] == ends[deed] - 1
 
 
+@pytest.mark.slow
 def test_a_reader_skips_nothing_after_the_owner_died_during_compaction(
     embedded: EmbeddedHarness,
 ) -> None:

@@ -98,6 +98,7 @@ def test_a_forked_process_does_not_write_over_its_parent(tmp_path: Path) -> None
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("acks", ["1", "all"])
 def test_a_killed_process_keeps_its_promises(tmp_path: Path, acks: str) -> None:
     path = tmp_path / "data"

@@ -234,11 +234,13 @@ def end_of(stream: Any) -> Any:
     return status(lambda: stream)
 
 
+@pytest.mark.slow
 def test_a_stream_ends_when_its_token_expires(secured: Secured) -> None:
     stream = follow(secured, "expiring", bearer(secured.token(lifetime_s=3)))
     assert end_of(stream) is UNAUTHENTICATED
 
 
+@pytest.mark.slow
 def test_a_reflection_stream_ends_when_its_token_expires(secured: Secured) -> None:
     make: Any = reflection_pb2_grpc.ServerReflectionStub
     question = reflection_pb2.ServerReflectionRequest(list_services="")

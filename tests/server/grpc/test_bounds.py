@@ -147,6 +147,7 @@ def test_a_truncated_message_is_an_error_and_not_an_endless_loop(cut: int) -> No
         check_item_count(b"\xff" * 20 + b"\x1a" * 20, 1)
 
 
+@pytest.mark.slow
 def test_a_client_that_never_reads_makes_room_for_others(tmp_path: Path) -> None:
     settings = {"grpc.queued.max.response.bytes": "4194304", "grpc.stall.timeout.ms": "100"}
     running = BrokerProcess(

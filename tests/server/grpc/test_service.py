@@ -402,6 +402,7 @@ def test_compressed_batches_are_split_into_messages_that_clients_accept(
     assert [entry.offset for entry in small.entries] == [0], "one is always sent"
 
 
+@pytest.mark.slow
 def test_a_port_in_use_is_reported(broker: BrokerProcess, tmp_path: Path) -> None:
     port = address_of(broker).rpartition(":")[2]
     command = [sys.executable, "-m", "strandlog", "serve", str(tmp_path / "d"), "--port", "0"]

@@ -134,6 +134,7 @@ def test_idle_connections_do_not_block_a_new_client(broker: BrokerProcess) -> No
         each.close()
 
 
+@pytest.mark.slow
 def test_health_watches_report_that_the_server_stops(tmp_path: Path) -> None:
     broker = running_broker(tmp_path, {})
     with grpc.insecure_channel(address_of(broker)) as channel:

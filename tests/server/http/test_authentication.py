@@ -333,6 +333,7 @@ def test_a_token_authenticates_its_subject(token_server: ServerThread, provider:
             problem(client.get(SESSION, headers=bearer(wrong)), 401)
 
 
+@pytest.mark.slow
 def test_a_stream_ends_when_its_token_expires(
     token_server: ServerThread, provider: Provider
 ) -> None:
@@ -414,6 +415,7 @@ def test_a_stream_ends_when_the_permission_is_revoked(tmp_path: Path, query: str
         assert any("lacks the permission" in line for line in rest)
 
 
+@pytest.mark.slow
 def test_an_open_stream_keeps_its_session_in_use(tmp_path: Path) -> None:
     settings = {**REQUIRED, "http.session.idle.timeout.ms": "2000"}
     with http_broker(tmp_path, settings) as server, browser(server) as client:

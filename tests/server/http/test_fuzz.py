@@ -12,9 +12,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.support.examples import example_count
 from tests.support.http_client import client_of, http_address, http_broker, ok
 from tests.support.server import RunningBroker
+
+pytestmark = pytest.mark.slow
 
 EXAMPLES = example_count(0.04)
 TIMEOUT_S = 120 + 20 * EXAMPLES

@@ -175,6 +175,7 @@ def test_a_filtered_tail_finds_rare_records(client: httpx.Client, broker: Runnin
         assert record["value"]["kind"] == "text" and record["value"]["data"] == '{"n": 7}'
 
 
+@pytest.mark.slow
 def test_a_filtered_tail_keeps_up_with_the_end(client: httpx.Client, broker: RunningBroker) -> None:
     topic = make(client, "sifted-much")
     query = {"topic": topic, "interval_ms": 1000, "rates": False, "lag": False, "value": "needle"}

@@ -257,6 +257,7 @@ def test_a_static_broker_setting_cannot_be_altered(wire: Wire) -> None:
     assert group.error_code == INVALID_REQUEST
 
 
+@pytest.mark.slow
 def test_a_dynamic_broker_setting_takes_effect_and_outlives_a_restart(tmp_path: Path) -> None:
     broker = BrokerProcess(tmp_path / "data", {"log.retention.ms": "5000"})
     broker.start()

@@ -33,6 +33,8 @@ from strandlog.protocol.kafka.api import (
 from strandlog.server.kafka.api import KafkaApi
 from strandlog.server.kafka.handlers import declared_apis
 
+pytestmark = pytest.mark.slow
+
 VERSIONS = [(api.key, version) for api in declared_apis() for version in api.versions]
 MAY_WAIT = {FETCH.key, JOIN_GROUP.key, SYNC_GROUP.key}  # and a changed byte may make it a long time
 OUR_MISTAKES = ("internal error", "Traceback")

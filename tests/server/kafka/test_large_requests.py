@@ -89,6 +89,7 @@ def test_a_request_with_an_array_is_handled_in_slices(api: KafkaApi) -> None:
         assert returns.startswith("Work[None]"), f"{api.name} keeps the event loop from others"
 
 
+@pytest.mark.slow
 def test_a_produce_response_has_the_partitions_in_request_order(wire: Wire) -> None:
     create_topic(wire, "many", 300)
     batch = bytes(build_batch(1_700_000_000_000, [b"v"]))
@@ -172,6 +173,7 @@ def test_an_error_about_a_long_name_is_returned_without_a_traceback(
     assert len(wire.receive()) < 2 * len(LONG_NAME)
 
 
+@pytest.mark.slow
 def test_a_member_with_too_many_assignors_is_rejected(wire: Wire) -> None:
     def code(count: int) -> int:
         protocols = [{"name": f"p{number}", "metadata": b""} for number in range(count)]
@@ -242,6 +244,7 @@ def test_a_fetch_with_an_endless_wait_still_gets_a_response(
 # -- many large requests at a time ---------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_large_requests_of_many_connections_are_decoded_a_few_at_a_time(tmp_path: Path) -> None:
     async def act(server: Server, port: int) -> None:
         rows = [{"name": f"topic-{number}", "topic_id": None} for number in range(20_000)]

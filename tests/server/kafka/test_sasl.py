@@ -272,6 +272,7 @@ def test_the_last_answer_has_the_lifetime_of_the_session(short_sessions: ServerT
         assert last.session_lifetime.total_seconds() == 1.5
 
 
+@pytest.mark.slow
 def test_a_client_keeps_its_connection_by_authenticating_again(
     short_sessions: ServerThread,
 ) -> None:

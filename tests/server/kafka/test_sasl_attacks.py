@@ -419,6 +419,7 @@ def _guess(broker: ServerThread, user: str, number: int) -> None:
             return  # delayed; the attacker tries the next connection
 
 
+@pytest.mark.slow
 def test_guesses_from_one_address_are_delayed_but_known_users_are_not(
     throttled: ServerThread,
 ) -> None:
@@ -435,6 +436,7 @@ def test_guesses_from_one_address_are_delayed_but_known_users_are_not(
         assert wire.log_in(USER, PASSWORD).error_code == 0
 
 
+@pytest.mark.slow
 def test_guesses_for_one_user_do_not_delay_other_users_of_the_address(
     throttled: ServerThread,
 ) -> None:

@@ -266,6 +266,7 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
     assert running.stop() == 0, "a broker stops cleanly"
 
 
+@pytest.mark.slow
 def test_cluster_topic_and_producer_ids_survive_a_kill(broker: BrokerProcess) -> None:
     with Wire(broker.port) as wire:
         topic_id = create_topic(wire, "t")
@@ -280,6 +281,7 @@ def test_cluster_topic_and_producer_ids_survive_a_kill(broker: BrokerProcess) ->
     assert len(set(given)) == 6, "a producer id is given once"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", [None, signal.SIGTERM, signal.SIGKILL])
 def test_a_repeated_batch_is_recognized_and_not_written_again(
     broker: BrokerProcess, stop: signal.Signals | None

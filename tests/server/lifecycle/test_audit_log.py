@@ -30,6 +30,8 @@ from strandlog.protocol.rpc import log_pb2 as pb
 from strandlog.protocol.rpc import log_pb2_grpc
 from strandlog.testing.server import ServerThread
 
+pytestmark = pytest.mark.slow
+
 CREATE_TOPICS, DENIED = 19, 29
 ADMIN, BOB = ("admin", "admin-password"), ("bob", "bob-password")
 

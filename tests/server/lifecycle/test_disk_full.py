@@ -16,6 +16,8 @@ from tests.support.waiting import eventually
 
 from strandlog.record.builder import build_batch
 
+pytestmark = pytest.mark.slow
+
 DISK_BYTES = 8 * 1024 * 1024
 RESERVE_BYTES = 256 * 1024
 BATCH = bytes(build_batch(int(time.time() * 1000), [os.urandom(50_000)]))

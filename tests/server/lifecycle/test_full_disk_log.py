@@ -15,6 +15,7 @@ from strandlog.record.builder import build_batch
 STORAGE_ERROR = 56
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_logged_once_and_not_for_each_request(
     tmp_path: Path,
 ) -> None:

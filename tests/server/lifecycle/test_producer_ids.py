@@ -33,6 +33,7 @@ def first_batch_of(producer_id: int) -> bytes:
     return bytes(built)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["truncated", "deleted"])
 def test_records_are_not_acknowledged_as_duplicates_after_producer_ids_json_was_lost(
     tmp_path: Path, damage: str

@@ -25,6 +25,8 @@ import strandlog
 from strandlog.protocol.rpc import log_pb2 as pb
 from strandlog.protocol.rpc import log_pb2_grpc
 
+pytestmark = pytest.mark.slow
+
 DESCRIBE_CONFIGS, ALTER_CONFIGS = 32, 33
 INCREMENTAL_ALTER_CONFIGS, ALTER_USERS = 44, 51
 BROKER, PASSWORD_TYPE = 4, 9

@@ -198,6 +198,7 @@ def test_other_clients_are_served_while_settings_are_altered(tmp_path: Path) -> 
     play(tmp_path, act)
 
 
+@pytest.mark.slow
 def test_other_clients_are_served_while_a_group_without_find_coordinator_creates_its_topic(
     tmp_path: Path,
 ) -> None:

@@ -29,6 +29,8 @@ from strandlog.storage.file_remover import FileRemover
 from strandlog.storage.partition.flush import FlushPlan
 from strandlog.storage.work import Work
 
+pytestmark = pytest.mark.slow
+
 PATIENCE_S = 30  # shorter than the longest wait of a fetch
 
 

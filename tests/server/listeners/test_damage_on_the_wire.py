@@ -20,6 +20,8 @@ import strandlog
 from strandlog.protocol.rpc.log_pb2 import ConsumeRequest
 from strandlog.protocol.rpc.log_pb2_grpc import LogServiceStub
 
+pytestmark = pytest.mark.slow
+
 DAMAGED_OFFSET, COUNT = 20, 60
 HTTP = ("--no-grpc", "--http-port", "0")
 

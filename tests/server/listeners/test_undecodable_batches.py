@@ -57,6 +57,7 @@ def poisoned(wire: Wire, topic: str) -> None:
         assert error_of(wire, topic, data) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", [{}, {"record.validation": "records"}])
 def test_an_invalid_record_count_is_rejected_by_every_topic(
     wire: Wire, config: dict[str, str]

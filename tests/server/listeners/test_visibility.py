@@ -141,6 +141,7 @@ def test_http_records_offsets_and_lag_include_acknowledged_records(tmp_path: Pat
         assert ok(api.get("/api/v1/groups"))["groups"][0]["lag"] == 2
 
 
+@pytest.mark.slow
 def test_grpc_records_and_offsets_include_acknowledged_records(tmp_path: Path) -> None:
     broker = BrokerProcess(tmp_path / "data", listeners=("--grpc-port", "0", "--no-http"))
     broker.start()

@@ -15,6 +15,8 @@ from strandlog.broker.access.permission import TOPIC
 from strandlog.client.remote import login
 from strandlog.client.remote.consumer import RemoteConsumer
 
+pytestmark = pytest.mark.slow
+
 # The broker does not delay the logins that fail here again and again.
 PATIENT = {"failed.logins.per.user.rate": "0", "failed.logins.per.ip.rate": "0"}
 

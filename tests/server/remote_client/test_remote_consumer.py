@@ -17,6 +17,8 @@ from strandlog import Record, RemoteLog, TopicPartition, errors
 from strandlog.client.remote.consumer import RemoteConsumer
 from strandlog.testing.server import ServerThread
 
+pytestmark = pytest.mark.slow
+
 PATIENCE_MS = 20_000
 
 

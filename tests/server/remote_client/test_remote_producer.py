@@ -126,6 +126,7 @@ def test_mistakes_of_the_program_are_type_errors(remote: RemoteLog, wrong: objec
     assert read_all(remote) == []
 
 
+@pytest.mark.slow
 def test_threads_share_a_producer(remote: RemoteLog) -> None:
     remote.create_topic("t", 2)
     producer = remote.producer()
@@ -166,6 +167,7 @@ def test_ctrl_c_in_the_middle_of_an_answer_is_a_keyboard_interrupt(remote: Remot
     producer.close()
 
 
+@pytest.mark.slow
 def test_a_send_succeeds_although_the_broker_is_killed_and_restarted(tmp_path: Path) -> None:
     broker = BrokerProcess(tmp_path / "data")
     broker.start()
@@ -182,6 +184,7 @@ def test_a_send_succeeds_although_the_broker_is_killed_and_restarted(tmp_path: P
     assert broker.stop() == 0
 
 
+@pytest.mark.slow
 def test_a_send_to_a_broker_that_stays_away_fails_in_time(tmp_path: Path) -> None:
     broker = BrokerProcess(tmp_path / "data")
     broker.start()

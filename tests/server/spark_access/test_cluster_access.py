@@ -22,6 +22,8 @@ from strandlog.spark.source.cluster_access import ClusterAccess, task_client_opt
 from strandlog.spark.source.planning import OffsetRange
 from strandlog.testing.clock import FakeClock
 
+pytestmark = pytest.mark.slow
+
 FETCH, LIST_OFFSETS, METADATA = 1, 2, 3
 QUICK = {
     "kafka.default.api.timeout.ms": "300",

@@ -17,6 +17,8 @@ from strandlog.client.wire.client import WireClient
 from strandlog.errors import AuthenticationError, ClosedError, UnreachableError
 from strandlog.model import TopicPartition
 
+pytestmark = pytest.mark.slow
+
 
 class InterruptedByTestError(BaseException):
     """As Ctrl-C, or the end of a Spark task."""

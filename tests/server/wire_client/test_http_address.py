@@ -26,6 +26,7 @@ def test_the_address_is_that_of_the_broker_under_any_name(tmp_path: Path) -> Non
         assert httpx.get(f"http://127.0.0.1:{port}/healthz").status_code == 200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("host", "reach"), [("0.0.0.0", "127.0.0.1"), ("[::1]", "[::1]")])
 def test_a_wildcard_host_is_replaced_by_the_address_of_the_connection(
     host: str, reach: str, tmp_path: Path

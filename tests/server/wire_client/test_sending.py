@@ -225,6 +225,7 @@ def test_a_topic_to_write_is_made_by_a_broker_that_makes_topics_by_itself(
     assert list(client.topics([name])) == [name]
 
 
+@pytest.mark.slow
 def test_a_topic_that_the_broker_does_not_make_is_not_found(tmp_path: Path) -> None:
     broker = ServerThread(tmp_path, {"auto.create.topics.enable": "false"})
     broker.start()

@@ -61,6 +61,7 @@ def bearer(broker: SecuredBroker, token: object) -> dict[str, object]:
     }
 
 
+@pytest.mark.slow
 def test_a_token_from_a_file_or_a_function_logs_in(
     broker: SecuredBroker, provider: Provider, tmp_path: Path
 ) -> None:

@@ -335,6 +335,7 @@ def test_an_interrupted_delete_records_deletes_nothing_later(embedded: EmbeddedH
     assert embedded.values("t") == numbered(6)
 
 
+@pytest.mark.slow
 def test_a_second_close_releases_the_folder_after_an_interrupted_close() -> None:
     def interrupt(point: int) -> bool:
         embedded = EmbeddedHarness()

@@ -248,6 +248,7 @@ class LogMachine(RuleBasedStateMachine):
         self.embedded.log.close()
 
 
+@pytest.mark.slow
 def test_random_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("uuid.uuid4", lambda: UUID(int=IDS.getrandbits(128)))
     run_state_machine_as_test(

@@ -64,6 +64,7 @@ def _sleeps(tree: ast.Module) -> bool:
     return False
 
 
+@pytest.mark.slow
 def test_no_test_sleeps_where_it_could_wait_for_an_event(modules: dict[str, ast.Module]) -> None:
     sleeping = {name for name, tree in modules.items() if _sleeps(tree)}
     assert sleeping - MAY_SLEEP.keys() == set(), "use tests.support.waiting.eventually"

@@ -49,6 +49,7 @@ def test_packages_stay_small() -> None:
     assert not large, "group the modules into sub-packages"
 
 
+@pytest.mark.slow
 def test_functions_stay_small(trees: dict[Path, ast.Module]) -> None:
     long = [
         f"{_name(path)}:{node.lineno} {node.name}"

@@ -38,6 +38,8 @@ from strandlog.storage.segment.scan import batches_of_read
 from strandlog.storage.work import run_inline
 from strandlog.testing import FakeClock, SimulatedFiles
 
+pytestmark = pytest.mark.slow
+
 SETTINGS = small_settings(segment_bytes=700, index_interval_bytes=120)
 # Every n-th bit is tried. A damaged recovery point costs a recovery of everything.
 RATIO = {".index": 3, ".timeindex": 5, ".snapshot": 7, "recovery-point": 7}

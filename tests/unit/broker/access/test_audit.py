@@ -135,6 +135,7 @@ def test_a_denial_names_the_acl_that_denies() -> None:
     assert event["rule"] == "a rule denies it: DENY User:bob from * to WRITE TOPIC LITERAL t"
 
 
+@pytest.mark.slow
 def test_a_million_equal_denials_are_two_lines_a_minute() -> None:
     log = Audited()
     for _ in range(1_000_000):

@@ -115,6 +115,7 @@ def test_leaving_and_expiry_cost_the_same_for_each_member() -> None:
     _assert_linear(expire)
 
 
+@pytest.mark.slow
 def test_returning_static_members_cost_the_same_for_each_member() -> None:
     def cost(count: int) -> float:
         harness = _gathering()

@@ -188,6 +188,7 @@ def state(harness: CatalogHarness) -> dict[str, object]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["create", "grow", "alter", "delete"])
 def test_a_power_cut_at_any_step_leaves_the_old_or_the_new_state(name: str) -> None:
     whole = prepared()

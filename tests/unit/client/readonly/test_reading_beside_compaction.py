@@ -27,6 +27,8 @@ from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.work import run_inline
 from strandlog.testing import FakeClock, SimulatedFiles, Step
 
+pytestmark = pytest.mark.slow
+
 SETTINGS = small_settings(cleanup_policy=("compact",), segment_bytes=500, file_delete_delay_ms=0)
 READER_OPERATIONS = frozenset({"list_dir", "map", "read", "read_at", "exists", "size"})
 KEYS = 2

@@ -17,6 +17,8 @@ from strandlog.storage.readonly.view import FolderView
 from strandlog.storage.segment.transaction_index import ENTRY
 from strandlog.testing import SimulatedFiles
 
+pytestmark = pytest.mark.slow
+
 STEPS = 40
 KEPT = [b"%d.%d" % (n, part) for n in range(STEPS) if n % 3 == 0 for part in range(2)]
 

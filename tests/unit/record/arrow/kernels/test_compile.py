@@ -63,6 +63,7 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     return str(source), cache
 
 
+@pytest.mark.slow
 def test_a_kernel_is_compiled_once_and_then_found(kernel: tuple[str, Path]) -> None:
     source, cache = kernel
     assert run([source], NUMBA_CACHE_DIR=str(cache)) == ["42", "1"]

@@ -95,6 +95,13 @@
     │   ├── SchemaNotFoundError         check the subject, version or id
     │   ├── InvalidSchemaError          fix the schema or the request as the message says
     │   └── IncompatibleSchemaError     change the schema, or the compatibility level
+    ├── TableError                      an error of a lake table
+    │   ├── TableNotFoundError          check the folder, or let `strandlog table sync` create it
+    │   ├── TableConflictError          another writer was faster: load the table again (retriable)
+    │   ├── TableSchemaError            the records do not fit the columns of the table
+    │   ├── TableGapError               records were deleted before they were synced
+    │   ├── TableChangedError           the table is not as the last sync left it
+    │   └── TableDamagedError           restore the missing or damaged file, or rebuild the table
     ├── SettingError
     │   ├── UnknownSettingError         the message suggests the nearest name
     │   ├── InvalidSettingError         the message gives the allowed values
@@ -723,6 +730,52 @@ class IncompatibleSchemaError(SchemaError):
 
     def __init__(self, text: str) -> None:
         super().__init__(409, text)
+
+
+# -- lake tables -----------------------------------------------------------------------------------
+
+
+class TableError(StrandlogError):
+    """An error of a lake table (tables/)."""
+
+    codes = Codes(-1, 409, "FAILED_PRECONDITION", 22)
+
+
+class TableNotFoundError(TableError):
+    codes = Codes(-1, 404, "NOT_FOUND", 20)
+
+
+class TableConflictError(TableError):
+    codes = Codes(-1, 409, "ABORTED", 11)
+    retriable = True
+
+
+class TableSchemaError(TableError):
+    codes = Codes(-1, 422, "INVALID_ARGUMENT", 12)
+
+
+class TableGapError(TableError):
+    """`gaps` has the offsets [start, end) that are neither in the table nor in the topic."""
+
+    codes = Codes(-1, 410, "DATA_LOSS", 20)
+
+    def __init__(self, topic: str, gaps: Sequence[tuple[int, int, int]]) -> None:
+        ranges = ", ".join(
+            f"{topic}-{partition} [{start}, {end})" for partition, start, end in gaps
+        )
+        super().__init__(
+            f"records were deleted from the topic before they were synced: {ranges}; "
+            "--accept-gap continues after them and records the gap in the table"
+        )
+        self.gaps = tuple(gaps)
+
+
+class TableChangedError(TableError):
+    pass
+
+
+class TableDamagedError(TableError):
+    codes = Codes(-1, 422, "DATA_LOSS", 13)
 
 
 # -- set-up, other brokers, this process ---------------------------------------------------------

@@ -58,6 +58,10 @@ COMMANDS = {
         "strandlog.cli.commands.security.quota",
         "Set, list and delete client quotas.",
     ),
+    "table": (
+        "strandlog.cli.commands.table",
+        "Sync topics to lake tables: Delta, Iceberg, Parquet.",
+    ),
     "pipeline": ("strandlog.cli.commands.pipeline", "Run, validate and list Spark pipelines."),
     "doctor": (
         "strandlog.cli.commands.doctor",

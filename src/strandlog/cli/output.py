@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 UPDATE_EVERY_BYTES = 1024 * 1024
 _LARGEST_MS = 253_402_300_799_999  # the last millisecond of the year 9999
@@ -126,8 +126,10 @@ def counted(count: int, noun: str) -> str:
 
 
 @contextmanager
-def progress(title: str, total_bytes: int | None) -> Iterator[Callable[[int], None]]:
-    """Show a progress bar if stderr is a terminal; yield a function that advances it by bytes."""
+def progress(
+    title: str, total: int | None, unit: Literal["bytes", "records"] = "bytes"
+) -> Iterator[Callable[[int], None]]:
+    """Show a progress bar if stderr is a terminal; yield a function that advances it."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return
@@ -135,21 +137,24 @@ def progress(title: str, total_bytes: int | None) -> Iterator[Callable[[int], No
     from rich.console import Console  # noqa: PLC0415
 
     columns: list[bars.ProgressColumn] = [bars.TextColumn("{task.description}")]
-    if total_bytes:
+    if total:
         columns += [bars.BarColumn(), bars.TaskProgressColumn()]
     else:
         columns += [bars.SpinnerColumn()]
-    columns += [bars.DownloadColumn(), bars.TransferSpeedColumn()]
-    if total_bytes:
+    if unit == "bytes":
+        columns += [bars.DownloadColumn(), bars.TransferSpeedColumn()]
+    else:
+        columns += [bars.TextColumn("{task.completed:,.0f} records")]
+    if total:
         columns += [bars.TimeRemainingColumn()]
     with bars.Progress(*columns, console=Console(stderr=True), transient=True) as shown_bars:
-        task = shown_bars.add_task(title, total=total_bytes or None)
+        task = shown_bars.add_task(title, total=total or None)
         waiting = 0
 
-        def advance(size_bytes: int) -> None:
+        def advance(size: int) -> None:
             nonlocal waiting
-            waiting += size_bytes
-            if waiting >= UPDATE_EVERY_BYTES:
+            waiting += size
+            if unit == "records" or waiting >= UPDATE_EVERY_BYTES:
                 shown_bars.advance(task, waiting)
                 waiting = 0
 

@@ -200,6 +200,7 @@ PRIVATE_EXCEPTIONS = {
     "BrokenJsonError": "goes into _corrupt as the reason",
     "MisfitError": "goes into _corrupt as the reason",
     "RetriableBrokerError": "makes the wire client try again",
+    "_ExtendedError": "makes a round of a table sync start again",
     "PowerCut": "ends a simulated process; nothing may catch it",
 }
 

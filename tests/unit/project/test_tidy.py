@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[3]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 MAX_FILE_LINES = 600
 LONGER_FILES = {  # tables: one error, or one limit, per entry
-    "src/strandlog/errors.py": 950,
+    "src/strandlog/errors.py": 1000,
     "src/strandlog/config/limits.py": 650,
 }
 MAX_FUNCTION_LINES = 60

@@ -117,6 +117,11 @@ class WireClient:
         """Return the URL of the broker's HTTP listener; None if it has none that is reachable."""
         return self._cluster.retry(lambda: http_address(self._cluster))
 
+    def cluster_id(self) -> str:
+        """Return the id of the cluster; empty if its brokers do not send one."""
+        self._cluster.retry(lambda: self._cluster.read_metadata(()))
+        return self._cluster.cluster_id or ""
+
     # -- quotas ----------------------------------------------------------------------------------
 
     def client_quotas(

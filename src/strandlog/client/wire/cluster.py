@@ -90,6 +90,7 @@ class Cluster:
     def __init__(self, options: WireOptions, clock: Clock) -> None:
         self.options = options
         self.controller_id = NO_LEADER
+        self.cluster_id: str | None = None  # from the newest metadata response
         self._clock = clock
         self._is_closed = False
         self._tls = tls_context(options) if options.wants_tls else None
@@ -214,6 +215,7 @@ class Cluster:
         response = connection.send(METADATA.key, body).parsed()
         self._nodes = {node.node_id: Address(node.host, node.port) for node in response.brokers}
         self.controller_id = response.controller_id
+        self.cluster_id = getattr(response, "cluster_id", None)
         found: dict[str, TopicMetadata] = {}
         now_ms = self._clock.monotonic_ms()
         for topic in response.topics:

@@ -139,6 +139,12 @@ def take_identity(
     return parse_properties(text)[CLUSTER_KEY]
 
 
+def read_cluster_id(files: Files, folder: str) -> str:
+    """Return the cluster id of a folder that another process may own; empty if it has none."""
+    text = _intact_text(files, folder) or _read(files, join(folder, META_PROPERTIES))
+    return parse_properties(text).get(CLUSTER_KEY, "")
+
+
 def parent_of(path: str) -> str:
     """Return the parent folder."""
     head, slash, _ = path.rstrip("/").rpartition("/")

@@ -1,0 +1,371 @@
+"""The `strandlog table` commands: sync, status, compact, vacuum.
+
+TARGET is a folder. Its format is found out by itself, unless the table is new. With -d, the topic
+is read from the files of a folder, also while a broker writes to it; nothing is locked. Progress is
+in the table, so that a sync that was killed continues where the table ends.
+
+tables/ does the work; this module parses arguments and prints.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Event
+from types import FrameType
+from typing import Annotated, Any, cast
+
+import typer
+
+from strandlog.cli.options import (
+    Bootstrap,
+    ClientConfig,
+    ClientSettings,
+    DataDir,
+    Json,
+    Target,
+    Yes,
+    ask,
+    command_app,
+    target_of,
+)
+from strandlog.cli.output import (
+    counted,
+    message,
+    number,
+    print_json,
+    print_table,
+    progress,
+    size_text,
+)
+from strandlog.client.settings import client_settings
+from strandlog.clock import SystemClock
+from strandlog.config.units import parse_bytes, parse_duration_ms
+from strandlog.errors import MissingExtraError, TableNotFoundError
+from strandlog.tables.table import FORMATS, Table, detected_format, open_table
+
+app = command_app("Sync topics to lake tables: Delta, Iceberg, Parquet.")
+
+Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="Topic name.")]
+Folder = Annotated[str, typer.Argument(metavar="TARGET", help="Folder of the table.")]
+FormatOption = Annotated[
+    str | None,
+    typer.Option(
+        "--format",
+        metavar="FORMAT",
+        help=f"Format of a new table: {', '.join(FORMATS)}. Default: that of the existing table, "
+        "else delta.",
+    ),
+]
+
+MODES = ("append", "upsert")
+UNITS = ("day", "month", "hour", "none")
+Mode = Annotated[
+    str,
+    typer.Option(
+        metavar="MODE",
+        help="append: one row per record. upsert: one row per key with its latest value; a null "
+        "value deletes it (only Delta).",
+    ),
+]
+PartitionBy = Annotated[
+    str | None,
+    typer.Option(
+        "--partition-by",
+        metavar="UNIT",
+        help="Partition a new table by the time of the records: day, month, hour or none. "
+        "Default: day, for upsert none.",
+    ),
+]
+Follow = Annotated[bool, typer.Option("--follow", help="Keep syncing until Ctrl-C or SIGTERM.")]
+Interval = Annotated[
+    str, typer.Option(metavar="TIME", help="With --follow: time between two rounds.")
+]
+RoundBytes = Annotated[
+    str, typer.Option("--round-bytes", metavar="SIZE", help="Decoded bytes per commit, at most.")
+]
+CompactFiles = Annotated[
+    int,
+    typer.Option(
+        "--compact-files",
+        metavar="N",
+        min=0,
+        help="Merge small files when there are more than N of them; 0: never.",
+    ),
+]
+AcceptGap = Annotated[
+    bool,
+    typer.Option(
+        "--accept-gap", help="Continue after records that were deleted before their sync."
+    ),
+]
+AcceptChanges = Annotated[
+    bool,
+    typer.Option(
+        "--accept-changes", help="Continue although another program has changed the table."
+    ),
+]
+Rebuild = Annotated[
+    bool,
+    typer.Option("--rebuild", help="Move the table to TARGET.old-TIME and write a new one."),
+]
+
+
+def _choice(value: str, choices: tuple[str, ...], option: str) -> str:
+    if value not in choices:
+        raise typer.BadParameter(f"{value!r} is not one of {', '.join(choices)}", param_hint=option)
+    return value
+
+
+def _table(target: str, given: str | None) -> Table:
+    found = detected_format(target)
+    if given is not None:
+        _choice(given, FORMATS, "--format")
+        if found is not None and found != given:
+            raise typer.BadParameter(
+                f"{target} contains a table in the format {found}", param_hint="--format"
+            )
+    return open_table(target, given or found or "delta")
+
+
+def _existing(target: str) -> Table:
+    if detected_format(target) is None:
+        raise TableNotFoundError(f"{target} contains no table; `strandlog table sync` creates one")
+    return _table(target, None)
+
+
+@contextmanager
+def _source(topic: str, target: Target) -> Iterator[Any]:
+    try:
+        from strandlog.tables.source import ClusterSource, FolderSource  # noqa: PLC0415
+    except ImportError as error:
+        raise MissingExtraError("delta", "pyarrow") from error
+
+    if target.data is not None:
+        source: Any = FolderSource(os.path.abspath(target.data), topic)
+    else:
+        assert target.bootstrap is not None
+        settings = client_settings(target.client_config, target.client_file)
+        source = ClusterSource(target.bootstrap, topic, settings)
+    try:
+        yield source
+    finally:
+        source.close()
+
+
+@app.command()
+def sync(
+    topic: Topic,
+    target: Folder,
+    table_format: FormatOption = None,
+    mode: Mode = "append",
+    partition_by: PartitionBy = None,
+    follow: Follow = False,
+    interval: Interval = "60s",
+    round_bytes: RoundBytes = "128MiB",
+    compact_files: CompactFiles = 100,
+    accept_gap: AcceptGap = False,
+    accept_changes: AcceptChanges = False,
+    rebuild: Rebuild = False,
+    yes: Yes = False,
+    data: DataDir = None,
+    bootstrap: Bootstrap = None,
+    client: ClientSettings = [],  # noqa: B006 - typer passes a new list to every call
+    client_config: ClientConfig = None,
+    as_json: Json = False,
+) -> None:
+    """Write the committed records of a topic to a table, each exactly once.
+
+    Continues after the offsets that the table has. A new table starts with the oldest record.
+    """
+    from strandlog.tables.columns import RawColumns  # noqa: PLC0415 - imports pyarrow
+    from strandlog.tables.sync import Sync, SyncOptions  # noqa: PLC0415 - imports pyarrow
+
+    _choice(mode, MODES, "--mode")
+    unit = partition_by or ("none" if mode == "upsert" else "day")
+    options = SyncOptions(
+        mode=mode,
+        time_unit=cast(Any, _choice(unit, UNITS, "--partition-by")),
+        accepts_gap=accept_gap,
+        accepts_changes=accept_changes,
+        round_bytes=_parsed(parse_bytes, round_bytes, "--round-bytes"),
+    )
+    pause_seconds = _parsed(parse_duration_ms, interval, "--interval") / 1000
+    log = target_of(data, bootstrap, client, client_config)
+    table = _table(target, table_format)
+    if mode == "upsert" and table.format != "delta":
+        raise typer.BadParameter("upsert needs a Delta table", param_hint="--mode")
+    with _source(topic, log) as source, _stop_event() as stop:
+        source.describe()  # fails before anything is changed
+        if rebuild:
+            _set_aside(table, yes=yes, as_json=as_json)
+        syncing = Sync(table, source, RawColumns(), options, warn=_warn)
+        syncing.create()
+        while True:
+            with progress(f"to {target}", _lag(table, source), unit="records") as advance:
+                report = syncing.run(advance)
+            _compact_if_many(table, compact_files)
+            if not follow or stop.wait(pause_seconds):
+                break
+        _print_report(table, source, report, as_json=as_json)
+
+
+def _warn(text: str) -> None:
+    message(f"warning: {text}")
+
+
+def _lag(table: Table, source: Any) -> int | None:
+    from strandlog.tables.status import read_status  # noqa: PLC0415 - imports pyarrow
+
+    return sum(each.lag for each in read_status(table, source).partitions) or None
+
+
+def _parsed(parse: Callable[[str], int], text: str, option: str) -> int:
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from None
+
+
+@contextmanager
+def _stop_event() -> Iterator[Event]:
+    """Yield an event that SIGTERM sets; the round in progress is completed."""
+    stop = Event()
+
+    def note(_signal: int, _frame: FrameType | None) -> None:
+        stop.set()
+
+    before = signal.signal(signal.SIGTERM, note)
+    try:
+        yield stop
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _set_aside(table: Table, *, yes: bool, as_json: bool) -> None:
+    if not os.path.lexists(table.folder):
+        return
+    old = f"{table.folder}.old-{SystemClock().now_ms()}"
+    ask(f"Move {table.folder} to {old} and write a new table?", yes=yes, as_json=as_json)
+    from strandlog.tables.layout import table_files  # noqa: PLC0415 - imports pyarrow
+
+    files = table_files()
+    files.rename(table.folder, old)
+    files.sync_dir(os.path.dirname(table.folder))
+    message(f"moved {table.folder} to {old}")
+
+
+def _compact_if_many(table: Table, compact_files: int) -> None:
+    from strandlog.tables.maintenance import small_files  # noqa: PLC0415 - imports pyarrow
+
+    if compact_files and small_files(table) > compact_files:
+        _compact(table)
+
+
+def _compact(table: Table) -> Any:
+    from strandlog.tables.maintenance import compacted  # noqa: PLC0415 - imports pyarrow
+
+    return compacted(table)
+
+
+def _print_report(table: Table, source: Any, report: Any, *, as_json: bool) -> None:
+    from strandlog.tables.status import read_status  # noqa: PLC0415 - imports pyarrow
+
+    found = read_status(table, source)
+    if as_json:
+        print_json(
+            {
+                "table": table.folder,
+                "format": table.format,
+                "version": found.version,
+                "synced": report.rows,
+                "bad": report.bad_rows,
+                "commits": report.commits,
+                "conflicts": report.conflicts,
+                "rows": found.rows,
+                "gaps": [list(each) for each in report.gaps],
+                "partitions": [each._asdict() for each in found.partitions],
+            }
+        )
+        return
+    message(
+        f"{counted(report.rows, 'record')} in {counted(report.commits, 'commit')}; the table has "
+        f"{counted(found.rows, 'row')}"
+    )
+    if report.bad_rows:
+        message(f"warning: {counted(report.bad_rows, 'value')} could not be decoded; see `error`")
+
+
+@app.command()
+def status(
+    topic: Topic,
+    target: Folder,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Read all rows and count each (partition, offset).")
+    ] = False,
+    data: DataDir = None,
+    bootstrap: Bootstrap = None,
+    client: ClientSettings = [],  # noqa: B006
+    client_config: ClientConfig = None,
+    as_json: Json = False,
+) -> None:
+    """Show how far a topic is synced, and what is missing.
+
+    With --verify, exits with 1 if a record is in the table twice.
+    """
+    from strandlog.tables.status import read_status  # noqa: PLC0415 - imports pyarrow
+
+    table = _existing(target)
+    with _source(topic, target_of(data, bootstrap, client, client_config)) as source:
+        found = read_status(table, source, verifies=verify)
+    if as_json:
+        document = {"table": table.folder, "format": table.format, **found._asdict()}
+        print_json({**document, "partitions": [each._asdict() for each in found.partitions]})
+    else:
+        titles = ["PARTITION", "START", "END", "SYNCED", "LAG"] + (["ROWS"] if verify else [])
+        rows = [list(each)[: len(titles)] for each in found.partitions]
+        print_table([number(title) for title in titles], rows)
+        message(
+            f"{table.format} version {found.version}: {counted(found.rows, 'row')} in "
+            f"{counted(found.files, 'file')}, {size_text(found.size_bytes)}"
+        )
+        for partition, start, end in found.gaps:
+            message(f"gap: {topic}-{partition} [{start}, {end})")
+        if verify:
+            message(f"{found.duplicates} duplicates, {found.beyond} beyond the synced offsets")
+    if found.duplicates or found.beyond:
+        sys.stdout.flush()
+        raise typer.Exit(1)
+
+
+@app.command()
+def compact(target: Folder, as_json: Json = False) -> None:
+    """Merge the small files of a table. Syncs and readers may continue meanwhile."""
+    done = _compact(_existing(target))
+    if as_json:
+        print_json({"removed": done.removed, "added": done.added})
+    else:
+        message(f"{counted(done.removed, 'file')} merged into {done.added}")
+
+
+@app.command()
+def vacuum(
+    target: Folder,
+    hours: Annotated[
+        int,
+        typer.Option(metavar="N", min=1, help="Keep what versions of the last N hours need."),
+    ] = 168,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the files.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Delete files that the table no longer needs: merged, replaced, or left by a crash."""
+    found = _existing(target).vacuum(hours, dry_run=dry_run)
+    if as_json:
+        print_json({"files": found, "deleted": not dry_run})
+        return
+    for path in found:
+        sys.stdout.write(path + "\n")
+    message(f"{counted(len(found), 'file')} {'to delete' if dry_run else 'deleted'}")

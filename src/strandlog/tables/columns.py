@@ -1,0 +1,105 @@
+"""Turns decoded records into the columns of a table.
+
+    column      type                      contents
+    partition   int32                     partition of the topic
+    offset      int64                     (partition, offset) identifies a row
+    timestamp   timestamp[us, UTC]        null if the record has none
+    key         binary
+    headers     list<struct<key, value>>
+    value       binary                    `RawColumns`
+                struct                    typed: one field per field of the schema
+    error       string                    typed: why the value could not be decoded, else null
+    raw_value   binary                    typed: the value that could not be decoded, else null
+
+Fields of the value are inside the struct `value`, so that no field can have the name of another
+column, and new fields extend the struct. `SELECT value.* FROM …` makes them columns in SQL.
+
+With a time unit, the table also has a column by which it is partitioned:
+
+    day     date    date         2026-11-17
+    month   month   string       2026-11
+    hour    hour    string       2026-11-17-09
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+RECORD_COLUMNS: Final = ("key", "value", "partition", "offset", "timestamp", "headers")
+HEADERS: Final = pa.list_(
+    pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())]))
+)
+POSITION: Final = (
+    pa.field("partition", pa.int32()),
+    pa.field("offset", pa.int64()),
+    pa.field("timestamp", pa.timestamp("us", "UTC")),
+    pa.field("key", pa.binary()),
+    pa.field("headers", HEADERS),
+)
+
+TimeUnit = Literal["none", "day", "month", "hour"]
+TIME_COLUMNS: Final[dict[str, Any]] = {
+    "day": pa.field("date", pa.date32()),
+    "month": pa.field("month", pa.string()),
+    "hour": pa.field("hour", pa.string()),
+}
+
+
+class Columns(Protocol):
+    """Decodes records. `schema` may grow while records are decoded; it never shrinks."""
+
+    @property
+    def schema(self) -> Any:
+        """The columns of the table, without the column by which it is partitioned."""
+
+    def decode(self, records: Any) -> Any:
+        """Return the rows of a RecordBatch with `RECORD_COLUMNS`, with the schema as it is now."""
+
+
+class RawColumns:
+    """Key, value and headers as bytes."""
+
+    schema: Any = pa.schema([*POSITION, pa.field("value", pa.binary())])
+
+    def decode(self, records: Any) -> Any:
+        arrays = [
+            records.column(field.name)
+            if field.name != "headers"
+            else records.column("headers").cast(HEADERS)
+            for field in self.schema
+        ]
+        return pa.Table.from_arrays(arrays, schema=self.schema)
+
+
+def with_time_column(rows: Any, unit: TimeUnit) -> Any:
+    """Append the column by which the table is partitioned."""
+    if unit == "none":
+        return rows
+    field = TIME_COLUMNS[unit]
+    times = rows.column("timestamp")
+    if unit == "day":
+        made = times.cast(pa.timestamp("us")).cast(pa.date32(), safe=False)
+    else:
+        # Format each distinct hour once, not each row.
+        whole = pc.floor_temporal(times.cast(pa.timestamp("us")), unit=unit)
+        form = "%Y-%m" if unit == "month" else "%Y-%m-%d-%H"
+        codes = pc.dictionary_encode(whole.combine_chunks())
+        if isinstance(codes, pa.ChunkedArray):
+            codes = codes.combine_chunks()
+        seconds = codes.dictionary.cast(pa.timestamp("s"))
+        texts = pa.array([each.as_py().strftime(form) for each in seconds], pa.string())
+        made = texts.take(codes.indices)
+    return rows.append_column(field, made)
+
+
+def table_schema(columns: Columns, unit: TimeUnit) -> Any:
+    """Return the schema of the table, with the column by which it is partitioned."""
+    return columns.schema if unit == "none" else columns.schema.append(TIME_COLUMNS[unit])
+
+
+def partition_columns(unit: TimeUnit) -> tuple[str, ...]:
+    """Return the names of the columns by which the table is partitioned."""
+    return () if unit == "none" else (TIME_COLUMNS[unit].name,)

@@ -1,0 +1,196 @@
+"""What a round of `table sync` does, decided from what the table and the topic say.
+
+    progress of a partition      log start     readable end     decision
+    none (new table, partition)  s             e                read [s, e)
+    p, with s ≤ p ≤ e            s             e                read [p, e)
+    p < s                        s             e                gap [p, s): stop, or accept it
+    p > e                        s             e                stop: the topic is not the same data
+
+State is only in the table. Its application ids are
+
+    strandlog:<cluster id>:<topic id>:<partition>     the next offset to read
+    strandlog:<cluster id>:<topic id>:rows            the number of rows that syncs have appended
+
+A table that has more or fewer rows was changed by another program: rows were deleted or added, or
+an older version was restored, which takes rows away but keeps the newest progress. A sync stops
+then, because it would leave a hole. `--accept-changes` stores the difference in the property
+`strandlog.rows.accepted`. An upsert does not know its row count in advance; there, every commit
+since the last sync must be harmless.
+
+A topic that was deleted and created again has another id, and its offsets start again at 0. The
+table keeps the id of the topic in its properties; a sync of another topic stops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from strandlog.errors import TableChangedError, TableGapError
+from strandlog.tables.source import TopicState
+from strandlog.tables.table import Commit, Snapshot
+
+TOPIC: Final = "strandlog.topic"
+TOPIC_ID: Final = "strandlog.topic.id"
+CLUSTER_ID: Final = "strandlog.cluster.id"
+MODE: Final = "strandlog.mode"
+VALUES: Final = "strandlog.values"  # raw, or how values become columns
+TIME_UNIT: Final = "strandlog.partition.by"
+PARTITIONS: Final = "strandlog.partitions"  # of the topic, when a table for upserts was created
+GAPS: Final = "strandlog.gaps"  # [[partition, start, end], …], accepted by the user
+ACCEPTED_ROWS: Final = "strandlog.rows.accepted"
+OWN: Final = "strandlog."  # commits with metadata of such names are made by strandlog
+RANGES: Final = "strandlog.ranges"
+HISTORY_LIMIT: Final = 200
+HARMLESS: Final = frozenset(
+    {
+        "OPTIMIZE",
+        "VACUUM START",
+        "VACUUM END",
+        "SET TBLPROPERTIES",
+        "SET PROPERTIES",
+        "ADD COLUMN",
+        "CREATE TABLE",
+    }
+)
+
+
+class OffsetRange(NamedTuple):
+    """Offsets [start, end) of a partition."""
+
+    partition: int
+    start: int
+    end: int
+
+
+class Plan(NamedTuple):
+    """What to read next, and which gaps precede it."""
+
+    ranges: list[OffsetRange]
+    gaps: list[OffsetRange]
+
+
+def app_id(topic: TopicState, partition: int | str) -> str:
+    """Return the application id of a partition, or of the row count ("rows")."""
+    return f"strandlog:{topic.cluster_id}:{topic.topic_id}:{partition}"
+
+
+def synced_offsets(snapshot: Snapshot, topic: TopicState) -> dict[int, int | None]:
+    """Return the next offset to read of each partition; None if nothing was synced."""
+    return {number: snapshot.progress(app_id(topic, number)) for number in topic.partitions}
+
+
+def plan(topic: TopicState, synced: Mapping[int, int | None]) -> Plan:
+    """Decide what to read; raise `TableChangedError` if the topic is shorter than the table."""
+    ranges, gaps = [], []
+    for number, bounds in sorted(topic.partitions.items()):
+        start = synced.get(number)
+        if start is None:
+            start = bounds.start
+        elif start > bounds.end:
+            raise TableChangedError(
+                f"the table has {topic.name}-{number} up to offset {start}, but the topic ends at "
+                f"{bounds.end}: it was truncated or restored from a copy; sync to another table, "
+                "or write this one again with --rebuild"
+            )
+        elif start < bounds.start:
+            gaps.append(OffsetRange(number, start, bounds.start))
+            start = bounds.start
+        if start < bounds.end:
+            ranges.append(OffsetRange(number, start, bounds.end))
+    return Plan(ranges, gaps)
+
+
+def check_gaps(topic: TopicState, gaps: Sequence[OffsetRange], *, is_accepted: bool) -> None:
+    """Raise `TableGapError` unless there are no gaps or the user accepts them."""
+    if gaps and not is_accepted:
+        raise TableGapError(topic.name, gaps)
+
+
+def check_source(
+    properties: Mapping[str, str], topic: TopicState, wanted: Mapping[str, str]
+) -> None:
+    """Raise `TableChangedError` unless the table belongs to this topic and these options."""
+    owner = properties.get(TOPIC)
+    if owner is None:
+        raise TableChangedError(
+            "the table was not created by `strandlog table sync`; choose another folder"
+        )
+    if owner != topic.name:
+        raise TableChangedError(
+            f"the table belongs to topic {owner!r}, not to {topic.name!r}; choose another folder"
+        )
+    found_ids = (properties.get(CLUSTER_ID, ""), properties.get(TOPIC_ID, ""))
+    if found_ids != (topic.cluster_id, topic.topic_id):
+        what = "topic" if found_ids[0] == topic.cluster_id else "cluster"
+        raise TableChangedError(
+            f"the table belongs to another {what} of the same name: {topic.name!r} was deleted and "
+            "created again, or this is another data folder. Its offsets would repeat; sync to "
+            "another folder, or write this table again with --rebuild"
+        )
+    for name, value in wanted.items():
+        if properties.get(name) != value:
+            raise TableChangedError(
+                f"the table was created with {name.removeprefix('strandlog.')}="
+                f"{properties.get(name)}, not {value}; use the same option, or another folder"
+            )
+
+
+def check_rows(
+    expected: int | None, properties: Mapping[str, str], found: int, history: Sequence[Commit]
+) -> None:
+    """Raise `TableChangedError` if another program has added or removed rows."""
+    if expected is None or expected + accepted_rows(properties) == found:
+        return
+    raise TableChangedError(
+        f"the table has {found} rows, but syncs have written "
+        f"{expected + accepted_rows(properties)}: another program has changed it"
+        f"{_named(foreign_commit(history))}. Undo that; or keep the change with --accept-changes; "
+        "or write the table again with --rebuild"
+    )
+
+
+def accepted_rows(properties: Mapping[str, str]) -> int:
+    """Return by how many rows the table may differ from what syncs have written."""
+    return int(properties.get(ACCEPTED_ROWS, "0"))
+
+
+def check_history(history: Sequence[Commit]) -> None:
+    """For upserts: raise `TableChangedError` if another program has written since the last sync."""
+    last = next((index for index, commit in enumerate(history) if _is_own(commit)), len(history))
+    commit = foreign_commit(history[:last])
+    if commit is not None:
+        raise TableChangedError(
+            f"another program has changed the table since the last sync{_named(commit)}. Write the "
+            "table again with --rebuild, or keep the change with --accept-changes"
+        )
+
+
+def foreign_commit(history: Sequence[Commit]) -> Commit | None:
+    """Return the newest commit of another program; None if there is none in the history."""
+    for commit in history:
+        if not _is_own(commit) and commit.operation.upper() not in HARMLESS:
+            return commit
+    return None
+
+
+def _is_own(commit: Commit) -> bool:
+    return any(name.startswith(OWN) for name in commit.metadata)
+
+
+def _named(commit: Commit | None) -> str:
+    return "" if commit is None else f" (version {commit.version}: {commit.operation})"
+
+
+def check_partitions(properties: Mapping[str, str], topic: TopicState) -> None:
+    """For upserts: raise `TableChangedError` if partitions were added.
+
+    A key may then be in two partitions, whose offsets cannot be compared.
+    """
+    before = int(properties.get(PARTITIONS, "0"))
+    if before and before != len(topic.partitions):
+        raise TableChangedError(
+            f"topic {topic.name!r} has {len(topic.partitions)} partitions and had {before} when "
+            "the table was created. A key may be in two of them, and offsets of two partitions "
+            "cannot be compared: sync in append mode to another folder"
+        )

@@ -1,0 +1,327 @@
+"""`Table` in Delta's format, without Java.
+
+    <folder>/_delta_log/<version>.json     one commit; the name is claimed atomically
+    <folder>/<name>.parquet                data files, written by `Layout.write`
+
+Progress is Delta's `txn` action: (application id, version), in the same commit as the files. The
+library reports a conflict only for commits made after the snapshot of the handle that commits. A
+repetition from a newer handle would be accepted, so `check_progress` refuses it.
+
+The library does not fsync the log. `_sync_log` does so after each commit, before it is reported.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any, Final
+from urllib.parse import quote, unquote, urlsplit
+
+import deltalake
+import pyarrow as pa
+from deltalake import exceptions as delta_errors
+from deltalake.transaction import AddAction, CommitProperties
+
+from strandlog.errors import (
+    TableChangedError,
+    TableConflictError,
+    TableError,
+    TableNotFoundError,
+    TableSchemaError,
+)
+from strandlog.storage.files import disk_error
+from strandlog.tables import schema as schemas
+from strandlog.tables.layout import DataFile, Layout, partition_values, table_files
+from strandlog.tables.reading import damaged, read_files
+from strandlog.tables.table import (
+    NO_METADATA,
+    Commit,
+    Compacted,
+    Format,
+    Metadata,
+    Progress,
+    check_progress,
+)
+
+LOG_FOLDER: Final = "_delta_log"
+LOG_RETENTION: Final = "interval 30 days"
+UNSUPPORTED: Final = frozenset({"deletionVectors", "columnMapping", "rowTracking"})
+
+
+@contextmanager
+def _errors(folder: str) -> Iterator[None]:
+    """Translate the errors of the library."""
+    try:
+        yield
+    except delta_errors.TableNotFoundError as error:
+        raise TableNotFoundError(f"{folder} contains no Delta table") from error
+    except delta_errors.CommitFailedError as error:
+        raise TableConflictError(
+            f"another writer has changed the table in {folder} meanwhile: {error}"
+        ) from error
+    except delta_errors.SchemaMismatchError as error:
+        raise TableSchemaError(f"{folder}: {error}") from error
+    except FileNotFoundError as error:
+        raise damaged(folder, error) from error
+    except OSError as error:
+        raise disk_error("write the table in", folder, error) from error
+    except delta_errors.DeltaProtocolError as error:
+        raise damaged(folder, error) from error
+    except delta_errors.DeltaError as error:
+        if "No such file" in str(error) or "not found" in str(error).lower():
+            raise damaged(folder, error) from error
+        raise TableError(f"{folder}: {error}") from error
+
+
+class DeltaLakeTable:
+    """A Delta table in a folder."""
+
+    format: Format = "delta"
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    def exists(self) -> bool:
+        with _errors(self.folder):
+            return bool(deltalake.DeltaTable.is_deltatable(self.folder))
+
+    def create(
+        self,
+        schema: Any,
+        *,
+        partition_by: Sequence[str] = (),
+        properties: Metadata = NO_METADATA,
+    ) -> None:
+        if self.exists():
+            return
+        try:
+            with _errors(self.folder):
+                deltalake.DeltaTable.create(
+                    self.folder,
+                    schemas.plain(schema),
+                    mode="error",
+                    partition_by=list(partition_by),
+                    configuration={"delta.logRetentionDuration": LOG_RETENTION, **properties},
+                    raise_if_key_not_exists=False,
+                )
+        except TableError:
+            if not self.exists():
+                raise
+            return  # another process has created it meanwhile
+        _sync_log(self.folder, -1)
+
+    def load(self) -> DeltaSnapshot:
+        if not os.path.isdir(os.path.join(self.folder, LOG_FOLDER)):
+            raise TableNotFoundError(f"{self.folder} contains no Delta table")
+        with _errors(self.folder):
+            return DeltaSnapshot(self.folder, deltalake.DeltaTable(self.folder))
+
+    def extend(self, schema: Any) -> None:
+        snapshot = self.load()
+        wanted = schemas.merged(snapshot.layout.schema, schema)
+        known = {field.name: field for field in snapshot.layout.schema}
+        changed = [field for field in wanted if known.get(field.name) != field]
+        if not changed:
+            return
+        for field in changed:
+            if field.name in known and not pa.types.is_struct(field.type):
+                raise TableSchemaError(
+                    f"column {field.name} has type {known[field.name].type} in the table and would "
+                    f"need {field.type}: Delta cannot change it; sync to another table"
+                )
+        fields = deltalake.Schema.from_arrow(pa.schema(changed)).fields
+        self._change(lambda table: table.alter.add_columns(fields))
+
+    def set_properties(self, properties: Metadata) -> None:
+        given = dict(properties)
+        self._change(
+            lambda table: table.alter.set_table_properties(given, raise_if_not_exists=False)
+        )
+
+    def _change(self, change: Callable[[Any], None]) -> None:
+        snapshot = self.load()
+        with _errors(self.folder):
+            change(snapshot.handle)
+        _sync_log(self.folder, snapshot.version)
+
+    def compact(self, target_bytes: int) -> Compacted:
+        snapshot = self.load()
+        with _errors(self.folder):
+            found = snapshot.handle.optimize.compact(target_size=target_bytes)
+        _sync_log(self.folder, snapshot.version)
+        return Compacted(found["numFilesRemoved"], found["numFilesAdded"])
+
+    def vacuum(self, older_than_hours: int, *, dry_run: bool = False) -> list[str]:
+        snapshot = self.load()
+        with _errors(self.folder):
+            found = snapshot.handle.vacuum(
+                retention_hours=older_than_hours,
+                dry_run=dry_run,
+                enforce_retention_duration=False,
+                full=True,
+            )
+        return sorted(os.path.join(self.folder, unquote(name)) for name in found)
+
+
+class DeltaSnapshot:
+    """One version of a Delta table."""
+
+    def __init__(self, folder: str, handle: Any) -> None:
+        self._folder = folder
+        self.handle = handle
+        self.version: int = handle.version()
+        features = set(handle.protocol().reader_features or ())
+        if features & UNSUPPORTED:
+            raise TableChangedError(
+                f"the table in {folder} uses {', '.join(sorted(features & UNSUPPORTED))}, which "
+                "strandlog does not support; sync to another table"
+            )
+
+    @cached_property
+    def layout(self) -> Layout:
+        found = schemas.plain(pa.schema(self.handle.schema().to_arrow()))
+        return Layout(self._folder, found, tuple(self.handle.metadata().partition_columns))
+
+    @cached_property
+    def properties(self) -> dict[str, str]:
+        return dict(self.handle.metadata().configuration)
+
+    def progress(self, app_id: str) -> int | None:
+        found: int | None = self.handle.transaction_version(app_id)
+        return found
+
+    def row_count(self) -> int:
+        with _errors(self._folder):
+            counts = pa.table(self.handle.get_add_actions(flatten=True)).column("num_records")
+            if counts.null_count:  # files of another writer, without statistics
+                return int(self.handle.count())
+        return sum(counts.to_pylist())
+
+    def data_files(self) -> list[str]:
+        with _errors(self._folder):
+            return sorted(_local_path(uri) for uri in self.handle.file_uris())
+
+    def read(self, columns: Sequence[str]) -> Any:
+        names = [
+            field for field in self.layout.schema if field.name not in self.layout.partition_by
+        ]
+        return read_files(self._folder, self.data_files(), pa.schema(names), columns)
+
+    def history(self, limit: int) -> list[Commit]:
+        with _errors(self._folder):
+            found = self.handle.history(limit)
+        return [
+            Commit(
+                int(entry.get("version", -1)),
+                str(entry.get("operation", "")),
+                {name: value for name, value in entry.items() if isinstance(value, str)},
+            )
+            for entry in found
+        ]
+
+    def add_files(
+        self, files: Sequence[DataFile], *, progress: Progress, metadata: Metadata = NO_METADATA
+    ) -> None:
+        check_progress(self, progress)
+        actions = [
+            AddAction(
+                quote(each.name, safe="/="),
+                each.size_bytes,
+                partition_values(each.partition),
+                int(os.path.getmtime(each.path) * 1000),
+                True,
+                each.statistics,
+            )
+            for each in files
+        ]
+        with _errors(self._folder):
+            self.handle.create_write_transaction(
+                actions,
+                "append",
+                self.handle.schema(),
+                list(self.layout.partition_by),
+                commit_properties=self._commit(progress, metadata),
+            )
+        _sync_log(self._folder, self.version)
+
+    def _commit(self, progress: Progress, metadata: Metadata) -> Any:
+        # Retries of the library only try the next version number; they do not ignore conflicts.
+        return CommitProperties(
+            custom_metadata=dict(metadata),
+            app_transactions=[deltalake.Transaction(name, at) for name, at in progress.items()],
+        )
+
+    def upsert(
+        self,
+        rows: Any,
+        deleted: Any,
+        *,
+        progress: Progress,
+        metadata: Metadata = NO_METADATA,
+    ) -> None:
+        """Replace the rows with the keys of `rows`, and delete those with the keys of `deleted`.
+
+        Both have the columns of the table, one row per key. A row of the table that is newer than
+        a given one, by its offset, stays.
+        """
+        check_progress(self, progress)
+        before = set(self.data_files())
+        mark = "strandlog_is_deleted"
+        parts = []
+        for part, is_deleted in ((rows, False), (deleted, True)):
+            fitted = schemas.conformed(part, self.layout.schema)
+            marks = pa.chunked_array([pa.array([is_deleted] * part.num_rows, pa.bool_())])
+            parts.append(fitted.append_column(mark, marks))
+        columns = {name: f"s.{_quoted(name)}" for name in self.layout.schema.names}
+        is_newer = 's."offset" > t."offset"'
+        with _errors(self._folder):
+            (
+                self.handle.merge(
+                    pa.concat_tables(parts),
+                    't."key" = s."key"',
+                    source_alias="s",
+                    target_alias="t",
+                    commit_properties=self._commit(progress, metadata),
+                )
+                .when_matched_delete(f"s.{mark} and {is_newer}")
+                .when_matched_update(_targets(columns), f"not s.{mark} and {is_newer}")
+                .when_not_matched_insert(_targets(columns), f"not s.{mark}")
+                .execute()
+            )
+        _sync_files(set(DeltaLakeTable(self._folder).load().data_files()) - before)
+        _sync_log(self._folder, self.version)
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _targets(columns: Mapping[str, str]) -> dict[str, str]:
+    return {_quoted(name): value for name, value in columns.items()}
+
+
+def _local_path(uri: str) -> str:
+    return unquote(urlsplit(uri).path) if uri.startswith("file://") else uri
+
+
+def _sync_files(paths: Iterable[str]) -> None:
+    """Make files durable that the library has written."""
+    files = table_files()
+    for path in paths:
+        files.sync_file(path)
+    for folder in {os.path.dirname(path) for path in paths}:
+        files.sync_dir(folder)
+
+
+def _sync_log(folder: str, version: int) -> None:
+    """Make the commits after `version` durable."""
+    files = table_files()
+    log = os.path.join(folder, LOG_FOLDER)
+    for name in files.list_dir(log):
+        number = name.split(".", 1)[0]
+        if number.isdigit() and int(number) > version:
+            files.sync_file(os.path.join(log, name))
+    files.sync_dir(log)
+    files.sync_dir(folder)

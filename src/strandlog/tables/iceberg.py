@@ -1,0 +1,354 @@
+"""`Table` in Iceberg's format (version 2), with a SQLite catalog in the folder of the table.
+
+    <folder>/catalog.db                      one row: the newest metadata file; its update commits
+    <folder>/metadata/*.metadata.json        schema, properties, snapshots
+    <folder>/data/…/*.parquet                data files, written by `Layout.write`
+
+Progress is a table property, `strandlog.progress.<application id>`, which changes in the same
+commit as the files. Properties outlive the snapshots that set them.
+
+pyiceberg would rebase an append of a stale writer and retry it, so that both writers succeed and
+the rows are in the table twice. Tables are therefore created with `commit.retry.num-retries=0`,
+and a table without that is refused. Each commit requires that the newest snapshot is the one that
+was loaded, also if it adds no files: pyiceberg itself would accept stale properties.
+
+The catalog name is `strandlog` and the table is `strandlog.<name of the folder>`. Paths inside the
+metadata are absolute: a table that was moved must be written again.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from typing import Any, Final
+
+import pyarrow as pa
+from pyiceberg import exceptions as iceberg_errors
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.io.pyarrow import parquet_file_to_data_file, schema_to_pyarrow
+from pyiceberg.table.update import AssertRefSnapshotId, SetPropertiesUpdate
+from sqlalchemy import exc as sql_errors
+
+from strandlog.clock import Clock, SystemClock
+from strandlog.errors import (
+    TableChangedError,
+    TableConflictError,
+    TableNotFoundError,
+    TableSchemaError,
+)
+from strandlog.storage.files import disk_error
+from strandlog.tables import schema as schemas
+from strandlog.tables.layout import DataFile, Layout, make_durable_folder, table_files
+from strandlog.tables.merging import merge_small_files
+from strandlog.tables.reading import damaged, read_files
+from strandlog.tables.table import (
+    NO_METADATA,
+    Commit,
+    Compacted,
+    Format,
+    Metadata,
+    Progress,
+    check_progress,
+)
+
+CATALOG: Final = "strandlog"
+CATALOG_FILE: Final = "catalog.db"
+DATA_FOLDER: Final = "data"
+PROGRESS: Final = "strandlog.progress."
+RETRIES: Final = "commit.retry.num-retries"
+PROPERTIES: Final = {
+    RETRIES: "0",
+    "commit.manifest-merge.enabled": "true",
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "10",
+}
+FILE_IO: Final = "strandlog.tables.iceberg_io.SyncedFileIO"
+HOUR_S: Final = 3600
+
+
+@contextmanager
+def _errors(folder: str) -> Iterator[None]:
+    """Translate the errors of the library."""
+    try:
+        yield
+    except iceberg_errors.NoSuchTableError as error:
+        raise TableNotFoundError(f"{folder} contains no Iceberg table") from error
+    except iceberg_errors.CommitFailedException as error:
+        raise TableConflictError(
+            f"another writer has changed the table in {folder} meanwhile: {error}"
+        ) from error
+    except sql_errors.OperationalError as error:
+        if "locked" in str(error):
+            raise TableConflictError(f"another writer holds the catalog of {folder}") from error
+        raise damaged(folder, error) from error
+    except sql_errors.DatabaseError as error:
+        raise damaged(folder, error) from error
+    except FileNotFoundError as error:
+        raise damaged(folder, error) from error
+    except OSError as error:
+        raise disk_error("write the table in", folder, error) from error
+
+
+class IcebergTable:
+    """An Iceberg table in a folder."""
+
+    format: Format = "iceberg"
+
+    def __init__(self, folder: str, clock: Clock | None = None) -> None:
+        self.folder = folder
+        self._clock = clock or SystemClock()
+
+    @cached_property
+    def _catalog(self) -> Any:
+        path = os.path.join(self.folder, CATALOG_FILE)
+        return SqlCatalog(
+            CATALOG,
+            **{
+                "uri": f"sqlite:///{path}",
+                "warehouse": f"file://{self.folder}",
+                "py-io-impl": FILE_IO,
+            },
+        )
+
+    def _identifier(self) -> tuple[str, str]:
+        name = re.sub(r"\W", "_", os.path.basename(self.folder)) or "table"
+        return (CATALOG, name)
+
+    def exists(self) -> bool:
+        if not os.path.lexists(os.path.join(self.folder, CATALOG_FILE)):
+            return False
+        with _errors(self.folder):
+            return bool(self._catalog.table_exists(self._identifier()))
+
+    def create(
+        self,
+        schema: Any,
+        *,
+        partition_by: Sequence[str] = (),
+        properties: Metadata = NO_METADATA,
+    ) -> None:
+        make_durable_folder(self.folder)
+        if self.exists():
+            return
+        with _errors(self.folder):
+            self._catalog.create_namespace_if_not_exists(CATALOG)
+            try:
+                new = self._catalog.create_table_transaction(
+                    self._identifier(),
+                    schemas.plain(schema),
+                    location=f"file://{self.folder}",
+                    properties={**PROPERTIES, **properties},
+                )
+                with new as change, change.update_spec() as spec:
+                    for name in partition_by:
+                        spec.add_identity(name)
+            except (
+                iceberg_errors.TableAlreadyExistsError,
+                iceberg_errors.CommitFailedException,
+            ):
+                if not self.exists():
+                    raise
+        table_files().sync_dir(self.folder)
+
+    def load(self) -> IcebergSnapshot:
+        if not os.path.lexists(os.path.join(self.folder, CATALOG_FILE)):
+            raise TableNotFoundError(f"{self.folder} contains no Iceberg table")
+        with _errors(self.folder):
+            return IcebergSnapshot(self.folder, self._catalog.load_table(self._identifier()))
+
+    def extend(self, schema: Any) -> None:
+        snapshot = self.load()
+        wanted = schemas.merged(snapshot.layout.schema, schema)
+        if wanted == snapshot.layout.schema:
+            return
+        try:
+            with _errors(self.folder), snapshot.handle.update_schema() as update:
+                update.union_by_name(wanted)
+        except (iceberg_errors.ValidationError, ValueError) as error:
+            raise TableSchemaError(f"{self.folder}: {error}") from error
+
+    def set_properties(self, properties: Metadata) -> None:
+        snapshot = self.load()
+        with _errors(self.folder), snapshot.handle.transaction() as change:
+            change.set_properties(dict(properties))
+
+    def compact(self, target_bytes: int) -> Compacted:
+        snapshot = self.load()
+        listed = {_local_path(each.file_path): each for each in snapshot.listed()}
+        candidates = [
+            DataFile(
+                path,
+                os.path.relpath(path, self.folder),
+                each.file_size_in_bytes,
+                each.record_count,
+                snapshot.partition_of(each),
+                "",
+            )
+            for path, each in listed.items()
+        ]
+        attempt = uuid.uuid4().hex[:12]
+        merged = merge_small_files(snapshot.layout, candidates, target_bytes, attempt)
+        gone = [listed[each.path] for group in merged for each in group.removed]
+        added = [each for group in merged for each in group.added]
+        if not gone:
+            return Compacted(0, 0)
+        handle = snapshot.handle
+        own = {"strandlog.compaction": attempt}
+        with (
+            _errors(self.folder),
+            handle.transaction() as change,
+            change.update_snapshot(snapshot_properties=own).overwrite() as replace,
+        ):
+            for each in gone:
+                replace.delete_data_file(each)
+            for new in added:
+                replace.append_data_file(
+                    parquet_file_to_data_file(
+                        handle.io, change.table_metadata, f"file://{new.path}"
+                    )
+                )
+        return Compacted(len(gone), len(added))
+
+    def vacuum(self, older_than_hours: int, *, dry_run: bool = False) -> list[str]:
+        """Expire snapshots, then delete the files that no remaining snapshot needs."""
+        now_s = self._clock.now_ms() / 1000
+        limit_s = now_s - older_than_hours * HOUR_S
+        snapshot = self.load()
+        if not dry_run:
+            limit = datetime.fromtimestamp(now_s, UTC) - timedelta(hours=older_than_hours)
+            with _errors(self.folder):
+                snapshot.handle.maintenance.expire_snapshots().older_than(
+                    limit.replace(tzinfo=None)
+                ).commit()
+            snapshot = self.load()
+        with _errors(self.folder):
+            needed = snapshot.needed_files()
+        found = []
+        for place in (DATA_FOLDER, "metadata"):
+            for folder, _, names in os.walk(os.path.join(self.folder, place)):
+                for name in names:
+                    path = os.path.join(folder, name)
+                    if path not in needed and os.path.getmtime(path) <= limit_s:
+                        found.append(path)
+        if not dry_run:
+            for path in found:
+                table_files().remove(path)
+        return sorted(found)
+
+
+class IcebergSnapshot:
+    """One version of an Iceberg table."""
+
+    def __init__(self, folder: str, handle: Any) -> None:
+        self._folder = folder
+        self.handle = handle
+        self.version: int = handle.metadata.last_sequence_number
+        if self.properties.get(RETRIES) != "0":
+            raise TableChangedError(
+                f"the table in {folder} has {RETRIES}={self.properties.get(RETRIES, '4')}, which "
+                f"would let two writers write the same rows; set it to 0"
+            )
+
+    @cached_property
+    def layout(self) -> Layout:
+        schema = self.handle.schema()
+        found = schemas.plain(schema_to_pyarrow(schema, include_field_ids=False))
+        names = tuple(schema.find_field(each.source_id).name for each in self.handle.spec().fields)
+        return Layout(
+            self._folder, found, names, keeps_partition_columns=True, data_folder=DATA_FOLDER
+        )
+
+    @property
+    def properties(self) -> dict[str, str]:
+        return dict(self.handle.metadata.properties)
+
+    def progress(self, app_id: str) -> int | None:
+        found = self.handle.metadata.properties.get(PROGRESS + app_id)
+        return None if found is None else int(found)
+
+    def row_count(self) -> int:
+        newest = self.handle.current_snapshot()
+        return 0 if newest is None else int(newest.summary["total-records"])
+
+    def listed(self) -> list[Any]:
+        """Return the library's description of each data file."""
+        with _errors(self._folder):
+            tasks = list(self.handle.scan().plan_files())
+        if any(task.delete_files for task in tasks):
+            raise TableChangedError(
+                f"the table in {self._folder} has delete files of another writer, which strandlog "
+                "does not support; compact them with that writer"
+            )
+        return [task.file for task in tasks]
+
+    def partition_of(self, file: Any) -> tuple[tuple[str, str | None], ...]:
+        """Return the partition values of a data file, as text."""
+        names = self.layout.partition_by
+        values: list[str | None] = []
+        for position, name in enumerate(names):
+            value = file.partition[position]
+            if value is not None and pa.types.is_date(self.layout.schema.field(name).type):
+                value = pa.scalar(value, pa.int32()).cast(pa.date32()).as_py()
+            values.append(None if value is None else str(value))
+        return tuple(zip(names, values, strict=True))
+
+    def data_files(self) -> list[str]:
+        return sorted(_local_path(each.file_path) for each in self.listed())
+
+    def needed_files(self) -> set[str]:
+        """Return all files that a snapshot needs, and the metadata files."""
+        metadata = self.handle.metadata
+        found = {self.handle.metadata_location}
+        found |= {entry.metadata_file for entry in metadata.metadata_log}
+        for snapshot in metadata.snapshots:
+            found.add(snapshot.manifest_list)
+            for manifest in snapshot.manifests(self.handle.io):
+                found.add(manifest.manifest_path)
+                for entry in manifest.fetch_manifest_entry(self.handle.io):
+                    found.add(entry.data_file.file_path)
+        return {_local_path(uri) for uri in found}
+
+    def read(self, columns: Sequence[str]) -> Any:
+        return read_files(self._folder, self.data_files(), self.layout.schema, columns)
+
+    def history(self, limit: int) -> list[Commit]:
+        newest = sorted(
+            self.handle.metadata.snapshots, key=lambda each: each.sequence_number or 0, reverse=True
+        )
+        return [
+            Commit(
+                each.sequence_number or 0,
+                each.summary.operation.value,
+                dict(each.summary.additional_properties),
+            )
+            for each in newest[:limit]
+        ]
+
+    def add_files(
+        self, files: Sequence[DataFile], *, progress: Progress, metadata: Metadata = NO_METADATA
+    ) -> None:
+        check_progress(self, progress)
+        updates = {PROGRESS + app_id: str(value) for app_id, value in progress.items()}
+        newest = self.handle.current_snapshot()
+        is_newest = AssertRefSnapshotId(
+            ref="main", snapshot_id=None if newest is None else newest.snapshot_id
+        )
+        try:
+            with _errors(self._folder), self.handle.transaction() as change:
+                change._apply((SetPropertiesUpdate(updates=updates),), (is_newest,))
+                if files:
+                    change.add_files(
+                        [f"file://{each.path}" for each in files],
+                        snapshot_properties=dict(metadata),
+                    )
+        except ValueError as error:  # the library: a file is already in the table
+            raise TableConflictError(f"{self._folder}: {error}") from error
+
+
+def _local_path(uri: str) -> str:
+    return uri.removeprefix("file://")

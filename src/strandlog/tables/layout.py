@@ -1,0 +1,233 @@
+"""Writes the data files of a table: Parquet, split by the partition columns, durable before named.
+
+    <folder>/[<column>=<value>/]<name>-<attempt>.parquet
+
+A `Layout` is what a writer of data files must know about a table. It can be pickled, so that tasks
+in other processes write files that one process commits.
+
+`write` brings the rows into the schema of the table, splits them by partition value, and for each
+part writes a temporary file, fsyncs it, and renames it. Nothing is overwritten: `attempt` is unique
+for each call, because another writer may have committed a file with the same rows and `name`
+meanwhile. A crash leaves temporary files and files that no version of the table lists; `vacuum`
+deletes them.
+
+In a table of plain Parquet files, readers may list the folder. Files are therefore staged as
+`<staging folder>/…<name>-<attempt>.parquet.staged`, and become `<name>.parquet` after the commit
+(parquet.py).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from strandlog.errors import TableSchemaError
+from strandlog.storage.files import DiskFiles, disk_error
+from strandlog.tables.schema import conformed
+
+SUFFIX: Final = ".parquet"
+TEMP_SUFFIX: Final = ".writing"
+STAGED_SUFFIX: Final = ".staged"
+NULL_FOLDER: Final = "__HIVE_DEFAULT_PARTITION__"
+READABLE_DIR_MODE: Final = 0o777  # other users read tables; the umask may restrict it
+COMPRESSION: Final = "zstd"
+MAX_STATISTICS_TEXT: Final = 64  # longer texts are left out of the statistics
+
+PartitionValues = tuple[tuple[str, str | None], ...]
+
+
+class DataFile(NamedTuple):
+    """A finished data file that no version of the table lists yet."""
+
+    path: str  # absolute, where it is now
+    name: str  # relative to the folder of the table, as readers see it
+    size_bytes: int
+    row_count: int
+    partition: PartitionValues
+    statistics: str  # in Delta's JSON form
+
+
+def table_files() -> DiskFiles:
+    """Return the disk, with file modes that let other users read tables."""
+    return DiskFiles(READABLE_DIR_MODE)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the data files of a table are written."""
+
+    folder: str
+    schema: pa.Schema
+    partition_by: tuple[str, ...] = ()
+    keeps_partition_columns: bool = False  # in the files; else only in their paths
+    data_folder: str = ""  # below `folder`
+    staging_folder: str = ""  # below `folder`; empty: files get their final name at once
+
+    def write(self, rows: pa.Table, name: str, attempt: str) -> list[DataFile]:
+        """Write the rows to one file per combination of partition values; empty if no rows.
+
+        `name` says what the rows are and `attempt` is unique for each call; both become parts of
+        file names.
+        """
+        assert "/" not in name + attempt, "a part of a file name"
+        rows = conformed(rows, self.schema)
+        return [self._write(part, values, name, attempt) for values, part in self._split(rows)]
+
+    def _split(self, rows: pa.Table) -> Iterator[tuple[PartitionValues, pa.Table]]:
+        if not rows.num_rows:
+            return
+        if not self.partition_by:
+            yield (), rows
+            return
+        texts = [_texts(rows.column(name)) for name in self.partition_by]
+        codes = np.zeros(rows.num_rows, np.int64)
+        for column in texts:
+            # null is a value here, with a code of its own
+            encoded = pc.dictionary_encode(column.combine_chunks(), null_encoding="encode")
+            if isinstance(encoded, pa.ChunkedArray):
+                encoded = encoded.combine_chunks()
+            codes = codes * (len(encoded.dictionary) + 1) + encoded.indices.to_numpy()
+        order = np.argsort(codes, kind="stable")  # rows keep their order within a file
+        starts = np.flatnonzero(np.diff(codes[order], prepend=-1))
+        ends = [*starts[1:], len(order)]
+        for start, end in zip(starts, ends, strict=True):
+            picked = order[start:end]
+            part = rows if len(starts) == 1 else rows.take(pa.array(picked))
+            first = int(picked[0])
+            values = [column[first].as_py() for column in texts]
+            yield tuple(zip(self.partition_by, values, strict=True)), part
+
+    def _write(self, rows: pa.Table, values: PartitionValues, name: str, attempt: str) -> DataFile:
+        unique = f"{name}-{attempt}{SUFFIX}"
+        places = [self.data_folder, *map(_folder_of, values)]
+        relative = staged = "/".join(filter(None, [*places, unique]))
+        if self.staging_folder:
+            relative = "/".join(filter(None, [*places, name + SUFFIX]))
+            staged = f"{self.staging_folder}/{staged}{STAGED_SUFFIX}"
+        path = os.path.join(self.folder, staged)
+        if not self.keeps_partition_columns:
+            rows = rows.drop_columns(list(self.partition_by))
+        _write_durably(path, rows)
+        info = pq.read_metadata(path)
+        statistics = json.dumps(statistics_of(info), separators=(",", ":"))
+        size_bytes = os.path.getsize(path)
+        return DataFile(path, relative, size_bytes, rows.num_rows, values, statistics)
+
+
+def _write_durably(path: str, rows: pa.Table) -> None:
+    files = table_files()
+    folder, temp = os.path.dirname(path), path + TEMP_SUFFIX
+    if not os.path.isdir(folder):
+        _make_durable_folder(files, folder)
+    try:
+        pq.write_table(rows, temp, compression=COMPRESSION)
+        files.sync_file(temp)
+    except OSError as error:
+        if os.path.lexists(temp):
+            os.unlink(temp)  # on a full disk it would only waste space
+        raise disk_error("write", temp, error) from error
+    assert not os.path.lexists(path), f"{path} exists: names of data files are never reused"
+    files.rename(temp, path)
+    files.sync_dir(folder)
+
+
+def _make_durable_folder(files: DiskFiles, folder: str) -> None:
+    missing = [folder]
+    while not os.path.isdir(parent := os.path.dirname(missing[-1])):
+        missing.append(parent)
+    files.make_dir(folder)
+    for made in reversed(missing):
+        files.sync_dir(os.path.dirname(made))
+
+
+def make_durable_folder(folder: str) -> None:
+    """Create a folder and its parents, unless it exists, and make their names durable."""
+    if not os.path.isdir(folder):
+        _make_durable_folder(table_files(), folder)
+
+
+def _folder_of(value: tuple[str, str | None]) -> str:
+    name, text = value
+    return f"{name}={NULL_FOLDER if text is None else quote(text, safe=' ')}"
+
+
+def _texts(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return partition values as Delta and Hive write them."""
+    kind = column.type
+    if pa.types.is_string(kind) or pa.types.is_integer(kind) or pa.types.is_date(kind):
+        return column.cast(pa.string())
+    if pa.types.is_boolean(kind):
+        return column.cast(pa.string())
+    raise TableSchemaError(
+        f"a table cannot be partitioned by a column of type {kind}; use text, a number or a date"
+    )
+
+
+# -- statistics ----------------------------------------------------------------------------------
+
+
+def statistics_of(info: Any) -> dict[str, Any]:
+    """Return the statistics of a Parquet file's top-level columns in Delta's form."""
+    least: dict[str, Any] = {}
+    most: dict[str, Any] = {}
+    nulls: dict[str, int] = {}
+    for index in range(info.num_columns):
+        name = info.schema.column(index).path
+        if "." in name:
+            continue
+        parts = [info.row_group(row).column(index).statistics for row in range(info.num_row_groups)]
+        known = [part for part in parts if part is not None]
+        if len(known) < len(parts) or not all(part.has_null_count for part in known):
+            continue
+        nulls[name] = sum(part.null_count for part in known)
+        bounded = [part for part in known if part.has_min_max]
+        if len(bounded) == len(known) and bounded:
+            low = _bound(min(part.min for part in bounded), is_upper=False)
+            high = _bound(max(part.max for part in bounded), is_upper=True)
+            if low is not None and high is not None:
+                least[name], most[name] = low, high
+    return {
+        "numRecords": info.num_rows,
+        "minValues": least,
+        "maxValues": most,
+        "nullCount": nulls,
+    }
+
+
+def _bound(value: object, *, is_upper: bool) -> object | None:
+    """Return a bound in Delta's JSON form, or None if a column of this type has none."""
+    if isinstance(value, bool | bytes):
+        return None
+    if isinstance(value, int):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, str):
+        return value if len(value) <= MAX_STATISTICS_TEXT else None
+    if isinstance(value, datetime):
+        if value.tzinfo is None:
+            return None
+        # Delta's statistics have milliseconds; a bound must not exclude a value.
+        value = value.astimezone(UTC)
+        if is_upper and value.microsecond % 1000:
+            value += timedelta(milliseconds=1)
+        return value.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    if isinstance(value, date):
+        return value.isoformat()
+    return None
+
+
+def partition_values(values: PartitionValues) -> Mapping[str, str | None]:
+    """Return partition values by column."""
+    return dict(values)

@@ -1,0 +1,34 @@
+"""Merges small files of a table, with the limits that `table sync` and `table compact` use.
+
+A file is small below `SMALL_FILE_BYTES`; merged files have about `TARGET_FILE_BYTES`. A compaction
+that another writer interrupts is tried again a few times; it changes no row, so nothing is lost if
+it is given up.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+from strandlog.errors import TableConflictError
+from strandlog.tables.table import Compacted, Table
+
+SMALL_FILE_BYTES: Final = 32 * 1024 * 1024
+TARGET_FILE_BYTES: Final = 128 * 1024 * 1024
+MAX_ATTEMPTS: Final = 3
+
+
+def small_files(table: Table) -> int:
+    """Return the number of small data files."""
+    paths = table.load().data_files()
+    return sum(os.path.exists(path) and os.path.getsize(path) < SMALL_FILE_BYTES for path in paths)
+
+
+def compacted(table: Table) -> Compacted:
+    """Merge small files."""
+    for _ in range(MAX_ATTEMPTS - 1):
+        try:
+            return table.compact(TARGET_FILE_BYTES)
+        except TableConflictError:
+            continue  # a sync has committed meanwhile
+    return table.compact(TARGET_FILE_BYTES)

@@ -1,0 +1,165 @@
+"""Compares and merges Arrow schemas; brings rows into the schema of a table.
+
+Libraries differ in what they accept: one casts integers to text without a word, another accepts
+what fits the first batch and fails on the second. So strandlog decides by itself:
+
+    same type                       unchanged
+    int32 → int64, float → double   `widened`: the table gets the wider type, if the format can
+    wider table, narrower rows      the rows are cast, which loses nothing
+    struct, list, map               field by field, recursively
+    a column that the rows lack     null
+    a column that the table lacks   `merged` adds it, at the end and nullable
+    anything else                   `TableSchemaError` that names the column and both types
+
+Tables return large, view and dictionary types for plain ones; `plain` undoes that.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from strandlog.errors import TableSchemaError
+
+_WIDER = [
+    (pa.int8(), pa.int16()),
+    (pa.int16(), pa.int32()),
+    (pa.int32(), pa.int64()),
+    (pa.float32(), pa.float64()),
+]
+
+
+def _widens(narrow: Any, wide: Any) -> bool:
+    """Return whether every value of `narrow` is exactly a value of `wide`."""
+    reached = {narrow}
+    for source, target in _WIDER:
+        if source in reached:
+            reached.add(target)
+    return narrow != wide and wide in reached
+
+
+def plain_type(kind: Any) -> Any:
+    """Return the plain type for large, view and dictionary types, recursively."""
+    types = pa.types
+    if types.is_large_string(kind) or types.is_string_view(kind):
+        return pa.string()
+    if types.is_large_binary(kind) or types.is_binary_view(kind):
+        return pa.binary()
+    if types.is_dictionary(kind):
+        return plain_type(kind.value_type)
+    if types.is_struct(kind):
+        return pa.struct([_plain_field(field) for field in kind])
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_list_view(kind):
+        return pa.list_(_plain_field(kind.value_field).with_name("element"))
+    if types.is_map(kind):
+        return pa.map_(plain_type(kind.key_type), plain_type(kind.item_type))
+    if types.is_timestamp(kind) and kind.tz is not None:
+        return pa.timestamp(kind.unit, "UTC")
+    return kind
+
+
+def _plain_field(field: Any) -> Any:
+    return pa.field(field.name, plain_type(field.type))
+
+
+def plain(schema: Any) -> Any:
+    """Return a schema with plain types, all nullable, without metadata."""
+    return pa.schema([_plain_field(field) for field in schema])
+
+
+def merged(table: Any, rows: Any) -> Any:
+    """Return the schema of the table, extended so that rows with the schema `rows` fit."""
+    return pa.schema(_merged_fields(plain(table), plain(rows), ""))
+
+
+def _merged_fields(table: Any, rows: Any, path: str) -> list[Any]:
+    fields = []
+    names = {field.name for field in table}
+    lower = {name.lower(): name for name in names}
+    wanted = {field.name: field.type for field in rows}
+    for field in table:
+        kind = field.type
+        if field.name in wanted:
+            kind = _merged_type(kind, wanted[field.name], path + field.name)
+        fields.append(pa.field(field.name, kind))
+    for field in rows:
+        if field.name in names:
+            continue
+        if field.name.lower() in lower:
+            raise TableSchemaError(
+                f"columns {path}{lower[field.name.lower()]} and {path}{field.name} differ only in "
+                "case, which table formats do not allow; rename the field"
+            )
+        fields.append(field)
+        lower[field.name.lower()] = field.name
+    return fields
+
+
+def _merged_type(table: Any, rows: Any, path: str) -> Any:
+    if table == rows or _widens(rows, table):
+        return table
+    if _widens(table, rows):
+        return rows
+    types = pa.types
+    if types.is_struct(table) and types.is_struct(rows):
+        return pa.struct(_merged_fields(table, rows, path + "."))
+    if types.is_list(table) and types.is_list(rows):
+        item = _merged_type(table.value_type, rows.value_type, path + ".element")
+        return pa.list_(pa.field("element", item))
+    if types.is_map(table) and types.is_map(rows) and table.key_type == rows.key_type:
+        return pa.map_(table.key_type, _merged_type(table.item_type, rows.item_type, path))
+    raise TableSchemaError(
+        f"column {path} has type {table} in the table, but {rows} in the topic; write such records "
+        "to another topic, or sync to another table"
+    )
+
+
+def conformed(rows: Any, schema: Any) -> Any:
+    """Return the rows with exactly the columns of `schema`; missing ones are null."""
+    plain_rows = rows.cast(plain(rows.schema)) if rows.schema != plain(rows.schema) else rows
+    if merged(schema, plain_rows.schema) != plain(schema):
+        extra = sorted(set(plain_rows.schema.names) - set(schema.names))
+        raise TableSchemaError(
+            f"the rows do not fit the table: {', '.join(extra) or 'a type differs'}; extend the "
+            "table first"
+        )
+    columns = []
+    for field in schema:
+        if field.name in plain_rows.schema.names:
+            columns.append(_fitted(plain_rows.column(field.name), field.type))
+        else:
+            columns.append(pa.chunked_array([pa.nulls(plain_rows.num_rows, field.type)]))
+    return pa.table(columns, schema=schema)
+
+
+def _fitted(column: Any, kind: Any) -> Any:
+    """Return a chunked array with a wider or extended type."""
+    if column.type == kind:
+        return column
+    chunks = [_fitted_array(chunk, kind) for chunk in column.chunks]
+    return pa.chunked_array(chunks, kind)
+
+
+def _fitted_array(array: Any, kind: Any) -> Any:
+    if array.type == kind:
+        return array
+    types = pa.types
+    if types.is_struct(kind):
+        present = {field.name: index for index, field in enumerate(array.type)}
+        children = [
+            _fitted_array(array.field(present[field.name]), field.type)
+            if field.name in present
+            else pa.nulls(len(array), field.type)
+            for field in kind
+        ]
+        return pa.StructArray.from_arrays(children, fields=list(kind), mask=array.is_null())
+    if types.is_list(kind):
+        values = _fitted_array(array.values, kind.value_type)
+        return pa.ListArray.from_arrays(
+            array.offsets, values, type=kind, mask=array.is_null() if array.null_count else None
+        )
+    if types.is_map(kind):
+        items = _fitted_array(array.items, kind.item_type)
+        return pa.MapArray.from_arrays(array.offsets, array.keys, items, type=kind)
+    return array.cast(kind)

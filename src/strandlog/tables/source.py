@@ -1,0 +1,155 @@
+"""Reads the committed records of one topic, from a folder or from a broker.
+
+    FolderSource    the files of a data folder, also while another process writes to it
+    ClusterSource   the Kafka protocol: strandlog or any Kafka cluster
+
+`describe` returns the identity of the topic and, for each partition, the offsets that can be read
+now: from the log start to the last stable offset. `read` yields the raw batches of a range below
+that, with the aborted transactions among them; `record/arrow/columns.py` decodes them.
+
+The ids are the same in both: a table that was synced from a folder can be continued over the wire.
+Clusters before Kafka 2.8 have no topic ids; the name stands for the id there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple, Protocol
+
+from strandlog.client.readonly.log import ReadOnlySource
+from strandlog.client.wire.client import WireClient
+from strandlog.clock import Clock, SystemClock, pause
+from strandlog.errors import OffsetOutOfRangeError, TopicNotFoundError, UnreachableError
+from strandlog.model import Buffer, IsolationLevel, TopicPartition
+from strandlog.storage.files import DiskFiles
+from strandlog.storage.folder.identity import base64_id, read_cluster_id
+from strandlog.storage.readonly.view import FolderView
+
+READ_BYTES = 8 * 1024 * 1024
+PATIENCE_MS = 60_000  # for a file that the owner of the folder replaces
+POLL_SECONDS = 0.02
+COMMITTED = IsolationLevel.READ_COMMITTED
+
+
+class Bounds(NamedTuple):
+    """The offsets of a partition that can be read: from the log start to the last stable offset."""
+
+    start: int
+    end: int
+
+
+class TopicState(NamedTuple):
+    """A topic and what can be read of it now."""
+
+    name: str
+    topic_id: str
+    cluster_id: str
+    partitions: dict[int, Bounds]
+
+
+class RawChunk(NamedTuple):
+    """Raw batches, and the (producer id, first offset) of the aborted transactions in them."""
+
+    data: Buffer
+    aborted: list[tuple[int, int]]
+
+
+class TopicSource(Protocol):
+    """A topic that can be read."""
+
+    def describe(self) -> TopicState: ...
+    def read(self, partition: int, start: int, end: int) -> Iterator[RawChunk]: ...
+    def close(self) -> None: ...
+
+
+class FolderSource:
+    """A topic in the files of a folder."""
+
+    def __init__(self, path: str, topic: str, clock: Clock | None = None) -> None:
+        self._files = DiskFiles()
+        self._folder = FolderView(self._files, path)
+        self._source = ReadOnlySource(self._folder, self._files)
+        self._topic = topic
+        self._clock = clock or SystemClock()
+
+    def describe(self) -> TopicState:
+        self._folder.read_log_starts()
+        count = self._source.partition_count(self._topic)
+        topic_id = ""
+        bounds: dict[int, Bounds] = {}
+        for number in range(count):
+            tp = TopicPartition(self._topic, number)
+            topic_id = self._folder.topic_id(tp) or topic_id
+            start, _ = self._source.offset_range(tp)
+            stable = self._source.committed_view(tp).last_stable_offset
+            bounds[number] = Bounds(start, max(start, stable))
+        cluster_id = read_cluster_id(self._files, self._folder.path)
+        return TopicState(self._topic, topic_id or self._topic, cluster_id, bounds)
+
+    def read(self, partition: int, start: int, end: int) -> Iterator[RawChunk]:
+        tp = TopicPartition(self._topic, partition)
+        aborted = self._source.committed_view(tp).aborted
+        offset = start
+        deadline_ms = self._clock.monotonic_ms() + PATIENCE_MS
+        while offset < end:
+            fetched = self._source.fetch_raw(tp, offset, READ_BYTES)
+            if len(fetched.data):
+                overlapping = [
+                    (entry.producer_id, entry.first_offset)
+                    for entry in aborted
+                    if entry.last_offset >= offset and entry.first_offset < fetched.next_offset
+                ]
+                yield RawChunk(fetched.data, overlapping)
+            if fetched.next_offset > offset:
+                offset = fetched.next_offset
+                deadline_ms = self._clock.monotonic_ms() + PATIENCE_MS
+                continue
+            # There is no data: the partition ends here, or its owner is replacing a file.
+            first, last = self._source.offset_range(tp)
+            if last <= offset:
+                raise OffsetOutOfRangeError(*tp, offset, first, last)
+            if self._clock.monotonic_ms() >= deadline_ms:
+                raise UnreachableError(f"cannot read {tp} at offset {offset}; retry")
+            pause(POLL_SECONDS)
+
+    def close(self) -> None:
+        self._folder.close()
+
+
+class ClusterSource:
+    """A topic of a broker or cluster."""
+
+    def __init__(
+        self, bootstrap: str, topic: str, config: Mapping[str, object] | None = None
+    ) -> None:
+        self._client = WireClient(bootstrap, config)
+        self._topic = topic
+        try:
+            self._client.check_reachable()
+        except BaseException:
+            self._client.close()
+            raise
+
+    def describe(self) -> TopicState:
+        client = self._client
+        found = client.topics([self._topic]).get(self._topic)
+        if found is None:
+            raise TopicNotFoundError(self._topic)
+        partitions = [TopicPartition(self._topic, each) for each in range(found.partition_count)]
+        starts = client.earliest_offsets(partitions)
+        ends = client.latest_offsets(partitions, COMMITTED)
+        topic_id = base64_id(found.topic_id) if found.topic_id and found.topic_id.int else ""
+        return TopicState(
+            self._topic,
+            topic_id or self._topic,
+            client.cluster_id(),
+            {tp.partition: Bounds(starts[tp], max(starts[tp], ends[tp])) for tp in partitions},
+        )
+
+    def read(self, partition: int, start: int, end: int) -> Iterator[RawChunk]:
+        tp = TopicPartition(self._topic, partition)
+        for chunk in self._client.read_range(tp, start, end, COMMITTED):
+            yield RawChunk(chunk.data, chunk.aborted)
+
+    def close(self) -> None:
+        self._client.close()

@@ -1,0 +1,102 @@
+"""What a table has of its topic: synced offsets, lag, gaps; and a count of every row once.
+
+`read_status` is cheap: it reads the metadata of the table. With `verifies`, it also reads the
+columns `partition` and `offset` of all rows, and counts rows that are in the table twice and rows
+beyond the synced offsets. Both are always 0, unless another program has written to the table. That
+needs one byte of memory per offset of the topic.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from strandlog.tables import decisions
+from strandlog.tables.source import TopicSource
+from strandlog.tables.table import Snapshot, Table
+
+
+class PartitionStatus(NamedTuple):
+    """One partition of the topic. `synced_offset` is the next offset to sync, None if none was."""
+
+    partition: int
+    start_offset: int
+    end_offset: int  # of what can be synced now
+    synced_offset: int | None
+    lag: int
+    rows: int | None = None  # only if verified
+
+
+class TableStatus(NamedTuple):
+    """A table and its topic."""
+
+    version: int
+    rows: int
+    expected_rows: int | None  # by the syncs; None for upserts
+    files: int
+    size_bytes: int
+    gaps: list[list[int]]
+    partitions: list[PartitionStatus]
+    duplicates: int | None = None  # only if verified
+    beyond: int | None = None
+
+
+def read_status(table: Table, source: TopicSource, *, verifies: bool = False) -> TableStatus:
+    """Return the status of a table; raise `TableChangedError` if it belongs to another topic."""
+    snapshot = table.load()
+    topic = source.describe()
+    properties = snapshot.properties
+    decisions.check_source(properties, topic, {})
+    synced = decisions.synced_offsets(snapshot, topic)
+    counted = _count(snapshot, synced) if verifies else None
+    partitions = []
+    for number, bounds in sorted(topic.partitions.items()):
+        reached = synced[number]
+        lag = bounds.end - (bounds.start if reached is None else reached)
+        rows = None if counted is None else counted.rows.get(number, 0)
+        partitions.append(PartitionStatus(number, *bounds, reached, max(lag, 0), rows))
+    expected = snapshot.progress(decisions.app_id(topic, "rows"))
+    if expected is not None:
+        expected += decisions.accepted_rows(properties)
+    files = snapshot.data_files()
+    return TableStatus(
+        snapshot.version,
+        snapshot.row_count(),
+        expected,
+        len(files),
+        sum(os.path.getsize(path) for path in files if os.path.exists(path)),
+        json.loads(properties.get(decisions.GAPS, "[]")),
+        partitions,
+        None if counted is None else counted.duplicates,
+        None if counted is None else counted.beyond,
+    )
+
+
+class _Count(NamedTuple):
+    rows: dict[int, int]
+    duplicates: int
+    beyond: int
+
+
+def _count(snapshot: Snapshot, synced: dict[int, int | None]) -> _Count:
+    seen: dict[int, Any] = {
+        number: np.zeros(end or 0, np.bool_) for number, end in sorted(synced.items())
+    }
+    rows: dict[int, int] = {}
+    duplicates = beyond = 0
+    for batch in snapshot.read(["partition", "offset"]):
+        numbers = batch.column(0).to_numpy(zero_copy_only=False)
+        offsets = batch.column(1).to_numpy(zero_copy_only=False)
+        for number in np.unique(numbers):
+            found = offsets[numbers == number]
+            rows[int(number)] = rows.get(int(number), 0) + len(found)
+            marks = seen.get(int(number), np.zeros(0, np.bool_))
+            inside = found[(found >= 0) & (found < len(marks))]
+            beyond += len(found) - len(inside)
+            fresh = int(np.count_nonzero(~marks[np.unique(inside)]))
+            duplicates += len(inside) - fresh
+            marks[inside] = True
+    return _Count(rows, duplicates, beyond)

@@ -1,0 +1,327 @@
+"""Syncs a topic to a table, in rounds; each round is one commit.
+
+    1  load the table, describe the topic
+    2  check that both still belong together (decisions.py)
+    3  read and decode committed records from the synced offsets, at most `round_bytes`
+    4  write them to data files, one or more per partition
+    5  commit the files together with the new offsets, through the table loaded in step 1
+
+A process that dies before step 5 has changed nothing that a reader sees; one that dies after it
+finds the new offsets when it starts again. Nothing else remembers progress: consumer groups take no
+part. If another writer commits between 1 and 5, `TableConflictError` leads back to step 1, and the
+rows are thrown away and read again. Two syncs of one topic are therefore safe, only slower.
+
+Records of aborted transactions and control records become no rows, but the offsets move past them.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pyarrow as pa
+
+from strandlog.clock import pause
+from strandlog.errors import (
+    CorruptSegmentError,
+    DataError,
+    TableChangedError,
+    TableConflictError,
+)
+from strandlog.record.arrow.columns import decode_columns
+from strandlog.tables import decisions
+from strandlog.tables.columns import (
+    RECORD_COLUMNS,
+    Columns,
+    TimeUnit,
+    partition_columns,
+    table_schema,
+    with_time_column,
+)
+from strandlog.tables.decisions import OffsetRange, app_id
+from strandlog.tables.layout import DataFile
+from strandlog.tables.schema import conformed, merged, plain
+from strandlog.tables.source import TopicSource, TopicState
+from strandlog.tables.table import Snapshot, Table
+from strandlog.tables.upsert import Upserts
+
+DEFAULT_ROUND_BYTES: Final = 128 * 1024 * 1024  # decoded; also bounds the memory of a sync
+MIN_PARTITION_BYTES: Final = 4 * 1024 * 1024
+MAX_CONFLICTS: Final = 50  # in succession
+WARN_AFTER_CONFLICTS: Final = 3
+CONFLICT_PAUSE_SECONDS: Final = 0.05
+APPEND: Final = "append"
+UPSERT: Final = "upsert"
+
+
+@dataclass(frozen=True)
+class SyncOptions:
+    """How a topic is synced."""
+
+    mode: str = APPEND
+    time_unit: TimeUnit = "day"
+    values: str = "raw"
+    accepts_gap: bool = False
+    accepts_changes: bool = False
+    round_bytes: int = DEFAULT_ROUND_BYTES
+
+
+@dataclass
+class SyncReport:
+    """What a sync has done."""
+
+    rows: int = 0
+    bad_rows: int = 0  # whose values could not be decoded
+    commits: int = 0
+    conflicts: int = 0
+    gaps: list[OffsetRange] = field(default_factory=list)
+
+
+@dataclass
+class _Round:
+    """What one round has read: data files or upserts, and the offsets reached."""
+
+    reached: dict[int, tuple[int, int]] = field(default_factory=dict)  # partition: [start, end)
+    files: list[DataFile] = field(default_factory=list)
+    upserts: Upserts | None = None
+    rows: int = 0
+    bad_rows: int = 0
+
+
+class _ExtendedError(Exception):
+    """The table was extended: start the round again."""
+
+
+class Sync:
+    """A sync of one topic to one table."""
+
+    def __init__(
+        self,
+        table: Table,
+        source: TopicSource,
+        columns: Columns,
+        options: SyncOptions,
+        *,
+        warn: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._table = table
+        self._source = source
+        self._columns = columns
+        self._options = options
+        self._warn = warn
+        self._advance: Callable[[int], None] = lambda _: None
+        self._accepts_changes = options.accepts_changes
+        self.report = SyncReport()
+
+    def create(self) -> None:
+        """Create the table, unless it exists."""
+        topic = self._source.describe()
+        properties = {
+            decisions.TOPIC: topic.name,
+            decisions.TOPIC_ID: topic.topic_id,
+            decisions.CLUSTER_ID: topic.cluster_id,
+            **self._fixed_options(),
+        }
+        if self._options.mode == UPSERT:
+            properties[decisions.PARTITIONS] = str(len(topic.partitions))
+        self._table.create(
+            table_schema(self._columns, self._options.time_unit),
+            partition_by=partition_columns(self._options.time_unit),
+            properties=properties,
+        )
+
+    def _fixed_options(self) -> dict[str, str]:
+        """Return the options that must stay the same for the life of the table."""
+        options = self._options
+        return {
+            decisions.MODE: options.mode,
+            decisions.VALUES: options.values,
+            decisions.TIME_UNIT: options.time_unit,
+        }
+
+    def run(self, advance: Callable[[int], None] = lambda _: None) -> SyncReport:
+        """Sync everything that can be read now, in as many rounds as needed.
+
+        Calls `advance` with the number of offsets of each range that was read.
+        """
+        self._advance = advance
+        ends = {number: bounds.end for number, bounds in self._source.describe().partitions.items()}
+        conflicts = 0
+        while True:
+            try:
+                if not self._round(ends):
+                    return self.report
+                conflicts = 0
+            except _ExtendedError:
+                continue
+            except TableConflictError as error:
+                conflicts += 1
+                self._conflict(conflicts, error)
+
+    def _conflict(self, conflicts: int, error: TableConflictError) -> None:
+        self.report.conflicts += 1
+        if conflicts >= MAX_CONFLICTS:
+            raise error
+        if conflicts == WARN_AFTER_CONFLICTS:
+            self._warn(f"another process writes to the table, which slows both down: {error}")
+        pause(CONFLICT_PAUSE_SECONDS * conflicts)
+
+    def _round(self, ends: Mapping[int, int]) -> bool:
+        """Do one round below `ends`; return False if there is nothing left to do."""
+        snapshot = self._table.load()
+        topic = self._source.describe()
+        self._check(snapshot, topic)
+        synced = decisions.synced_offsets(snapshot, topic)
+        planned = decisions.plan(topic, synced)
+        decisions.check_gaps(topic, planned.gaps, is_accepted=self._options.accepts_gap)
+        if planned.gaps and self._record_gaps(snapshot, planned.gaps):
+            snapshot = self._table.load()
+            synced = decisions.synced_offsets(snapshot, topic)
+            planned = decisions.plan(topic, synced)
+        ranges = [each for each in planned.ranges if each.start < ends.get(each.partition, 0)]
+        if not ranges:
+            return False
+        read = self._read(snapshot, ranges)
+        self._commit(snapshot, topic, read)
+        return True
+
+    def _check(self, snapshot: Snapshot, topic: TopicState) -> None:
+        properties = snapshot.properties
+        decisions.check_source(properties, topic, self._fixed_options())
+        if self._options.mode == UPSERT:
+            decisions.check_partitions(properties, topic)
+            if not self._accepts_changes:
+                decisions.check_history(snapshot.history(decisions.HISTORY_LIMIT))
+            self._accepts_changes = False
+            return
+        expected = snapshot.progress(app_id(topic, "rows"))
+        found = snapshot.row_count()
+        if expected is not None and self._accepts_changes:
+            self._accepts_changes = False
+            if expected + decisions.accepted_rows(properties) != found:
+                difference = {decisions.ACCEPTED_ROWS: str(found - expected)}
+                self._table.set_properties(difference)
+                raise _ExtendedError
+        has_changed = expected is not None and (
+            expected + decisions.accepted_rows(properties) != found
+        )
+        history = snapshot.history(decisions.HISTORY_LIMIT) if has_changed else []
+        decisions.check_rows(expected, properties, found, history)
+
+    def _record_gaps(self, snapshot: Snapshot, gaps: list[OffsetRange]) -> bool:
+        """Store gaps in the table before the offsets move past them; True if that was a commit."""
+        known = json.loads(snapshot.properties.get(decisions.GAPS, "[]"))
+        new = [list(each) for each in gaps if list(each) not in known]
+        self.report.gaps += [each for each in gaps if each not in self.report.gaps]
+        if not new:
+            return False
+        self._warn(
+            "records are missing: "
+            + ", ".join(f"partition {each[0]} [{each[1]}, {each[2]})" for each in new)
+        )
+        self._table.set_properties({decisions.GAPS: json.dumps(known + new)})
+        return True
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    def _read(self, snapshot: Snapshot, ranges: list[OffsetRange]) -> _Round:
+        read = _Round(upserts=Upserts() if self._options.mode == UPSERT else None)
+        share = max(self._options.round_bytes // len(ranges), MIN_PARTITION_BYTES)
+        left = self._options.round_bytes
+        for wanted in ranges:
+            if left <= 0:
+                break
+            rows, end = self._read_range(snapshot, wanted, min(share, left))
+            left -= rows.nbytes
+            read.reached[wanted.partition] = (wanted.start, end)
+            read.rows += rows.num_rows
+            if "error" in rows.schema.names:
+                read.bad_rows += rows.num_rows - rows.column("error").null_count
+            if read.upserts is not None:
+                read.upserts.add(rows)
+            else:
+                name = f"{self._name(snapshot)}-{wanted.partition}-{wanted.start}-{end}"
+                read.files += snapshot.layout.write(rows, name, uuid.uuid4().hex[:12])
+            self._advance(end - wanted.start)
+        return read
+
+    def _name(self, snapshot: Snapshot) -> str:
+        return snapshot.properties[decisions.TOPIC]
+
+    def _read_range(
+        self, snapshot: Snapshot, wanted: OffsetRange, max_bytes: int
+    ) -> tuple[Any, int]:
+        """Return the rows of a range, and the offset after them; about `max_bytes` at most."""
+        pieces: list[Any] = []
+        size = 0
+        offset = wanted.start
+        is_complete = True
+        try:
+            for batch, next_offset in self._batches(snapshot, wanted):
+                pieces.append(self._columns.decode(batch))
+                offset = next_offset
+                size += pieces[-1].nbytes
+                if size >= max_bytes:
+                    is_complete = False
+                    break
+        except (DataError, CorruptSegmentError):
+            if not pieces:  # else the next round raises it, after this one is committed
+                raise
+            is_complete = False
+        if is_complete:
+            offset = wanted.end
+        schema = plain(self._columns.schema)
+        rows = [conformed(piece, schema) for piece in pieces]
+        table = with_time_column(pa.concat_tables(rows), self._options.time_unit) if rows else None
+        if table is None:
+            table = table_schema(self._columns, self._options.time_unit).empty_table()
+        if merged(snapshot.layout.schema, table.schema) != snapshot.layout.schema:
+            self._table.extend(table.schema)
+            raise _ExtendedError
+        return table, offset
+
+    def _batches(self, snapshot: Snapshot, wanted: OffsetRange) -> Iterator[tuple[Any, int]]:
+        """Yield decoded batches of a range, each with the offset after it."""
+        offset = wanted.start
+        for chunk in self._source.read(*wanted):
+            decoded = decode_columns(
+                chunk.data,
+                offset,
+                wanted.end,
+                topic=self._name(snapshot),
+                partition=wanted.partition,
+                aborted=chunk.aborted,
+                columns=RECORD_COLUMNS,
+            )
+            for batch in decoded:
+                yield batch, decoded.next_offset
+            offset = decoded.next_offset
+
+    # -- committing --------------------------------------------------------------------------------
+
+    def _commit(self, snapshot: Snapshot, topic: TopicState, read: _Round) -> None:
+        progress = {app_id(topic, number): end for number, (_, end) in read.reached.items()}
+        ranges = {str(number): list(reached) for number, reached in read.reached.items()}
+        metadata = {decisions.RANGES: json.dumps(ranges)}
+        if read.upserts is not None:
+            upsert = getattr(snapshot, "upsert", None)
+            if upsert is None:
+                raise TableChangedError("only Delta tables can be synced in upsert mode")
+            rows, deleted = read.upserts.latest(snapshot.layout.schema)
+            if rows.num_rows or deleted.num_rows:
+                upsert(rows, deleted, progress=progress, metadata=metadata)
+            else:
+                snapshot.add_files([], progress=progress, metadata=metadata)
+        else:
+            rows_id = app_id(topic, "rows")
+            written = sum(each.row_count for each in read.files)
+            before = snapshot.progress(rows_id)
+            if written or before is None:
+                progress[rows_id] = (before or 0) + written
+            snapshot.add_files(read.files, progress=progress, metadata=metadata)
+        self.report.rows += read.rows
+        self.report.bad_rows += read.bad_rows
+        self.report.commits += 1

@@ -1,0 +1,193 @@
+"""One interface for lake tables: Delta, Iceberg and plain Parquet files with a manifest.
+
+    table = open_table("./lake/orders", "delta")            no I/O yet
+    table.create(schema, partition_by=("date",))            an existing table is left as it is
+    snapshot = table.load()                                 the newest version
+    done = snapshot.progress("app")                         the version that `app` committed last
+    files = snapshot.layout.write(rows, "orders-0-0-500", attempt)
+    snapshot.add_files(files, progress={"app": 500})        the commit: rows and progress together
+
+**Progress** maps application ids to integers that only grow: for `table sync` the next offset of a
+partition, for a Spark query the batch id. A commit stores rows and progress together or neither.
+It is therefore enough that a writer starts after the progress that it finds: no row is lost or
+written twice, whenever the writer is killed.
+
+Rules that make this true:
+
+1. A `Snapshot` is one version, and its commits are relative to that version. If another process
+   has committed progress of one of the same ids since, or changed the schema, the commit fails
+   with `TableConflictError` and has written nothing that a reader sees. Load again, read the
+   progress again and decide again; the same rows must not be submitted again blindly.
+2. Progress must grow: a commit whose progress is not greater than the snapshot's is refused with
+   the same error, before anything is written. So a repeated batch is never written twice.
+3. A snapshot serves one commit. Afterwards, and after an error, load again.
+4. If a process dies inside a commit, the commit has happened or it has not; `progress` tells which.
+
+**Data files** are written before the commit, also by other processes: a `Layout` can be pickled,
+and Spark's tasks call its `write` and return the `DataFile`s to the driver, which commits them all.
+Files are fsynced before they are named, and invisible to readers until the commit. `attempt` makes
+their names unique, so that no attempt overwrites a file of another one. `vacuum` removes files of
+attempts that were not committed. `add_files([])` commits progress alone.
+
+The columns of the rows are matched by name with the schema of the table; missing ones become null.
+`extend` adds columns; it is a commit of its own, so load again afterwards. `properties` of a table
+are texts that belong to it; `set_properties` changes them, also in a commit of its own.
+
+Tables are folders on a local or mounted file system. What is durable after a commit returns: data
+files and the log, manifest or catalog, all fsynced.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+
+from strandlog.errors import InvalidSettingError, MissingExtraError, TableConflictError
+
+if TYPE_CHECKING:
+    from strandlog.tables.layout import DataFile, Layout
+
+Format = Literal["delta", "iceberg", "parquet"]
+FORMATS: tuple[Format, ...] = ("delta", "iceberg", "parquet")
+Progress = Mapping[str, int]
+Metadata = Mapping[str, str]
+NO_METADATA: Metadata = {}
+
+
+class Commit(NamedTuple):
+    """One entry of the history of a table, newest first in `Snapshot.history`."""
+
+    version: int
+    operation: str
+    metadata: dict[str, str]  # as given to the commit
+
+
+class Snapshot(Protocol):
+    """One version of a table. See the module for the rules."""
+
+    @property
+    def version(self) -> int: ...
+    @property
+    def layout(self) -> Layout:
+        """The schema, the partition columns and the folder, for the writers of data files."""
+
+    @property
+    def properties(self) -> dict[str, str]: ...
+    def progress(self, app_id: str) -> int | None:
+        """Return the progress of an application; None if it has committed nothing."""
+
+    def row_count(self) -> int: ...
+    def data_files(self) -> list[str]:
+        """Return the absolute paths of the Parquet files of this version."""
+
+    def read(self, columns: Sequence[str]) -> Any:
+        """Return a RecordBatchReader of some columns of all rows."""
+
+    def history(self, limit: int) -> list[Commit]:
+        """Return the newest commits that are still known, newest first."""
+
+    def add_files(
+        self, files: Sequence[DataFile], *, progress: Progress, metadata: Metadata = NO_METADATA
+    ) -> None:
+        """Commit data files that `Layout.write` has written."""
+
+
+class Compacted(NamedTuple):
+    """The result of a compaction: the number of files before and after."""
+
+    removed: int
+    added: int
+
+
+class Table(Protocol):
+    """A table in a folder, which may not exist yet."""
+
+    @property
+    def folder(self) -> str: ...
+    @property
+    def format(self) -> Format: ...
+    def exists(self) -> bool: ...
+    def create(
+        self,
+        schema: Any,
+        *,
+        partition_by: Sequence[str] = (),
+        properties: Metadata = NO_METADATA,
+    ) -> None:
+        """Create the table, unless it exists."""
+
+    def load(self) -> Snapshot:
+        """Return the newest version; raise `TableNotFoundError` if there is no table."""
+
+    def extend(self, schema: Any) -> None:
+        """Add the columns and struct fields of `schema` that the table does not have, and widen
+        types where the format can. Raise `TableSchemaError` if a type does not fit."""
+
+    def set_properties(self, properties: Metadata) -> None: ...
+
+    def compact(self, target_bytes: int) -> Compacted:
+        """Merge small data files. Concurrent appends are not affected."""
+
+    def vacuum(self, older_than_hours: int, *, dry_run: bool = False) -> list[str]:
+        """Delete files that no version within `older_than_hours` needs, and return their paths."""
+
+
+def open_table(target: str | os.PathLike[str], table_format: str) -> Table:
+    """Return the table in a folder. Raises `MissingExtraError` if its library is not installed."""
+    folder = local_folder(target)
+    try:  # a process imports only the library that it uses
+        match table_format:
+            case "delta":
+                from strandlog.tables.delta import DeltaLakeTable  # noqa: PLC0415
+
+                return DeltaLakeTable(folder)
+            case "iceberg":
+                from strandlog.tables.iceberg import IcebergTable  # noqa: PLC0415
+
+                return IcebergTable(folder)
+            case "parquet":
+                from strandlog.tables.parquet import ParquetTable  # noqa: PLC0415
+
+                return ParquetTable(folder)
+    except ImportError as error:
+        extra = "iceberg" if table_format == "iceberg" else "delta"
+        raise MissingExtraError(extra, error.name or extra) from error
+    raise InvalidSettingError("format", table_format, f"one of {', '.join(FORMATS)}")
+
+
+def local_folder(target: str | os.PathLike[str]) -> str:
+    """Return the absolute path of a target; raise an error if it is on an object store."""
+    text = os.fspath(target)
+    if text.startswith("file://"):
+        text = text.removeprefix("file://")
+    if "://" in text:
+        raise InvalidSettingError(
+            "target", text, "a folder; mount the object store, or copy the table there"
+        )
+    return os.path.abspath(text)
+
+
+def check_progress(snapshot: Snapshot, progress: Progress) -> None:
+    """Raise `TableConflictError` unless the progress of every application grows (rule 2)."""
+    for app_id, value in progress.items():
+        known = snapshot.progress(app_id)
+        if known is not None and value <= known:
+            raise TableConflictError(
+                f"the table already has {app_id!r} up to {known}, so {value} is a repetition; "
+                "load the table again and continue after its progress"
+            )
+
+
+def detected_format(target: str | os.PathLike[str]) -> Format | None:
+    """Return the format of the table in a folder, or None if it contains none."""
+    folder = local_folder(target)
+    marks: dict[Format, str] = {
+        "delta": "_delta_log",
+        "iceberg": "catalog.db",
+        "parquet": "_strandlog",
+    }
+    for name, mark in marks.items():
+        if os.path.lexists(os.path.join(folder, mark)):
+            return name
+    return None

@@ -1,0 +1,56 @@
+"""The latest record per key, for tables that mirror a compacted topic.
+
+Within a round, the record with the highest offset of a key wins; a null value is a tombstone, which
+deletes the row. A key is always in one partition, so offsets of two records of a key can be
+compared; `decisions.check_partitions` stops a sync if partitions were added.
+
+Records without a key have no place in such a table and are an error, as in Kafka's compaction.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from strandlog.errors import TableSchemaError
+from strandlog.tables.schema import conformed
+
+
+class Upserts:
+    """Collects the records of a round, one partition after the other."""
+
+    def __init__(self) -> None:
+        self._parts: list[Any] = []
+
+    def add(self, rows: Any) -> None:
+        """Add the records of one partition."""
+        if not rows.num_rows:
+            return
+        if rows.column("key").null_count:
+            index = pc.index(rows.column("key").is_null(), True).as_py()
+            at = f"{rows.column('partition')[index]} at offset {rows.column('offset')[index]}"
+            raise TableSchemaError(
+                f"the record in partition {at} has no key; a table in upsert mode has one row per "
+                "key: use append mode"
+            )
+        newest = rows.select(["key", "offset"]).group_by("key").aggregate([("offset", "max")])
+        is_newest = pc.is_in(rows.column("offset"), newest.column("offset_max").combine_chunks())
+        self._parts.append(rows.filter(is_newest))
+
+    def latest(self, schema: Any) -> tuple[Any, Any]:
+        """Return the rows to insert or replace, and the rows whose keys to delete."""
+        if not self._parts:
+            return schema.empty_table(), schema.empty_table()
+        rows = pa.concat_tables([conformed(part, schema) for part in self._parts])
+        is_deleted = _tombstones(rows)
+        return rows.filter(pc.invert(is_deleted)), rows.filter(is_deleted)
+
+
+def _tombstones(rows: Any) -> Any:
+    """Return which rows are tombstones: a null value, which is not one that failed to decode."""
+    is_null = rows.column("value").is_null()
+    if "error" in rows.schema.names:
+        return pc.and_(is_null, rows.column("error").is_null())
+    return is_null

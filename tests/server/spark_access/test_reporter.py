@@ -18,11 +18,12 @@ from tests.support.waiting import eventually
 
 pytest.importorskip("pyspark", reason="reports come out of Spark")
 
+from strandlog.client.http.address import HttpAddress
 from strandlog.config.limits import HTTP_PIPELINE_MAX_QUERIES
 from strandlog.errors import UnreachableError
 from strandlog.spark.monitoring import reporter as module
 from strandlog.spark.monitoring.progress import QueryReport
-from strandlog.spark.monitoring.report_address import ReportAddress, address_finder, parse_report
+from strandlog.spark.monitoring.report_address import address_finder, parse_report
 from strandlog.spark.monitoring.reporter import Reporter
 
 REPORT = QueryReport("orders", 3, 1200, 4000.4, 300, 17, 5, 2, "2013-01-01T00:00:00.000Z")
@@ -169,10 +170,10 @@ def test_an_unreachable_server_causes_one_warning(caplog: pytest.LogCaptureFixtu
         port = free.getsockname()[1]
     attempts = 0
 
-    def find() -> ReportAddress:
+    def find() -> HttpAddress:
         nonlocal attempts
         attempts += 1
-        return ReportAddress(False, "127.0.0.1", port)
+        return HttpAddress(False, "127.0.0.1", port)
 
     reporter = Reporter("flights", find)
     reporter.add(REPORT)
@@ -246,9 +247,9 @@ def test_a_server_that_rejects_reports_causes_one_warning(
 def test_a_broker_that_restarts_on_another_port_receives_all_reports_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    place: list[ReportAddress] = []
+    place: list[HttpAddress] = []
 
-    def find() -> ReportAddress:
+    def find() -> HttpAddress:
         if not place:
             raise UnreachableError("no connection to the broker")
         return place[0]
@@ -256,7 +257,7 @@ def test_a_broker_that_restarts_on_another_port_receives_all_reports_again(
     reporter = Reporter("flights", find)
     try:
         with listening() as first:
-            place[:] = [ReportAddress(False, "127.0.0.1", first.server_port)]
+            place[:] = [HttpAddress(False, "127.0.0.1", first.server_port)]
             reporter.add(REPORT)
             reporter.add(REPORT._replace(name="other"))
             eventually(lambda: first.reports, "a report arrives")
@@ -264,7 +265,7 @@ def test_a_broker_that_restarts_on_another_port_receives_all_reports_again(
         reporter.add(REPORT._replace(batch_id=4))
         eventually(lambda: warnings(caplog), "a report arrives")
         with listening() as second:
-            place[:] = [ReportAddress(False, "127.0.0.1", second.server_port)]
+            place[:] = [HttpAddress(False, "127.0.0.1", second.server_port)]
             eventually(lambda: second.reports, "a report arrives")
             found = {each["name"]: each["batch_id"] for each in second.reports[0]["queries"]}
             assert found == {"orders": 4, "other": 3}

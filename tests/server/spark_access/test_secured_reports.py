@@ -16,9 +16,9 @@ from strandlog.broker.access.permission import CLUSTER, CLUSTER_NAME, GROUP, Ope
 
 pytest.importorskip("pyspark", reason="Spark tests need the spark extra")
 
+from strandlog.client.http.login import HttpLogin
 from strandlog.spark.monitoring.progress import QueryReport
 from strandlog.spark.monitoring.report_address import address_finder
-from strandlog.spark.monitoring.report_login import ReportLogin
 from strandlog.spark.monitoring.reporter import Reporter
 
 REPORT = QueryReport("query", 1, 10, 5.0, 200, 0, 0, 0, None)
@@ -40,7 +40,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredBroker]:
 def reporter(broker: SecuredBroker, user: str) -> Reporter:
     client = broker.client(user)
     return Reporter(
-        "flights", address_finder(None, broker.address, client), login=ReportLogin(client)
+        "flights", address_finder(None, broker.address, client), login=HttpLogin(client)
     )
 
 

@@ -29,6 +29,8 @@ from http.client import HTTPConnection, HTTPException
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
+from strandlog.client.http.address import HttpAddress
+from strandlog.client.http.login import HttpLogin
 from strandlog.config.limits import (
     HTTP_PIPELINE_ERROR_CHARACTERS,
     HTTP_PIPELINE_MAX_QUERIES,
@@ -37,8 +39,7 @@ from strandlog.config.limits import (
     HTTP_PIPELINE_WATERMARK_CHARACTERS,
 )
 from strandlog.errors import StrandlogError
-from strandlog.spark.monitoring.report_address import FindAddress, ReportAddress
-from strandlog.spark.monitoring.report_login import ReportLogin
+from strandlog.spark.monitoring.report_address import FindAddress
 
 if TYPE_CHECKING:
     from strandlog.spark.monitoring.progress import QueryReport
@@ -64,13 +65,13 @@ class Reporter:
         name: str,
         find: FindAddress | None,
         is_alive: Callable[[], bool] = lambda: True,
-        login: ReportLogin | None = None,
+        login: HttpLogin | None = None,
     ) -> None:
         """`is_alive` is called before each report; if it returns False, "stopped" is reported."""
         self._name = name[:HTTP_PIPELINE_NAME_CHARACTERS]
         self._find = find
         self._is_alive = is_alive
-        self._login = login or ReportLogin({})
+        self._login = login or HttpLogin({})
         self._changed = threading.Condition()  # guards the attributes up to the next comment
         self._reports: dict[str, QueryReport] = {}
         self._unsent: set[str] = set()
@@ -81,7 +82,7 @@ class Reporter:
         self._is_over = find is None
         self._thread: threading.Thread | None = None
         # Used only by the thread:
-        self._address: ReportAddress | None = None
+        self._address: HttpAddress | None = None
         self._headers: dict[str, str] = {}
         self._connection: HTTPConnection | None = None
         self._has_warned = False

@@ -23,9 +23,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
+from strandlog.client.http.login import HttpLogin
 from strandlog.spark.errors import one_line
 from strandlog.spark.monitoring.report_address import address_finder
-from strandlog.spark.monitoring.report_login import ReportLogin
 from strandlog.spark.monitoring.reporter import Reporter
 from strandlog.spark.options import SINK, Options, parse_options
 
@@ -120,7 +120,7 @@ class SessionReports:
         find = address_finder(self.report, bootstrap, options.client)
         # A stopped context no longer has a Java object.
         reporter = Reporter(
-            context.appName, find, lambda: context._jsc is not None, ReportLogin(options.client)
+            context.appName, find, lambda: context._jsc is not None, HttpLogin(options.client)
         )
         atexit.register(reporter.end, "stopped")
         return reporter

@@ -33,9 +33,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
+from strandlog.client.http.login import HttpLogin
 from strandlog.errors import ConfigurationError, MissingExtraError, PipelineError
 from strandlog.spark.monitoring.report_address import OFF, address_finder
-from strandlog.spark.monitoring.report_login import ReportLogin
 from strandlog.spark.monitoring.reporter import Reporter
 from strandlog.spark.options import client_options
 from strandlog.spark.pipeline.file import PipelineFile
@@ -382,7 +382,7 @@ def _reporter(pipeline: Pipeline) -> Reporter:
     if pipeline.bootstrap is not None:
         client = client_options(pipeline.bootstrap, pipeline.options)
     find = address_finder(pipeline.report, pipeline.bootstrap, client)
-    return Reporter(pipeline.name, find, login=ReportLogin(client))
+    return Reporter(pipeline.name, find, login=HttpLogin(client))
 
 
 def _last_state(error: BaseException | None) -> tuple[Literal["stopped", "failed"], str | None]:

@@ -1,4 +1,4 @@
-"""TLS and credentials of progress reports, from the client settings of a query or pipeline.
+"""TLS and credentials of requests to an HTTP listener, from the settings of a client.
 
 The HTTP listener knows the same users as the Kafka listener:
 
@@ -17,23 +17,23 @@ import ipaddress
 from collections.abc import Mapping
 from http.client import HTTPConnection, HTTPSConnection
 
+from strandlog.client.http.address import HttpAddress
 from strandlog.client.settings import client_settings
 from strandlog.client.wire.options import WireOptions
 from strandlog.client.wire.tls import tls_context
 from strandlog.config.tables.client import OAUTHBEARER
-from strandlog.spark.monitoring.report_address import ReportAddress
 
 ANY_BROKER = "localhost"  # the options are parsed only for their security settings
 
 
-class ReportLogin:
+class HttpLogin:
     """Opens connections to HTTP listeners and supplies the header with the credentials."""
 
-    def __init__(self, client: Mapping[str, str]) -> None:
+    def __init__(self, client: Mapping[str, object]) -> None:
         self._client = client
 
     def connect(
-        self, address: ReportAddress, timeout_seconds: float
+        self, address: HttpAddress, timeout_seconds: float
     ) -> tuple[HTTPConnection, dict[str, str]]:
         """Return a connection, which opens with the first request, and headers for requests."""
         options = WireOptions.parse(ANY_BROKER, client_settings(self._client))

@@ -1,0 +1,1 @@
+"""Connections to the HTTP listener of a broker: its address, TLS and credentials."""

@@ -24,7 +24,7 @@ from google.protobuf import timestamp_pb2
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 
-from strandlog.server.proto_compiler import compile_proto
+from strandlog.formats.protobuf.compiler import compile_proto
 from strandlog.testing.server import ServerThread
 
 USER = {"type": "record", "name": "User", "fields": [{"name": "name", "type": "string"}]}

@@ -58,8 +58,9 @@ from strandlog.broker.runtime import FlushJob, InlineRuntime, Runtime
 from strandlog.broker.schemas.avro import AvroSchemas
 from strandlog.broker.schemas.json_schema import JsonSchemas
 from strandlog.broker.schemas.protobuf import ProtobufSchemas
+from strandlog.broker.schemas.record_ids import SchemaIds
 from strandlog.broker.schemas.registry import Registry
-from strandlog.broker.schemas.schema import AVRO, JSON, PROTOBUF, ProtoCompiler, SchemaType
+from strandlog.broker.schemas.schema import SchemaType
 from strandlog.broker.schemas.store import SCHEMAS_OWNER, SchemaStore
 from strandlog.broker.security_store import SECURITY_OWNER, SecurityStore
 from strandlog.broker.timers import Timers
@@ -79,6 +80,8 @@ from strandlog.config.tables.broker import BrokerSettings, broker_settings
 from strandlog.errors import (
     StorageError,
 )
+from strandlog.formats.protobuf.files import ProtoCompiler
+from strandlog.formats.registered_schema import AVRO, JSON, PROTOBUF
 from strandlog.model import (
     TopicPartition,
 )
@@ -298,6 +301,7 @@ class Broker(RecordRequests, TransactionRequests, UserRequests, QuotaRequests, S
             clock,
             self.metrics,
             runtime,
+            SchemaIds(self._registry.state, is_on=settings.schema_registry_enable),
         )
         self._maintenance = Maintenance(
             self._log_dir,

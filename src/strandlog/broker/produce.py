@@ -7,10 +7,10 @@
 contains its error, and the others are still appended. `produce_all` validates everything first, and
 appends either to all partitions or to none.
 
-For compacted topics, and topics that limit the age of records or have `record.validation=records`,
-every record of a batch must be decoded before the append. The append itself decodes a few small
-batches; for more, `record_checks` returns work whose steps decode one batch each and may run in
-another thread. Its outcome is passed to the subsequent append.
+For compacted topics, and topics that limit the age of records, have `record.validation=records` or
+validate schema ids, every record of a batch must be decoded before the append. The append itself
+decodes a few small batches; for more, `record_checks` returns work whose steps decode one batch
+each and may run in another thread. Its outcome is passed to the subsequent append.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from strandlog.broker.deferred import Deferred
 from strandlog.broker.flushing.durability import BULK_PARTITIONS, Durability
 from strandlog.broker.metrics import Metrics
 from strandlog.broker.runtime import Runtime
+from strandlog.broker.schemas.record_ids import SchemaIds
 from strandlog.broker.topics.catalog import TopicCatalog
 from strandlog.broker.topics.topic import forbid_internal, protected_topics
 from strandlog.broker.transactions.coordinator import TransactionCoordinator
@@ -149,6 +150,7 @@ class RecordAppender:
         clock: Clock,
         metrics: Metrics,
         runtime: Runtime,
+        schemas: SchemaIds,
     ) -> None:
         self._log_dir = log_dir
         self._catalog = catalog
@@ -159,6 +161,7 @@ class RecordAppender:
         self._clock = clock
         self._metrics = metrics
         self._runtime = runtime
+        self._schemas = schemas
         self._bytes_until_check = 0
         self._quiet_until_ms = 0
         self.write_failure: StorageError | None = None  # disk error of the last append
@@ -406,9 +409,10 @@ class RecordAppender:
         """
         now_ms, settings = self._clock.now_ms(), log.settings
         most, limit_bytes = self._settings.batch_max_records, self._settings.decompressed_max_bytes
+        schemas = self._schemas.checks(log.tp, settings) if settings.checks_schemas else None
         for header, view in split_batches(data):
             check_batch(header, view, settings, now_ms, most, is_control=False)
-            check_records(log.tp, header, view, settings, now_ms, limit_bytes)
+            check_records(log.tp, header, view, settings, now_ms, limit_bytes, schemas)
 
     def record_checks(
         self, partitions: Sequence[PartitionRecords], is_abandoned: Callable[[], bool]

@@ -151,28 +151,36 @@ def declared_settings(cls: type[Any]) -> tuple[Setting, ...]:
 
 
 class SettingTable:
-    """All settings of one kind (such as topic settings), by name."""
+    """All settings of one kind (such as topic settings), by name.
 
-    def __init__(self, rows: tuple[Setting, ...]) -> None:
+    `aliases` are other names of settings; values are kept under the setting's own name.
+    """
+
+    def __init__(self, rows: tuple[Setting, ...], aliases: Mapping[str, str] | None = None) -> None:
         self._rows = {row.name: row for row in rows}
+        self._aliases = dict(aliases or {})
         assert len(self._rows) == len(rows), "two settings have the same name"
 
     def __iter__(self) -> Iterator[Setting]:
         return iter(self._rows.values())
 
     def __getitem__(self, name: str) -> Setting:
-        row = self._rows.get(name)
+        row = self._rows.get(self._aliases.get(name, name))
         if row is None:
             near = difflib.get_close_matches(name, self._rows, n=1)
             raise UnknownSettingError(name, near[0] if near else None)
         return row
 
     def __contains__(self, name: object) -> bool:
-        return name in self._rows
+        return name in self._rows or name in self._aliases
 
     def parse(self, overrides: Mapping[str, object]) -> dict[str, Value]:
         """Parse and validate overrides; raise for an unknown name or an invalid value."""
-        return {name: self[name].parse(raw) for name, raw in overrides.items()}
+        found: dict[str, Value] = {}
+        for name, raw in overrides.items():
+            row = self[name]
+            found[row.name] = row.parse(raw)
+        return found
 
     def resolve(self, overrides: Mapping[str, Value]) -> dict[str, Value]:
         """Return the value of every setting: its override or its default."""

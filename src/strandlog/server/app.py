@@ -36,6 +36,7 @@ from strandlog.config.tables.broker import BrokerSettings, broker_settings
 from strandlog.config.tables.server import PLAINTEXT
 from strandlog.config.tables.tls import for_listener
 from strandlog.errors import ServerCrashError
+from strandlog.formats.protobuf.compiler import compile_proto
 from strandlog.server.access.audit_log import AuditFile, AuditLog
 from strandlog.server.access.jwks import token_keys
 from strandlog.server.access.logins import Logins
@@ -46,7 +47,6 @@ from strandlog.server.kafka.listener import KafkaListener
 from strandlog.server.listeners import Listener, ListenerConfig, ListenerSet, check_exposure
 from strandlog.server.loop_monitor import LoopMonitor
 from strandlog.server.network.connection_limits import ConnectionLimits
-from strandlog.server.proto_compiler import compile_proto
 from strandlog.server.tls import CertificateReload, TlsContexts
 
 if TYPE_CHECKING:

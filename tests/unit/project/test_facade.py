@@ -141,6 +141,7 @@ NOT_ADMINISTRATIVE = {
     ),
     *("check_schema", "find_schema", "schema_by_guid", "schema_by_id", "schema_config"),
     *("schema_mode", "schema_referrers", "schema_subjects", "schema_text", "schema_uses"),
+    "value_schema",
     *("schema_version", "schema_versions", "schemas"),
     # Logins: the listener that knows the client notes them.
     *("begin_sasl", "check_password", "check_token", "describe_users"),

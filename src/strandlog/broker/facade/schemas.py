@@ -38,10 +38,11 @@ from strandlog.broker.deferred import Deferred, deferred
 from strandlog.broker.facade.groups import GroupRequests
 from strandlog.broker.schemas.protobuf import ProtobufSchemas
 from strandlog.broker.schemas.registry import Candidate, Records, Registry, no_subject
-from strandlog.broker.schemas.schema import PROTOBUF, FoundSchema, Schema, SubjectVersion
+from strandlog.broker.schemas.schema import FoundSchema, Schema, SubjectVersion
 from strandlog.broker.schemas.state import DEFAULT_LEVEL, READWRITE
 from strandlog.broker.schemas.store import SCHEMAS_OWNER, SchemaStore
-from strandlog.errors import SchemaNotFoundError, StorageError, StrandlogError
+from strandlog.errors import SchemaError, SchemaNotFoundError, StorageError, StrandlogError
+from strandlog.formats.registered_schema import PROTOBUF, RegisteredSchema
 from strandlog.storage.work import Work, run_inline
 
 T = TypeVar("T")
@@ -126,8 +127,7 @@ class SchemaRequests(GroupRequests):
 
     def schema_by_guid(self, context: RequestContext, guid: str) -> Deferred[FoundSchema]:
         """Return a schema by its globally unique id."""
-        ids = [each for each in self._registry.state.schemas if self._registry.guid(each) == guid]
-        for schema_id in ids:
+        for schema_id in self._registry.ids_of_guid(guid):
             uses = self._registry.state.uses(schema_id)
             if any(
                 self._access.allows(context, DESCRIBE.on(TOPIC), topic_of(each.subject))
@@ -135,6 +135,22 @@ class SchemaRequests(GroupRequests):
             ):
                 return self._stored(self._found(uses[0]))
         return Deferred.failed(SchemaNotFoundError(40403, f"Schema {guid[:50]} not found"))
+
+    def value_schema(
+        self, context: RequestContext, schema_id: int | None, guid: str | None
+    ) -> tuple[RegisteredSchema, str] | None:
+        """Return the schema that a key or value names by its id or guid, and a subject that has it;
+        None if it does not exist for the client, who may read the record."""
+        ids = [schema_id] if schema_id is not None else self._registry.ids_of_guid(guid or "")
+        for each in ids:
+            try:
+                found = self._uses(context, each)[0]
+                resolved = tuple(self._registry.resolve(found.schema))
+            except SchemaError:
+                continue
+            schema = found.schema
+            return RegisteredSchema(each, schema.type, schema.text, resolved), found.subject
+        return None
 
     def schema_uses(
         self, context: RequestContext, schema_id: int, *, deleted: bool = False

@@ -17,8 +17,9 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-from strandlog.broker.schemas.schema import Resolved, Schema, parsed_json
+from strandlog.broker.schemas.schema import Schema, parsed_json
 from strandlog.errors import InvalidSchemaError, MissingExtraError
+from strandlog.formats.registered_schema import Resolved
 
 PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 NAMED = frozenset({"record", "error", "enum", "fixed"})

@@ -15,9 +15,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
-from strandlog.broker.schemas.schema import Resolved, Schema, canonical_json, parsed_json
+from strandlog.broker.schemas.schema import Schema, canonical_json, parsed_json
 from strandlog.config.limits import SCHEMA_MAX_COMPARISONS, SCHEMA_MAX_MESSAGES
 from strandlog.errors import InvalidSchemaError, MissingExtraError
+from strandlog.formats.registered_schema import Resolved
 
 WHAT = "JSON schema"
 

@@ -20,23 +20,21 @@ A message that is removed and a changed package are incompatible. Enum values ma
 from __future__ import annotations
 
 import base64
-import binascii
 from collections.abc import Iterator
-from importlib import import_module
 from typing import Any, NamedTuple
 
-from strandlog.broker.schemas.proto_text import proto_text
-from strandlog.broker.schemas.schema import ProtoCompiler, Resolved, Schema
+from strandlog.broker.schemas.schema import Schema
 from strandlog.config.limits import SCHEMA_MAX_MESSAGES
-from strandlog.errors import InvalidSchemaError, MissingExtraError
-
-WHAT = "Protobuf schema"
-MAIN_FILE = "schema.proto"  # as long as no reference has that name
-GOOGLE_FILES = (
-    *("any", "api", "descriptor", "duration", "empty", "field_mask", "source_context"),
-    *("struct", "timestamp", "type", "wrappers"),
+from strandlog.errors import InvalidSchemaError
+from strandlog.formats.protobuf.files import (
+    WHAT,
+    ProtoCompiler,
+    decoded,
+    descriptor_of,
+    file_of,
 )
-GOOGLE = "google/protobuf/"
+from strandlog.formats.protobuf.text import proto_text
+from strandlog.formats.registered_schema import Resolved
 
 # Field types, as in FieldDescriptorProto.
 ENUM, GROUP, MESSAGE, STRING, BYTES = 14, 10, 11, 9, 12
@@ -60,7 +58,7 @@ class ProtobufSchemas:
         found = self._descriptor(schema.text, resolved)
         if found.syntax == "editions":
             raise InvalidSchemaError(f"Invalid {WHAT}: editions are not supported; use proto3")
-        self._check(found, resolved)
+        file_of(found, resolved, self._compiler)  # raises if a type or a file is missing
         return found
 
     def canonical(self, schema: Schema, resolved: Resolved) -> str:
@@ -93,81 +91,7 @@ class ProtobufSchemas:
         return base64.b64encode(found.SerializeToString()).decode()
 
     def _descriptor(self, text: str, resolved: Resolved) -> Any:
-        found = decoded(text)
-        if found is not None:
-            return found
-        if self._compiler is None:
-            raise InvalidSchemaError(f"Invalid {WHAT}: this process cannot compile .proto files")
-        names = {each.name for each in resolved}
-        name = next(each for each in _file_names() if each not in names)
-        files = {name: text}
-        for each in resolved:
-            descriptor = decoded(each.text)
-            files[each.name] = each.text if descriptor is None else proto_text(descriptor)
-        return _descriptor_class().FromString(self._compiler(files))
-
-    def _check(self, descriptor: Any, resolved: Resolved) -> None:
-        """Raise if a type or a file that the schema uses does not exist."""
-        from google.protobuf.descriptor_pool import DescriptorPool  # noqa: PLC0415
-
-        pool = DescriptorPool()
-        parsed: dict[str, Any] = {}
-        for number, each in enumerate(resolved):
-            if not each.name.startswith(GOOGLE):
-                parsed[each.name] = self._descriptor(each.text, resolved[:number])
-                parsed[each.name].name = each.name
-        added = type(descriptor)()
-        added.CopyFrom(descriptor)
-        added.name = next(each for each in _file_names() if each not in parsed)
-        try:
-            for found in [*parsed.values(), added]:
-                for name in found.dependency:
-                    _add_google_file(pool, name)
-                pool.Add(found)
-            pool.FindFileByName(added.name)
-        except (TypeError, KeyError) as bad:
-            raise InvalidSchemaError(f"Invalid {WHAT}: {bad}") from None
-
-
-def decoded(text: str) -> Any:
-    """Return the descriptor that a text has in base64; None if it is something else."""
-    try:
-        data = base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
-        return None
-    kind = _descriptor_class()
-    from google.protobuf.message import DecodeError  # noqa: PLC0415
-
-    try:
-        return kind.FromString(data) if data else None
-    except DecodeError:
-        return None
-
-
-def _descriptor_class() -> Any:
-    try:
-        from google.protobuf.descriptor_pb2 import FileDescriptorProto  # noqa: PLC0415
-    except ImportError as missing:
-        raise MissingExtraError("schemas", missing.name or "protobuf") from missing
-    return FileDescriptorProto
-
-
-def _file_names() -> Iterator[str]:
-    yield MAIN_FILE
-    for number in range(10_000):
-        yield f"schema{number}.proto"
-
-
-def _add_google_file(pool: Any, name: str) -> None:
-    """Add one of Google's files and those that it imports; do nothing for any other file."""
-    short = name.removeprefix(GOOGLE).removesuffix(".proto")
-    if not name.startswith(GOOGLE) or short not in GOOGLE_FILES:
-        return
-    found = _descriptor_class()()
-    import_module(f"google.protobuf.{short}_pb2").DESCRIPTOR.CopyToProto(found)
-    for dependency in found.dependency:
-        _add_google_file(pool, dependency)
-    pool.Add(found)
+        return descriptor_of(text, resolved, self._compiler)
 
 
 def _clear_json_names(message: Any) -> None:

@@ -18,19 +18,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
+from uuid import UUID
 
-from strandlog.broker.schemas.schema import (
-    AVRO,
-    JSON,
-    PROTOBUF,
-    Resolved,
-    ResolvedReference,
-    Schema,
-    SchemaType,
-    SubjectVersion,
-    digest_of,
-    guid_of,
-)
+from strandlog.broker.schemas.schema import Schema, SchemaType, SubjectVersion, digest_of, guid_of
 from strandlog.broker.schemas.state import (
     DEFAULT_LEVEL,
     IMPORT,
@@ -42,8 +32,6 @@ from strandlog.broker.schemas.state import (
 from strandlog.config.limits import (
     SCHEMA_MAX_CHARACTERS,
     SCHEMA_MAX_IDS,
-    SCHEMA_MAX_REFERENCE_DEPTH,
-    SCHEMA_MAX_REFERENCES,
     SCHEMA_MAX_SUBJECT_CHARACTERS,
     SCHEMA_MAX_VERSIONS,
 )
@@ -54,6 +42,7 @@ from strandlog.errors import (
     SchemaError,
     SchemaNotFoundError,
 )
+from strandlog.formats.registered_schema import AVRO, JSON, PROTOBUF, Resolved
 from strandlog.protocol.schema_records import (
     CLEAR_SUBJECT,
     CONFIG,
@@ -130,30 +119,7 @@ class Registry:
 
     def resolve(self, schema: Schema) -> Resolved:
         """Return the schemas that a schema refers to; raise if one does not exist."""
-        found: dict[str, ResolvedReference] = {}
-        self._resolve(schema, found, 0)
-        return list(found.values())
-
-    def _resolve(self, schema: Schema, found: dict[str, ResolvedReference], depth: int) -> None:
-        if depth > SCHEMA_MAX_REFERENCE_DEPTH or len(found) > SCHEMA_MAX_REFERENCES:
-            raise InvalidSchemaError(
-                f"the schema has too many references; the maximum is {SCHEMA_MAX_REFERENCES}, "
-                f"{SCHEMA_MAX_REFERENCE_DEPTH} in a chain"
-            )
-        for each in schema.references:
-            target = self.state.version(each.subject, each.version)
-            if target is None:
-                raise InvalidSchemaError(
-                    f'No schema reference found for subject "{each.subject}" and version '
-                    f"{each.version}"
-                )
-            if target.schema.type != schema.type:
-                raise InvalidSchemaError(
-                    f"reference {each.name!r} is to a schema of type {target.schema.type}"
-                )
-            if each.name not in found:
-                self._resolve(target.schema, found, depth + 1)
-                found[each.name] = ResolvedReference(each.name, target.schema.text)
+        return self.state.resolve(schema)
 
     def add_digests(self, report: Callable[[str], None]) -> None:
         """Compute the identities of the schemas that were loaded."""
@@ -169,6 +135,15 @@ class Registry:
     def guid(self, schema_id: int) -> str | None:
         digest = self.state.digest(schema_id)
         return None if digest is None else guid_of(digest)
+
+    def ids_of_guid(self, guid: str) -> list[int]:
+        """Return the ids of the schemas with a guid: one, unless several types have its digest."""
+        try:
+            digest = UUID(guid).bytes
+        except ValueError:
+            return []
+        found = (self.state.id_of(kind, digest) for kind in self._types)
+        return [each for each in found if each is not None]
 
     # -- registration ----------------------------------------------------------------------------
 

@@ -14,16 +14,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
-from strandlog.config.limits import SCHEMA_MAX_DEPTH
+from strandlog.config.limits import (
+    SCHEMA_MAX_DEPTH,
+    SCHEMA_MAX_REFERENCE_DEPTH,
+    SCHEMA_MAX_REFERENCES,
+)
 from strandlog.errors import InvalidSchemaError
+from strandlog.formats.registered_schema import AVRO, JSON, PROTOBUF, Resolved
 from strandlog.protocol.schema_records import StoredReference, StoredSchema
 
-AVRO, JSON, PROTOBUF = "AVRO", "JSON", "PROTOBUF"
 SCHEMA_TYPES = (JSON, PROTOBUF, AVRO)  # the order in which Confluent lists them
 
 
@@ -70,20 +74,6 @@ class FoundSchema(NamedTuple):
     guid: str | None
 
 
-class ResolvedReference(NamedTuple):
-    """A schema that another one refers to, by the name that it uses."""
-
-    name: str
-    text: str
-
-
-# The schemas that a schema refers to, directly or not; each follows those that it refers to itself.
-Resolved = Sequence[ResolvedReference]
-# Compiles .proto texts, by file name; returns the serialized FileDescriptorProto of the first.
-# Raises `InvalidSchemaError`.
-ProtoCompiler = Callable[[Mapping[str, str]], bytes]
-
-
 class SchemaType(Protocol):
     """What the registry needs to know about a schema language."""
 
@@ -95,6 +85,13 @@ class SchemaType(Protocol):
 
     def incompatibilities(self, reader: Any, writer: Any) -> list[str]:
         """Return why a reader with one parsed schema cannot read the data of another."""
+
+
+def too_many_references() -> InvalidSchemaError:
+    return InvalidSchemaError(
+        f"the schema has too many references; the maximum is {SCHEMA_MAX_REFERENCES}, "
+        f"{SCHEMA_MAX_REFERENCE_DEPTH} in a chain"
+    )
 
 
 def digest_of(schema: Schema, canonical: str) -> bytes:

@@ -16,8 +16,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from strandlog.broker.schemas.schema import Schema, SubjectVersion
-from strandlog.errors import DataError
+from strandlog.broker.schemas.schema import Schema, SubjectVersion, too_many_references
+from strandlog.config.limits import SCHEMA_MAX_REFERENCE_DEPTH, SCHEMA_MAX_REFERENCES
+from strandlog.errors import DataError, InvalidSchemaError
+from strandlog.formats.registered_schema import Resolved, ResolvedReference
 from strandlog.protocol.schema_records import (
     CLEAR_SUBJECT,
     RecordKey,
@@ -48,6 +50,9 @@ class RegistryState:
         self.schemas: dict[int, Schema] = {}
         self.configs: dict[str | None, dict[str, Any]] = {}
         self.modes: dict[str | None, str] = {}
+        # Subject → ids of its live versions. The sets are replaced, not changed, because other
+        # threads check records with them.
+        self.live_ids: dict[str, frozenset[int]] = {}
         self._versions: dict[str, dict[int, SubjectVersion]] = {}
         self._uses: dict[int, set[tuple[str, int]]] = {}
         self._referrers: dict[tuple[str, int], set[tuple[str, int]]] = {}
@@ -118,6 +123,11 @@ class RegistryState:
         self._uses.setdefault(added.id, set()).add(place)
         for each in added.schema.references:
             self._referrers.setdefault((each.subject, each.version), set()).add(place)
+        if added.is_deleted:
+            self._note_ids(added.subject)
+        else:
+            known = self.live_ids.get(added.subject, frozenset())
+            self.live_ids[added.subject] = known | {added.id}
 
     def _remove(self, subject: str, version: int) -> None:
         versions = self._versions.get(subject, {})
@@ -136,6 +146,15 @@ class RegistryState:
             digest = self._digests.pop(removed.id, None)
             if digest is not None:
                 self._ids.pop((removed.schema.type, digest), None)
+        self._note_ids(subject)
+
+    def _note_ids(self, subject: str) -> None:
+        found = self._versions.get(subject, {}).values()
+        ids = frozenset(each.id for each in found if not each.is_deleted)
+        if ids:
+            self.live_ids[subject] = ids
+        else:
+            self.live_ids.pop(subject, None)
 
     def _apply_config(self, subject: str | None, value: bytes | None) -> None:
         if value is None:
@@ -172,6 +191,7 @@ class RegistryState:
         for each in versions:
             if each.version <= last:
                 self._versions[subject][each.version] = each._replace(is_deleted=True)
+        self._note_ids(subject)
 
     # -- identity --------------------------------------------------------------------------------
 
@@ -219,6 +239,30 @@ class RegistryState:
         """Return the versions that refer to a version, in order."""
         places = sorted(self._referrers.get((subject, version), ()))
         return [self._versions[other][number] for other, number in places]
+
+    def resolve(self, schema: Schema) -> Resolved:
+        """Return the schemas that a schema refers to; raise if one does not exist."""
+        found: dict[str, ResolvedReference] = {}
+        self._resolve(schema, found, 0)
+        return list(found.values())
+
+    def _resolve(self, schema: Schema, found: dict[str, ResolvedReference], depth: int) -> None:
+        if depth > SCHEMA_MAX_REFERENCE_DEPTH or len(found) > SCHEMA_MAX_REFERENCES:
+            raise too_many_references()
+        for each in schema.references:
+            target = self.version(each.subject, each.version)
+            if target is None:
+                raise InvalidSchemaError(
+                    f'No schema reference found for subject "{each.subject}" and version '
+                    f"{each.version}"
+                )
+            if target.schema.type != schema.type:
+                raise InvalidSchemaError(
+                    f"reference {each.name!r} is to a schema of type {target.schema.type}"
+                )
+            if each.name not in found:
+                self._resolve(target.schema, found, depth + 1)
+                found[each.name] = ResolvedReference(each.name, target.schema.text)
 
     def config(self, subject: str | None) -> dict[str, Any]:
         """Return the settings that apply to a subject."""

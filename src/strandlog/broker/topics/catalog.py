@@ -296,10 +296,11 @@ class TopicCatalog:
         topic = self.topic(name)
         config = dict(topic.config)
         for setting, raw in changes.items():
+            row = TOPIC_SETTINGS[setting]
             if raw is None:
-                config.pop(TOPIC_SETTINGS[setting].name, None)
+                config.pop(row.name, None)
             else:
-                config[setting] = TOPIC_SETTINGS[setting].parse(raw)
+                config[row.name] = row.parse(raw)
         altered = replace(topic, config=config, settings=self.effective_settings(config))
         with self._log_dir.reserve.spending():  # lowering the retention frees space
             yield from self._save({**self._topics, name: altered})

@@ -215,6 +215,18 @@ class LogSettings:
         choices=("header", "records"),
         help="What is checked before an append: only the batch header, or also every record.",
     )
+    key_schema_validation: bool = setting(
+        broker_name="log.key.schema.validation",
+        kind="bool",
+        default=False,
+        help="Reject records whose key has no schema id of the subject TOPIC-key.",
+    )
+    value_schema_validation: bool = setting(
+        broker_name="log.value.schema.validation",
+        kind="bool",
+        default=False,
+        help="Reject records whose value has no schema id of the subject TOPIC-value.",
+    )
     min_insync_replicas: int = setting(
         broker_name="min.insync.replicas",
         kind="int",
@@ -240,21 +252,29 @@ class LogSettings:
     compacts: bool = field(init=False)
     stamps_append_time: bool = field(init=False)
     checks_records: bool = field(init=False)  # whether an append decodes its records
+    checks_schemas: bool = field(init=False)  # implies checks_records
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "compacts", "compact" in self.cleanup_policy)
         stamps_append_time = self.message_timestamp_type == "LogAppendTime"
         object.__setattr__(self, "stamps_append_time", stamps_append_time)
         limits_age = not stamps_append_time and self.message_timestamp_before_max_ms < MAX_LONG
+        checks_schemas = self.key_schema_validation or self.value_schema_validation
+        object.__setattr__(self, "checks_schemas", checks_schemas)
         checks_records = self.compacts or limits_age or self.record_validation == "records"
-        object.__setattr__(self, "checks_records", checks_records)
+        object.__setattr__(self, "checks_records", checks_records or checks_schemas)
 
     @property
     def deletes(self) -> bool:
         return "delete" in self.cleanup_policy
 
 
-TOPIC_SETTINGS = SettingTable(declared_settings(LogSettings))
+# Confluent's names.
+ALIASES = {
+    "confluent.key.schema.validation": "key.schema.validation",
+    "confluent.value.schema.validation": "value.schema.validation",
+}
+TOPIC_SETTINGS = SettingTable(declared_settings(LogSettings), ALIASES)
 
 
 def log_settings(overrides: Mapping[str, Value] | None = None) -> LogSettings:

@@ -3,6 +3,8 @@
     compacted topics                   every record has a key
     message.timestamp.before.max.ms    no record is too old (the header shows only the newest)
     record.validation=records          every record can be decoded
+    key.schema.validation and          keys and values name a schema (`also`, which the broker
+    value.schema.validation            passes)
 
 In all cases, the records are decoded by the code that readers use, so a batch that passes can be
 read. A batch that cannot be decoded raises InvalidRecordError rather than CorruptRecordError: its
@@ -14,6 +16,8 @@ enough for the event loop.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from strandlog.config.limits import MAX_REPORTED_RECORDS
 from strandlog.config.setting import MAX_LONG
@@ -41,8 +45,12 @@ def check_records(
     settings: LogSettings,
     now_ms: int,
     limit_bytes: int,
+    also: Callable[[list[Record], int], None] | None = None,
 ) -> None:
-    """Raise an error if a batch that passed `check_batch` contains invalid records."""
+    """Raise an error if a batch that passed `check_batch` contains invalid records.
+
+    `also` is called with the records of each chunk and the index of the first.
+    """
     if header.is_control:
         return
     check_crc(header, data)
@@ -57,6 +65,8 @@ def check_records(
                 _check_keys(tp, records, number)
             if oldest_ms is not None:
                 _check_ages(records, oldest_ms, settings, now_ms)
+            if also is not None:
+                also(records, number)
             number += len(records)
     except (CorruptRecordError, UnsupportedCodecError) as error:
         raise InvalidRecordError(f"{tp}: the records cannot be decoded: {error}") from error

@@ -15,8 +15,9 @@ from fastavro import parse_schema, schemaless_reader, schemaless_writer
 
 from strandlog.broker.schemas.avro import AvroSchemas
 from strandlog.broker.schemas.registry import Registry
-from strandlog.broker.schemas.schema import AVRO, ResolvedReference, Schema
+from strandlog.broker.schemas.schema import Schema
 from strandlog.errors import InvalidSchemaError
+from strandlog.formats.registered_schema import AVRO, ResolvedReference
 from strandlog.protocol.schema_records import RecordKey, StoredSchema
 from strandlog.storage.work import run_inline
 

@@ -10,8 +10,9 @@ import jsonschema_rs
 import pytest
 
 from strandlog.broker.schemas.json_schema import JsonSchemas
-from strandlog.broker.schemas.schema import JSON, ResolvedReference, Schema
+from strandlog.broker.schemas.schema import Schema
 from strandlog.errors import InvalidSchemaError
+from strandlog.formats.registered_schema import JSON, ResolvedReference
 
 TYPES = JsonSchemas()
 CLOSED: dict[str, Any] = {"type": "object", "additionalProperties": False}

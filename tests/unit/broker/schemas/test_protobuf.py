@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from strandlog.broker.schemas.proto_text import proto_text
 from strandlog.broker.schemas.protobuf import ProtobufSchemas
-from strandlog.broker.schemas.schema import PROTOBUF, ResolvedReference, Schema
+from strandlog.broker.schemas.schema import Schema
 from strandlog.errors import InvalidSchemaError
-from strandlog.server.proto_compiler import compile_proto
+from strandlog.formats.protobuf.compiler import compile_proto
+from strandlog.formats.protobuf.text import proto_text
+from strandlog.formats.registered_schema import PROTOBUF, ResolvedReference
 
 TYPES = ProtobufSchemas(compile_proto)
 HEAD = 'syntax = "proto3"; package p; '

@@ -19,7 +19,7 @@ from strandlog.broker.context import OWNER, RequestContext
 from strandlog.broker.schemas import registry as registry_module
 from strandlog.broker.schemas.avro import AvroSchemas
 from strandlog.broker.schemas.registry import Registry
-from strandlog.broker.schemas.schema import AVRO, FoundSchema, Schema
+from strandlog.broker.schemas.schema import FoundSchema, Schema
 from strandlog.broker.topics.topic import SCHEMAS_TOPIC
 from strandlog.config.tables.broker import broker_settings
 from strandlog.errors import (
@@ -29,6 +29,7 @@ from strandlog.errors import (
     SchemaNotFoundError,
     StorageError,
 )
+from strandlog.formats.registered_schema import AVRO
 from strandlog.protocol.schema_records import RecordKey, StoredReference, decode_record_key
 from strandlog.storage.work import run_inline
 from strandlog.testing.clock import FakeClock

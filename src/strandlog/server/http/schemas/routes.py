@@ -11,9 +11,10 @@ from typing import Any
 
 import msgspec
 
-from strandlog.broker.schemas.schema import AVRO, PROTOBUF, SCHEMA_TYPES, FoundSchema, Schema
+from strandlog.broker.schemas.schema import SCHEMA_TYPES, FoundSchema, Schema
 from strandlog.config.limits import SCHEMA_MAX_EXTRA_BYTES
 from strandlog.errors import InvalidSchemaError
+from strandlog.formats.registered_schema import AVRO, PROTOBUF
 from strandlog.protocol.schema_records import MAX_ID, StoredReference
 from strandlog.server.background import as_future
 from strandlog.server.http.problems import HttpError

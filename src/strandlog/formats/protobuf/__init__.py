@@ -1,0 +1,1 @@
+"""Protobuf schemas: .proto files, their compilation, descriptors and text."""

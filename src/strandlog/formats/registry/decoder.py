@@ -1,0 +1,109 @@
+"""Decodes keys and values that name a schema of a registry, for people.
+
+    no schema id, or an id that the registry does not have    None: the value is not encoded
+    decoded                                                   `Decoded(id, value)`
+    damaged, or the schema cannot be read or used             `Decoded(id, None, error)`
+
+It never raises an error for a value. If the registry fails, for example because it is unreachable,
+it is asked again after RETRY_MS, not for every record.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from strandlog.clock import Clock
+from strandlog.errors import DataError, SchemaNotFoundError, StrandlogError
+from strandlog.formats.protobuf.files import ProtoCompiler
+from strandlog.formats.registered_schema import RegisteredSchema
+from strandlog.formats.registry.codec import Codec, codec_of
+from strandlog.formats.registry.framing import KEY_HEADER, VALUE_HEADER, Frame, frame_of
+
+CACHED_CODECS = 256
+RETRY_MS = 5_000
+Headers = Iterable[tuple[str, bytes | None]]
+
+
+class Decoded(NamedTuple):
+    """A decoded value, or why it could not be decoded."""
+
+    schema_id: int | None
+    value: Any
+    error: str | None = None
+
+
+class _Usable(NamedTuple):
+    schema_id: int
+    codec: Codec
+
+
+class ValueDecoder:
+    """Decodes keys and values with the schemas of a registry."""
+
+    def __init__(
+        self,
+        by_id: Callable[[int], RegisteredSchema],
+        by_guid: Callable[[str], RegisteredSchema],
+        clock: Clock,
+        compiler: ProtoCompiler | None = None,
+    ) -> None:
+        """`by_id` and `by_guid` raise `SchemaNotFoundError` for a schema that does not exist."""
+        self._by_id = by_id
+        self._by_guid = by_guid
+        self._clock = clock
+        self._compiler = compiler
+        self._failure: Decoded | None = None  # of the registry
+        self._failed_ms = 0
+        self._known: OrderedDict[int | str, _Usable | Decoded] = OrderedDict()
+
+    def key(self, data: bytes | None, headers: Headers = ()) -> Decoded | None:
+        """Decode the key of a record."""
+        return self._decode(data, headers, KEY_HEADER)
+
+    def value(self, data: bytes | None, headers: Headers = ()) -> Decoded | None:
+        """Decode the value of a record."""
+        return self._decode(data, headers, VALUE_HEADER)
+
+    def _decode(self, data: bytes | None, headers: Headers, name: str) -> Decoded | None:
+        if data is None:
+            return None
+        header = next((value for key, value in headers if key == name), None)
+        frame = frame_of(data, header)
+        if frame is None:
+            return None
+        found = self._usable(frame)
+        if found is None or isinstance(found, Decoded):
+            return found
+        try:
+            return Decoded(found.schema_id, found.codec.decode(frame.payload, frame.path))
+        except DataError as error:
+            return Decoded(found.schema_id, None, str(error))
+
+    def _usable(self, frame: Frame) -> _Usable | Decoded | None:
+        """Return the codec of a value; or why there is none; None if its schema is unknown."""
+        key = frame.schema_id if frame.guid is None else frame.guid
+        assert key is not None, "a frame has one of them"
+        found = self._known.get(key)
+        if found is not None:
+            return found
+        now = self._clock.monotonic_ms()
+        if self._failure is not None and now - self._failed_ms < RETRY_MS:
+            return self._failure
+        try:
+            schema = self._by_guid(key) if isinstance(key, str) else self._by_id(key)
+        except SchemaNotFoundError as error:
+            return Decoded(None, None, str(error)) if frame.has_header else None
+        except StrandlogError as error:
+            self._failure, self._failed_ms = Decoded(frame.schema_id, None, str(error)), now
+            return self._failure
+        self._failure = None
+        try:
+            found = _Usable(schema.id, codec_of(schema, self._compiler))
+        except StrandlogError as error:  # the schema is invalid, or an extra is missing
+            found = Decoded(schema.id, None, str(error))
+        self._known[key] = found
+        if len(self._known) > CACHED_CODECS:
+            self._known.popitem(last=False)
+        return found

@@ -33,6 +33,7 @@ NAMES = {
     "max.request.size": "message.max.bytes",
     "receive.buffer.bytes": "socket.receive.buffer.bytes",
     "request.timeout.ms": "socket.timeout.ms",
+    "schema.registry.url": None,
     "send.buffer.bytes": "socket.send.buffer.bytes",
 }
 PROBE = "probe"  # as ssl.ca.location: librdkafka looks for the system's certificates

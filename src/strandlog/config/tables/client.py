@@ -81,6 +81,10 @@ def _secret(name: str, text: str) -> Setting:
 CLIENT_SETTINGS = SettingTable(
     (
         _text("client.id", "Name of this client in the broker's logs.", default="strandlog"),
+        _text(
+            "schema.registry.url",
+            "http://HOST:PORT of the schema registry; by default, that of the broker.",
+        ),
         Setting(
             name="security.protocol",
             kind="choice",

@@ -32,6 +32,10 @@ COMMANDS = {
     "topic": ("strandlog.cli.commands.topic", "Create, list, describe, alter and delete topics."),
     "produce": ("strandlog.cli.commands.produce", "Produce one record per input line."),
     "consume": ("strandlog.cli.commands.consume", "Print the records of a topic."),
+    "schema": (
+        "strandlog.cli.commands.schema",
+        "List, show, register, check and delete schemas.",
+    ),
     "group": ("strandlog.cli.commands.group", "List, describe, reset and delete consumer groups."),
     "log": ("strandlog.cli.commands.log", "Verify, dump and measure log files."),
     "config": (

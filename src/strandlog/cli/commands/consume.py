@@ -8,13 +8,16 @@ written to stdout, so records that could not be written are not committed.
     -n N         stop after N records, waiting for them if necessary
     otherwise    wait for more records until Ctrl-C, or until the reader of stdout closes the pipe
 
+Keys and values that a serializer with a schema registry wrote are printed as JSON; --raw switches
+that off. A value that cannot be decoded is printed as it is, with a note on stderr.
+
 If a batch is unreadable, the command fails and names it, unless --skip-unreadable is given.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from typing import Annotated
 
@@ -29,6 +32,7 @@ from strandlog import (
     UndecodableBatchError,
 )
 from strandlog.cli.formats.offset_argument import FORMS, parse_offset, seek
+from strandlog.cli.formats.record_decoding import RecordDecoder, ShownRecord
 from strandlog.cli.formats.record_format import RecordFormat
 from strandlog.cli.formats.record_json import record_line
 from strandlog.cli.options import (
@@ -37,19 +41,21 @@ from strandlog.cli.options import (
     ClientSettings,
     DataDir,
     Json,
+    Target,
     command_app,
     owned,
     readable,
     target_of,
 )
 from strandlog.cli.output import message
+from strandlog.cli.registry import RegistryUrl, readable_registry
 from strandlog.client.api import AnyConsumer, ReadableLog
 from strandlog.storage.paths import parse_partition_dir
 
 POLL_RECORDS = 2_000
 WAIT_MS = 500
 
-Render = Callable[[Sequence[Record]], bytes]
+Render = Callable[[Iterable[ShownRecord]], bytes]
 
 app = command_app("Print the records of a topic.")
 
@@ -86,6 +92,14 @@ Format = Annotated[
 ]
 
 
+Raw = Annotated[
+    bool,
+    typer.Option(
+        "--raw", "--no-decode", help="Print keys and values as they are, without schemas."
+    ),
+]
+
+
 @app.command()
 def consume(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic name.")],
@@ -105,6 +119,8 @@ def consume(
     shows_null: Annotated[
         bool, typer.Option("-Z", help="Print null keys and values as NULL.")
     ] = False,
+    raw: Raw = False,
+    registry: RegistryUrl = None,
     skips: Annotated[
         bool,
         typer.Option(
@@ -138,15 +154,30 @@ def consume(
         if start is not None:
             seek(consumer, topic, infos, start, is_strict=len(infos) == 1)
         ends = {info.partition: info.end_offset for info in infos} if exits else {}
-        _copy(_Reader(consumer, skips), render, count, ends, commits=group is not None)
+        decoder = None if raw else _decoder(target, registry, stack)
+        _copy(_Reader(consumer, skips, decoder), render, count, ends, commits=group is not None)
+
+
+def _decoder(target: Target, url: str | None, stack: ExitStack) -> RecordDecoder:
+    decoder = RecordDecoder(
+        lambda opened: opened.enter_context(readable_registry(target, url)), stack
+    )
+    stack.callback(decoder.finish)
+    return decoder
 
 
 class _Reader:
-    """Polls a consumer and optionally skips unreadable batches."""
+    """Polls a consumer, optionally skips unreadable batches, and decodes records."""
 
-    def __init__(self, consumer: AnyConsumer, skips: bool) -> None:
+    def __init__(self, consumer: AnyConsumer, skips: bool, decoder: RecordDecoder | None) -> None:
         self.consumer = consumer
         self._skips = skips
+        self._decoder = decoder
+
+    def decoded(self, records: list[Record]) -> Iterable[ShownRecord]:
+        if self._decoder is None:
+            return map(ShownRecord, records)
+        return self._decoder.decode(records)
 
     def poll(self, count: int, timeout_ms: int) -> list[Record]:
         while True:
@@ -187,7 +218,7 @@ def _copy(
         wanted = POLL_RECORDS if count is None else min(count, POLL_RECORDS)
         records = reader.poll(wanted, 0 if ends else WAIT_MS)
         if records:
-            sys.stdout.buffer.write(render(records))
+            sys.stdout.buffer.write(render(reader.decoded(records)))
             sys.stdout.buffer.flush()
             count = None if count is None else count - len(records)
         if commits:
@@ -217,10 +248,11 @@ def _render(
     if as_json:
         if text is not None:
             raise typer.BadParameter("--json and -f cannot be combined")
-        return lambda records: b"".join(map(record_line, records))
+        return lambda records: b"".join(record_line(*each) for each in records)
     if text is None:
         text = "%s\\n" if key_delimiter is None else f"%k{key_delimiter.replace('%', '%%')}%s\\n"
     try:
-        return RecordFormat(text, shows_null=shows_null).render
+        lines = RecordFormat(text, shows_null=shows_null)
+        return lambda records: lines.render(each.as_text() for each in records)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="-f") from None

@@ -4,6 +4,10 @@ Lines that arrive in one read are sent together, in one batch per partition: a f
 batches, a slow pipe line by line. A batch that is too large is halved until it fits (with -b, the
 remote producer does that). Each batch is acknowledged according to `--acks` before the next read.
 So after an error, all lines before the failed one have been written, and the message says how many.
+
+With --value-schema or --key-schema, values or keys are JSON, which is encoded with a schema of the
+registry: the newest version of a subject, or the schema in a file, which is registered first, as
+TOPIC-value or TOPIC-key.
 """
 
 from __future__ import annotations
@@ -13,24 +17,35 @@ import stat
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
-from typing import Annotated, Any, BinaryIO, Literal
+from pathlib import Path
+from typing import Annotated, Any, BinaryIO, Literal, NamedTuple
 
 import typer
 
 from strandlog import MessageTooLargeError, StrandlogError
+from strandlog.cli.formats.record_decoding import SchemaEncoder
 from strandlog.cli.formats.record_format import unescaped
-from strandlog.cli.formats.record_json import parse_line
+from strandlog.cli.formats.record_json import JsonSchemas, parse_line
 from strandlog.cli.options import (
     Bootstrap,
     ClientConfig,
     ClientSettings,
     DataDir,
     Json,
+    Target,
     command_app,
     owned,
     target_of,
 )
 from strandlog.cli.output import counted, message, print_json, progress, size_text
+from strandlog.cli.registry import (
+    KINDS,
+    RegistryUrl,
+    changeable_registry,
+    read_schema,
+    readable_registry,
+    register_schema,
+)
 from strandlog.client.api import AnyProducer
 from strandlog.client.arguments import Acks, BatchItem
 from strandlog.clock import SystemClock
@@ -63,6 +78,18 @@ Partition = Annotated[
         help="Target partition; default: by key hash, else round-robin.",
     ),
 ]
+ValueSchema = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SUBJECT|FILE",
+        help="Encode values, which must be JSON, with the newest schema of a subject, or with the "
+        "schema in a file, which is registered as TOPIC-value.",
+    ),
+]
+KeySchema = Annotated[
+    str | None,
+    typer.Option(metavar="SUBJECT|FILE", help="The same for keys, and TOPIC-key."),
+]
 Compression = Annotated[
     Codec | None,
     typer.Option("-z", "--compression", help="Compression codec."),
@@ -85,6 +112,9 @@ def produce(
             "-Z", help="Send empty keys and values as null (a null value is a tombstone)."
         ),
     ] = False,
+    value_schema: ValueSchema = None,
+    key_schema: KeySchema = None,
+    registry: RegistryUrl = None,
     codec: Compression = None,
     acks: Annotated[
         Literal["all", "1", "0"],
@@ -106,8 +136,12 @@ def produce(
     as null, anything else as JSON text; value_base64 and key_base64 hold binary data. The output of
     `consume --json` is valid input.
     """
-    encode = _encoder(key_delimiter, header, partition, null_empty, as_json=as_json)
     target = target_of(data, bootstrap, client, client_config)
+    schemas = Schemas(
+        _schema_encoder(value_schema, f"{topic}-value", target, registry, "--value-schema"),
+        _schema_encoder(key_schema, f"{topic}-key", target, registry, "--key-schema"),
+    )
+    encode = _encoder(key_delimiter, header, partition, null_empty, schemas, as_json=as_json)
     source = sys.stdin.buffer if file is None else file
     clock = SystemClock()
     began_ms = clock.monotonic_ms()
@@ -195,11 +229,48 @@ def read_lines(source: BinaryIO, read_bytes: int) -> Iterator[list[bytes]]:
         yield [last]
 
 
+class Schemas(NamedTuple):
+    """The encoders of values and keys; None: their bytes are produced as they are."""
+
+    value: SchemaEncoder | None = None
+    key: SchemaEncoder | None = None
+
+    def encoded(self, key: bytes | None, value: bytes | None) -> tuple[bytes | None, bytes | None]:
+        """Encode a key and a value, which are JSON text; null stays null."""
+        if self.key is not None and key is not None:
+            key = self.key.encode_text(key)
+        if self.value is not None and value is not None:
+            value = self.value.encode_text(value)
+        return key, value
+
+    def for_json(self) -> JsonSchemas:
+        return JsonSchemas(
+            None if self.key is None else self.key.encode,
+            None if self.value is None else self.value.encode,
+        )
+
+
+def _schema_encoder(
+    given: str | None, subject: str, target: Target, url: str | None, option: str
+) -> SchemaEncoder | None:
+    """Return the encoder for a subject, or for a file, whose schema is registered first."""
+    if given is None:
+        return None
+    is_file = Path(given).suffix.lower() in KINDS or Path(given).is_file()
+    if not is_file:
+        with readable_registry(target, url) as readable:
+            return SchemaEncoder(readable.version(given).schema)
+    schema = read_schema(given, None, [], option)
+    with changeable_registry(target, url) as registry:
+        return SchemaEncoder(register_schema(registry, subject, schema).schema)
+
+
 def _encoder(
     key_delimiter: str | None,
     headers: list[str],
     partition: int | None,
     null_empty: bool,
+    schemas: Schemas,
     *,
     as_json: bool,
 ) -> Encode:
@@ -210,7 +281,10 @@ def _encoder(
     if as_json:
         if key_delimiter is not None or null_empty:
             raise typer.BadParameter("-K and -Z cannot be combined with --json")
-        return lambda line: _with_defaults(parse_line(line), extra)
+        for_json = schemas.for_json()
+        return lambda line: _with_defaults(parse_line(line, for_json), extra)
+    if schemas.key is not None and key_delimiter is None:
+        raise typer.BadParameter("lines have no keys: add -K DELIM", param_hint="--key-schema")
     delimiter = None if key_delimiter is None else _delimiter(key_delimiter)
 
     def encode(line: bytes) -> BatchItem:
@@ -222,6 +296,7 @@ def _encoder(
                 key, value = before, after
         if null_empty:
             key, value = key or None, value or None
+        key, value = schemas.encoded(key, value)
         if extra:
             return {"key": key, "value": value, **extra}
         return value if delimiter is None else (key, value)

@@ -7,6 +7,10 @@
 `value_base64`, and in headers as {"base64": "…"}. `produce --json` accepts the output of
 `consume --json` and produces equal records.
 
+A key or value that is encoded with a schema appears as JSON beside `key_schema_id` or
+`value_schema_id`; if it cannot be decoded, as bytes beside `key_error` or `value_error`. Without
+the schema, `produce --json` rejects a decoded value instead of producing its JSON text.
+
 In the input, only a value is required. A `value` or `key` that is neither a string nor null is
 stored as its JSON text. Headers may also be an object. `topic` and `offset` are ignored; an unknown
 field is an error, because a misspelled field would be silently lost.
@@ -16,28 +20,39 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode, b64encode
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from strandlog.errors import DataError
+from strandlog.formats.registry.decoder import Decoded
 from strandlog.model import Headers, Record
 
 _FIELDS = frozenset({"key", "key_base64", "value", "value_base64", "headers"})
 _NUMBER_FIELDS = frozenset({"partition", "timestamp"})
-_IGNORED_FIELDS = frozenset({"topic", "offset"})
+_IGNORED_FIELDS = frozenset({"topic", "offset", "key_error", "value_error"})
+_SCHEMA_FIELDS = frozenset({"key_schema_id", "value_schema_id"})
 
 
-def record_line(record: Record) -> bytes:
-    """Encode a record as one JSON line."""
+def record_line(record: Record, key: Decoded | None = None, value: Decoded | None = None) -> bytes:
+    """Encode a record as one JSON line; `key` and `value` are decoded with a schema."""
     document: dict[str, Any] = {
         "topic": record.topic,
         "partition": record.partition,
         "offset": record.offset,
         "timestamp": record.timestamp,
-        **bytes_field("key", record.key),
-        **bytes_field("value", record.value),
+        **_part("key", record.key, key),
+        **_part("value", record.value, value),
         "headers": [[name, _header_value(value)] for name, value in record.headers],
     }
     return json.dumps(document, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
+
+
+def _part(name: str, data: bytes | None, found: Decoded | None) -> dict[str, Any]:
+    if found is None:
+        return bytes_field(name, data)
+    if found.error is not None:
+        return {**bytes_field(name, data), f"{name}_error": found.error}
+    return {name: found.value, f"{name}_schema_id": found.schema_id}
 
 
 def bytes_field(name: str, data: bytes | None) -> dict[str, str | None]:
@@ -55,7 +70,14 @@ def _header_value(data: bytes | None) -> str | dict[str, str | None] | None:
     return field["value"] if "value" in field else {"base64": field["value_base64"]}
 
 
-def parse_line(line: bytes) -> dict[str, Any]:
+class JsonSchemas(NamedTuple):
+    """How keys and values are encoded; None: as bytes."""
+
+    key: Callable[[Any], bytes] | None = None
+    value: Callable[[Any], bytes] | None = None
+
+
+def parse_line(line: bytes, schemas: JsonSchemas = JsonSchemas()) -> dict[str, Any]:
     """Parse a line into an item for `Producer.send_batch`; raise `DataError` if it is invalid."""
     try:
         document = json.loads(line.decode())
@@ -63,12 +85,15 @@ def parse_line(line: bytes) -> dict[str, Any]:
         raise DataError(f"invalid JSON: {error}") from None
     if not isinstance(document, dict):
         raise DataError('expected an object such as {"value": "v"}')
-    unknown = document.keys() - _FIELDS - _NUMBER_FIELDS - _IGNORED_FIELDS
+    unknown = document.keys() - _FIELDS - _NUMBER_FIELDS - _IGNORED_FIELDS - _SCHEMA_FIELDS
     if unknown:
         raise DataError(f"unknown field {min(unknown)!r}")
     if "value" not in document and "value_base64" not in document:
         raise DataError("missing field: value or value_base64")
-    item: dict[str, Any] = {name: _parse_bytes(document, name) for name in ("key", "value")}
+    item: dict[str, Any] = {
+        "key": _parse_bytes(document, "key", schemas.key),
+        "value": _parse_bytes(document, "value", schemas.value),
+    }
     item["headers"] = _parse_headers(document.get("headers"))
     for name in _NUMBER_FIELDS:
         number = document.get(name)
@@ -78,8 +103,20 @@ def parse_line(line: bytes) -> dict[str, Any]:
     return item
 
 
-def _parse_bytes(document: dict[str, Any], name: str) -> bytes | None:
+def _parse_bytes(
+    document: dict[str, Any], name: str, encode: Callable[[Any], bytes] | None
+) -> bytes | None:
     encoded = document.get(f"{name}_base64")
+    if encode is not None:
+        if encoded is not None:
+            raise DataError(f"{name}_base64 cannot be combined with --{name}-schema")
+        value = document.get(name)
+        return None if value is None else encode(value)
+    if f"{name}_schema_id" in document:
+        raise DataError(
+            f"the {name} was decoded with a schema: add --{name}-schema SUBJECT, or consume with "
+            "--raw"
+        )
     if encoded is None:
         return _to_bytes(document.get(name))
     if document.get(name) is not None:

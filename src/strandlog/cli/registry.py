@@ -1,0 +1,122 @@
+"""Opens the schema registry that the options of a command name.
+
+-d DIR           the registry of the folder, which can only be read, even while a broker owns it
+-b HOST:PORT     the registry of the broker, at the address that it announces, or at
+                 schema.registry.url
+--registry URL   this registry; takes precedence over -d and -b
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from strandlog.cli.options import Target, settings_of, target_of
+from strandlog.cli.output import message
+from strandlog.client.registry.api import NewSchema, ReadableRegistry, SchemaRegistry, SubjectSchema
+from strandlog.errors import DataError, IncompatibleSchemaError
+from strandlog.formats.registered_schema import AVRO, JSON, PROTOBUF
+from strandlog.protocol.schema_records import StoredReference
+
+KINDS = {".avsc": AVRO, ".proto": PROTOBUF, ".json": JSON}
+
+RegistryUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--registry",
+        metavar="URL",
+        help="Schema registry, if it is not the broker's: http://HOST:PORT.",
+    ),
+]
+
+
+def registry_target(
+    url: str | None,
+    data: str | None,
+    bootstrap: str | None,
+    client: list[str],
+    client_config: str | None,
+) -> Target:
+    """Return the folder or broker to use; neither is required with a URL."""
+    if url and not data and not bootstrap:
+        settings = {name: value or "" for name, value in settings_of(client, "-X").items()}
+        return Target(None, None, settings, client_config)
+    return target_of(data, bootstrap, client, client_config)
+
+
+@contextmanager
+def readable_registry(target: Target, url: str | None) -> Iterator[ReadableRegistry]:
+    """Open the registry for reading."""
+    if target.data is not None and not url:
+        from strandlog.client.registry.folder import FolderRegistry  # noqa: PLC0415 - rarely needed
+
+        with FolderRegistry(target.data) as folder:
+            yield folder
+            for problem in folder.problems:
+                message(f"note: {problem}")
+        return
+    with changeable_registry(target, url) as registry:
+        yield registry
+
+
+@contextmanager
+def changeable_registry(target: Target, url: str | None) -> Iterator[SchemaRegistry]:
+    """Open the registry for reading and changing; raise a usage error for a folder."""
+    if target.data is not None and not url:
+        raise typer.BadParameter(
+            "the schemas of a folder can only be read; start a broker with 'strandlog serve' and "
+            "pass -b HOST:PORT"
+        )
+    from strandlog.client.registry.connect import connect_registry  # noqa: PLC0415 - rarely needed
+
+    with connect_registry(
+        target.bootstrap, target.client_config, url=url, config_file=target.client_file
+    ) as registry:
+        yield registry
+
+
+def register_schema(registry: SchemaRegistry, subject: str, schema: NewSchema) -> SubjectSchema:
+    """Register a schema; if it is incompatible, print every reason."""
+    try:
+        return registry.register(subject, schema)
+    except IncompatibleSchemaError:
+        reasons = registry.check(subject, schema)
+        if not reasons:  # the subject has changed meanwhile
+            raise
+        for reason in reasons:
+            message(f"incompatible: {reason}")
+        level = registry.compatibility(subject)
+        raise IncompatibleSchemaError(
+            f"the schema is incompatible with {subject}, whose level is {level}: change the "
+            f"schema, or the level with 'strandlog schema config {subject} --level LEVEL'"
+        ) from None
+
+
+def read_schema(path: str, kind: str | None, references: list[str], hint: str) -> NewSchema:
+    """Read a schema from a file; its suffix tells its type, unless `kind` is given."""
+    known = kind or KINDS.get(Path(path).suffix.lower())
+    if known is None:
+        raise typer.BadParameter(
+            f"the suffix of {path} tells no type: add --type avro, json or protobuf",
+            param_hint=hint,
+        )
+    try:
+        text = Path(path).read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise DataError(f"cannot read {os.fspath(path)}: {error.strerror}") from error
+    except UnicodeDecodeError:
+        raise DataError(f"{path} is not UTF-8 text") from None
+    return NewSchema(text, known.upper(), tuple(_reference(each) for each in references))
+
+
+def _reference(text: str) -> StoredReference:
+    name, separator, target = text.partition("=")
+    subject, colon, version = target.rpartition(":")
+    if not (name and separator and subject and colon and version.isdigit()):
+        raise typer.BadParameter(f"{text!r} is not NAME=SUBJECT:VERSION", param_hint="--reference")
+    return StoredReference(name, subject, int(version))

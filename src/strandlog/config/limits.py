@@ -310,6 +310,24 @@ AUTHORIZER_MAX_CACHED_DECISIONS = _limit(
 
 # -- schemas ---------------------------------------------------------------------------------------
 
+HTTP_DECODED_VALUE_BYTES = _limit(
+    64 * KIB,
+    "HTTP: size of a key or value that is decoded with its schema",
+    above="it is shown as bytes",
+    why="decoding takes up to a microsecond per byte",
+)
+HTTP_DECODE_PAGE_MS = _limit(
+    500,
+    "HTTP: time to decode the keys and values of one response with their schemas, in ms",
+    above="the others are shown as bytes",
+    why="a page may have a thousand large values",
+)
+HTTP_DECODE_MAX_SCHEMAS = _limit(
+    100,
+    "HTTP: schemas that the keys and values of one response are decoded with",
+    above="keys and values with other schemas are shown as bytes",
+    why="each may have to be compiled",
+)
 SCHEMA_MAX_CHARACTERS = _limit(
     512 * KIB,
     "characters in a schema",

@@ -31,7 +31,7 @@ from starlette.routing import Route
 
 from strandlog.broker.broker import Broker
 from strandlog.server.background import ServerRuntime
-from strandlog.server.http.access.authentication import AuthenticatedApp
+from strandlog.server.http.access.authentication import HAS_REGISTRY, AuthenticatedApp
 from strandlog.server.http.api.routes import PREFIX, ROUTES
 from strandlog.server.http.connections import Connections
 from strandlog.server.http.console.assets import Console
@@ -39,7 +39,12 @@ from strandlog.server.http.health import Health
 from strandlog.server.http.live import Live, LiveQuery
 from strandlog.server.http.metrics.exposition import Exposition
 from strandlog.server.http.openapi import Stream, document
-from strandlog.server.http.problems import HttpError, problem_response
+from strandlog.server.http.problems import (
+    HttpError,
+    is_registry_path,
+    problem_response,
+    registry_response,
+)
 from strandlog.server.http.routing import JSON, endpoint
 from strandlog.server.http.schemas.answers import schema_endpoint
 from strandlog.server.http.schemas.routes import SCHEMA_ROUTES
@@ -69,7 +74,9 @@ async def _router_error(request: Request, error: Exception) -> Response:
     """Return the response for an unknown path or method."""
     assert isinstance(error, HTTPException)
     detail = f"{request.method} {request.url.path}: {error.detail}"
-    response = problem_response(HttpError(error.status_code, error.detail.capitalize(), detail))
+    failure = HttpError(error.status_code, error.detail.capitalize(), detail)
+    is_registry = request.scope[HAS_REGISTRY] and is_registry_path(request.url.path)
+    response = registry_response(failure) if is_registry else problem_response(failure)
     response.headers.update(error.headers or {})
     return response
 
@@ -110,7 +117,8 @@ class Application:
         ]
         app = Starlette(routes=routes, exception_handlers={HTTPException: _router_error})
         app.router.redirect_slashes = False
-        known = AuthenticatedApp(app, self._state.authentication)
+        has_registry = broker.settings.schema_registry_enable
+        known = AuthenticatedApp(app, self._state.authentication, has_registry=has_registry)
         self.guarded = RequestChecks(known, options.hosts, broker.settings.http_request_max_bytes)
 
     def _api(self) -> Iterator[Route]:

@@ -1,4 +1,4 @@
-"""Errors as problem+json (RFC 9457).
+"""Errors as problem+json (RFC 9457); those of the schema registry in Confluent's form.
 
     {"type": "urn:strandlog:problem:topic-not-found", "title": "Topic not found", "status": 404,
      "detail": "topic 'orders' does not exist; create it first"}
@@ -6,6 +6,13 @@
 `type` and `title` derive from the name of the error class, `status` from its `codes`, and `detail`
 is its message. An error without a status of its own is a bug: the response is a 500 that names only
 the class of the error, and the traceback is logged.
+
+    {"error_code": 40401, "message": "Subject 'orders-value' not found."}
+
+The first three digits of a registry's error code are its status. An error of another part of the
+broker has its HTTP status and "01" as its code, 40301 for example. A missing login, an unknown path
+or method, and an id that is no number have only the status, because 40401 is a missing subject.
+`is_registry_path` tells which form a request expects that reaches no endpoint.
 """
 
 from __future__ import annotations
@@ -17,11 +24,24 @@ from collections.abc import Sequence
 import msgspec
 from starlette.responses import Response
 
-from strandlog.errors import StrandlogError, ThrottlingQuotaExceededError, shortened
+from strandlog.errors import (
+    MissingExtraError,
+    SchemaError,
+    StrandlogError,
+    ThrottlingQuotaExceededError,
+    shortened,
+)
 
 logger = logging.getLogger(__name__)
 
 PROBLEM_TYPE = "application/problem+json"
+REGISTRY_TYPE = "application/vnd.schemaregistry.v1+json"
+REGISTRY_PATHS = frozenset(
+    {"subjects", "schemas", "config", "mode", "compatibility", "contexts", "associations"}
+)
+SHOWN_CHARACTERS = 4_000  # of the message of a registry's error
+NOT_IMPLEMENTED = 501  # clients do not retry it
+BARE_CODES = (401, 404, 405)
 INTERNAL = 500
 
 
@@ -76,6 +96,47 @@ def problem_response(error: Exception) -> Response:
     if isinstance(error, ThrottlingQuotaExceededError):
         headers = {"retry-after": str(math.ceil(error.retry_after_ms / 1000))}
     response = Response(msgspec.json.encode(problem), problem.status, headers, PROBLEM_TYPE)
+    if isinstance(error, HttpError):
+        for name, value in error.headers:
+            response.headers.append(name, value)
+    return response
+
+
+# -- the schema registry ---------------------------------------------------------------------------
+
+
+class Failure(msgspec.Struct):
+    """The body of an error response of the registry."""
+
+    error_code: int
+    message: str
+
+
+def is_registry_path(path: str) -> bool:
+    """Return whether a path belongs to the registry, also if it does not exist there."""
+    return path.partition("/")[2].partition("/")[0] in REGISTRY_PATHS
+
+
+def registry_response(error: Exception, media_type: str = REGISTRY_TYPE) -> Response:
+    """Return the registry's response for an error."""
+    headers = {}
+    if isinstance(error, SchemaError):
+        status, code = error.codes.http, error.registry_code
+        message = shortened(str(error), SHOWN_CHARACTERS)
+    elif isinstance(error, MissingExtraError):
+        status, code, message = NOT_IMPLEMENTED, NOT_IMPLEMENTED * 100 + 1, str(error)
+    else:
+        problem = problem_of(error)
+        status, message = problem.status, problem.detail
+        is_bare = isinstance(error, HttpError) and status in BARE_CODES
+        code = status if is_bare else status * 100 + 1
+        if status == 503:
+            headers["retry-after"] = "1"
+    if isinstance(error, ThrottlingQuotaExceededError):
+        headers["retry-after"] = str(math.ceil(error.retry_after_ms / 1000))
+    shown = message.encode("utf-8", "backslashreplace").decode()
+    data = msgspec.json.encode(Failure(code, shown))
+    response = Response(data, status, headers, media_type)
     if isinstance(error, HttpError):
         for name, value in error.headers:
             response.headers.append(name, value)

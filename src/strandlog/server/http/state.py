@@ -17,6 +17,7 @@ from strandlog.server.http.body_limit import BodyLimit
 from strandlog.server.http.metrics.rates import Rates
 from strandlog.server.http.pipeline_reports import PipelineReports
 from strandlog.server.record_io import RecordProducer
+from strandlog.server.value_schemas import ValueSchemas
 
 if TYPE_CHECKING:
     from strandlog.server.http.listener import HttpOptions
@@ -44,6 +45,7 @@ class HttpState:
         # A read may hold many megabytes and keep a CPU busy, so only a few run concurrently.
         self.reads = asyncio.Semaphore(HTTP_CONCURRENT_READS)
         self.tails = asyncio.Semaphore(MAX_TAIL_READS)
+        self.value_schemas = ValueSchemas(broker)
         self.live_clients = 0
         self.stopping = asyncio.Event()
 

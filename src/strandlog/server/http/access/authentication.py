@@ -46,13 +46,19 @@ from strandlog.server.http.access.sessions import (
     cookie_name,
     cookie_values,
 )
-from strandlog.server.http.problems import HttpError, problem_response
+from strandlog.server.http.problems import (
+    HttpError,
+    is_registry_path,
+    problem_response,
+    registry_response,
+)
 
 PrincipalOf = Callable[[bytes | None], Principal | None]
 
 STREAM_CHECK_SECONDS = 1.0  # how often a stream checks that its session or token is still valid
 CLIENT = "strandlog.client"  # in the ASGI scope: the `Client` of the request
 CERTIFICATE = "strandlog.certificate"  # in the ASGI scope: its DER, or None
+HAS_REGISTRY = "strandlog.has_registry"  # in the ASGI scope: whether the broker has a registry
 CONSOLE = "/console/"
 METRICS = "/metrics"
 OPEN_PATHS = frozenset({"/", "/healthz", "/readyz"})
@@ -201,14 +207,18 @@ def _context(scope: Scope) -> RequestContext:
 class AuthenticatedApp:
     """ASGI middleware that puts the `Client` of each request into its scope."""
 
-    def __init__(self, app: ASGIApp, authentication: Authentication) -> None:
+    def __init__(self, app: ASGIApp, authentication: Authentication, *, has_registry: bool) -> None:
         self._app = app
         self._authentication = authentication
+        self._has_registry = has_registry
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope[HAS_REGISTRY] = self._has_registry
         try:
             scope[CLIENT] = await self._authentication.client_of(scope)
         except Exception as error:  # noqa: BLE001 - `problem_response` logs unexpected ones
-            await problem_response(error)(scope, receive, send)
+            is_registry = self._has_registry and is_registry_path(scope["path"])
+            response = registry_response(error) if is_registry else problem_response(error)
+            await response(scope, receive, send)
             return
         await self._app(scope, receive, send)

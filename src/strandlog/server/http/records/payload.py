@@ -6,12 +6,17 @@ Truncated JSON is returned as text, and so is JSON larger than `HTTP_JSON_VALUE_
 parsing holds the GIL. The format `plain` returns all JSON as text, for browsers, because JavaScript
 loses the precision of large numbers.
 
+A key or value that names a schema of the registry is decoded to JSON in the formats `auto` and
+`plain` (value_schemas.py). `schema` tells which one; if it has an `error`, the payload is as it
+would be without a schema.
+
 Requests: a value is given as one of `value` (text), `value_json` (stored byte for byte) and
 `value_base64`. It is null if none of them is given, or if `value` is null. Keys work the same way.
 """
 
 from __future__ import annotations
 
+import json
 from base64 import b64decode, b64encode
 from typing import Literal
 
@@ -26,8 +31,10 @@ from strandlog.config.limits import (
 )
 from strandlog.model import Headers, Record
 from strandlog.server.http.problems import bad_request
+from strandlog.server.value_schemas import DecodedPart, PageDecoder
 
 PayloadFormat = Literal["auto", "plain", "text", "base64"]
+DECODED_FORMATS = ("auto", "plain")
 MAX_SPACES = 1024  # maximum leading whitespace in JSON
 _JSON_STARTS = (b"{", b"[")
 _ITEM_MARKS = (b",", b"[", b"{")
@@ -38,13 +45,23 @@ class TooLargeToParseError(Exception):
     """A value looks like JSON but has too many bytes or items to parse."""
 
 
-class Payload(Struct):
-    """A key or a value; `size_bytes` is its size before truncation."""
+class PayloadSchema(Struct):
+    """The schema that a key or value names; `error` tells why it could not be decoded."""
+
+    id: int | None
+    subject: str | None
+    type: str | None
+    error: str | None
+
+
+class Payload(Struct, omit_defaults=True):
+    """A key or a value; `size_bytes` is its size before decoding and truncation."""
 
     kind: Literal["json", "text", "base64"]
     data: Raw
     size_bytes: int
     is_truncated: bool
+    schema: PayloadSchema | None = None
 
 
 class JsonHeader(Struct):
@@ -71,14 +88,19 @@ class JsonRecord(Struct):
         return sum(len(bytes(part.data)) for part in parts if part is not None)
 
 
-def json_record(record: Record, form: PayloadFormat, limit_bytes: int) -> JsonRecord:
+def json_record(
+    record: Record, form: PayloadFormat, limit_bytes: int, decoder: PageDecoder | None = None
+) -> JsonRecord:
     """Convert a record, truncating its key, value and headers to `limit_bytes` each."""
+    key = value = None
+    if decoder is not None and form in DECODED_FORMATS:
+        key, value = decoder.key(record), decoder.value(record)
     return JsonRecord(
         record.partition,
         record.offset,
         record.timestamp,
-        payload(record.key, form, limit_bytes),
-        payload(record.value, form, limit_bytes),
+        _decoded_payload(key, record.key, form, limit_bytes),
+        _decoded_payload(value, record.value, form, limit_bytes),
         [
             JsonHeader(printable(name), payload(value, form, limit_bytes))
             for name, value in record.headers
@@ -88,14 +110,37 @@ def json_record(record: Record, form: PayloadFormat, limit_bytes: int) -> JsonRe
 
 
 def json_records(
-    records: list[Record], form: PayloadFormat, limit_bytes: int, total_bytes: int
+    records: list[Record],
+    form: PayloadFormat,
+    limit_bytes: int,
+    total_bytes: int,
+    decoder: PageDecoder | None = None,
 ) -> list[JsonRecord]:
     """Convert records; once they total `total_bytes`, truncate further payloads to 0 bytes."""
     found: list[JsonRecord] = []
     for record in records:
-        found.append(json_record(record, form, min(limit_bytes, max(total_bytes, 0))))
+        found.append(json_record(record, form, min(limit_bytes, max(total_bytes, 0)), decoder))
         total_bytes -= found[-1].written_bytes()
     return found
+
+
+def _decoded_payload(
+    found: DecodedPart | None, data: bytes | None, form: PayloadFormat, limit_bytes: int
+) -> Payload | None:
+    """Return a key or value that may be decoded with a schema."""
+    if found is None or data is None:
+        return payload(data, form, limit_bytes)
+    schema = PayloadSchema(found.schema_id, found.subject, found.kind, found.error)
+    if found.error is not None:
+        shown = payload(data, form, limit_bytes)
+    else:
+        text = json.dumps(found.value, ensure_ascii=False).encode("utf-8", "backslashreplace")
+        shown = payload(text, form, limit_bytes)
+        if form == "auto" and len(text) <= limit_bytes:
+            shown = Payload("json", Raw(text), len(data), False)
+    assert shown is not None, "only null becomes None"
+    shown.schema, shown.size_bytes = schema, len(data)
+    return shown
 
 
 def payload(data: bytes | None, form: PayloadFormat, limit_bytes: int) -> Payload | None:

@@ -8,7 +8,8 @@
 Partitions are read round-robin in small chunks, so that a page contains records of all partitions;
 a page is ordered by time. `last=N` scans the last N offsets of each partition and returns the N
 newest matches. Bytes are read in the event loop; decoding, filtering and JSON encoding run in a
-thread, for a few requests at a time. Corrupt data is reported in `problems` and skipped.
+thread, for a few requests at a time. Corrupt data is reported in `problems` and skipped. Keys and
+values with a schema are decoded after the search, unless `decode` is false; filters see bytes.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ from strandlog.server.http.records.scan import ScanLimits, scan
 from strandlog.server.http.routing import ApiRequest
 from strandlog.server.http.state import HttpState
 from strandlog.server.record_io import fetch
+from strandlog.server.value_schemas import ValueSchemas
 
 PIECE_BYTES = 256 * 1024
 LEAST_PIECE_BYTES = 16 * 1024
@@ -67,6 +69,7 @@ class RecordsQuery(RecordFilter, forbid_unknown_fields=True):
     limit: Annotated[int, Meta(ge=1, le=HTTP_PAGE_MAX_RECORDS)] = 100
     committed: bool = False
     format: PayloadFormat = "auto"
+    decode: bool = True
     max_value_bytes: Annotated[int, Meta(ge=1, le=8 * MIB)] = 64 * 1024
     max_bytes: Annotated[int, Meta(ge=1, le=32 * MIB)] = 8 * MIB
     max_ms: Annotated[int, Meta(ge=1, le=5000)] = 1000
@@ -102,7 +105,7 @@ async def read_records(state: HttpState, request: ApiRequest[RecordsQuery, None]
         chosen = {number: states[number] for number in begins}
         reader = _PageReader(broker, request, test, chosen, begins)
         await reader.run()
-        return await reader.page()
+        return await reader.page(state.value_schemas)
 
 
 async def _begins(
@@ -234,10 +237,14 @@ class _PageReader:
         # If the scan made no progress, nothing more can be read now.
         self._next[number] = piece.next_offset if piece.next_offset > offset else end
 
-    async def page(self) -> RecordsPage:
+    async def page(self, schemas: ValueSchemas) -> RecordsPage:
         """Return the page."""
         query = self._query
-        records = await asyncio.to_thread(_rendered, self._passed, query)
+        passed = _selected(self._passed, query)
+        decoder = schemas.page(self._context, passed) if query.decode else None
+        records = await asyncio.to_thread(
+            json_records, passed, query.format, query.max_value_bytes, HTTP_PAGE_MAX_BYTES, decoder
+        )
         return RecordsPage(
             records,
             ",".join(f"{number}:{offset}" for number, offset in self._next.items()),
@@ -257,8 +264,6 @@ def _not_searched(tp: TopicPartition, offsets: list[int]) -> str:
     )
 
 
-def _rendered(records: list[Record], query: RecordsQuery) -> list[JsonRecord]:
+def _selected(records: list[Record], query: RecordsQuery) -> list[Record]:
     records.sort(key=lambda record: (record.timestamp, record.partition, record.offset))
-    if query.last is not None:
-        records = records[-query.last :]
-    return json_records(records, query.format, query.max_value_bytes, HTTP_PAGE_MAX_BYTES)
+    return records if query.last is None else records[-query.last :]

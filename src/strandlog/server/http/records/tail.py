@@ -24,7 +24,7 @@ from strandlog.server.background import as_future
 from strandlog.server.http.metrics.snapshot import topic_partitions
 from strandlog.server.http.records.filter import Test
 from strandlog.server.http.records.payload import JsonRecord, PayloadFormat, json_records
-from strandlog.server.http.records.scan import ScanLimits, ScanResult, scan
+from strandlog.server.http.records.scan import ScanLimits, scan
 from strandlog.server.http.state import HttpState
 from strandlog.server.record_io import fetch
 
@@ -133,11 +133,8 @@ class Tail:
         batch_bytes = self._broker.settings.decompressed_max_bytes
         bounds = ScanLimits(end, share, MAX_BYTES, deadline, batch_bytes)
 
-        def read() -> tuple[ScanResult, list[JsonRecord]]:
-            piece = scan(data, begin, test, bounds)
-            return piece, self._shown(piece.passed, count)
-
-        piece, shown = await asyncio.to_thread(read)
+        piece = await asyncio.to_thread(scan, data, begin, test, bounds)
+        shown = await self._shown(piece.passed, count)
         skipped += sum(bad.last_offset - bad.offset + 1 for bad in piece.problems)
         skipped += len(piece.not_searched)
         stand = piece.next_offset if piece.next_offset > begin else end
@@ -147,10 +144,16 @@ class Tail:
         self._next[number] = stand
         return shown, skipped
 
-    def _shown(self, records: list[Record], count: int) -> list[JsonRecord]:
+    async def _shown(self, records: list[Record], count: int) -> list[JsonRecord]:
         options = self._options
-        return json_records(
-            records, options.format, options.max_value_bytes, MAX_SHOWN_BYTES // count
+        decoder = self._state.value_schemas.page(self._context, records)
+        return await asyncio.to_thread(
+            json_records,
+            records,
+            options.format,
+            options.max_value_bytes,
+            MAX_SHOWN_BYTES // count,
+            decoder,
         )
 
 

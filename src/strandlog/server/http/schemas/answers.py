@@ -5,9 +5,6 @@
     sent                        the best of the first three that the client accepts, the first by
                                 default; otherwise 406
 
-An error is `{"error_code": 40401, "message": "…"}`, with the first three digits as its status. An
-error of another part of the broker has its HTTP status and "01" as its code, 40301 for example.
-
 Clients write booleans as `true` and `True`, and some parameters with names that are not in
 Confluent's documentation; `ALIASES` has them. Unknown parameters and fields are ignored, as
 Confluent's registry does.
@@ -15,7 +12,6 @@ Confluent's registry does.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple, TypeVar
 
@@ -26,34 +22,18 @@ from starlette.responses import Response
 from strandlog.broker.context import RequestContext
 from strandlog.clock import stopwatch
 from strandlog.config.limits import SCHEMA_MAX_REQUEST_BYTES
-from strandlog.errors import (
-    InvalidSchemaError,
-    MissingExtraError,
-    SchemaError,
-    ThrottlingQuotaExceededError,
-    shortened,
-)
-from strandlog.server.http.problems import HttpError, problem_of
+from strandlog.errors import InvalidSchemaError
+from strandlog.server.http.problems import REGISTRY_TYPE, HttpError, registry_response
 from strandlog.server.http.routing import context_of, path_parameters
 from strandlog.server.http.security import CHANGING_METHODS
 from strandlog.server.http.state import HttpState
 from strandlog.server.metered import within_quota
 
-V1 = "application/vnd.schemaregistry.v1+json"
-SENT = (V1, "application/vnd.schemaregistry+json", "application/json")
+SENT = (REGISTRY_TYPE, "application/vnd.schemaregistry+json", "application/json")
 RECEIVED = (*SENT, "application/octet-stream")
 ALIASES = {"deletedOnly": "deleted_only", "subjectPrefix": "subject"}
-SHOWN_CHARACTERS = 4_000
-NOT_IMPLEMENTED = 501  # clients do not retry it
 
 Body = TypeVar("Body")
-
-
-class Failure(msgspec.Struct):
-    """The body of an error response."""
-
-    error_code: int
-    message: str
 
 
 class SchemaRequest:
@@ -131,7 +111,7 @@ def schema_endpoint(
 
     async def timed(request: Request) -> Response:
         began = stopwatch()
-        media_type = V1
+        media_type = REGISTRY_TYPE
         try:
             media_type = _accepted(request)
             context = context_of(request)
@@ -141,7 +121,7 @@ def schema_endpoint(
             data = found.text.encode() if isinstance(found, Text) else msgspec.json.encode(found)
             return Response(data, media_type=media_type)
         except Exception as error:  # noqa: BLE001 - `problem_of` logs unexpected ones
-            return _failure(error, media_type)
+            return registry_response(error, media_type)
         finally:
             metrics.http_call_done(route.handle.__name__, stopwatch() - began)
 
@@ -160,12 +140,12 @@ def _accepted(request: Request) -> str:
     """Return the media type of the response."""
     accepted = request.headers.get("accept", "")
     if not accepted.strip():
-        return V1
+        return REGISTRY_TYPE
     best, best_weight = "", 0.0
     for part in accepted.split(","):
         kind, _, parameters = part.strip().lower().partition(";")
         weight = _weight(parameters)
-        given = V1 if kind.strip() in ("*/*", "application/*") else kind.strip()
+        given = REGISTRY_TYPE if kind.strip() in ("*/*", "application/*") else kind.strip()
         if given in SENT and weight > best_weight:
             best, best_weight = given, weight
     if not best:
@@ -188,22 +168,3 @@ def _check_received(request: Request) -> None:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind not in RECEIVED:
         raise HttpError(415, "Unsupported media type", f"send {', '.join(RECEIVED)}")
-
-
-def _failure(error: Exception, media_type: str) -> Response:
-    headers = {}
-    if isinstance(error, SchemaError):
-        status, code = error.codes.http, error.registry_code
-        message = shortened(str(error), SHOWN_CHARACTERS)
-    elif isinstance(error, MissingExtraError):
-        status, code, message = NOT_IMPLEMENTED, NOT_IMPLEMENTED * 100 + 1, str(error)
-    else:
-        problem = problem_of(error)
-        status, code, message = problem.status, problem.status * 100 + 1, problem.detail
-        if status == 503:
-            headers["retry-after"] = "1"
-    if isinstance(error, ThrottlingQuotaExceededError):
-        headers["retry-after"] = str(math.ceil(error.retry_after_ms / 1000))
-    shown = message.encode("utf-8", "backslashreplace").decode()
-    data = msgspec.json.encode(Failure(code, shown))
-    return Response(data, status, headers, media_type)

@@ -1,7 +1,7 @@
 // Displays a key or a value: formatted JSON, text or a hex dump.
 //
 // JSON is formatted from its tokens instead of being parsed into JavaScript values, because large
-// numbers would lose precision.
+// numbers would lose precision. A payload that the broker decoded with a schema is JSON text.
 
 import { copy, h } from "./dom.js";
 import { bytes } from "./format.js";
@@ -95,14 +95,20 @@ function hexLine(data) {
   return [...data.subarray(0, 32)].map((byte) => byte.toString(16).padStart(2, "0")).join(" ");
 }
 
+function schemaText({ id, subject, type }) {
+  const names = { AVRO: "Avro", JSON: "JSON", PROTOBUF: "Protobuf" };
+  return `${names[type] ?? type} schema ${id}, ${subject}`;
+}
+
 /** Shows a payload, with a choice of formats. */
 export function payloadView(title, payload) {
   if (payload === null) {
     return h("div", { class: "payload" }, h("h3", {}, title), h("p", { class: "null" }, "null"));
   }
   const isText = payload.kind === "text";
+  const isDecoded = payload.schema && !payload.schema.error;
   const ways = isText
-    ? (isJson(payload.data) ? ["JSON", "Text", "Hex"] : ["Text", "Hex"])
+    ? [...(isJson(payload.data) ? ["JSON", "Text"] : ["Text"]), ...(isDecoded ? [] : ["Hex"])]
     : ["Hex"];
   const shown = h("pre", { tabindex: "0", "aria-label": title });
   const buttons = ways.map((way) =>
@@ -130,6 +136,7 @@ export function payloadView(title, payload) {
       { class: "fields" },
       h("h3", {}, title),
       h("span", { class: "hint" }, size),
+      payload.schema ? h("span", { class: "hint" }, schemaText(payload.schema)) : null,
       buttons,
       h("button", {
         type: "button",
@@ -138,6 +145,9 @@ export function payloadView(title, payload) {
         onclick: () => copy(payload.data),
       }, "Copy"),
     ),
+    payload.schema?.error
+      ? h("p", { class: "wrong" }, `Not decoded: ${payload.schema.error}`)
+      : null,
     shown,
   );
 }

@@ -91,6 +91,11 @@ class CompactedTable:
     def exists(self) -> bool:
         return self._spec.name in self._catalog
 
+    @property
+    def partition_count(self) -> int:
+        """The number of partitions of the topic, which must exist."""
+        return len(self._logs())
+
     def ensure(self) -> Work[None]:
         """Create the topic if it does not exist."""
         if not self.exists:

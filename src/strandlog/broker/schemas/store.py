@@ -36,6 +36,12 @@ class SchemaStore:
         """Load the stored schemas; report what cannot be used."""
         if not self._table.exists:
             return
+        if (count := self._table.partition_count) != 1:
+            self._problems.append(
+                f"the topic {SCHEMAS_TOPIC} has {count} partitions, so the order of changes to "
+                "schemas is unknown and some may be wrong: stop all registries, copy its records "
+                "to a topic with one partition, delete it and copy them back"
+            )
         unusable = 0
         for key, value in self._table.replay():
             try:

@@ -815,6 +815,7 @@ class InvalidSettingError(SettingError):
         is_secret = is_secret_name(name) or "PRIVATE KEY" in str(value)
         self.name = name
         self.value = HIDDEN if is_secret else value
+        self.reason = reason
         quoted = HIDDEN if self.value == HIDDEN else repr(self.value)
         super().__init__(f"invalid value {quoted} for {name}: {reason}")
 

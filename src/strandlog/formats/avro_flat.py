@@ -93,7 +93,9 @@ class FlatReader:
         if kind in NUMBERS:
             narrow, plain = NUMBERS[kind]
             array = pa.array(numbers.astype(narrow), plain, mask=nulls)
-            return array.cast(target) if target == pa.int64() else array.view(target)
+            if target == pa.int64() or pa.types.is_duration(target):
+                array = array.cast(pa.int64())
+            return array.view(target)
         if kind == kernels.FLOAT:
             floats = numbers.astype(np.int32).view(np.float32)
             return pa.array(floats, pa.float32(), mask=nulls)

@@ -12,6 +12,8 @@ schema. `AvroForm.prefix` states which values have it:
 `AvroForm.writers` maps ids to writers' schemas. If it is not empty, a value is read with the schema
 of its id and converted to the reader's schema by Avro's schema resolution; a value with an unknown
 id is corrupt.
+
+`AvroForm.is_registered` selects the column types for schemas of a registry (avro_schema.py).
 """
 
 from __future__ import annotations
@@ -30,3 +32,4 @@ class AvroForm:
     reader: Any  # a schema: JSON
     prefix: str = AUTO
     writers: Mapping[int, Any] = field(default_factory=dict)
+    is_registered: bool = False

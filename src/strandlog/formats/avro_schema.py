@@ -13,6 +13,13 @@ become columns; any other schema has one column, `value`. Other unions of severa
 recursive records cannot be mapped to a column: the error names the field, which the user can leave
 out with .schema().
 
+Schemas of a registry (`is_registered`) may also become tables, so they differ in these types:
+
+    timestamp-nanos, local-timestamp-nanos    bigint: nanoseconds
+    time-millis, time-micros                  bigint: microseconds
+    other unions                              struct<member0, member1, …>, without the null branch
+    record without fields                     left out, wherever it occurs
+
 Times are read as numbers and converted by Arrow, a column at a time, so the decoder gets a schema
 without these logical types (`without_times`). Decimals get a logical type of our own, because for
 the standard one fastavro would spend minutes converting a megabyte of digits that Arrow rejects.
@@ -54,7 +61,18 @@ TIMES = {
     "local-timestamp-micros": pa.timestamp("us"),
     "local-timestamp-nanos": pa.timestamp("ns"),
 }
-TIME_BASE = {name: "int" if name == "date" else "long" for name in TIMES}
+# `duration` marks numbers whose unit is converted; the columns are numbers in the end.
+REGISTERED_TIMES = TIMES | {
+    "timestamp-nanos": pa.int64(),
+    "local-timestamp-nanos": pa.int64(),
+    "time-millis": pa.duration("ms"),
+    "time-micros": pa.duration("us"),
+}
+TIME_BASE = {
+    name: "int" if name in ("date", "time-millis") else "long" for name in REGISTERED_TIMES
+}
+NANOS = {"millis": 1_000_000, "micros": 1_000, "nanos": 1}  # per unit
+CONVERTED_TIME: Final = "strandlog-time"
 BOUNDED_DECIMAL: Final = "strandlog-decimal"
 _EXACT: Final = Context(prec=MAX_DIGITS)
 WIDER = {frozenset({"int", "long"}): pa.int64(), frozenset({"float", "double"}): pa.float64()}
@@ -63,13 +81,29 @@ WIDER = {frozenset({"int", "long"}): pa.int64(), frozenset({"float", "double"}):
 class AvroColumns:
     """The columns of one schema, with the types that the decoder produces."""
 
-    def __init__(self, document: Document) -> None:
+    def __init__(self, document: Document, *, is_registered: bool = False) -> None:
         self._named: dict[str, Any] = {}
         self._schema = parsed(document, self._named)
+        self._is_registered = is_registered
+        self._times = REGISTERED_TIMES if is_registered else TIMES
 
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(self._fields())
+
+    @property
+    def full_name(self) -> str:
+        """The name of the record."""
+        return str(self._schema["name"])
+
+    def attribute(self, name: str, attribute: str, default: Any = None) -> Any:
+        """Return an attribute of a record's field, such as its default value or its aliases."""
+        [found] = [field for field in self._schema["fields"] if field["name"] == name]
+        return found.get(attribute, default)
+
+    def is_empty(self, name: str) -> bool:
+        """Return whether a field is a record without fields, which has no column."""
+        return self._is_registered and _is_empty(self.type_of(name))
 
     def type_of(self, name: str) -> pa.DataType:
         """Return the type of a column; raise `InvalidSettingError` if it cannot be mapped."""
@@ -122,7 +156,9 @@ class AvroColumns:
         kind, logical = schema["type"], schema.get("logicalType")
         if logical == "decimal" and kind in ("bytes", "fixed"):
             return _decimal(schema, path)
-        return TIMES[logical] if TIME_BASE.get(logical) == kind else PLAIN.get(kind)
+        if logical in self._times and TIME_BASE[logical] == kind:
+            return self._times[logical]
+        return PLAIN.get(kind)
 
     def _nested(self, schema: Document, path: str, inside: tuple[str, ...]) -> pa.DataType:
         kind = schema["type"]
@@ -139,14 +175,13 @@ class AvroColumns:
         if name in inside:
             raise _without_column(path, f"{name} contains itself")
         deeper = (*inside, name)
-        return pa.struct(
-            [
-                pa.field(
-                    field["name"], self._type(field["type"], f"{path}.{field['name']}", deeper)
-                )
-                for field in schema["fields"]
-            ]
-        )
+        kinds = [
+            (field["name"], self._type(field["type"], f"{path}.{field['name']}", deeper))
+            for field in schema["fields"]
+        ]
+        if self._is_registered:
+            kinds = [(field, kind) for field, kind in kinds if not _is_empty(kind)]
+        return pa.struct(kinds)
 
     def _union(self, branches: list[Document], path: str, inside: tuple[str, ...]) -> pa.DataType:
         rest = [branch for branch in branches if branch not in ("null", {"type": "null"})]
@@ -154,8 +189,21 @@ class AvroColumns:
             return self._type(rest[0], path, inside)
         if all(isinstance(branch, str) for branch in rest) and frozenset(rest) in WIDER:
             return WIDER[frozenset(rest)]
+        if self._is_registered and rest:
+            kinds = [self._type(each, f"{path}<{_kind(each)}>", inside) for each in rest]
+            members = enumerate(kinds)
+            return pa.struct([(f"member{at}", kind) for at, kind in members if not _is_empty(kind)])
         names = ", ".join(map(_kind, rest)) or "null"
         raise _without_column(path, f"a union of {names} cannot be a column")
+
+
+def _is_empty(kind: pa.DataType) -> bool:
+    """Return whether a type is a struct without fields, or a list or map of such structs."""
+    if pa.types.is_list(kind):
+        return _is_empty(kind.value_type)
+    if pa.types.is_map(kind):
+        return _is_empty(kind.item_type)
+    return bool(pa.types.is_struct(kind) and kind.num_fields == 0)
 
 
 def _kind(schema: Document) -> str:
@@ -215,12 +263,19 @@ def without_times(schema: Document) -> Document:
     return found
 
 
-def register_decimals() -> None:
-    """Register readers in fastavro for the decimals of `without_times`."""
+def register_readers() -> None:
+    """Register readers in fastavro for the logical types of `without_times` and `decodable`."""
     from fastavro.read import LOGICAL_READERS  # noqa: PLC0415 - only tasks need it
 
     for kind in ("bytes", "fixed"):
         LOGICAL_READERS[f"{kind}-{BOUNDED_DECIMAL}"] = _read_decimal
+    for kind in ("int", "long"):
+        LOGICAL_READERS[f"{kind}-{CONVERTED_TIME}"] = _read_time
+
+
+def _read_time(data: int, writer: Document = None, reader: Document = None) -> int:
+    wanted = reader.get("nanos") if isinstance(reader, dict) else None
+    return data if wanted is None else data * int(writer["nanos"]) // int(wanted)
 
 
 def _read_decimal(data: Any, writer: Document = None, _: Document = None) -> Decimal:

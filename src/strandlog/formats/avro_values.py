@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from strandlog.formats.avro_decodable import decodable, in_micros
 from strandlog.formats.avro_depth import DepthCheck, is_recursive
 from strandlog.formats.avro_flat import FlatReader, Prefix, flat_reader
 from strandlog.formats.avro_form import CONFLUENT, NONE, AvroForm
@@ -26,7 +27,7 @@ from strandlog.formats.avro_schema import (
     Document,
     check_costs,
     parsed,
-    register_decimals,
+    register_readers,
     without_times,
 )
 
@@ -71,25 +72,33 @@ class AvroValues:
         for document in (self._reader, *self._writers.values()):
             check_costs(document)
         self._names = names
-        self._columns = AvroColumns(form.reader)
+        self._is_registered = form.is_registered
+        self._columns = AvroColumns(form.reader, is_registered=form.is_registered)
         kinds = [(name, self._columns.type_of(name)) for name in names]
         self._is_record = self._columns.is_record
         self._type = pa.struct(kinds) if self._is_record else kinds[0][1] if kinds else pa.null()
 
     @cached_property
     def _plain(self) -> Read:
-        return _whole(self._reader, self._reader, 0)
+        return self._whole(self._reader, self._reader, 0)
 
     @cached_property
     def _behind_prefix(self) -> Read:
-        return _whole(self._reader, self._reader, PREFIX.size)
+        return self._whole(self._reader, self._reader, PREFIX.size)
 
     @cached_property
     def _by_id(self) -> dict[int, Read]:
         return {
-            number: _whole(writer, self._reader, PREFIX.size)
+            number: self._whole(writer, self._reader, PREFIX.size)
             for number, writer in self._writers.items()
         }
+
+    def _whole(self, writer: Document, reader: Document, start: int) -> Read:
+        if not self._is_registered:
+            return _whole(without_times(writer), without_times(reader), start)
+        if writer == reader:
+            return _whole(decodable(writer), decodable(writer), start)
+        return _whole(decodable(writer, with_units=True), decodable(reader, with_units=True), start)
 
     @cached_property
     def _flat(self) -> FlatReader | None:
@@ -195,6 +204,7 @@ def _converted(columns: dict[str, pa.Array], schema: pa.Schema, bad: list[int]) 
 
 def _cast(array: pa.Array, kind: pa.DataType, start: int, beyond: set[int]) -> pa.Array:
     try:
+        array = pc.cast(array, in_micros(array.type))
         return pc.cast(array, options=pc.CastOptions(kind, allow_time_truncate=True))
     except pa.ArrowInvalid:
         if len(array) == 1:
@@ -244,14 +254,18 @@ def _checked(read: Read, beginning: bytes) -> Read:
 
 
 def _whole(writer: Document, reader: Document, start: int) -> Read:
-    """Return a function that parses the bytes from `start` on and rejects any left over."""
+    """Return a function that parses the bytes from `start` on and rejects any left over.
+
+    Both schemas have no logical types, except those of `register_readers`.
+    """
     from fastavro import schemaless_reader  # noqa: PLC0415 - only tasks need it
+    from fastavro.read import SchemaResolutionError  # noqa: PLC0415
 
     named: dict[str, Any] = {}
-    written = parsed(without_times(writer), named)
-    wanted = None if reader == writer else parsed(without_times(reader))
+    written = parsed(writer, named)
+    wanted = None if reader == writer else parsed(reader)
     depth = DepthCheck(written, named) if is_recursive(written, named) else None
-    register_decimals()
+    register_readers()
 
     def read(value: bytes) -> Any:
         if depth is not None:
@@ -259,7 +273,10 @@ def _whole(writer: Document, reader: Document, start: int) -> Read:
         stream = BytesIO(value)
         if start:
             stream.seek(start)
-        row = schemaless_reader(stream, written, wanted)
+        try:
+            row = schemaless_reader(stream, written, wanted)
+        except SchemaResolutionError as error:
+            raise ValueError(str(error)) from None
         if stream.read(1):
             raise ValueError("bytes after the value")
         return row

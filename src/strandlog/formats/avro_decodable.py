@@ -1,0 +1,126 @@
+"""Rewrites an Avro schema of a registry so that fastavro returns what the columns need.
+
+- A union of several types becomes a union of records with one field, `member0`, `member1` and so
+  on. A record is encoded as its fields, so the bytes are the same, and the decoded value names its
+  branch. Without this, an enum symbol and a string could not be told apart. The records have names
+  made of their place and type, so that Avro's schema resolution finds the branch of another schema.
+- Logical types are removed, because Arrow converts whole columns. If values are converted from one
+  schema to another (`with_units`), times keep their unit in a logical type of our own: Avro's
+  resolution ignores units, and milliseconds would be read as microseconds.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pyarrow as pa
+
+from strandlog.formats.avro_schema import (
+    BOUNDED_DECIMAL,
+    CONVERTED_TIME,
+    NANOS,
+    TIME_BASE,
+    WIDER,
+    Document,
+)
+
+NULLS = ("null", {"type": "null"})
+MAX_MEMBERS = 64  # of a union that is converted to one with another order
+
+
+def decodable(schema: Document, *, with_units: bool = False) -> Document:
+    """Return the schema for the decoder."""
+    return _Rewrite(with_units).schema(schema, "strandlog")
+
+
+class _Rewrite:
+    def __init__(self, with_units: bool) -> None:
+        self._with_units = with_units
+
+    def schema(self, schema: Document, path: str) -> Document:
+        if isinstance(schema, list):
+            return self._union(schema, path)
+        if not isinstance(schema, dict):
+            return schema
+        found = {name: value for name, value in schema.items() if name != "logicalType"}
+        found |= self._logical(schema)
+        for name in ("type", "items", "values"):
+            if name in found:
+                found[name] = self.schema(found[name], f"{path}_{name}")
+        if "fields" in found:
+            inner = f"strandlog_{_word(schema.get('name'))}"
+            found["fields"] = [
+                field | {"type": self.schema(field["type"], f"{inner}_{field['name']}")}
+                for field in found["fields"]
+            ]
+        return found
+
+    def _logical(self, schema: dict[str, Any]) -> dict[str, Any]:
+        logical = schema.get("logicalType")
+        if logical == "decimal":
+            return {"logicalType": BOUNDED_DECIMAL}
+        unit = str(logical).rpartition("-")[2]
+        is_time = logical in TIME_BASE and TIME_BASE[logical] == schema.get("type")
+        if self._with_units and is_time and unit in NANOS:
+            return {"logicalType": CONVERTED_TIME, "nanos": NANOS[unit]}
+        return {}
+
+    def _union(self, branches: list[Document], path: str) -> Document:
+        rest = [branch for branch in branches if branch not in NULLS]
+        is_wide = all(isinstance(each, str) for each in rest) and frozenset(rest) in WIDER
+        if len(rest) < 2 or is_wide:
+            return [self.schema(branch, path) for branch in branches]
+        members = iter(range(len(rest)))
+        return [
+            branch if branch in NULLS else self._member(branch, next(members), path)
+            for branch in branches
+        ]
+
+    def _member(self, branch: Document, number: int, path: str) -> Document:
+        place = f"{path}_{_type_name(branch)}"
+        # The number of a branch may differ in the writer's schema, so it is only an alias there.
+        field = {
+            "name": f"member{number}",
+            "aliases": [f"member{other}" for other in range(MAX_MEMBERS) if other != number],
+            "type": self.schema(branch, place),
+        }
+        return {"type": "record", "name": place, "fields": [field]}
+
+
+def _type_name(schema: Document) -> str:
+    if isinstance(schema, dict):
+        return _word(schema.get("name", schema["type"]))
+    return _word(schema)
+
+
+def _word(name: object) -> str:
+    return re.sub(r"\W", "_", str(name))
+
+
+def in_micros(kind: pa.DataType) -> pa.DataType:
+    """Return a type with durations in microseconds, at any depth."""
+    if pa.types.is_duration(kind):
+        return pa.duration("us")
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(in_micros(kind.value_type)))
+    if pa.types.is_map(kind):
+        return pa.map_(kind.key_type, kind.item_field.with_type(in_micros(kind.item_type)))
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(in_micros(field.type)) for field in kind])
+    return kind
+
+
+def table_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type of the final column: times in microseconds, durations as numbers."""
+    if pa.types.is_duration(kind):
+        return pa.int64()
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", kind.tz)
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(table_type(kind.value_type)))
+    if pa.types.is_map(kind):
+        return pa.map_(kind.key_type, kind.item_field.with_type(table_type(kind.item_type)))
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(table_type(field.type)) for field in kind])
+    return kind

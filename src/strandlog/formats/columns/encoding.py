@@ -1,0 +1,87 @@
+"""Columns as values of a schema registry: a schema for the columns, and encoders.
+
+    described(columns, kind, name)      the text of a schema that fits the columns
+    value_encoder(schema, columns)      rows ─▶ values, each with the prefix of a registered schema
+
+A column that may be null is a union with null in Avro (default null), a list of types with null in
+JSON Schema, and `optional` in Protobuf, so columns can be added later without breaking
+compatibility. A JSON schema allows no other properties, for the same reason.
+
+| Arrow                  | Avro                   | JSON Schema         | Protobuf        |
+|------------------------|------------------------|---------------------|-----------------|
+| bool, string           | boolean, string        | boolean, string     | bool, string    |
+| int8 … int32 · int64   | int · long             | integer             | int32 · int64   |
+| float32 · float64      | float · double         | number              | float · double  |
+| binary                 | bytes                  | string: base64      | bytes           |
+| decimal128             | decimal in bytes       | number              | none            |
+| date32                 | date                   | string: date        | none            |
+| timestamp[us, UTC]     | timestamp-micros       | string: date-time   | Timestamp       |
+| timestamp[us]          | local-timestamp-micros | string              | none            |
+| list · map<string, …>  | array · map            | array · object      | repeated · map  |
+| struct                 | record                 | object              | message         |
+
+A column without a counterpart (none, or any other type) raises `InvalidSchemaError`.
+JSON has no NaN and no infinity: such a number raises `DataError`.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Protocol
+
+import pyarrow as pa
+
+from strandlog.errors import InvalidSchemaError
+from strandlog.formats.registered_schema import AVRO, JSON, PROTOBUF, RegisteredSchema
+
+
+class ValueEncoder(Protocol):
+    """Encodes rows as values."""
+
+    def encode(self, rows: pa.RecordBatch) -> pa.Array:
+        """Return a value for each row; the columns are those of the constructor."""
+
+
+def described(columns: pa.Schema, kind: str, name: str, latest: RegisteredSchema | None) -> str:
+    """Return the text of a schema for columns.
+
+    `name` is that of an Avro record or a Protobuf message, unless `latest`, the newest version of
+    the subject, has one: a new version must have the same.
+    """
+    if not len(columns):
+        raise InvalidSchemaError("there is no column for the value")
+    if kind == AVRO:
+        from strandlog.formats.columns.avro_encode import avro_document  # noqa: PLC0415
+
+        return json.dumps(avro_document(columns, name, latest))
+    if kind == JSON:
+        from strandlog.formats.columns.json_encode import json_document  # noqa: PLC0415
+
+        return json.dumps(json_document(columns, name))
+    if kind == PROTOBUF:
+        from strandlog.formats.columns.protobuf_encode import protobuf_text  # noqa: PLC0415
+
+        return protobuf_text(columns, name)
+    raise InvalidSchemaError(f"unknown schema type {kind!r}")
+
+
+def value_encoder(schema: RegisteredSchema, columns: pa.Schema) -> ValueEncoder:
+    """Return an encoder; its schema is one of `described`, or any Protobuf schema."""
+    if schema.kind == AVRO:
+        from strandlog.formats.columns.avro_encode import AvroValueEncoder  # noqa: PLC0415
+
+        return AvroValueEncoder(schema, columns)
+    if schema.kind == JSON:
+        from strandlog.formats.columns.json_encode import JsonValueEncoder  # noqa: PLC0415
+
+        return JsonValueEncoder(schema, columns)
+    from strandlog.formats.columns.protobuf_encode import ProtobufValueEncoder  # noqa: PLC0415
+
+    return ProtobufValueEncoder(schema, columns)
+
+
+def unsuitable(path: str, kind: pa.DataType, language: str) -> InvalidSchemaError:
+    """Return the error for a column without a counterpart."""
+    return InvalidSchemaError(
+        f"column {path} of type {kind} has no counterpart in {language}; cast it"
+    )

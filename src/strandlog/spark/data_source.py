@@ -20,13 +20,16 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 
 from strandlog.errors import InvalidSettingError, SettingError, StrandlogError
+from strandlog.spark.option_checks import TYPED, uses_registry
 from strandlog.spark.options import BATCH, SINK, STREAM, Options, parse_options
+from strandlog.spark.registry import latest_schema, registry_columns
 from strandlog.spark.schema import check_rows, check_schema, record_schema
 from strandlog.spark.worker import freeze_imports, hide_traceback
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
+    from strandlog.formats.registered_schema import RegisteredSchema
     from strandlog.spark.sink.writer import BatchSink, BatchWriter, StreamWriter
     from strandlog.spark.source.reader import BatchReader, InvalidStream, RangeReader, StreamReader
 
@@ -45,9 +48,17 @@ class StrandlogDataSource(DataSource):
     def name(cls) -> str:
         return NAME
 
+    # The reader's schema from the registry. Spark pickles this object after it has called `schema`,
+    # so the columns of a DataFrame do not change if a new version is registered later.
+    _registered: RegisteredSchema | None = None
+
     @hide_traceback()
     def schema(self) -> StructType:
-        return record_schema(_parsed(_use_for_schema(self.options), self.options))
+        options = _parsed(_use_for_schema(self.options), self.options)
+        if not uses_registry(options):
+            return record_schema(options)
+        self._registered = latest_schema(options)
+        return record_schema(options, registry_columns(options, self._registered))
 
     @hide_traceback()
     def reader(self, schema: StructType) -> BatchReader:
@@ -99,15 +110,23 @@ class StrandlogDataSource(DataSource):
         if options["txnAppId"] is not None:
             default = "exactly_once"
         guarantee = options["deliveryGuarantee"] or default
-        return BatchSink(options, is_exact=guarantee == "exactly_once")
+        encoder = None
+        if options["valueFormat"] in TYPED:
+            from strandlog.spark.sink.typed import row_encoder  # noqa: PLC0415 - slow to load
+
+            encoder = row_encoder(options, schema)
+        return BatchSink(options, is_exact=guarantee == "exactly_once", encoder=encoder)
 
     def _range_reader(self, use: str, schema: StructType) -> RangeReader:
         from strandlog.spark.source.decoder import Decoder  # noqa: PLC0415 - slow to load
         from strandlog.spark.source.reader import RangeReader  # noqa: PLC0415 - slow to load
 
         options = _parsed(use, self.options)
-        check_schema(schema, options)
-        return RangeReader(options, Decoder(options, schema), os.cpu_count() or 1)
+        columns = None
+        if self._registered is not None or uses_registry(options, has_schema=True):
+            columns = registry_columns(options, self._registered or latest_schema(options))
+        check_schema(schema, options, columns)
+        return RangeReader(options, Decoder(options, schema, columns), os.cpu_count() or 1)
 
 
 def _parsed(use: str, given: Mapping[str, str]) -> Options:

@@ -27,7 +27,7 @@ from strandlog.errors import (
     UnknownSettingError,
     is_secret_name,
 )
-from strandlog.formats.avro_form import AUTO, CONFLUENT, NONE, AvroForm
+from strandlog.formats.avro_form import AUTO, CONFLUENT, NONE
 from strandlog.spark.offsets import (
     EARLIEST,
     LATEST,
@@ -35,6 +35,7 @@ from strandlog.spark.offsets import (
     parse_assignment,
     parse_offsets,
 )
+from strandlog.spark.option_checks import check_combinations
 
 PREFIX = "kafka."
 BATCH, STREAM, SINK = "batch", "stream", "sink"
@@ -171,6 +172,12 @@ def _times(name: str, text: str) -> Offsets:
                 name, text, f"expected times in ms from 0 to {INT64_MAX}; {tp} has {time_ms}"
             )
     return times
+
+
+def _url(name: str, text: str) -> str:
+    if not text.startswith(("http://", "https://")):
+        raise InvalidSettingError(name, text, "expected http://HOST:PORT or https://HOST:PORT")
+    return text
 
 
 def _avro_schema(name: str, text: str) -> Any:
@@ -314,11 +321,33 @@ OPTIONS = (
     ),
     Option(
         "valueFormat",
-        _READ,
-        _choice("binary", "string", "json", "avro"),
+        _ALL,
+        _choice("binary", "string", "json", "avro", "protobuf"),
         "binary",
-        "How values become columns: `binary`, `string`, `json` (requires .schema()) or `avro` "
-        "(requires `avroSchema` or `avroSchemas`).",
+        "How values become columns, and columns values: `binary`; `string` (source only); `json`, "
+        "`avro` or `protobuf`, with the schema of a schema registry, unless .schema() (json) or "
+        "`avroSchema` gives another.",
+    ),
+    Option(
+        "schemaRegistry",
+        _ALL,
+        _url,
+        None,
+        "URL of the schema registry; by default that of the broker or, with `path`, of the folder.",
+    ),
+    Option(
+        "schemaSubject",
+        _ALL,
+        _text,
+        None,
+        "Subject of the values in the schema registry; by default the topic, followed by `-value`.",
+    ),
+    Option(
+        "protobufMessage",
+        _READ,
+        _text,
+        None,
+        "Full name of the message with `valueFormat=protobuf`; by default the first of the schema.",
     ),
     Option("avroSchema", _READ, _avro_schema, None, "Avro schema of the values, as JSON."),
     Option(
@@ -428,6 +457,10 @@ class Options:
         return self.use == BATCH
 
     @property
+    def is_sink(self) -> bool:
+        return self.use == SINK
+
+    @property
     def is_committed_only(self) -> bool:
         return self.client.get("isolation.level", "read_committed") == "read_committed"
 
@@ -461,7 +494,7 @@ def parse_options(use: str, given: Mapping[str, str]) -> Options:
         else:
             raise _unknown(use, name, text)
     options = Options(use, values, client, frozenset(given_names))
-    _check_combinations(options)
+    check_combinations(options)
     return options
 
 
@@ -512,79 +545,3 @@ def transaction_timeout_ms(text: str) -> int:
     if not 1 <= found <= INT32_MAX:
         raise InvalidSettingError(name, text, limit)
     return found
-
-
-def _check_combinations(options: Options) -> None:
-    logs = [name for name in ("bootstrap.servers", "path") if options[name] is not None]
-    if len(logs) != 1:
-        found = "both are set" if logs else "neither is set"
-        raise SettingError(f"set bootstrap.servers (a cluster) or path (a folder): {found}")
-    if options.use == SINK:
-        _check_sink(options)
-        return
-    if options["path"] is not None and options.values.get("groupId") is not None:
-        raise InvalidSettingError(
-            "groupId",
-            options["groupId"],
-            "progress can be committed only to a broker, but path names a folder",
-        )
-    _check_avro(options)
-    names = ("subscribe", "subscribePattern", "assign")
-    chosen = [name for name in names if options[name] is not None]
-    if len(chosen) != 1:
-        found = f"{' and '.join(chosen)} are set" if chosen else "none is set"
-        raise SettingError(f"set exactly one of {', '.join(names)}: {found}")
-    given = options["startingOffsets"]
-    if options.use == BATCH and (
-        given == LATEST or (isinstance(given, dict) and LATEST in given.values())
-    ):
-        raise InvalidSettingError(
-            "startingOffsets", "latest", "a batch that starts at the end reads no records"
-        )
-    least, most = (options.values.get(f"{word}OffsetsPerTrigger") for word in ("min", "max"))
-    if least is not None and most is not None and least > most:
-        raise InvalidSettingError(
-            "minOffsetsPerTrigger", least, f"expected at most maxOffsetsPerTrigger ({most})"
-        )
-
-
-def _check_avro(options: Options) -> None:
-    given = [name for name in ("avroSchema", "avroSchemas", "avroPrefix") if name in options.given]
-    if options["valueFormat"] != "avro":
-        if given:
-            raise InvalidSettingError(given[0], options[given[0]], "requires valueFormat=avro")
-    elif options["avroSchema"] is None and options["avroSchemas"] is None:
-        raise InvalidSettingError(
-            "valueFormat", "avro", "requires avroSchema or avroSchemas, as JSON"
-        )
-    if options["avroSchemas"] is not None and options["avroPrefix"] == NONE:
-        raise InvalidSettingError("avroPrefix", NONE, "avroSchemas requires values with a prefix")
-
-
-def avro_form(options: Options) -> AvroForm:
-    """Return the form of Avro values; the default schema is that with the highest id."""
-    schemas: dict[int, Any] = options["avroSchemas"] or {}
-    reader = options["avroSchema"]
-    if reader is None:
-        reader = schemas[max(schemas)]
-    return AvroForm(reader, options["avroPrefix"], schemas)
-
-
-def _check_sink(options: Options) -> None:
-    if options["path"] is not None:
-        raise InvalidSettingError(
-            "path",
-            options["path"],
-            "only the owner of a folder may write to it: start `strandlog serve` on it and set "
-            "bootstrap.servers",
-        )
-    if (options["txnAppId"] is None) != (options["txnVersion"] is None):
-        raise InvalidSettingError(
-            "txnAppId", options["txnAppId"], "txnAppId and txnVersion must be set together"
-        )
-    if options["txnAppId"] is not None and options["deliveryGuarantee"] == "at_least_once":
-        raise InvalidSettingError(
-            "deliveryGuarantee",
-            "at_least_once",
-            "set exactly_once or remove the option: txnAppId and txnVersion imply exactly_once",
-        )

@@ -14,12 +14,13 @@ the reason.
 
 With `valueFormat=avro`, the columns are the fields of `avroSchema`, followed by `_corrupt`. A user
 schema may contain any of these and the columns of the record; if a field and a record column have
-the same name, the field takes precedence.
+the same name, the field takes precedence. The same applies to the fields of a schema from a
+registry, with any format.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from pyspark.sql.types import (
     ArrayType,
@@ -43,10 +44,20 @@ from pyspark.sql.types import (
 )
 
 from strandlog.errors import InvalidSettingError
-from strandlog.spark.options import Options, avro_form
+from strandlog.spark.option_checks import TYPED, avro_form, uses_registry
+from strandlog.spark.options import Options
 
 if TYPE_CHECKING:
-    from strandlog.formats.avro_schema import AvroColumns
+    import pyarrow as pa
+
+
+class ValueColumns(Protocol):
+    """The columns that the schema of the values defines: `AvroColumns` or `RegistryColumns`."""
+
+    @property
+    def names(self) -> tuple[str, ...]: ...
+    def type_of(self, name: str) -> pa.DataType: ...
+
 
 CORRUPT: Final = "_corrupt"
 HEADERS = ArrayType(
@@ -88,16 +99,17 @@ CORRUPT_RECORD_FIELD: Final = StructField(
 )
 
 
-def record_schema(options: Options) -> StructType:
+def record_schema(options: Options, values: ValueColumns | None = None) -> StructType:
     """Return the columns of a DataFrame without a user schema."""
+    values = values or value_columns(options)
+    if values is not None:
+        return _value_schema(options, values)
     if options["valueFormat"] == "json":
         raise InvalidSettingError(
             "valueFormat",
             "json",
             'requires a schema: .schema("id BIGINT, name STRING, _corrupt STRING")',
         )
-    if options["valueFormat"] == "avro":
-        return _avro_schema(options)
     columns = dict(RECORD_COLUMNS)
     if not options["includeHeaders"]:
         del columns["headers"]
@@ -106,14 +118,16 @@ def record_schema(options: Options) -> StructType:
     return StructType([StructField(name, kind) for name, kind in columns.items()])
 
 
-def _avro_columns(options: Options) -> AvroColumns:
+def value_columns(options: Options) -> ValueColumns | None:
+    """Return the columns of a schema in the options."""
+    if options["valueFormat"] != "avro" or uses_registry(options):
+        return None
     from strandlog.formats.avro_schema import AvroColumns  # noqa: PLC0415 - slow to load
 
     return AvroColumns(avro_form(options).reader)
 
 
-def _avro_schema(options: Options) -> StructType:
-    columns = _avro_columns(options)
+def _value_schema(options: Options, columns: ValueColumns) -> StructType:
     names = [name for name in columns.names if name != CORRUPT]
     fields = [StructField(name, _spark_type(columns, name)) for name in names]
     fields.append(CORRUPT_TEXT_FIELD)
@@ -122,27 +136,29 @@ def _avro_schema(options: Options) -> StructType:
     return StructType(fields)
 
 
-def _spark_type(columns: AvroColumns, name: str) -> DataType:
+def _spark_type(columns: ValueColumns, name: str) -> DataType:
     from pyspark.sql.pandas.types import from_arrow_type  # noqa: PLC0415 - slow to load
 
     return from_arrow_type(columns.type_of(name))
 
 
-def check_schema(schema: StructType, options: Options) -> None:
+def check_schema(schema: StructType, options: Options, values: ValueColumns | None = None) -> None:
     """Check a user schema against the available columns."""
-    if options["valueFormat"] == "avro":
-        _check_avro_schema(schema, options)
-    elif options["valueFormat"] != "json":
+    values = values or value_columns(options)
+    is_typed = values is not None or options["valueFormat"] == "json"
+    if values is not None:
+        _check_value_schema(schema, options, values)
+    elif not is_typed:
         _check_record_schema(schema, options)
-    from_records = record_columns(schema, options)
-    if options["valueFormat"] == "json":
+    from_records = record_columns(schema, options, values)
+    if is_typed and values is None:
         for field in schema:
             if field.name not in from_records and field.name != CORRUPT:
                 _check_json_field(field, field.name)
     for field in schema:
         if field.name == CORRUPT:
             _check_corrupt(field)
-        if field.name in from_records and options["valueFormat"] in ("json", "avro"):
+        if field.name in from_records and is_typed:
             kind = RECORD_COLUMNS[field.name]
             if field.dataType not in (kind, _as_text(field.name)):
                 text = f"the record column {field.name} has type {kind.simpleString()}"
@@ -208,28 +224,30 @@ def _listed(columns: dict[str, DataType]) -> str:
     return ", ".join(f"{name} {kind.simpleString()}" for name, kind in columns.items())
 
 
-def _check_avro_schema(schema: StructType, options: Options) -> None:
-    columns = _avro_columns(options)
+def _check_value_schema(schema: StructType, options: Options, columns: ValueColumns) -> None:
+    what = "the registered schema" if uses_registry(options, has_schema=True) else "avroSchema"
     for field in schema:
         if field.name in columns.names:
             expected = _spark_type(columns, field.name).simpleString()
             if field.dataType.simpleString() != expected:
-                text = f"{field.name} is {expected} in avroSchema; cast it afterwards"
+                text = f"{field.name} is {expected} in {what}; cast it afterwards"
                 raise InvalidSettingError("schema", field.simpleString(), text)
-        elif field.name != CORRUPT and field.name not in record_columns(schema, options):
+        elif field.name != CORRUPT and field.name not in record_columns(schema, options, columns):
             raise InvalidSettingError(
                 "schema",
                 field.simpleString(),
-                f"avroSchema has no such field; it has {', '.join(columns.names)}",
+                f"{what} has no such field; it has {', '.join(columns.names)}",
             )
 
 
-def record_columns(schema: StructType, options: Options) -> tuple[str, ...]:
+def record_columns(
+    schema: StructType, options: Options, values: ValueColumns | None = None
+) -> tuple[str, ...]:
     """Return the columns that come from the record itself rather than from its parsed value."""
     names = [field.name for field in schema if field.name in RECORD_COLUMNS]
-    if options["valueFormat"] == "avro":
-        inside = _avro_columns(options).names
-        return tuple(name for name in names if name not in inside and name != "value")
+    values = values or value_columns(options)
+    if values is not None:
+        return tuple(name for name in names if name not in values.names and name != "value")
     if options["valueFormat"] == "json":
         return tuple(name for name in names if name != "value")
     return tuple(names)
@@ -250,6 +268,10 @@ def check_rows(schema: StructType, options: Options) -> None:
     }
     given = {field.name: field.dataType for field in schema}
     needed = ["value"] if options["topic"] is not None else ["value", "topic"]
+    if options["valueFormat"] in TYPED:
+        needed.remove("value")
+        rules["timestamp"] = (TimestampType(),)
+        del rules["value"]
     for name in needed:
         if name not in given:
             hint = ", or set the option topic" if name == "topic" else ""

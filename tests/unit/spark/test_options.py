@@ -9,6 +9,7 @@ import pytest
 from strandlog.errors import InvalidSettingError, SettingError, UnknownSettingError
 from strandlog.model import TopicPartition
 from strandlog.spark.offsets import EARLIEST, LATEST
+from strandlog.spark.option_checks import subject, uses_registry
 from strandlog.spark.options import BATCH, OPTIONS, RESERVED, SINK, STREAM, parse_options
 
 BASE = {"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t"}
@@ -70,6 +71,9 @@ def test_every_option_of_the_table_is_tested() -> None:
         "avroSchemas",
         "bootstrap.servers",
         "path",
+        "protobufMessage",
+        "schemaRegistry",
+        "schemaSubject",
         "subscribePattern",
         "txnAppId",
         "txnVersion",
@@ -106,7 +110,11 @@ def test_every_option_of_the_table_is_tested() -> None:
         (SINK, "kafka.transaction.timeout.ms", "1000000000000", "a time in ms"),
         (STREAM, "maxTriggerDelay", "soon", "15m"),
         (BATCH, "valueFormat", "xml", "binary, string, json, avro"),
-        (BATCH, "valueFormat", "avro", "avroSchema"),
+        (SINK, "valueFormat", "string", "may be a string or binary"),
+        (BATCH, "schemaRegistry", "host:9095", "http://HOST:PORT"),
+        (BATCH, "schemaSubject", "s", "requires valueFormat=json, avro, protobuf"),
+        (SINK, "schemaSubject", "s", "requires valueFormat=json, avro, protobuf"),
+        (BATCH, "protobufMessage", "shop.Order", "requires valueFormat=protobuf"),
         (BATCH, "avroSchema", "{", "as JSON"),
         (BATCH, "avroSchema", '"int"', "requires valueFormat=avro"),
         (BATCH, "avroSchemas", '{"x": "int"}', "keyed by id"),
@@ -127,6 +135,49 @@ def test_an_invalid_value_is_an_error_that_names_its_option(
     with pytest.raises(InvalidSettingError, match=name.replace(".", r"\.")) as error:
         parse_options(use, given(use) | {name: text})
     assert words in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("use", "more", "expected"),
+    [
+        (BATCH, {}, "t-value"),
+        (BATCH, {"schemaSubject": "s"}, "s"),
+        (SINK, {"topic": "out"}, "out-value"),
+        (SINK, {"schemaSubject": "s"}, "s"),
+    ],
+)
+def test_the_subject_of_values(use: str, more: dict[str, str], expected: str) -> None:
+    options = parse_options(use, given(use, valueFormat="protobuf", **more))
+    assert uses_registry(options)
+    assert subject(options) == expected
+
+
+def test_several_topics_have_no_subject() -> None:
+    for more in ({"subscribe": "t,u"}, {"subscribePattern": "t"}, {"assign": '{"t":[0],"u":[0]}'}):
+        chosen = {name: text for name, text in given(BATCH).items() if name != "subscribe"}
+        options = parse_options(BATCH, chosen | more | {"valueFormat": "avro"})
+        with pytest.raises(InvalidSettingError, match="set schemaSubject: several topics"):
+            subject(options)
+    with pytest.raises(InvalidSettingError, match="set schemaSubject, or the option topic"):
+        parse_options(SINK, given(SINK, valueFormat="avro"))
+
+
+def test_a_schema_of_the_user_replaces_the_registry() -> None:
+    own = parse_options(BATCH, given(BATCH, valueFormat="avro", avroSchema='"int"'))
+    assert not uses_registry(own)
+    plain = parse_options(BATCH, given(BATCH, valueFormat="json"))
+    assert uses_registry(plain)
+    assert not uses_registry(plain, has_schema=True)
+    named = parse_options(BATCH, given(BATCH, valueFormat="json", schemaSubject="s"))
+    assert uses_registry(named, has_schema=True)
+    for name in ("schemaRegistry", "schemaSubject"):
+        with pytest.raises(InvalidSettingError, match="remove avroSchema and avroSchemas"):
+            parse_options(
+                BATCH,
+                given(BATCH, valueFormat="avro", avroSchema='"int"') | {name: "http://h:1"},
+            )
+    with pytest.raises(InvalidSettingError, match="values of a registry have a prefix"):
+        parse_options(BATCH, given(BATCH, valueFormat="avro", avroPrefix="none"))
 
 
 def test_kafka_group_id_means_group_id() -> None:

@@ -3,6 +3,9 @@
 Rows are assigned to partitions as in any Kafka producer: by the column `partition`, else by the
 hash of the key, else round-robin. Order is preserved within a partition. The broker creates a
 missing topic if auto.create.topics.enable is set.
+
+With a `RowEncoder`, the value of a record is made from columns (typed.py), and the column
+`timestamp` is the time of the record.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from strandlog.model import TopicPartition
 from strandlog.record.arrow.columns import encode_columns, group_rows, ready_rows, route_rows
 from strandlog.record.codecs import Codec
 from strandlog.spark.sink.commit_log import StagedTransaction
+from strandlog.spark.sink.typed import RowEncoder
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -46,6 +50,7 @@ class TaskWriter:
         staged: StagedTransaction | None,
         identity: tuple[int, int],
         max_batch_bytes: int = BATCH_BYTES,
+        encoder: RowEncoder | None = None,
     ) -> None:
         """`staged` is the transaction to write in, and `identity` the producer id and epoch.
 
@@ -55,6 +60,7 @@ class TaskWriter:
         self._topic = topic
         self._codec = codec
         self._max_batch_bytes = max_batch_bytes
+        self._encoder = encoder
         self._staged = staged
         self._producer_id, self._epoch = identity
         self._sender = client.sender(
@@ -68,6 +74,8 @@ class TaskWriter:
     def write(self, batches: Iterator[pa.RecordBatch]) -> Written:
         """Write all rows; they are fsynced when this returns."""
         for batch in batches:
+            if self._encoder is not None:
+                batch = self._encoder.encode(batch)  # noqa: PLW2901 - the same rows
             for topic, rows in _by_topic(batch, self._topic):
                 self._write_rows(topic, rows)
         for tp, result in self._sender.flush().items():
@@ -95,6 +103,8 @@ class TaskWriter:
         }
         self._join_transaction([tp for tp in parts if tp not in self._sequences])
         wanted = [name for name in ("key", "value", "headers") if name in names]
+        if self._encoder is not None and "timestamp" in names:
+            wanted.append("timestamp")
         now_ms = SystemClock().now_ms()
         ready = ready_rows(rows.select(wanted), now_ms)  # prepared once for all partitions
         for tp, numbers in parts.items():

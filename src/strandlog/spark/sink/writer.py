@@ -40,6 +40,7 @@ from strandlog.record.codecs import codec_named
 from strandlog.spark.options import TRANSACTION_TIMEOUT, Options, transaction_timeout_ms
 from strandlog.spark.sink.commit_log import DONE, CommitLog, Decision, StagedTransaction
 from strandlog.spark.sink.task import BATCH_BYTES, TaskWriter
+from strandlog.spark.sink.typed import RowEncoder
 from strandlog.spark.worker import freeze_imports, hide_traceback
 
 if TYPE_CHECKING:
@@ -117,9 +118,13 @@ def abort_open_transactions(client: WireClient, query: str) -> None:
 class BatchSink:
     """Writes and publishes batches, for both writers. Can be pickled."""
 
-    def __init__(self, options: Options, *, is_exact: bool) -> None:
+    def __init__(
+        self, options: Options, *, is_exact: bool, encoder: RowEncoder | None = None
+    ) -> None:
+        """`encoder` makes the values from columns; without it, rows have a column `value`."""
         self.options = options
         self.is_exact = is_exact
+        self._encoder = encoder
 
     def client(self) -> WireClient:
         return WireClient(self.options["bootstrap.servers"], self.options.client)
@@ -172,7 +177,15 @@ class BatchSink:
         producer_id, epoch = identity
         is_given = "max.request.size" in self.options.client
         limit = client.options.number("max.request.size") if is_given else BATCH_BYTES
-        return TaskWriter(client, self.options["topic"], codec, staged, (producer_id, epoch), limit)
+        return TaskWriter(
+            client,
+            self.options["topic"],
+            codec,
+            staged,
+            (producer_id, epoch),
+            limit,
+            self._encoder,
+        )
 
     def _commit_log(self, client: WireClient, query: str) -> CommitLog:
         named = self.options["txnAppId"]

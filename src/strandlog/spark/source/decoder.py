@@ -1,10 +1,11 @@
-"""Decodes raw batches into Arrow batches: bytes, strings, or columns parsed from JSON or Avro.
+"""Decodes raw batches into Arrow batches: bytes, strings, or columns parsed from values.
 
 A null value yields nulls and is not corrupt. A corrupt JSON value (json_values.py) yields every
 field that parses, and its text in `_corrupt` if the schema has that column. A corrupt Avro value
 (avro_values.py) yields only nulls, because the fields after the error cannot be located, and the
-complete value in hexadecimal in `_corrupt`, which `unhex` decodes. If `_corrupt` is a STRUCT, it
-holds the record and the reason, for a dead-letter topic.
+complete value in hexadecimal in `_corrupt`, which `unhex` decodes. So do values with the schema of
+a registry, in any format; the fields of a JSON value that parse are kept. If `_corrupt` is a
+STRUCT, it holds the record and the reason, for a dead-letter topic.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from strandlog.errors import DataError, UndecodableBatchError
 from strandlog.record.arrow.columns import decode_columns
 from strandlog.record.batch import BatchView, iter_batches
-from strandlog.spark.options import Options, avro_form
+from strandlog.spark.option_checks import avro_form
+from strandlog.spark.options import Options
 from strandlog.spark.schema import CORRUPT, record_columns
 from strandlog.spark.source.access import RawChunk
 from strandlog.spark.source.planning import OffsetRange
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+    from strandlog.formats.columns.registry import RegistryColumns
     from strandlog.formats.json_values import JsonParser
 
 
@@ -52,12 +55,18 @@ def _first_behind(data: memoryview, offset: int) -> BatchView | None:
 class Decoder:
     """Decodes raw batches into Arrow batches that match a schema exactly. Can be pickled."""
 
-    def __init__(self, options: Options, schema: StructType) -> None:
+    def __init__(
+        self, options: Options, schema: StructType, registered: RegistryColumns | None = None
+    ) -> None:
+        """`registered` parses values with the schema of a registry."""
         self._format: str = options["valueFormat"]
         self._schema = schema
-        self._columns = record_columns(schema, options)
+        self._columns = record_columns(schema, options, registered)
         self._parse: Parse | None = None
-        if self._format == "json":
+        self._is_text = self._format == "json" and registered is None
+        if registered is not None:
+            self._parse = registered.parse
+        elif self._format == "json":
             self._parse = JsonValues().parse
         elif self._format == "avro":
             self._parse = self._avro_parser(options)
@@ -153,7 +162,7 @@ class Decoder:
             if field.name == CORRUPT and pa.types.is_struct(field.type):
                 arrays.append(_corrupt_records(batch, parsed, field.type))
             elif field.name == CORRUPT:
-                as_corrupt = bytes.hex if self._format == "avro" else _readable
+                as_corrupt = _readable if self._is_text else bytes.hex
                 arrays.append(_corrupt(values, parsed.bad, as_corrupt))
             elif field.name in parsed.columns:
                 arrays.append(parsed.columns[field.name])

@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strandlog.errors import InvalidSettingError
-from strandlog.spark.options import BATCH, Options, avro_form, parse_options
+from strandlog.spark.option_checks import avro_form
+from strandlog.spark.options import BATCH, Options, parse_options
 
 pa = pytest.importorskip("pyarrow", reason="Spark tests need the spark extra")
 fastavro = pytest.importorskip("fastavro", reason="Avro needs the spark extra")

@@ -1,0 +1,105 @@
+"""The schema of a topic's values in a schema registry, for the source and the sink.
+
+    driver    latest version of the subject ─▶ the reader's schema, which defines the columns
+    task      id in front of a value ─▶ the writer's schema, looked up once per Python process
+
+The registry is the one at `schemaRegistry`, that of the broker, or the topic `_schemas` of a
+folder. Logins and certificates are those of the `kafka.*` options. The driver reports a registry
+that cannot be reached when it plans the query; a task that cannot reach it fails, and Spark repeats
+it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from strandlog.errors import InvalidSettingError, SchemaNotFoundError, StrandlogError
+from strandlog.formats.registered_schema import RegisteredSchema
+from strandlog.spark.option_checks import subject
+from strandlog.spark.options import Options
+
+if TYPE_CHECKING:
+    from strandlog.client.registry.api import ReadableRegistry, SchemaRegistry
+    from strandlog.formats.columns.registry import RegistryColumns
+
+_registries: dict[Any, ReadableRegistry] = {}  # of this process, by address and settings
+
+
+def open_registry(options: Options) -> ReadableRegistry:
+    """Return the registry that the options name; it stays open as long as the process."""
+    key = (
+        *(options[name] for name in ("schemaRegistry", "bootstrap.servers", "path")),
+        frozenset(options.client.items()),
+    )
+    if key not in _registries:
+        _registries[key] = _opened(options)
+    return _registries[key]
+
+
+def _opened(options: Options) -> ReadableRegistry:
+    if options["schemaRegistry"] is None and options["path"] is not None:
+        from strandlog.client.registry.folder import FolderRegistry  # noqa: PLC0415
+
+        return FolderRegistry(options["path"])
+    return remote_registry(options)
+
+
+def remote_registry(options: Options) -> SchemaRegistry:
+    """Return a registry that can be changed."""
+    from strandlog.client.registry.connect import connect_registry  # noqa: PLC0415 - slow to load
+
+    return connect_registry(
+        options["bootstrap.servers"], options.client, url=options["schemaRegistry"]
+    )
+
+
+def latest_schema(options: Options) -> RegisteredSchema:
+    """Return the newest version of the subject; raise an error that says what to do."""
+    name, kind = subject(options), options["valueFormat"].upper()
+    found = find_latest(options)
+    if found is None:
+        raise InvalidSettingError(
+            "valueFormat",
+            options["valueFormat"],
+            f"the schema registry has no subject {name!r}: register a schema, or set schemaSubject",
+        )
+    if found.kind != kind:
+        raise InvalidSettingError(
+            "valueFormat",
+            options["valueFormat"],
+            f"the newest schema of subject {name!r} is of type {found.kind}: set "
+            f"valueFormat={found.kind.lower()}",
+        )
+    return found
+
+
+def find_latest(options: Options) -> RegisteredSchema | None:
+    """Return the newest version of the subject, or None if there is none."""
+    try:
+        return open_registry(options).version(subject(options)).schema
+    except SchemaNotFoundError:
+        return None
+    except StrandlogError as error:
+        error.add_note(f"while reading subject {subject(options)!r} of the schema registry")
+        raise
+
+
+def registry_columns(options: Options, reader: RegisteredSchema) -> RegistryColumns:
+    """Return the columns of values; tasks look up the schemas of other ids."""
+    from strandlog.formats.columns.registry import RegistryColumns  # noqa: PLC0415 - slow to load
+
+    message = options["protobufMessage"]
+    return RegistryColumns(reader, look_up=SchemaLookUp(options), message=message)
+
+
+class SchemaLookUp:
+    """Finds writers' schemas by id in a task. Can be pickled."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+
+    def __call__(self, schema_id: int) -> RegisteredSchema | None:
+        try:
+            return open_registry(self._options).by_id(schema_id)
+        except SchemaNotFoundError:
+            return None

@@ -23,8 +23,8 @@ from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerialize
 from confluent_kafka.schema_registry.json_schema import JSONDeserializer, JSONSerializer
 from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer, ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
-from strandlog.client.registry.connect import connect_registry
 
+from strandlog.client.registry.connect import connect_registry
 from strandlog.client.wire.client import WireClient
 from strandlog.formats.columns.descriptors import message_class
 from strandlog.formats.columns.values import prefix_of
@@ -47,7 +47,7 @@ WITH_CITY = {
     **USER,
     "fields": [
         {"name": "id", "type": "long"},
-        *USER["fields"][1:],  # type: ignore[index]
+        *USER["fields"][1:],
         {"name": "city", "type": "string", "default": "?"},
     ],
 }
@@ -61,7 +61,12 @@ PERSON = {
         "home": {"type": "object", "properties": {"city": {"type": "string"}}},
     },
 }
-PROTO = 'syntax = "proto3"; package shop; message Other {} message Order { int64 id = 1; map<string, uint64> sums = 2; }'
+PROTO = """
+syntax = "proto3";
+package shop;
+message Other {}
+message Order { int64 id = 1; map<string, uint64> sums = 2; }
+"""
 
 
 @pytest.fixture(scope="module")
@@ -226,7 +231,7 @@ def test_a_folder_has_its_own_registry(
     spark: Any, broker: BrokerProcess, registry: Any, topic: str, write: Callable[..., None]
 ) -> None:
     write(*users(registry, topic, USER, user(1)))
-    options = {"path": str(broker.folder), "subscribe": topic, "valueFormat": "avro"}
+    options = {"path": str(broker.data), "subscribe": topic, "valueFormat": "avro"}
     rows = spark.read.format("strandlog").options(**options).load().collect()
     assert [(row.id, row._corrupt) for row in rows] == [(1, None)]
 

@@ -80,6 +80,22 @@ def value_encoder(schema: RegisteredSchema, columns: pa.Schema) -> ValueEncoder:
     return ProtobufValueEncoder(schema, columns)
 
 
+def nullable(columns: pa.Schema) -> pa.Schema:
+    """Return columns that may be null, at all levels."""
+    return pa.schema([_nullable(field) for field in columns])
+
+
+def _nullable(field: pa.Field) -> pa.Field:
+    kind = field.type
+    if pa.types.is_list(kind):
+        kind = pa.list_(_nullable(kind.value_field))
+    elif pa.types.is_map(kind):
+        kind = pa.map_(kind.key_field, _nullable(kind.item_field))
+    elif pa.types.is_struct(kind):
+        kind = pa.struct([_nullable(each) for each in kind])
+    return pa.field(field.name, kind, True)
+
+
 def unsuitable(path: str, kind: pa.DataType, language: str) -> InvalidSchemaError:
     """Return the error for a column without a counterpart."""
     return InvalidSchemaError(

@@ -3,9 +3,11 @@
     driver    columns of the DataFrame ─▶ schema ─▶ registered under the subject ─▶ its id
     task      rows ─▶ columns of the record, and a value with the id in front
 
-All columns are fields of the value, except those in `RECORD_COLUMNS`. The driver registers the
-schema before the tasks start, so an incompatible one fails before a record is written. The registry
-returns the same id for the same schema, so this happens for every micro-batch without an effect.
+All columns are fields of the value, except those in `RECORD_COLUMNS`. All may be null, whatever
+the DataFrame says: Spark derives this from the query, so that it would differ between two jobs that
+write the same columns. The driver registers the schema before the tasks start, so an incompatible
+one fails before a record is written. The registry returns the same id for the same schema, so this
+happens for every micro-batch without an effect.
 """
 
 from __future__ import annotations
@@ -54,10 +56,10 @@ def row_encoder(options: Options, schema: StructType) -> RowEncoder:
     from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 - slow to load
     from pyspark.sql.types import StructType  # noqa: PLC0415
 
-    from strandlog.formats.columns.encoding import value_encoder  # noqa: PLC0415
+    from strandlog.formats.columns.encoding import nullable, value_encoder  # noqa: PLC0415
 
     chosen = StructType([field for field in schema if field.name not in RECORD_COLUMNS])
-    columns = to_arrow_schema(chosen, timezone="UTC")
+    columns = nullable(to_arrow_schema(chosen, timezone="UTC"))
     found = _registered(options, columns)
     value_encoder(found, columns)  # raises an error if columns do not fit
     return RowEncoder(found, columns)

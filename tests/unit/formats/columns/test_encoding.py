@@ -20,7 +20,7 @@ fastavro = pytest.importorskip("fastavro", reason="Avro needs the spark extra")
 
 from strandlog.formats.columns.avro_encode import AvroValueEncoder  # noqa: E402
 from strandlog.formats.columns.descriptors import message_class  # noqa: E402
-from strandlog.formats.columns.encoding import described, value_encoder  # noqa: E402
+from strandlog.formats.columns.encoding import described, nullable, value_encoder  # noqa: E402
 from strandlog.formats.columns.registry import RegistryColumns  # noqa: E402
 from strandlog.formats.registered_schema import (  # noqa: E402
     AVRO,
@@ -207,6 +207,20 @@ def test_a_column_without_a_counterpart(kind: str) -> None:
         described(columns, kind, "orders", None)
     with pytest.raises(InvalidSchemaError, match="no column for the value"):
         described(pa.schema([]), kind, "orders", None)
+
+
+def test_nullable_columns_at_all_levels() -> None:
+    def kinds(is_nullable: bool) -> Any:
+        inner = pa.struct([pa.field("x", pa.int32(), is_nullable)])
+        return pa.schema(
+            [
+                pa.field("a", pa.list_(pa.field("e", inner, is_nullable)), is_nullable),
+                pa.field("m", pa.map_(pa.string(), pa.field("v", inner, is_nullable)), is_nullable),
+            ]
+        )
+
+    assert nullable(kinds(False)).equals(kinds(True))
+    assert not kinds(False).equals(kinds(True))
 
 
 def test_json_has_no_nan() -> None:

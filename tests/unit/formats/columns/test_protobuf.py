@@ -21,12 +21,12 @@ pytest.importorskip("grpc_tools", reason="compiling needs the schemas extra")
 from strandlog.formats.columns.descriptors import message_class  # noqa: E402
 from strandlog.formats.columns.registry import RegistryColumns  # noqa: E402
 from strandlog.formats.columns.values import prefix_of, read_path, write_path  # noqa: E402
+from strandlog.formats.protobuf.compiler import compile_proto  # noqa: E402
 from strandlog.formats.registered_schema import (  # noqa: E402
     PROTOBUF,
     RegisteredSchema,
     ResolvedReference,
 )
-from strandlog.server.proto_compiler import compile_proto  # noqa: E402
 
 HEAD = 'syntax = "proto3";\npackage shop;\n'
 EVERYTHING = (
@@ -245,9 +245,16 @@ def test_messages_without_fields_are_dropped() -> None:
     assert parser.names == ("c",)
 
 
-def test_text_has_to_be_compiled_first() -> None:
-    with pytest.raises(InvalidSchemaError, match="format=serialized"):
-        _ = RegistryColumns(RegisteredSchema(1, PROTOBUF, HEAD)).names
+def test_text_is_compiled() -> None:
+    """A data folder has the texts as they were registered."""
+    money = ResolvedReference("money.proto", HEAD + "message Money { int64 amount = 1; }")
+    text = HEAD + 'import "money.proto"; message Order { Money price = 1; }'
+    schema = RegisteredSchema(1, PROTOBUF, text, (money,))
+    assert rows(RegistryColumns(schema), value_of(schema, price={"amount": 7})) == [
+        {"price": {"amount": 7}}
+    ]
+    with pytest.raises(InvalidSchemaError, match="schema 2: Invalid Protobuf schema"):
+        _ = RegistryColumns(RegisteredSchema(2, PROTOBUF, "message {")).names
 
 
 @given(st.lists(st.integers(0, 300), min_size=1, max_size=5))

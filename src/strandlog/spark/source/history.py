@@ -1,0 +1,68 @@
+"""Which part of a read comes from a lake table, and which from the log.
+
+A table that `strandlog table sync` writes has the records of each partition up to its *progress*
+`v`, an offset that one version of the table states. A read of [start, end) is divided there:
+
+    start ──── table: offsets below v ──── v ──── log: the rest ──── end
+
+Each offset is in exactly one part, so the rows are those of the topic: none is missing, none is
+there twice. Both parts are fixed when the read is planned: the table's version, with its list of
+files, and the offsets. A sync, a compaction of the table or retention meanwhile changes neither: a
+table's files stay until they are vacuumed, days later, and records below `v` are not read from the
+log at all.
+
+    log start ≤ v           no gap: retention may have removed any records below v
+    log start > v           records in [v, log start) are neither in the table nor in the log: lost
+    partition not in table  everything comes from the log
+
+The first readable offset of a partition in the table is 0, whatever retention has removed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from strandlog.model import TopicPartition
+from strandlog.spark.source.continuity import Bounds, Loss, trimmed
+from strandlog.spark.source.planning import OffsetRange
+
+
+class Division(NamedTuple):
+    """The parts of a read: from the table, from the log, and what neither has."""
+
+    table: list[OffsetRange]
+    log: list[OffsetRange]
+    losses: list[Loss]
+
+
+def with_history(
+    bounds: Mapping[TopicPartition, Bounds], progress: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, Bounds]:
+    """Return the readable offsets of the table and the log together."""
+    return {
+        tp: bound._replace(earliest=0, latest=max(bound.latest, progress[tp]))
+        if tp in progress
+        else bound
+        for tp, bound in bounds.items()
+    }
+
+
+def divided(
+    ranges: Iterable[OffsetRange],
+    progress: Mapping[TopicPartition, int],
+    log_starts: Mapping[TopicPartition, int],
+) -> Division:
+    """Divide ranges between the table and the log; `progress` is that of one table version."""
+    found = Division([], [], [])
+    for wanted in ranges:
+        synced = progress.get(wanted.tp, 0)
+        middle = min(max(wanted.start, synced), wanted.end)
+        if wanted.start < middle:
+            found.table.append(wanted._replace(end=middle))
+        first = min(max(middle, log_starts[wanted.tp]), wanted.end)
+        if middle < first:
+            found.losses.append(trimmed(wanted.tp, middle, first))
+        if first < wanted.end:
+            found.log.append(wanted._replace(start=first))
+    return found

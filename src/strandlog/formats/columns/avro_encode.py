@@ -16,8 +16,7 @@ import pyarrow as pa
 
 from strandlog.errors import DataError
 from strandlog.formats.columns import avro_write_kernels as kernels
-from strandlog.formats.columns.encoding import unsuitable
-from strandlog.formats.columns.values import PREFIX_BYTES, prefix_of
+from strandlog.formats.columns.values import PREFIX_BYTES, prefix_of, unsuitable
 from strandlog.formats.registered_schema import RegisteredSchema
 from strandlog.record.arrow.arrays import bytes_column, whole
 

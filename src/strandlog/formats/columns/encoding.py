@@ -94,10 +94,3 @@ def _nullable(field: pa.Field) -> pa.Field:
     elif pa.types.is_struct(kind):
         kind = pa.struct([_nullable(each) for each in kind])
     return pa.field(field.name, kind, True)
-
-
-def unsuitable(path: str, kind: pa.DataType, language: str) -> InvalidSchemaError:
-    """Return the error for a column without a counterpart."""
-    return InvalidSchemaError(
-        f"column {path} of type {kind} has no counterpart in {language}; cast it"
-    )

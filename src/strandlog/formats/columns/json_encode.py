@@ -14,8 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from strandlog.errors import DataError
-from strandlog.formats.columns.encoding import unsuitable
-from strandlog.formats.columns.values import prefix_of
+from strandlog.formats.columns.values import prefix_of, unsuitable
 from strandlog.formats.registered_schema import RegisteredSchema
 from strandlog.record.arrow.arrays import whole
 

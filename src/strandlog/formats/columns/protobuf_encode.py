@@ -19,8 +19,7 @@ import pyarrow as pa
 from strandlog.errors import DataError, InvalidSchemaError
 from strandlog.formats.columns.avro_encode import word
 from strandlog.formats.columns.descriptors import message_class
-from strandlog.formats.columns.encoding import unsuitable
-from strandlog.formats.columns.values import prefix_of, write_path
+from strandlog.formats.columns.values import prefix_of, unsuitable, write_path
 from strandlog.formats.registered_schema import RegisteredSchema
 
 LANGUAGE = "Protobuf"

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from strandlog.errors import InvalidSchemaError
 from strandlog.record.arrow.arrays import bytes_column
 
 PREFIX_BYTES: Final = 5
@@ -102,3 +103,10 @@ def _varint(number: int) -> bytes:
         number >>= 7
     found.append(number)
     return bytes(found)
+
+
+def unsuitable(path: str, kind: pa.DataType, language: str) -> InvalidSchemaError:
+    """Return the error for a column without a counterpart."""
+    return InvalidSchemaError(
+        f"column {path} of type {kind} has no counterpart in {language}; cast it"
+    )

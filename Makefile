@@ -8,6 +8,8 @@ PYTEST := $(BIN)/python -m pytest
 # tests/conftest.py decides which tests share a worker, and their order.
 GROUPED := --dist loadgroup --no-loadscope-reorder
 WORKERS := -n 4 $(GROUPED)
+# Every worker imports every file that it is given, so `make test` gives only those it needs.
+SMOKE = $(shell grep -rl --include="test_*.py" "mark.smoke" tests)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Without cached bytecode, every worker rewrites every test module, and every command that a test
 # starts compiles the whole package.
@@ -44,7 +46,7 @@ demo: setup
 	$(BIN)/python -m examples.demo $(ARGS)
 
 test: setup
-	HYPOTHESIS_PROFILE=quick $(PYTEST) $(WORKERS) -m "(unit or server or smoke) and not slow"
+	HYPOTHESIS_PROFILE=quick $(PYTEST) $(WORKERS) -m "(unit or server or smoke) and not slow" tests/unit tests/server $(SMOKE)
 
 # Spark gives a Python process ten seconds to connect. With more than one Java or browser per core, a
 # slow machine exceeds that.

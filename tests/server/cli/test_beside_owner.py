@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from tests.support.command_line import CommandLine
 
+pytestmark = pytest.mark.slow
+
 WRITER = """
 import sys, strandlog
-
-pytestmark = pytest.mark.slow
 with strandlog.open(sys.argv[1]) as log:
     log.create_topic("t", 2, {"segment.bytes": 200_000, "index.interval.bytes": 512})
     log.create_topic("keys", 1, {"segment.bytes": 20_000, "cleanup.policy": "compact"})

@@ -279,7 +279,7 @@ class Broker(RecordRequests, TransactionRequests, UserRequests, QuotaRequests, S
             JSON: JsonSchemas(),
             PROTOBUF: self._protobuf,
         }
-        self._registry = Registry(types)
+        self._registry = Registry(types, self.settings.schema_registry_max_schema_bytes)
         config = {"segment.bytes": SCHEMAS_SEGMENT_BYTES, "max.message.bytes": SCHEMAS_BATCH_BYTES}
         spec = TableSpec(SCHEMAS_TOPIC, 1, config, lambda _: SCHEMAS_OWNER)
         self._schemas_table = CompactedTable(

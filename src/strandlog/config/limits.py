@@ -328,12 +328,6 @@ HTTP_DECODE_MAX_SCHEMAS = _limit(
     above="keys and values with other schemas are shown as bytes",
     why="each may have to be compiled",
 )
-SCHEMA_MAX_CHARACTERS = _limit(
-    512 * KIB,
-    "characters in a schema",
-    above="42209",
-    why="parsing a larger one takes seconds",
-)
 SCHEMA_MAX_IDS = _limit(
     100_000,
     "schemas in the registry",
@@ -378,7 +372,7 @@ SCHEMA_MAX_EXTRA_BYTES = _limit(
 )
 SCHEMA_MAX_COMPARISONS = _limit(
     50_000,
-    "parts of two JSON schemas that are compared",
+    "parts of two JSON or Avro schemas that are compared",
     above="the schemas are incompatible",
     why="combinations multiply the parts",
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,6 +12,10 @@ from typing import Any
 import httpx
 import pytest
 from tests.support.http_client import client_of, http_broker, ok
+
+from strandlog.broker.topics.topic import SCHEMAS_TOPIC
+from strandlog.testing.disk.files import SimulatedFiles
+from strandlog.testing.server import ServerThread
 
 V1 = "application/vnd.schemaregistry.v1+json"
 
@@ -265,3 +270,82 @@ def test_without_the_registry_its_topic_is_for_clients(tmp_path: Path) -> None:
         assert client.get("/subjects").status_code == 404
         ok(client.post("/api/v1/topics", json={"name": "_schemas"}), 201)
         ok(client.post("/api/v1/topics/_schemas/records", json={"records": [{"value": "x"}]}))
+
+
+def test_the_size_of_a_schema_is_limited_by_a_setting(tmp_path: Path) -> None:
+    settings = {"schema.registry.max.schema.bytes": "1024"}
+    with http_broker(tmp_path, settings) as server, client_of(server) as client:
+        client.headers["content-type"] = V1
+        answer = register(client, "large-value", record("x" * 1024))
+        assert "schema.registry.max.schema.bytes" in failed(answer, 42209)
+        ok(register(client, "large-value", record("x" * 800)))
+
+
+# -- errors ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/subjects/a/b/c/d", 404),
+        ("GET", "/schemas/other", 404),
+        ("GET", "/associations/resources/-/orders?resourceType=topic", 404),
+        ("GET", "/schemas/ids/x", 404),
+        ("PATCH", "/config", 405),
+    ],
+)
+def test_an_unknown_path_is_an_error_in_the_form_of_the_registry(
+    shared: httpx.Client, method: str, path: str, status: int
+) -> None:
+    answer = shared.request(method, path)
+    assert answer.headers["content-type"] == V1
+    assert answer.status_code == status
+    assert answer.json()["error_code"] == status, "40401 would be a missing subject"
+
+
+def test_a_missing_login_is_an_error_in_the_form_of_the_registry(tmp_path: Path) -> None:
+    settings = {"http.authentication": "required"}
+    with http_broker(tmp_path, settings) as server, client_of(server) as client:
+        answer = client.get("/subjects")
+        assert answer.status_code == 401
+        assert answer.json()["error_code"] == 401
+        assert "www-authenticate" in answer.headers
+        api = client.get("/api/v1/topics")
+        assert api.headers["content-type"] == "application/problem+json"
+
+
+def test_without_a_registry_its_paths_are_unknown_paths(tmp_path: Path) -> None:
+    settings = {"schema.registry.enable": "false"}
+    with http_broker(tmp_path, settings) as server, client_of(server) as client:
+        answer = client.get("/subjects")
+        assert answer.status_code == 404
+        assert answer.headers["content-type"] == "application/problem+json"
+
+
+@pytest.mark.parametrize(
+    ("kind", "module", "text"),
+    [
+        ("AVRO", "avro.schema", '"int"'),
+        ("AVRO", "fastavro.schema", '"int"'),
+        ("JSON", "jsonschema_rs", "{}"),
+        ("PROTOBUF", "grpc_tools", 'syntax = "proto3"; message M {}'),
+    ],
+)
+def test_a_missing_extra_is_a_501_that_names_it(
+    shared: httpx.Client, monkeypatch: pytest.MonkeyPatch, kind: str, module: str, text: str
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    answer = register(shared, f"extra-{kind.lower()}-value", text, schemaType=kind)
+    assert "pip install 'strandlog[schemas]'" in failed(answer, 50101)
+
+
+def test_a_change_that_may_not_be_on_disk_is_not_shown() -> None:
+    disk = SimulatedFiles()
+    with ServerThread("data", files=disk, http=True) as server, client_of(server) as client:
+        client.headers["content-type"] = V1
+        ok(register(client, "good-value", '"int"'))
+        disk.fail_on("sync", SCHEMAS_TOPIC)
+        failed(register(client, "lost-value", '"long"'), 50301)
+        answer = client.get("/subjects")
+        failed(answer, 50301)
+        assert answer.headers["retry-after"] == "1"

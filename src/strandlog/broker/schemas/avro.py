@@ -1,9 +1,9 @@
 """Avro schemas: parsing, canonical text, and compatibility by Avro's rules of schema resolution.
 
 Two libraries parse every schema, because each accepts something that is wrong: Apache `avro`
-accepts a default of the wrong type, `fastavro` accepts invalid names and duplicate fields. Apache
-`avro` decides about compatibility. It compares the names of records without their namespace, like
-Java's, and does not compare logical types: a decimal with another scale is compatible.
+accepts a default of the wrong type, `fastavro` accepts invalid names and duplicate fields.
+avro_compatibility.py compares schemas. It compares the names of records without their namespace,
+like Java's, and does not compare logical types: a decimal with another scale is compatible.
 
 References name the full name of a type in another schema. All referenced schemas are parsed before
 the schema itself, so their types have their names already.
@@ -17,6 +17,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
+from strandlog.broker.schemas.avro_compatibility import avro_incompatibilities
 from strandlog.broker.schemas.schema import Schema, parsed_json
 from strandlog.errors import InvalidSchemaError, MissingExtraError
 from strandlog.formats.registered_schema import Resolved
@@ -69,21 +70,7 @@ class AvroSchemas:
             raise InvalidSchemaError(f"Invalid {WHAT}: it is nested too deeply") from None
 
     def incompatibilities(self, reader: Any, writer: Any) -> list[str]:
-        from avro.compatibility import (  # noqa: PLC0415
-            ReaderWriterCompatibilityChecker,
-            SchemaCompatibilityType,
-        )
-
-        try:
-            checker = ReaderWriterCompatibilityChecker()  # type: ignore[no-untyped-call]
-            found = checker.get_compatibility(reader, writer)
-        except RecursionError:
-            return ["the schemas are nested too deeply to be compared"]
-        if found.compatibility is SchemaCompatibilityType.compatible:
-            return []
-        places = sorted(found.locations) or ["/"]
-        messages = sorted(found.messages) or ["the schemas differ"]
-        return [f"{message} (at {', '.join(places)})" for message in messages]
+        return avro_incompatibilities(reader, writer)
 
 
 def _check_with_fastavro(document: Any, resolved: Resolved) -> None:

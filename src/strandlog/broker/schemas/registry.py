@@ -30,7 +30,6 @@ from strandlog.broker.schemas.state import (
     RegistryState,
 )
 from strandlog.config.limits import (
-    SCHEMA_MAX_CHARACTERS,
     SCHEMA_MAX_IDS,
     SCHEMA_MAX_SUBJECT_CHARACTERS,
     SCHEMA_MAX_VERSIONS,
@@ -82,8 +81,9 @@ class Registration(NamedTuple):
 class Registry:
     """Decides about the requests of clients."""
 
-    def __init__(self, types: Mapping[str, SchemaType]) -> None:
+    def __init__(self, types: Mapping[str, SchemaType], max_schema_bytes: int = 2**20) -> None:
         self.state = RegistryState()
+        self._max_schema_bytes = max_schema_bytes
         self._types = types
         self._parsed: OrderedDict[int, tuple[Schema, Any]] = OrderedDict()
 
@@ -93,10 +93,11 @@ class Registry:
         """Parse a schema that a client sent."""
         if not schema.text.strip():
             raise InvalidSchemaError("Empty schema")
-        if len(schema.text) > SCHEMA_MAX_CHARACTERS:
+        size = len(schema.text.encode("utf-8", "surrogatepass"))
+        if size > self._max_schema_bytes:
             raise InvalidSchemaError(
-                f"the schema has {len(schema.text)} characters; the maximum is "
-                f"{SCHEMA_MAX_CHARACTERS}",
+                f"the schema has {size} bytes; the maximum is {self._max_schema_bytes} "
+                "(schema.registry.max.schema.bytes)",
                 42209,
             )
         kind = self._type(schema)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from strandlog.config.authentication import AUTHENTICATION_CHOICES, AUTOMATIC
 from strandlog.config.setting import MAX_INT, MAX_LONG, setting
 
-MIB = 1024 * 1024
+KIB = 1024
+MIB = 1024 * KIB
 MINUTE_MS = 60_000
 
 
@@ -24,6 +25,17 @@ class ListenerSettings:
             "Whether HTTP clients must authenticate. `required`: a request without credentials "
             "gets a 401. `optional`: it is from User:ANONYMOUS. `none`: every request is, and "
             "credentials are ignored. Empty: optional on loopback, otherwise required."
+        ),
+    )
+    schema_registry_max_schema_bytes: int = setting(
+        kind="bytes",
+        default=512 * KIB,
+        minimum=KIB,
+        maximum=512 * KIB,
+        dynamic=False,
+        help=(
+            "Maximum size of a schema as UTF-8. Parsing and comparing one of 512 KiB takes a "
+            "second of CPU time."
         ),
     )
     schema_registry_enable: bool = setting(

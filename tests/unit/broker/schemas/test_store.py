@@ -55,6 +55,17 @@ def broker(disk: SimulatedFiles) -> Iterator[Broker]:
     found.close()
 
 
+def test_several_partitions_of_the_topic_are_reported(disk: SimulatedFiles) -> None:
+    ids = itertools.count(1)
+    settings = broker_settings({"schema.registry.enable": False})
+    before = Broker("data", disk, FakeClock(), lambda: UUID(int=next(ids)), settings)
+    before.create_topic(OWNED, SCHEMAS_TOPIC, 3).result()
+    before.close()
+    broker = open_broker(disk)
+    assert any("_schemas has 3 partitions" in each for each in broker.problems)
+    broker.close()
+
+
 def enum(*symbols: str) -> Schema:
     return Schema(AVRO, json.dumps({"type": "enum", "name": "E", "symbols": symbols}))
 

@@ -1,0 +1,178 @@
+"""Compares two Avro schemas by Avro's rules of schema resolution.
+
+    primitive       the same type; int → long → float → double, string ↔ bytes
+    array, map      their items, or values
+    fixed, enum,    the same simple name, or an alias of the reader's that is the writer's full name
+    record
+    fixed           the same size
+    enum            every symbol of the writer, unless the reader has a default
+    record          every field of the reader: by name or alias in the writer, or with a default
+    union           the writer's: every branch; the reader's: at least one branch
+
+These are the rules of Apache's `avro.compatibility`, with which the tests compare this module. That
+one takes minutes for a record of ten thousand fields. Here the work is proportional to the parts of
+both schemas, because named branches of a union are found by name. SCHEMA_MAX_COMPARISONS bounds the
+rest. Each pair of types is compared once, so recursive schemas end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable
+from typing import Any
+
+from strandlog.config.limits import SCHEMA_MAX_COMPARISONS, SCHEMA_MAX_MESSAGES
+
+PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
+NAMED = frozenset({"fixed", "enum", "record"})
+PROMOTED = {  # reader → writers
+    "long": ("int",),
+    "float": ("int", "long"),
+    "double": ("int", "long", "float"),
+    "bytes": ("string",),
+    "string": ("bytes",),
+}
+
+Messages = list[str]
+
+
+class _TooComplexError(Exception):
+    pass
+
+
+def avro_incompatibilities(reader: Any, writer: Any) -> Messages:
+    """Return why a reader cannot read the data of a writer; both are parsed by `avro.schema`."""
+    try:
+        return _Comparison().messages(reader, writer, "")[:SCHEMA_MAX_MESSAGES]
+    except _TooComplexError:
+        return ["the schemas are too complex to be compared"]
+    except RecursionError:
+        return ["the schemas are nested too deeply to be compared"]
+
+
+class _Comparison:
+    def __init__(self) -> None:
+        self._done: dict[tuple[int, int], Messages] = {}
+        self._fields: dict[int, dict[str, Any]] = {}
+        self._named_branches: dict[int, dict[tuple[str, str], list[Any]]] = {}
+
+    def messages(self, reader: Any, writer: Any, path: str) -> Messages:
+        """Compare two types; a pair that is being compared counts as compatible."""
+        if reader.type == writer.type and reader.type in PRIMITIVES:
+            return []
+        pair = id(reader), id(writer)
+        found = self._done.get(pair)
+        if found is None:
+            if len(self._done) >= SCHEMA_MAX_COMPARISONS:
+                raise _TooComplexError
+            self._done[pair] = []
+            found = self._compared(reader, writer, path)
+            self._done[pair] = found
+        return found
+
+    def _compared(self, reader: Any, writer: Any, path: str) -> Messages:
+        if writer.type == "union":
+            return self._all_branches(reader, writer, path)
+        if reader.type == "union":
+            return self._any_branch(reader, writer, path)
+        if reader.type != writer.type:
+            if writer.type in PROMOTED.get(reader.type, ()):
+                return []
+            return [_at(path, f"type {writer.type} cannot be read as {reader.type}")]
+        if reader.type == "array":
+            return self.messages(reader.items, writer.items, f"{path}/items")
+        if reader.type == "map":
+            return self.messages(reader.values, writer.values, f"{path}/values")
+        if not _has_name_of(reader, writer):
+            return [_at(path, f"{writer.type} {writer.fullname} cannot be read as {reader.name}")]
+        match reader.type:
+            case "fixed":
+                return _fixed(reader, writer, path)
+            case "enum":
+                return _enum(reader, writer, path)
+        return self._record(reader, writer, path)
+
+    def _all_branches(self, reader: Any, writer: Any, path: str) -> Messages:
+        found: Messages = []
+        for number, branch in enumerate(writer.schemas):
+            found += self.messages(reader, branch, f"{path}/{number}")
+        return found
+
+    def _any_branch(self, reader: Any, writer: Any, path: str) -> Messages:
+        reasons: Messages = []
+        for branch in self._candidates(reader, writer):
+            found = self.messages(branch, writer, path)
+            if not found:
+                return []
+            reasons = reasons or found
+        named = f" {writer.fullname}" if writer.type in NAMED else ""
+        text = _at(path, f"no branch of the union can read {writer.type}{named}")
+        return [text] if len(reasons) != 1 else [text, *reasons]
+
+    def _candidates(self, reader: Any, writer: Any) -> Iterable[Any]:
+        """Return the branches of a union that may be able to read a type."""
+        if writer.type not in NAMED:
+            return [each for each in reader.schemas if each.type not in NAMED]
+        by_name = self._named_branches.get(id(reader))
+        if by_name is None:
+            by_name = self._named_branches[id(reader)] = {}
+            for each in reader.schemas:
+                if each.type in NAMED:
+                    aliases = _aliases(each)
+                    for name in {each.name, *(aliases if isinstance(aliases, list) else ())}:
+                        by_name.setdefault((each.type, name), []).append(each)
+        named = [
+            *by_name.get((writer.type, writer.name), ()),
+            *by_name.get((writer.type, writer.fullname), ()),
+        ]
+        return dict.fromkeys(named)
+
+    def _record(self, reader: Any, writer: Any, path: str) -> Messages:
+        fields = self._fields.get(id(writer))
+        if fields is None:
+            fields = self._fields[id(writer)] = {each.name: each for each in writer.fields}
+        found: Messages = []
+        for each in reader.fields:
+            inner = f"{path}/{each.name}"
+            written = fields.get(each.name)
+            if written is None:
+                aliases = _aliases(each)
+                names = aliases if isinstance(aliases, list) else []
+                written = next((fields[name] for name in names if name in fields), None)
+            if written is not None:
+                found += self.messages(each.type, written.type, inner)
+            elif not each.has_default:
+                found.append(_at(inner, "the field is not written, and has no default"))
+            if len(found) > SCHEMA_MAX_MESSAGES:
+                break
+        return found
+
+
+def _at(path: str, text: str) -> str:
+    return f"{text} (at {path or '/'})"
+
+
+def _aliases(found: Any) -> Any:
+    return found.props.get("aliases")
+
+
+def _has_name_of(reader: Any, writer: Any) -> bool:
+    aliases = _aliases(reader)
+    return bool(
+        reader.name == writer.name
+        or (isinstance(aliases, Container) and writer.fullname in aliases)
+    )
+
+
+def _fixed(reader: Any, writer: Any, path: str) -> Messages:
+    if reader.size == writer.size:
+        return []
+    return [_at(path, f"{writer.fullname} has {writer.size} bytes, not {reader.size}")]
+
+
+def _enum(reader: Any, writer: Any, path: str) -> Messages:
+    known = set(reader.symbols)
+    missing = sorted(set(writer.symbols) - known)
+    default = reader.props.get("default")
+    if not missing or (default and default in known):
+        return []
+    return [_at(path, f"{reader.name} lacks the symbols {', '.join(missing)}")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from urllib.parse import urlencode
@@ -11,6 +12,7 @@ import pytest
 from playwright.sync_api import Locator, expect
 from tests.browser.browsing import Tab
 from tests.browser.feeding import make, produce, send
+from tests.support.http_client import ok
 from tests.support.server import RunningBroker
 
 LARGE = '{"id": 12345678901234567890, "name": "café", "price": 1.50, "tags": [], "none": null}'
@@ -273,3 +275,26 @@ def test_the_live_tail_replaces_the_records_shown_before(
     produce(broker, "mixed", b"new")
     expect(rows(tab)).to_have_count(1)
     expect(rows(tab)).to_contain_text("new")
+
+
+def test_a_value_with_a_schema_is_shown_decoded(tab: Tab, api: httpx.Client) -> None:
+    fields = [{"name": "name", "type": "string"}, {"name": "total", "type": "long"}]
+    text = json.dumps({"type": "record", "name": "Order", "fields": fields})
+    added = ok(api.post("/subjects/coded-value/versions", json={"schema": text}))
+    prefix = b"\0" + added["id"].to_bytes(4, "big")
+    good = prefix + b"\x06ada" + b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01"
+    make(api, "coded")
+    for key, value in (("damaged", prefix + b"\x06"), ("good", good)):
+        send(api, "coded", {"key": key, "value_base64": base64.b64encode(value).decode()})
+    tab.open("#/topics/coded/records")
+    expect(rows(tab).first).to_contain_text('"name": "ada"')
+    detail = open_record(tab, 0, 1)
+    expect(detail).to_contain_text(f"Avro schema {added['id']}, coded-value")
+    value = detail.get_by_label("Value", exact=True)
+    expect(value).to_contain_text('"name": "ada",\n  "total": 9223372036854775807')
+    expect(detail.get_by_role("button", name="Hex")).to_have_count(1)  # of the key
+    tab.keep_picture("decoded")
+    open_record(tab, 0, 1)
+    damaged = open_record(tab, 0, 0)
+    expect(damaged).to_contain_text("Not decoded: field name: it ends too early")
+    tab.keep_picture("not-decoded")

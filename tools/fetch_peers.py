@@ -1,6 +1,6 @@
 """Fetches optional clients and brokers for tests/clients and benchmarks.
 
-    kafkajs   with npm
+    kafkajs   and its client of schema registries, with npm
     java      Kafka's Java client and the oldest version of it that is supported, with Maven
     kafka     Apache Kafka's broker, against which our own client is tested, with Maven
     spark     PySpark and its Kafka connector, with pip (in a separate environment) and Maven
@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 KAFKAJS_VERSION = "2.2.4"
+REGISTRYJS_VERSION = "3.3.0"
 KAFKA_CLIENTS_VERSION = "4.4.0"
 OLDEST_CLIENTS_VERSION = "2.1.1"
 SLF4J_VERSION = "2.0.20"
@@ -134,6 +135,12 @@ def _fetch_kafkajs(folder: Path) -> None:
     _run("npm", "install", "--no-audit", "--no-fund", f"kafkajs@{KAFKAJS_VERSION}", cwd=folder)
 
 
+def _fetch_registryjs(folder: Path) -> None:
+    (folder / "package.json").write_text('{"private": true}\n')
+    name = f"@kafkajs/confluent-schema-registry@{REGISTRYJS_VERSION}"
+    _run("npm", "install", "--no-audit", "--no-fund", name, cwd=folder)
+
+
 def _fetch_java(folder: Path) -> None:
     _fetch_jars(folder, JAVA_JARS)
 
@@ -158,12 +165,13 @@ def _fetch_spark(folder: Path) -> None:
 
 
 KAFKAJS = Peer("kafkajs", KAFKAJS_VERSION, ("node", "npm"), _fetch_kafkajs)
+REGISTRYJS = Peer("registryjs", REGISTRYJS_VERSION, ("node", "npm"), _fetch_registryjs)
 JAVA = Peer("java", KAFKA_CLIENTS_VERSION, ("java", "mvn"), _fetch_java)
 OLDEST_JAVA = Peer("java", OLDEST_CLIENTS_VERSION, ("java", "mvn"), _fetch_oldest_java)
 SPARK = Peer("spark", SPARK_VERSION, ("java", "mvn"), _fetch_spark)
 CONNECTOR = Peer("connector", CONNECTOR_VERSION, ("java", "mvn"), _fetch_connector)
 KAFKA_BROKER = Peer("kafka-broker", KAFKA_BROKER_VERSION, ("java", "mvn"), _fetch_broker)
-PEERS = (KAFKAJS, JAVA, OLDEST_JAVA, SPARK, CONNECTOR, KAFKA_BROKER)
+PEERS = (KAFKAJS, REGISTRYJS, JAVA, OLDEST_JAVA, SPARK, CONNECTOR, KAFKA_BROKER)
 
 
 def fetch(peer: Peer) -> bool:

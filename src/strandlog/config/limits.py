@@ -334,6 +334,12 @@ SCHEMA_MAX_IDS = _limit(
     above="42205",
     why="they are kept in memory",
 )
+SCHEMA_MAX_TOTAL_VERSIONS = _limit(
+    200_000,
+    "versions of all subjects, deleted ones included",
+    above="42205",
+    why="they are kept in memory",
+)
 SCHEMA_MAX_VERSIONS = _limit(
     1_000,
     "versions of a subject, deleted ones included",

@@ -18,7 +18,7 @@ takes back and gives to another schema.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from strandlog.broker.access.audit import resource_of
@@ -43,11 +43,12 @@ from strandlog.broker.schemas.state import DEFAULT_LEVEL, READWRITE
 from strandlog.broker.schemas.store import SCHEMAS_OWNER, SchemaStore
 from strandlog.errors import SchemaError, SchemaNotFoundError, StorageError, StrandlogError
 from strandlog.formats.registered_schema import PROTOBUF, RegisteredSchema
-from strandlog.storage.work import Work, run_inline
+from strandlog.storage.work import Work, run_inline, yield_control
 
 T = TypeVar("T")
 
 SUFFIXES = ("-key", "-value")
+SUBJECTS_PER_STEP = 1_000
 
 
 def topic_of(subject: str) -> str:
@@ -70,10 +71,10 @@ class SchemaRequests(GroupRequests):
 
     def schema_subjects(
         self, context: RequestContext, prefix: str = "", *, deleted: bool = False
-    ) -> Deferred[list[str]]:
+    ) -> Work[Deferred[list[str]]]:
         """Return the subjects that the client may describe, ordered by name."""
         found = self._registry.state.subjects(deleted=deleted)
-        return self._stored(self._visible(context, found, prefix))
+        return self._stored((yield from self._visible(context, found, prefix)))
 
     def schemas(
         self,
@@ -82,14 +83,18 @@ class SchemaRequests(GroupRequests):
         *,
         deleted: bool = False,
         latest_only: bool = False,
-    ) -> Deferred[list[FoundSchema]]:
-        """Return the versions of all subjects that the client may describe."""
+        page: slice = slice(None),
+    ) -> Work[Deferred[list[FoundSchema]]]:
+        """Return the versions of all subjects that the client may describe, or a part of them."""
         found: list[SubjectVersion] = []
         state = self._registry.state
-        for subject in self._visible(context, state.subjects(deleted=deleted), prefix):
+        subjects = yield from self._visible(context, state.subjects(deleted=deleted), prefix)
+        for number, subject in enumerate(subjects):
+            if not number % SUBJECTS_PER_STEP:
+                yield yield_control
             versions = state.versions(subject, deleted=deleted)
             found += versions[-1:] if latest_only else versions
-        return self._stored([self._found(each) for each in found])
+        return self._stored([self._found(each) for each in found[page]])
 
     def schema_versions(
         self, context: RequestContext, subject: str, *, deleted: bool = False
@@ -412,13 +417,19 @@ class SchemaRequests(GroupRequests):
         else:
             self._require_subject(context, operation, subject)
 
-    def _visible(self, context: RequestContext, subjects: Any, prefix: str) -> list[str]:
-        return [
-            each
-            for each in subjects
-            if each.startswith(prefix)
-            and self._access.allows(context, DESCRIBE.on(TOPIC), topic_of(each))
-        ]
+    def _visible(
+        self, context: RequestContext, subjects: Iterable[str], prefix: str
+    ) -> Work[list[str]]:
+        """Return the subjects that the client may describe; a registry may have many."""
+        found = []
+        for number, each in enumerate(subjects):
+            if not number % SUBJECTS_PER_STEP:
+                yield yield_control
+            if each.startswith(prefix) and self._access.allows(
+                context, DESCRIBE.on(TOPIC), topic_of(each)
+            ):
+                found.append(each)
+        return found
 
     def _found(self, found: SubjectVersion) -> FoundSchema:
         return FoundSchema(found, self._registry.guid(found.id))

@@ -32,6 +32,7 @@ from strandlog.broker.schemas.state import (
 from strandlog.config.limits import (
     SCHEMA_MAX_IDS,
     SCHEMA_MAX_SUBJECT_CHARACTERS,
+    SCHEMA_MAX_TOTAL_VERSIONS,
     SCHEMA_MAX_VERSIONS,
 )
 from strandlog.errors import (
@@ -198,6 +199,10 @@ class Registry:
         if len(every) >= SCHEMA_MAX_VERSIONS:
             raise SchemaError(
                 42205, f"subject {subject!r} has {len(every)} versions, which is the maximum"
+            )
+        if state.version_count >= SCHEMA_MAX_TOTAL_VERSIONS:
+            raise SchemaError(
+                42205, f"the registry has {state.version_count} versions, which is the maximum"
             )
         known = state.id_of(schema.type, candidate.digest)
         if schema_id >= 0:

@@ -13,6 +13,7 @@ A soft-deleted version can still be read by its id. A version that is deleted fo
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Iterator
 from typing import Any
 
@@ -53,7 +54,9 @@ class RegistryState:
         # Subject → ids of its live versions. The sets are replaced, not changed, because other
         # threads check records with them.
         self.live_ids: dict[str, frozenset[int]] = {}
+        self.version_count = 0  # of all subjects, deleted versions included
         self._versions: dict[str, dict[int, SubjectVersion]] = {}
+        self._names: list[str] = []  # of all subjects, sorted
         self._uses: dict[int, set[tuple[str, int]]] = {}
         self._referrers: dict[tuple[str, int], set[tuple[str, int]]] = {}
         self._digests: dict[int, bytes] = {}
@@ -116,7 +119,12 @@ class RegistryState:
 
     def _add(self, added: SubjectVersion) -> None:
         place = added.subject, added.version
-        self._versions.setdefault(added.subject, {})[added.version] = added
+        versions = self._versions.get(added.subject)
+        if versions is None:
+            versions = self._versions[added.subject] = {}
+            insort(self._names, added.subject)
+        self.version_count += added.version not in versions
+        versions[added.version] = added
         self.schemas[added.id] = added.schema
         if added.id not in self._digests:
             self._undigested.add(added.id)
@@ -134,8 +142,9 @@ class RegistryState:
         removed = versions.pop(version, None)
         if removed is None:
             return
+        self.version_count -= 1
         if not versions:
-            del self._versions[subject]
+            del self._versions[subject], self._names[bisect_left(self._names, subject)]
         for each in removed.schema.references:
             self._referrers.get((each.subject, each.version), set()).discard((subject, version))
         uses = self._uses[removed.id]
@@ -216,9 +225,10 @@ class RegistryState:
     # -- questions -------------------------------------------------------------------------------
 
     def subjects(self, *, deleted: bool = False) -> Iterator[str]:
-        """Yield the subjects that have a live version, or any version, ordered by name."""
-        for subject in sorted(self._versions):
-            if deleted or any(not each.is_deleted for each in self._versions[subject].values()):
+        """Yield the subjects that have a live version, or any version, ordered by name. Changes
+        meanwhile have no effect on the names."""
+        for subject in self._names.copy():
+            if deleted or subject in self.live_ids:
                 yield subject
 
     def versions(self, subject: str, *, deleted: bool = False) -> list[SubjectVersion]:

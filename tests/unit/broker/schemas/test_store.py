@@ -76,7 +76,9 @@ def register(broker: Broker, subject: str, schema: Schema, **more: Any) -> Found
 
 def state(broker: Broker) -> Any:
     """Everything that clients can see."""
-    return [(each.found, each.guid) for each in broker.schemas(OWNED, deleted=True).result()]
+    return [
+        (each.found, each.guid) for each in run_inline(broker.schemas(OWNED, deleted=True)).result()
+    ]
 
 
 def append(broker: Broker, *records: tuple[bytes, bytes | None]) -> None:
@@ -86,7 +88,7 @@ def append(broker: Broker, *records: tuple[bytes, bytes | None]) -> None:
 
 
 def test_the_topic_is_created_by_the_first_registration(broker: Broker) -> None:
-    assert broker.schema_subjects(OWNED).result() == []
+    assert run_inline(broker.schema_subjects(OWNED)).result() == []
     with pytest.raises(InvalidSchemaError):
         register(broker, "s", Schema(AVRO, "{"))
     assert not broker.has_topic(OWNED, SCHEMAS_TOPIC)
@@ -164,7 +166,9 @@ def test_records_of_other_registries_are_read(disk: SimulatedFiles) -> None:
     broker.close()
     again = open_broker(disk)
     assert again.problems == []
-    assert again.schema_subjects(OWNED).result() == ["t"], "an empty value is a tombstone"
+    assert run_inline(again.schema_subjects(OWNED)).result() == ["t"], (
+        "an empty value is a tombstone"
+    )
     assert again.schema_config(OWNED, None).result() == {"compatibilityLevel": "FULL"}
     assert register(again, "u", Schema(AVRO, '{"type": "int"}')).found.id == 40
     assert register(again, "u2", enum("z")).found.id == 41
@@ -233,7 +237,7 @@ def test_chains_of_references_are_limited(broker: Broker) -> None:
             text = json.dumps({"type": "record", "name": f"R{number}", "fields": fields})
             reference = StoredReference(f"R{number - 1}", f"r{number - 1}", 1)
             register(broker, f"r{number}", Schema(AVRO, text, (reference,)))
-    assert broker.schema_subjects(OWNED, "r2").result() == ["r2", "r20"]
+    assert run_inline(broker.schema_subjects(OWNED, "r2")).result() == ["r2", "r20"]
 
 
 def test_transitive_levels_compare_with_all_versions(broker: Broker) -> None:

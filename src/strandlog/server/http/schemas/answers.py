@@ -76,8 +76,11 @@ class SchemaRequest:
 
     def page(self, found: list[Any]) -> list[Any]:
         """Return the part of a list that the parameters offset and limit select."""
+        return found[self.slice()]
+
+    def slice(self) -> slice:
         start, limit = max(0, self.number("offset", 0)), self.number("limit", -1)
-        return found[start:] if limit < 0 else found[start : start + limit]
+        return slice(start, None if limit < 0 else start + limit)
 
     def body(self, kind: type[Body]) -> Body:
         """Decode the body."""

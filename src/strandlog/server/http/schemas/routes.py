@@ -106,15 +106,15 @@ def _schema_id(call: SchemaRequest) -> int:
 
 async def list_subjects(call: SchemaRequest) -> Any:
     only = call.flag("deletedOnly")
-    found = await as_future(
-        call.broker.schema_subjects(
-            call.context, call.text("subjectPrefix"), deleted=only or call.flag("deleted")
-        )
-    )
+    found = await _subjects(call, deleted=only or call.flag("deleted"))
     if only:
-        live = await as_future(call.broker.schema_subjects(call.context))
-        found = sorted(set(found) - set(live))
+        found = sorted(set(found) - set(await _subjects(call, deleted=False)))
     return call.page(found)
+
+
+async def _subjects(call: SchemaRequest, *, deleted: bool) -> list[str]:
+    work = call.broker.schema_subjects(call.context, call.text("subjectPrefix"), deleted=deleted)
+    return await as_future(await call.state.decode("schema list", work))
 
 
 async def list_schema_versions(call: SchemaRequest) -> Any:
@@ -226,15 +226,15 @@ async def list_schema_types(call: SchemaRequest) -> Any:
 
 
 async def list_schemas(call: SchemaRequest) -> Any:
-    found = await as_future(
-        call.broker.schemas(
-            call.context,
-            call.text("subjectPrefix"),
-            deleted=call.flag("deleted"),
-            latest_only=call.flag("latestOnly"),
-        )
+    work = call.broker.schemas(
+        call.context,
+        call.text("subjectPrefix"),
+        deleted=call.flag("deleted"),
+        latest_only=call.flag("latestOnly"),
+        page=call.slice(),
     )
-    return [await _version_fields(call, each) for each in call.page(found)]
+    found = await as_future(await call.state.decode("schema list", work))
+    return [await _version_fields(call, each) for each in found]
 
 
 async def describe_schema(call: SchemaRequest) -> Any:

@@ -43,7 +43,14 @@ async function main() {
   }
   try {
     await registry.register(
-      { type: SchemaType.AVRO, schema: JSON.stringify({ type: "record", name: "User", fields: [{ name: "age", type: "int" }] }) },
+      {
+        type: SchemaType.AVRO,
+        schema: JSON.stringify({
+          type: "record",
+          name: "User",
+          fields: [{ name: "age", type: "int" }],
+        }),
+      },
       { subject: `${prefix}-avro-value` },
     );
     print({ incompatible: "accepted" });

@@ -11,6 +11,7 @@ Nothing here asks a registry; see decoder.py.
 from __future__ import annotations
 
 import json
+import math
 from typing import Any, Protocol
 
 from strandlog.errors import DataError, InvalidSchemaError, MissingExtraError
@@ -20,6 +21,8 @@ from strandlog.formats.registry.avro_decode import AvroDecoder
 from strandlog.formats.registry.avro_encode import AvroEncoder
 from strandlog.formats.registry.avro_tree import parse_avro
 from strandlog.formats.registry.framing import FIRST_MESSAGE, read_path
+
+MAX_JSON_DEPTH = 200
 
 
 class Codec(Protocol):
@@ -66,9 +69,11 @@ class _JsonCodec:
     def decode(self, payload: bytes, path: bytes | None) -> Any:
         del path
         try:
-            return json.loads(payload.decode())
+            found = json.loads(payload.decode(), parse_float=_finite, parse_constant=_no_constant)
         except (ValueError, RecursionError) as error:
             raise DataError(f"it is not JSON: {error}") from None
+        _check_depth(found)
+        return found
 
     def encode(self, value: Any) -> bytes:
         if self._validator is None:
@@ -81,6 +86,33 @@ class _JsonCodec:
             place = "".join(f"/{each}" for each in getattr(error, "instance_path", ()))
             raise DataError(f"at {place or '/'}: {text}") from None
         return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _finite(text: str) -> float:
+    """Return a number; 1e999 would become an infinity, which JSON does not have."""
+    found = float(text)
+    if math.isinf(found):
+        raise ValueError(f"{text[:20]} is too large")
+    return found
+
+
+def _no_constant(name: str) -> object:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _check_depth(found: object) -> None:
+    """Reject deep nesting, so that recursive functions are safe."""
+    level = [found]
+    for _ in range(MAX_JSON_DEPTH):
+        level = [
+            inner
+            for each in level
+            if isinstance(each, dict | list)
+            for inner in (each.values() if isinstance(each, dict) else each)
+        ]
+        if not level:
+            return
+    raise DataError(f"it has more than {MAX_JSON_DEPTH} levels")
 
 
 def _validator(schema: RegisteredSchema) -> tuple[Any, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.soak import broker_kills, spark_kills, transaction_kills
+from tests.soak import broker_kills, spark_kills, table_kills, transaction_kills
 
 
 def test_no_record_is_lost_or_duplicated_when_the_broker_is_killed(tmp_path: Path) -> None:
@@ -22,6 +22,14 @@ def test_read_process_write_is_exactly_once_when_workers_and_the_broker_are_kill
     assert report.is_right, report
     assert report.squares == report.numbers
     assert min(report.worker_kills, report.broker_kills) > 0
+
+
+def test_tables_have_every_record_once_when_syncs_and_the_broker_are_killed(
+    tmp_path: Path,
+) -> None:
+    report = table_kills.Soak(tmp_path, seed=14, records=20_000).run(rounds=4)
+    assert report.is_right, report
+    assert (report.kills, report.broker_kills) == (3, 1)
 
 
 @pytest.mark.xdist_group("jvm")

@@ -13,6 +13,7 @@ The library does not fsync the log. `_sync_log` does so after each commit, befor
 from __future__ import annotations
 
 import os
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -70,9 +71,8 @@ def _errors(folder: str) -> Iterator[None]:
     except delta_errors.DeltaProtocolError as error:
         raise damaged(folder, error) from error
     except delta_errors.DeltaError as error:
-        if "No such file" in str(error) or "not found" in str(error).lower():
-            raise damaged(folder, error) from error
-        raise TableError(f"{folder}: {error}") from error
+        # The library says with the same error that the log is not JSON and that it has no log.
+        raise damaged(folder, Exception(str(error).partition("\n")[0])) from error
 
 
 class DeltaLakeTable:
@@ -122,7 +122,7 @@ class DeltaLakeTable:
         snapshot = self.load()
         wanted = schemas.merged(snapshot.layout.schema, schema)
         known = {field.name: field for field in snapshot.layout.schema}
-        changed = [field for field in wanted if known.get(field.name) != field]
+        changed = [field for field in wanted if field not in known.values()]
         if not changed:
             return
         for field in changed:
@@ -268,6 +268,10 @@ class DeltaSnapshot:
         """
         check_progress(self, progress)
         before = set(self.data_files())
+        if not before:  # there is nothing to match
+            files = self.layout.write(rows, f"upsert-{self.version}", uuid.uuid4().hex[:12])
+            self.add_files(files, progress=progress, metadata=metadata)
+            return
         mark = "strandlog_is_deleted"
         parts = []
         for part, is_deleted in ((rows, False), (deleted, True)):
@@ -290,6 +294,9 @@ class DeltaSnapshot:
                 .when_not_matched_insert(_targets(columns), f"not s.{mark}")
                 .execute()
             )
+        if self.handle.version() == self.version:  # a merge that changes no row commits nothing
+            self.add_files([], progress=progress, metadata=metadata)
+            return
         _sync_files(set(DeltaLakeTable(self._folder).load().data_files()) - before)
         _sync_log(self._folder, self.version)
 

@@ -31,7 +31,7 @@ from strandlog.errors import (
     TableChangedError,
     TableConflictError,
 )
-from strandlog.record.arrow.columns import decode_columns
+from strandlog.record.arrow.columns import DEFAULT_TARGET_BYTES, decode_columns
 from strandlog.tables import decisions
 from strandlog.tables.columns import (
     RECORD_COLUMNS,
@@ -114,6 +114,7 @@ class Sync:
         self._warn = warn
         self._advance: Callable[[int], None] = lambda _: None
         self._accepts_changes = options.accepts_changes
+        self._starts: list[tuple[int, ...]] = []  # of the last round that was committed
         self.report = SyncReport()
 
     def create(self) -> None:
@@ -184,8 +185,11 @@ class Sync:
         ranges = [each for each in planned.ranges if each.start < ends.get(each.partition, 0)]
         if not ranges:
             return False
+        starts = [each[:2] for each in ranges]
+        assert starts != self._starts, "the last commit did not store its progress"
         read = self._read(snapshot, ranges)
         self._commit(snapshot, topic, read)
+        self._starts = starts
         return True
 
     def _check(self, snapshot: Snapshot, topic: TopicState) -> None:
@@ -260,7 +264,7 @@ class Sync:
         offset = wanted.start
         is_complete = True
         try:
-            for batch, next_offset in self._batches(snapshot, wanted):
+            for batch, next_offset in self._batches(snapshot, wanted, max_bytes):
                 pieces.append(self._columns.decode(batch))
                 offset = next_offset
                 size += pieces[-1].nbytes
@@ -283,7 +287,9 @@ class Sync:
             raise _ExtendedError
         return table, offset
 
-    def _batches(self, snapshot: Snapshot, wanted: OffsetRange) -> Iterator[tuple[Any, int]]:
+    def _batches(
+        self, snapshot: Snapshot, wanted: OffsetRange, max_bytes: int
+    ) -> Iterator[tuple[Any, int]]:
         """Yield decoded batches of a range, each with the offset after it."""
         offset = wanted.start
         for chunk in self._source.read(*wanted):
@@ -295,6 +301,7 @@ class Sync:
                 partition=wanted.partition,
                 aborted=chunk.aborted,
                 columns=RECORD_COLUMNS,
+                target_bytes=min(max_bytes, DEFAULT_TARGET_BYTES),
             )
             for batch in decoded:
                 yield batch, decoded.next_offset

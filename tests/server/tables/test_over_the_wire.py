@@ -1,0 +1,109 @@
+"""Tables synced from a broker: transactions, security, and the same table from its folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.server.wire_client.records import batch_of, numbered, write
+from tests.support.command_line import CommandLine
+from tests.support.lake import counts, query
+from tests.support.secured_broker import READ, SecuredBroker
+
+import strandlog
+from strandlog.broker.access.permission import TOPIC
+from strandlog.client.wire.client import WireClient
+from strandlog.model import TopicPartition
+from strandlog.tables.columns import RawColumns
+from strandlog.tables.source import ClusterSource, FolderSource, TopicSource
+from strandlog.tables.sync import Sync, SyncOptions, SyncReport
+from strandlog.tables.table import FORMATS, Table, open_table
+from strandlog.testing.server import ServerThread
+
+ORDERS = TopicPartition("orders", 0)
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[ServerThread]:
+    with ServerThread(tmp_path / "data", {"log.retention.ms": "-1"}) as running:
+        yield running
+
+
+@pytest.fixture(params=FORMATS)
+def table(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
+    return open_table(tmp_path / "lake" / "orders", request.param)
+
+
+def sync(table: Table, source: TopicSource) -> SyncReport:
+    made = Sync(table, source, RawColumns(), SyncOptions())
+    try:
+        made.create()
+        return made.run()
+    finally:
+        source.close()
+
+
+def transaction(
+    client: WireClient, name: str, values: list[bytes], *, commits: bool | None
+) -> None:
+    producer = client.init_producer_id(name)
+    client.add_partitions_to_txn(name, *producer, [ORDERS])
+    write(client, ORDERS, batch_of(values, producer, is_transactional=True), name=name)
+    if commits is not None:
+        client.end_txn(name, *producer, commit=commits)
+
+
+def test_only_committed_records_become_rows(broker: ServerThread, table: Table) -> None:
+    with WireClient(broker.address) as client:
+        client.create_topic("orders", 1)
+        transaction(client, "a", numbered(0, 5), commits=True)
+        transaction(client, "b", numbered(5, 5), commits=False)
+        write(client, ORDERS, batch_of(numbered(10, 5)))
+        assert sync(table, ClusterSource(broker.address, "orders")).rows == 10
+        transaction(client, "c", numbered(15, 5), commits=False)
+        # Offsets move past aborted records, although there is no row.
+        report = sync(table, ClusterSource(broker.address, "orders"))
+        assert (report.rows, report.commits) == (0, 1)
+        assert sync(table, ClusterSource(broker.address, "orders")).commits == 0
+        transaction(client, "d", numbered(20, 5), commits=None)
+        write(client, ORDERS, batch_of(numbered(25, 5)))
+        assert sync(table, ClusterSource(broker.address, "orders")).rows == 0, "d is open"
+        client.end_txn("d", *client.init_producer_id("d"), commit=False)
+        assert sync(table, ClusterSource(broker.address, "orders")).rows == 5
+    found = [int(value) for (value,) in query(table, 'SELECT value FROM rows ORDER BY "offset"')]
+    assert found == [*range(5), *range(10, 15), *range(25, 30)]
+
+
+def test_a_sync_continues_between_folder_and_broker(broker: ServerThread, table: Table) -> None:
+    with WireClient(broker.address) as client:
+        client.create_topic("orders", 1)
+        write(client, ORDERS, batch_of(numbered(0, 5)))
+        assert sync(table, ClusterSource(broker.address, "orders")).rows == 5
+        write(client, ORDERS, batch_of(numbered(5, 5)))
+        # The files are read while the broker runs.
+        assert sync(table, FolderSource(str(broker.data), "orders")).rows == 5
+        write(client, ORDERS, batch_of(numbered(10, 5)))
+        assert sync(table, ClusterSource(broker.address, "orders")).rows == 5
+    assert counts(table) == (15, 15)
+
+
+def test_the_command_logs_in_to_a_secured_broker(tmp_path: Path) -> None:
+    with SecuredBroker(tmp_path) as broker:
+        broker.add_user("lake", "secret")
+        broker.allow("lake", (READ.on(TOPIC), "orders"))
+        with strandlog.connect(broker.open_address) as log:
+            log.create_topic("orders", partitions=1)
+            with log.producer() as producer:
+                producer.send("orders", b"x")
+        settings = [
+            part
+            for name, value in broker.client("lake").items()
+            for part in ("-X", f"{name}={value}")
+        ]
+        cli = CommandLine(tmp_path / "none", broker.address)
+        target = str(tmp_path / "lake")
+        report = cli("table", "sync", "orders", target, "--json", *settings).document
+        assert (report["synced"], report["rows"]) == (1, 1)
+        denied = cli("table", "sync", "orders", target, "-X", "sasl.username=lake", code=1)
+        assert denied.err.startswith("error: ")

@@ -1,0 +1,302 @@
+"""Topics as tables, from the files of a folder: exactly once, whatever happens between rounds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import pytest
+from tests.support.lake import counts, query
+
+import strandlog
+from strandlog.errors import TableChangedError, TableConflictError, TableGapError
+from strandlog.tables import decisions
+from strandlog.tables.columns import RawColumns
+from strandlog.tables.source import FolderSource
+from strandlog.tables.status import read_status
+from strandlog.tables.sync import Sync, SyncOptions, SyncReport
+from strandlog.tables.table import FORMATS, Table, open_table
+
+DAY_MS = 86_400_000
+START_MS = int(datetime(2024, 11, 17, tzinfo=UTC).timestamp() * 1000)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def log(data: Path) -> Iterator[strandlog.Log]:
+    with strandlog.open(data) as opened:
+        opened.create_topic("orders", partitions=2, config={"retention.ms": -1})
+        yield opened
+
+
+@pytest.fixture(params=FORMATS)
+def table(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
+    return open_table(tmp_path / "lake" / "orders", request.param)
+
+
+@pytest.fixture
+def delta(tmp_path: Path) -> Table:
+    return open_table(tmp_path / "lake" / "orders", "delta")
+
+
+def produce(log: strandlog.Log, first: int, end: int, topic: str = "orders") -> None:
+    with log.producer() as producer:
+        producer.send_batch(
+            topic,
+            [
+                {
+                    "key": b"k%d" % (number % 7),
+                    "value": b"v%d" % number,
+                    "partition": number % 2,
+                    "timestamp": START_MS + number * 3_600_000,
+                }
+                for number in range(first, end)
+            ],
+        )
+
+
+def syncing(table: Table, data: Path, **options: Any) -> Sync:
+    source = FolderSource(str(data), "orders")
+    return Sync(table, source, RawColumns(), SyncOptions(**options))
+
+
+def sync(table: Table, data: Path, **options: Any) -> SyncReport:
+    made = syncing(table, data, **options)
+    made.create()
+    return made.run()
+
+
+def test_every_record_becomes_one_row(log: strandlog.Log, data: Path, table: Table) -> None:
+    produce(log, 0, 50)
+    report = sync(table, data)
+    assert (report.rows, report.commits) == (50, 1)
+    assert counts(table) == (50, 50)
+    [row] = query(
+        table,
+        'SELECT partition, "offset", epoch_ms(timestamp), key, value, CAST(date AS VARCHAR) '
+        "FROM rows WHERE value = 'v25'::BLOB",
+    )
+    assert row == (1, 12, START_MS + 25 * 3_600_000, b"k4", b"v25", "2024-11-18")
+    produce(log, 50, 60)
+    assert sync(table, data).rows == 10
+    assert counts(table) == (60, 60)
+    assert sync(table, data).commits == 0, "nothing new, no commit"
+
+
+def test_a_large_topic_is_synced_in_several_commits(
+    log: strandlog.Log, data: Path, table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("strandlog.tables.sync.MIN_PARTITION_BYTES", 1)
+    for first in range(0, 100, 10):
+        produce(log, first, first + 10)
+    report = sync(table, data, round_bytes=500)
+    assert report.commits > 3
+    assert counts(table) == (100, 100)
+
+
+def test_a_writer_that_dies_before_its_commit_leaves_nothing(
+    log: strandlog.Log, data: Path, table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    produce(log, 0, 20)
+    made = syncing(table, data)
+    made.create()
+    with monkeypatch.context() as patched:
+
+        def die(*_: object, **__: object) -> None:
+            raise KeyboardInterrupt
+
+        patched.setattr(type(table.load()), "add_files", die)
+        with pytest.raises(KeyboardInterrupt):
+            made.run()
+    assert table.load().row_count() == 0
+    assert sync(table, data).rows == 20
+    assert counts(table) == (20, 20)
+
+
+def test_two_syncs_at_once_write_each_record_once(
+    log: strandlog.Log, data: Path, table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    produce(log, 0, 20)
+    first = syncing(table, data)
+    first.create()
+    second = syncing(table, data)
+    read = first._read
+
+    def overtaken(*arguments: Any) -> Any:
+        found = read(*arguments)
+        second.run()
+        return found
+
+    monkeypatch.setattr(first, "_read", overtaken)
+    report = first.run()
+    assert (report.conflicts, report.rows) == (1, 0)
+    assert counts(table) == (20, 20)
+
+
+def test_a_forced_replay_is_refused(log: strandlog.Log, data: Path, table: Table) -> None:
+    produce(log, 0, 20)
+    sync(table, data)
+    made = syncing(table, data)
+    snapshot = table.load()
+    topic = made._source.describe()
+    again = made._read(snapshot, [decisions.OffsetRange(0, 0, 10)])
+    with pytest.raises(TableConflictError, match="already has"):
+        made._commit(snapshot, topic, again)
+    assert counts(table) == (20, 20)
+
+
+def test_deleted_records_are_a_gap(log: strandlog.Log, data: Path, table: Table) -> None:
+    produce(log, 0, 20)
+    sync(table, data)
+    produce(log, 20, 40)
+    log.delete_records("orders", 0, 15)
+    with pytest.raises(TableGapError, match=r"orders-0 \[10, 15\)"):
+        sync(table, data)
+    report = sync(table, data, accepts_gap=True)
+    assert report.gaps == [(0, 10, 15)]
+    assert counts(table) == (35, 35)
+    assert read_status(table, FolderSource(str(data), "orders")).gaps == [[0, 10, 15]]
+    assert sync(table, data).commits == 0, "the gap is only accepted once"
+
+
+def test_an_old_topic_is_backfilled_from_its_log_start(
+    log: strandlog.Log, data: Path, table: Table
+) -> None:
+    produce(log, 0, 40)
+    log.delete_records("orders", 1, 5)
+    assert sync(table, data).rows == 35
+    assert counts(table) == (35, 35)
+
+
+def test_a_topic_that_was_created_again_stops_the_sync(
+    log: strandlog.Log, data: Path, table: Table
+) -> None:
+    produce(log, 0, 20)
+    sync(table, data)
+    log.delete_topic("orders")
+    log.create_topic("orders", partitions=2)
+    produce(log, 0, 4)
+    with pytest.raises(TableChangedError, match="deleted and created again"):
+        sync(table, data)
+    assert counts(table) == (20, 20)
+
+
+def test_added_partitions_are_synced(log: strandlog.Log, data: Path, table: Table) -> None:
+    produce(log, 0, 20)
+    sync(table, data)
+    log.alter_topic("orders", partitions=3)
+    with log.producer() as producer:
+        producer.send("orders", b"x", partition=2)
+    assert sync(table, data).rows == 1
+    assert counts(table) == (21, 21)
+
+
+def test_records_without_timestamps_keys_and_values_are_rows(
+    log: strandlog.Log, data: Path, table: Table
+) -> None:
+    with log.producer() as producer:
+        producer.send("orders", None, partition=0)
+        producer.send("orders", b"", partition=0, headers={"h": b"x"})
+    sync(table, data)
+    assert query(table, 'SELECT key, value, headers FROM rows ORDER BY "offset"') == [
+        (None, None, []),
+        (None, b"", [{"key": "h", "value": b"x"}]),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("unit", "expected"),
+    [
+        ("none", None),
+        ("month", "month=2024-11"),
+        ("hour", "hour=2024-11-17-01"),
+        ("day", "date=2024-11-17"),
+    ],
+)
+def test_tables_are_partitioned_by_time(
+    log: strandlog.Log, data: Path, table: Table, unit: str, expected: str | None
+) -> None:
+    produce(log, 0, 4)
+    sync(table, data, time_unit=unit)
+    paths = table.load().data_files()
+    assert counts(table) == (4, 4)
+    if expected is None:
+        assert not any("=" in path for path in paths)
+    else:
+        assert any(f"/{expected}/" in path for path in paths)
+
+
+def test_the_ranges_of_a_commit_are_in_its_metadata(
+    log: strandlog.Log, data: Path, table: Table
+) -> None:
+    produce(log, 0, 20)
+    sync(table, data)
+    newest = table.load().history(1)[0]
+    assert json.loads(newest.metadata[decisions.RANGES]) == {"0": [0, 10], "1": [0, 10]}
+
+
+# -- changes by other programs -----------------------------------------------------------------
+
+
+def test_a_restored_delta_table_stops_the_sync(
+    log: strandlog.Log, data: Path, delta: Table
+) -> None:
+    produce(log, 0, 20)
+    sync(delta, data)
+    produce(log, 20, 40)
+    sync(delta, data)
+    handle = deltalake.DeltaTable(delta.folder)
+    handle.restore(handle.version() - 1)
+    produce(log, 40, 44)
+    with pytest.raises(TableChangedError, match=r"20 rows.*written 40.*RESTORE.*--rebuild"):
+        sync(delta, data)
+
+
+def test_foreign_rows_and_deletions_stop_the_sync_until_they_are_accepted(
+    log: strandlog.Log, data: Path, delta: Table
+) -> None:
+    produce(log, 0, 20)
+    sync(delta, data)
+    deltalake.DeltaTable(delta.folder).delete("partition = 0")
+    produce(log, 20, 24)
+    with pytest.raises(TableChangedError, match=r"10 rows.*written 20.*DELETE.*--accept-changes"):
+        sync(delta, data)
+    assert sync(delta, data, accepts_changes=True).rows == 4
+    assert sync(delta, data).commits == 0
+    assert counts(delta) == (14, 14)
+
+
+def test_compaction_between_rounds_changes_nothing(
+    log: strandlog.Log, data: Path, table: Table
+) -> None:
+    for first in range(0, 60, 10):
+        produce(log, first, first + 10)
+        sync(table, data)
+    table.compact(10_000_000)
+    produce(log, 60, 70)
+    sync(table, data)
+    assert counts(table) == (70, 70)
+    status = read_status(table, FolderSource(str(data), "orders"), verifies=True)
+    assert (status.duplicates, status.beyond) == (0, 0)
+    assert [each.rows for each in status.partitions] == [35, 35]
+
+
+def test_the_status_finds_rows_that_are_there_twice(
+    log: strandlog.Log, data: Path, delta: Table
+) -> None:
+    produce(log, 0, 20)
+    sync(delta, data, time_unit="none")
+    [path, *_] = delta.load().data_files()
+    import pyarrow.parquet as pq
+
+    deltalake.write_deltalake(delta.folder, pq.read_table(path), mode="append")
+    status = read_status(delta, FolderSource(str(data), "orders"), verifies=True)
+    assert (status.rows, status.expected_rows, status.duplicates) == (30, 20, 10)

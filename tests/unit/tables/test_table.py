@@ -1,0 +1,291 @@
+"""The interface of tables, on all three formats: rows and progress are committed together."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import uuid
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from strandlog.errors import (
+    InvalidSettingError,
+    TableConflictError,
+    TableDamagedError,
+    TableNotFoundError,
+    TableSchemaError,
+)
+from strandlog.tables.table import FORMATS, Table, detected_format, open_table
+
+SCHEMA = pa.schema([("number", pa.int64()), ("text", pa.string()), ("day", pa.date32())])
+
+
+def rows(first: int, end: int, day: int = 1) -> pa.Table:
+    numbers = list(range(first, end))
+    days = [date(2026, 11, day)] * len(numbers)
+    return pa.table([numbers, [f"n{number}" for number in numbers], days], schema=SCHEMA)
+
+
+@pytest.fixture(params=FORMATS)
+def table(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
+    return open_table(tmp_path / "lake" / "numbers", request.param)
+
+
+@pytest.fixture
+def made(table: Table) -> Table:
+    table.create(SCHEMA)
+    return table
+
+
+def append(table: Table, data: pa.Table, name: str, **progress: int) -> None:
+    snapshot = table.load()
+    files = snapshot.layout.write(data, name, uuid.uuid4().hex)
+    snapshot.add_files(files, progress=progress, metadata={"strandlog.ranges": name})
+
+
+def numbers(table: Table) -> list[int]:
+    read = table.load().read(["number"]).read_all()
+    return sorted(read.column("number").to_pylist())
+
+
+def test_a_table_that_does_not_exist_is_an_error(table: Table) -> None:
+    assert not table.exists()
+    assert detected_format(table.folder) is None
+    with pytest.raises(TableNotFoundError, match="contains no"):
+        table.load()
+    assert not os.path.exists(table.folder), "looking creates nothing"
+
+
+def test_rows_and_progress_are_committed_together(made: Table) -> None:
+    assert made.load().progress("app") is None
+    append(made, rows(0, 10), "numbers-0-0-10", app=10)
+    append(made, rows(10, 15), "numbers-0-10-15", app=15, other=3)
+    snapshot = made.load()
+    assert (snapshot.progress("app"), snapshot.progress("other")) == (15, 3)
+    assert snapshot.row_count() == 15
+    assert numbers(made) == list(range(15))
+    assert len(snapshot.data_files()) == 2
+    assert detected_format(made.folder) == made.format
+    newest = snapshot.history(1)[0]
+    assert newest.metadata["strandlog.ranges"] == "numbers-0-10-15"
+
+
+def test_creating_a_table_twice_keeps_the_first(made: Table) -> None:
+    append(made, rows(0, 3), "numbers-0-0-3", app=3)
+    made.create(pa.schema([("other", pa.int32())]))
+    assert numbers(made) == [0, 1, 2]
+
+
+def test_a_stale_writer_is_refused_and_leaves_no_row(made: Table) -> None:
+    slow = made.load()
+    append(made, rows(0, 10), "numbers-0-0-10", app=10)
+    files = slow.layout.write(rows(0, 10), "numbers-0-0-10", "slow")
+    with pytest.raises(TableConflictError):
+        slow.add_files(files, progress={"app": 10})
+    assert numbers(made) == list(range(10))
+
+
+def test_a_repetition_from_a_fresh_snapshot_is_refused(made: Table) -> None:
+    append(made, rows(0, 10), "numbers-0-0-10", app=10)
+    for repeated in (10, 5):
+        with pytest.raises(TableConflictError, match="already has 'app' up to 10"):
+            append(made, rows(0, 10), "again", app=repeated)
+    assert numbers(made) == list(range(10))
+
+
+def test_progress_can_be_committed_without_rows(made: Table) -> None:
+    append(made, rows(0, 2), "numbers-0-0-2", app=2)
+    append(made, rows(0, 0), "numbers-0-2-7", app=7)
+    assert made.load().progress("app") == 7
+    slow = made.load()
+    append(made, rows(2, 4), "numbers-0-7-9", app=9)
+    with pytest.raises(TableConflictError):
+        slow.add_files([], progress={"app": 8})
+    assert made.load().progress("app") == 9
+
+
+def test_other_processes_write_data_files(made: Table) -> None:
+    snapshot = made.load()
+    layout = pickle.loads(pickle.dumps(snapshot.layout))
+    files = [
+        each
+        for task in range(3)
+        for each in pickle.loads(pickle.dumps(layout.write(rows(task, task + 1), f"t{task}", "x")))
+    ]
+    assert numbers(made) == [], "files without a commit are invisible"
+    snapshot.add_files(files, progress={"query": 0})
+    assert numbers(made) == [0, 1, 2]
+
+
+def test_rows_are_split_by_the_partition_columns(table: Table) -> None:
+    table.create(SCHEMA, partition_by=("day",))
+    data = pa.concat_tables([rows(0, 3, 1), rows(3, 5, 2), rows(5, 6, 1)])
+    without = data.slice(0, 1).set_column(2, SCHEMA.field(2), pa.nulls(1, pa.date32()))
+    data = pa.concat_tables([data, without])
+    append(table, data, "numbers-0-0-7", app=7)
+    paths = table.load().data_files()
+    assert len(paths) == 3
+    assert sum("day=2026-11-01" in path for path in paths) == 1
+    assert sum("day=__HIVE_DEFAULT_PARTITION__" in path for path in paths) == 1
+    first = next(path for path in paths if "day=2026-11-01" in path)
+    assert pq.ParquetFile(first).read(columns=["number"]).column(0).to_pylist() == [0, 1, 2, 5]
+    assert table.load().row_count() == 7
+
+
+def test_new_columns_extend_the_table(made: Table) -> None:
+    append(made, rows(0, 1), "numbers-0-0-1", app=1)
+    inner = pa.struct([("x", pa.int32())])
+    wider = pa.schema([*SCHEMA, pa.field("extra", pa.string()), pa.field("inner", inner)])
+    with pytest.raises(TableSchemaError, match="extra"):
+        made.load().layout.write(rows(0, 1).append_column("extra", [["x"]]), "n", "a")
+    made.extend(wider)
+    made.extend(wider)
+    deeper = pa.schema([pa.field("inner", pa.struct([("x", pa.int32()), ("y", pa.string())]))])
+    made.extend(deeper)
+    given = pa.array([{"x": 1, "y": "z"}], deeper.field("inner").type)
+    more = rows(1, 2).append_column("inner", given)
+    append(made, more, "numbers-0-1-2", app=2)
+    read = made.load().read(["number", "extra", "inner"]).read_all().sort_by("number")
+    assert read.to_pylist() == [
+        {"number": 0, "extra": None, "inner": None},
+        {"number": 1, "extra": None, "inner": {"x": 1, "y": "z"}},
+    ]
+
+
+def test_a_type_that_does_not_fit_is_an_error(made: Table) -> None:
+    with pytest.raises(TableSchemaError, match="number has type int64 in the table, but string"):
+        made.extend(pa.schema([("number", pa.string())]))
+
+
+def test_properties_are_kept(table: Table) -> None:
+    table.create(SCHEMA, properties={"strandlog.topic": "numbers"})
+    table.set_properties({"strandlog.gaps": "[]"})
+    found = table.load().properties
+    assert (found["strandlog.topic"], found["strandlog.gaps"]) == ("numbers", "[]")
+
+
+def test_compaction_merges_files_and_keeps_rows_and_progress(table: Table) -> None:
+    table.create(SCHEMA, partition_by=("day",))
+    for number in range(6):
+        day = 1 + number % 2
+        append(table, rows(number, number + 1, day), f"numbers-0-{number}", app=number + 1)
+    assert table.compact(1_000_000) == (6, 2)
+    snapshot = table.load()
+    assert (len(snapshot.data_files()), snapshot.row_count()) == (2, 6)
+    assert snapshot.progress("app") == 6
+    assert numbers(table) == list(range(6))
+    assert table.compact(1_000_000) == (0, 0)
+    append(table, rows(6, 7), "numbers-0-6", app=7)
+    assert numbers(table) == list(range(7))
+
+
+def test_vacuum_removes_what_no_version_needs(made: Table) -> None:
+    append(made, rows(0, 2), "numbers-0-0-2", app=2)
+    snapshot = made.load()
+    [orphan] = snapshot.layout.write(rows(9, 10), "numbers-0-2-10", "dead")
+    assert made.vacuum(1) == [], "it may be of a writer that still runs"
+    os.utime(orphan.path, (0, 0))
+    assert made.vacuum(1, dry_run=True) == [orphan.path]
+    assert os.path.exists(orphan.path)
+    assert made.vacuum(1) == [orphan.path]
+    assert not os.path.exists(orphan.path)
+    assert numbers(made) == [0, 1]
+
+
+def test_a_missing_data_file_is_reported_with_advice(made: Table) -> None:
+    append(made, rows(0, 2), "numbers-0-0-2", app=2)
+    [path] = made.load().data_files()
+    os.unlink(path)
+    with pytest.raises(TableDamagedError, match=r"1 of 1 data files.*--rebuild"):
+        made.load().read(["number"]).read_all()
+
+
+def test_a_damaged_data_file_is_reported_with_advice(made: Table) -> None:
+    append(made, rows(0, 2), "numbers-0-0-2", app=2)
+    [path] = made.load().data_files()
+    Path(path).write_bytes(b"PAR1" + bytes(100))
+    with pytest.raises(TableDamagedError, match=r"is damaged.*--rebuild"):
+        made.load().read(["number"]).read_all()
+
+
+def _state_file(table: Table) -> Path:
+    folder = Path(table.folder)
+    if table.format == "delta":
+        return max((folder / "_delta_log").glob("*.json"))
+    if table.format == "iceberg":
+        return folder / "catalog.db"
+    return folder / "_strandlog" / "manifest.json"
+
+
+def test_a_damaged_state_file_is_reported_with_advice(made: Table) -> None:
+    append(made, rows(0, 2), "numbers-0-0-2", app=2)
+    _state_file(made).write_bytes(b"{broken" * 1000)
+    reopened = open_table(made.folder, made.format)
+    with pytest.raises(TableDamagedError, match=r"is damaged.*--rebuild"):
+        reopened.load()
+
+
+def test_targets_on_object_stores_are_an_error() -> None:
+    with pytest.raises(InvalidSettingError, match="mount the object store"):
+        open_table("s3://bucket/orders", "delta")
+
+
+def test_an_unknown_format_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSettingError, match="one of delta, iceberg, parquet"):
+        open_table(tmp_path, "orc")
+
+
+# -- plain Parquet ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def parquet(tmp_path: Path) -> Table:
+    table = open_table(tmp_path / "numbers", "parquet")
+    table.create(SCHEMA)
+    return table
+
+
+def listed(table: Table) -> list[str]:
+    """What a reader sees that lists the folder."""
+    return sorted(path.name for path in Path(table.folder).rglob("*.parquet"))
+
+
+def test_readers_that_list_a_parquet_folder_see_only_committed_files(parquet: Table) -> None:
+    snapshot = parquet.load()
+    files = snapshot.layout.write(rows(0, 2), "numbers-0-0-2", "a")
+    assert listed(parquet) == []
+    snapshot.add_files(files, progress={"app": 2})
+    assert listed(parquet) == ["numbers-0-0-2.parquet"]
+
+
+def test_a_commit_to_parquet_that_was_killed_before_its_renames_is_completed(
+    parquet: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshot: Any = parquet.load()
+    files = snapshot.layout.write(rows(0, 2), "numbers-0-0-2", "a")
+    monkeypatch.setattr(parquet, "_complete", lambda _: None)
+    snapshot.add_files(files, progress={"app": 2})
+    assert listed(parquet) == []
+    again = open_table(parquet.folder, "parquet")
+    assert again.load().progress("app") == 2
+    assert listed(again) == ["numbers-0-0-2.parquet"]
+
+
+def test_the_same_range_is_in_a_parquet_table_once(parquet: Table) -> None:
+    append(parquet, rows(0, 2), "numbers-0-0-2", app=2)
+    with pytest.raises(TableConflictError, match="already has numbers-0-0-2"):
+        append(parquet, rows(0, 2), "numbers-0-0-2", another=2)
+    assert numbers(parquet) == [0, 1]
+
+
+def test_the_manifest_is_readable_json(parquet: Table) -> None:
+    append(parquet, rows(0, 2), "numbers-0-0-2", app=2)
+    document = json.loads((Path(parquet.folder) / "_strandlog" / "manifest.json").read_text())
+    assert document["progress"] == {"app": 2}
+    assert [each["name"] for each in document["files"]] == ["numbers-0-0-2.parquet"]

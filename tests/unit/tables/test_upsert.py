@@ -1,0 +1,129 @@
+"""Tables in upsert mode have the latest value of each key: compared with a dict."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support.examples import examples
+from tests.support.lake import query
+
+import strandlog
+from strandlog.errors import TableChangedError, TableSchemaError
+from strandlog.tables.columns import RawColumns
+from strandlog.tables.source import FolderSource
+from strandlog.tables.sync import Sync, SyncOptions, SyncReport
+from strandlog.tables.table import Table, open_table
+
+KEYS = [b"a", b"b", b"c", b"d"]
+ROUND = st.lists(
+    st.tuples(st.sampled_from(KEYS), st.none() | st.binary(max_size=2)), min_size=1, max_size=8
+)
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Iterator[strandlog.Log]:
+    with strandlog.open(tmp_path_factory.mktemp("upsert") / "data") as opened:
+        yield opened
+
+
+def new_topic(log: strandlog.Log, partitions: int = 2) -> str:
+    name = f"t{next(_numbers)}"
+    log.create_topic(name, partitions)
+    return name
+
+
+def sync(table: Table, log: strandlog.Log, topic: str, **options: Any) -> SyncReport:
+    source = FolderSource(log.path, topic)
+    made = Sync(
+        table, source, RawColumns(), SyncOptions(mode="upsert", time_unit="none", **options)
+    )
+    made.create()
+    return made.run()
+
+
+def contents(table: Table) -> dict[bytes, bytes | None]:
+    if not table.load().data_files():
+        return {}
+    found = query(table, "SELECT key, value FROM rows")
+    assert len(found) == len({key for key, _ in found}), "one row per key"
+    return dict(found)
+
+
+@examples(0.2)
+@given(rounds=st.lists(ROUND, min_size=1, max_size=3))
+def test_the_table_is_the_dict_of_the_topic(
+    log: strandlog.Log,
+    tmp_path_factory: pytest.TempPathFactory,
+    rounds: list[list[tuple[bytes, bytes | None]]],
+) -> None:
+    topic = new_topic(log)
+    table = open_table(tmp_path_factory.mktemp("lake") / "table", "delta")
+    model: dict[bytes, bytes] = {}
+    with log.producer() as producer:
+        for records in rounds:
+            producer.send_batch(topic, records)
+            for key, value in records:
+                if value is None:
+                    model.pop(key, None)
+                else:
+                    model[key] = value
+            sync(table, log, topic)
+            assert contents(table) == model
+
+
+def test_compaction_of_the_topic_does_not_disturb_the_table(
+    log: strandlog.Log, tmp_path: Path
+) -> None:
+    topic = new_topic(log, 1)
+    table = open_table(tmp_path / "table", "delta")
+    with log.producer() as producer:
+        producer.send_batch(topic, [(b"a", b"1"), (b"b", b"2"), (b"a", b"3"), (b"b", None)])
+        log.compact(topic)
+        sync(table, log, topic)
+        assert contents(table) == {b"a": b"3"}
+        producer.send_batch(topic, [(b"a", None), (b"c", b"4")])
+    assert sync(table, log, topic).commits == 1
+    assert contents(table) == {b"c": b"4"}
+    assert sync(table, log, topic).commits == 0
+
+
+def test_records_without_keys_are_an_error(log: strandlog.Log, tmp_path: Path) -> None:
+    topic = new_topic(log, 1)
+    with log.producer() as producer:
+        producer.send_batch(topic, [(b"a", b"1"), (None, b"2")])
+    with pytest.raises(TableSchemaError, match="partition 0 at offset 1 has no key"):
+        sync(open_table(tmp_path / "table", "delta"), log, topic)
+
+
+def test_added_partitions_stop_the_sync(log: strandlog.Log, tmp_path: Path) -> None:
+    topic = new_topic(log, 1)
+    table = open_table(tmp_path / "table", "delta")
+    with log.producer() as producer:
+        producer.send(topic, b"1", b"a")
+        sync(table, log, topic)
+        log.alter_topic(topic, partitions=2)
+        producer.send(topic, b"2", b"a")
+    with pytest.raises(TableChangedError, match="has 2 partitions and had 1"):
+        sync(table, log, topic)
+
+
+def test_changes_of_other_programs_stop_the_sync(log: strandlog.Log, tmp_path: Path) -> None:
+    topic = new_topic(log, 1)
+    table = open_table(tmp_path / "table", "delta")
+    with log.producer() as producer:
+        producer.send(topic, b"1", b"a")
+        sync(table, log, topic)
+        deltalake.DeltaTable(table.folder).delete()
+        producer.send(topic, b"2", b"b")
+    with pytest.raises(TableChangedError, match="DELETE"):
+        sync(table, log, topic)
+    sync(table, log, topic, accepts_changes=True)
+    assert contents(table) == {b"b": b"2"}

@@ -34,9 +34,9 @@ import strandlog
 from strandlog.client.wire.client import WireClient
 from strandlog.errors import TableConflictError, TableNotFoundError
 from strandlog.model import IsolationLevel, TopicPartition
-from strandlog.tables.source import FolderSource
-from strandlog.tables.status import read_status
 from strandlog.tables.table import Table, open_table
+from strandlog.tables.topics.source import FolderSource
+from strandlog.tables.topics.status import read_status
 
 TOPIC, PARTITIONS, KEYS = "numbers", 3, 5_000
 TOMBSTONE_EVERY = 11

@@ -139,15 +139,15 @@ def open_table(target: str | os.PathLike[str], table_format: str) -> Table:
     try:  # a process imports only the library that it uses
         match table_format:
             case "delta":
-                from strandlog.tables.delta import DeltaLakeTable  # noqa: PLC0415
+                from strandlog.tables.formats.delta import DeltaLakeTable  # noqa: PLC0415
 
                 return DeltaLakeTable(folder)
             case "iceberg":
-                from strandlog.tables.iceberg import IcebergTable  # noqa: PLC0415
+                from strandlog.tables.formats.iceberg import IcebergTable  # noqa: PLC0415
 
                 return IcebergTable(folder)
             case "parquet":
-                from strandlog.tables.parquet import ParquetTable  # noqa: PLC0415
+                from strandlog.tables.formats.parquet import ParquetTable  # noqa: PLC0415
 
                 return ParquetTable(folder)
     except ImportError as error:

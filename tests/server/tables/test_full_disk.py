@@ -11,10 +11,10 @@ from tests.support.lake import counts
 
 import strandlog
 from strandlog.errors import DiskFullError, StrandlogError
-from strandlog.tables.columns import RawColumns
-from strandlog.tables.source import FolderSource
-from strandlog.tables.sync import Sync, SyncOptions
 from strandlog.tables.table import FORMATS, open_table
+from strandlog.tables.topics.columns import RawColumns
+from strandlog.tables.topics.source import FolderSource
+from strandlog.tables.topics.sync import Sync, SyncOptions
 
 DISK_BYTES = 3 * 1024 * 1024
 

@@ -15,10 +15,10 @@ import strandlog
 from strandlog.broker.access.permission import TOPIC
 from strandlog.client.wire.client import WireClient
 from strandlog.model import TopicPartition
-from strandlog.tables.columns import RawColumns
-from strandlog.tables.source import ClusterSource, FolderSource, TopicSource
-from strandlog.tables.sync import Sync, SyncOptions, SyncReport
 from strandlog.tables.table import FORMATS, Table, open_table
+from strandlog.tables.topics.columns import RawColumns
+from strandlog.tables.topics.source import ClusterSource, FolderSource, TopicSource
+from strandlog.tables.topics.sync import Sync, SyncOptions, SyncReport
 from strandlog.testing.server import ServerThread
 
 ORDERS = TopicPartition("orders", 0)

@@ -62,6 +62,16 @@ FormatOption = Annotated[
 ]
 
 MODES = ("append", "upsert")
+VALUES = ("raw", "registry")
+ValuesOption = Annotated[
+    str,
+    typer.Option(
+        "--values",
+        metavar="KIND",
+        help="raw: values as bytes. registry: the fields of values as columns, by the newest "
+        "schema of the subject TOPIC-value in the schema registry.",
+    ),
+]
 UNITS = ("day", "month", "hour", "none")
 Mode = Annotated[
     str,
@@ -140,7 +150,7 @@ def _existing(target: str) -> Table:
 @contextmanager
 def _source(topic: str, target: Target) -> Iterator[Any]:
     try:
-        from strandlog.tables.source import ClusterSource, FolderSource  # noqa: PLC0415
+        from strandlog.tables.topics.source import ClusterSource, FolderSource  # noqa: PLC0415
     except ImportError as error:
         raise MissingExtraError("delta", "pyarrow") from error
 
@@ -162,6 +172,7 @@ def sync(
     target: Folder,
     table_format: FormatOption = None,
     mode: Mode = "append",
+    values: ValuesOption = "raw",
     partition_by: PartitionBy = None,
     follow: Follow = False,
     interval: Interval = "60s",
@@ -181,13 +192,13 @@ def sync(
 
     Continues after the offsets that the table has. A new table starts with the oldest record.
     """
-    from strandlog.tables.columns import RawColumns  # noqa: PLC0415 - imports pyarrow
-    from strandlog.tables.sync import Sync, SyncOptions  # noqa: PLC0415 - imports pyarrow
+    from strandlog.tables.topics.sync import Sync, SyncOptions  # noqa: PLC0415 - imports pyarrow
 
     _choice(mode, MODES, "--mode")
     unit = partition_by or ("none" if mode == "upsert" else "day")
     options = SyncOptions(
         mode=mode,
+        values=_choice(values, VALUES, "--values"),
         time_unit=cast(Any, _choice(unit, UNITS, "--partition-by")),
         accepts_gap=accept_gap,
         accepts_changes=accept_changes,
@@ -198,11 +209,11 @@ def sync(
     table = _table(target, table_format)
     if mode == "upsert" and table.format != "delta":
         raise typer.BadParameter("upsert needs a Delta table", param_hint="--mode")
-    with _source(topic, log) as source, _stop_event() as stop:
+    with _source(topic, log) as source, _columns(topic, log, values) as columns, _stop() as stop:
         source.describe()  # fails before anything is changed
         if rebuild:
             _set_aside(table, yes=yes, as_json=as_json)
-        syncing = Sync(table, source, RawColumns(), options, warn=_warn)
+        syncing = Sync(table, source, columns, options, warn=_warn)
         syncing.create()
         while True:
             with progress(f"to {target}", _lag(table, source), unit="records") as advance:
@@ -218,7 +229,7 @@ def _warn(text: str) -> None:
 
 
 def _lag(table: Table, source: Any) -> int | None:
-    from strandlog.tables.status import read_status  # noqa: PLC0415 - imports pyarrow
+    from strandlog.tables.topics.status import read_status  # noqa: PLC0415 - imports pyarrow
 
     return sum(each.lag for each in read_status(table, source).partitions) or None
 
@@ -231,7 +242,30 @@ def _parsed(parse: Callable[[str], int], text: str, option: str) -> int:
 
 
 @contextmanager
-def _stop_event() -> Iterator[Event]:
+def _columns(topic: str, target: Target, values: str) -> Iterator[Any]:
+    from strandlog.tables.topics.columns import RawColumns  # noqa: PLC0415 - imports pyarrow
+
+    if values == "raw":
+        yield RawColumns()
+        return
+    from strandlog.tables.topics.typed import TypedColumns  # noqa: PLC0415 - imports pyarrow
+
+    with _registry(target) as registry:
+        yield TypedColumns(registry, topic)
+
+
+def _registry(target: Target) -> Any:
+    if target.data is not None:
+        from strandlog.client.registry.folder import FolderRegistry  # noqa: PLC0415 - slow
+
+        return FolderRegistry(target.data)
+    from strandlog.client.registry.connect import connect_registry  # noqa: PLC0415 - slow
+
+    return connect_registry(target.bootstrap, target.client_config, config_file=target.client_file)
+
+
+@contextmanager
+def _stop() -> Iterator[Event]:
     """Yield an event that SIGTERM sets; the round in progress is completed."""
     stop = Event()
 
@@ -272,7 +306,7 @@ def _compact(table: Table) -> Any:
 
 
 def _print_report(table: Table, source: Any, report: Any, *, as_json: bool) -> None:
-    from strandlog.tables.status import read_status  # noqa: PLC0415 - imports pyarrow
+    from strandlog.tables.topics.status import read_status  # noqa: PLC0415 - imports pyarrow
 
     found = read_status(table, source)
     if as_json:
@@ -316,7 +350,7 @@ def status(
 
     With --verify, exits with 1 if a record is in the table twice.
     """
-    from strandlog.tables.status import read_status  # noqa: PLC0415 - imports pyarrow
+    from strandlog.tables.topics.status import read_status  # noqa: PLC0415 - imports pyarrow
 
     table = _existing(target)
     with _source(topic, target_of(data, bootstrap, client, client_config)) as source:

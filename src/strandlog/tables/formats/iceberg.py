@@ -43,8 +43,8 @@ from strandlog.errors import (
 )
 from strandlog.storage.files import disk_error
 from strandlog.tables import schema as schemas
+from strandlog.tables.formats.merging import merge_small_files
 from strandlog.tables.layout import DataFile, Layout, make_durable_folder, table_files
-from strandlog.tables.merging import merge_small_files
 from strandlog.tables.reading import damaged, read_files
 from strandlog.tables.table import (
     NO_METADATA,
@@ -67,7 +67,7 @@ PROPERTIES: Final = {
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "10",
 }
-FILE_IO: Final = "strandlog.tables.iceberg_io.SyncedFileIO"
+FILE_IO: Final = "strandlog.tables.formats.iceberg_io.SyncedFileIO"
 HOUR_S: Final = 3600
 
 

@@ -32,8 +32,11 @@ from strandlog.errors import (
     TableConflictError,
 )
 from strandlog.record.arrow.columns import DEFAULT_TARGET_BYTES, decode_columns
-from strandlog.tables import decisions
-from strandlog.tables.columns import (
+from strandlog.tables.layout import DataFile
+from strandlog.tables.schema import conformed, merged, plain
+from strandlog.tables.table import Snapshot, Table
+from strandlog.tables.topics import decisions
+from strandlog.tables.topics.columns import (
     RECORD_COLUMNS,
     Columns,
     TimeUnit,
@@ -41,12 +44,9 @@ from strandlog.tables.columns import (
     table_schema,
     with_time_column,
 )
-from strandlog.tables.decisions import OffsetRange, app_id
-from strandlog.tables.layout import DataFile
-from strandlog.tables.schema import conformed, merged, plain
-from strandlog.tables.source import TopicSource, TopicState
-from strandlog.tables.table import Snapshot, Table
-from strandlog.tables.upsert import Upserts
+from strandlog.tables.topics.decisions import OffsetRange, app_id
+from strandlog.tables.topics.source import TopicSource, TopicState
+from strandlog.tables.topics.upsert import Upserts
 
 DEFAULT_ROUND_BYTES: Final = 128 * 1024 * 1024  # decoded; also bounds the memory of a sync
 MIN_PARTITION_BYTES: Final = 4 * 1024 * 1024

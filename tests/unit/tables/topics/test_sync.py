@@ -14,12 +14,12 @@ from tests.support.lake import counts, query
 
 import strandlog
 from strandlog.errors import TableChangedError, TableConflictError, TableGapError
-from strandlog.tables import decisions
-from strandlog.tables.columns import RawColumns
-from strandlog.tables.source import FolderSource
-from strandlog.tables.status import read_status
-from strandlog.tables.sync import Sync, SyncOptions, SyncReport
 from strandlog.tables.table import FORMATS, Table, open_table
+from strandlog.tables.topics import decisions
+from strandlog.tables.topics.columns import RawColumns
+from strandlog.tables.topics.source import FolderSource
+from strandlog.tables.topics.status import read_status
+from strandlog.tables.topics.sync import Sync, SyncOptions, SyncReport
 
 DAY_MS = 86_400_000
 START_MS = int(datetime(2024, 11, 17, tzinfo=UTC).timestamp() * 1000)
@@ -94,7 +94,7 @@ def test_every_record_becomes_one_row(log: strandlog.Log, data: Path, table: Tab
 def test_a_large_topic_is_synced_in_several_commits(
     log: strandlog.Log, data: Path, table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("strandlog.tables.sync.MIN_PARTITION_BYTES", 1)
+    monkeypatch.setattr("strandlog.tables.topics.sync.MIN_PARTITION_BYTES", 1)
     for first in range(0, 100, 10):
         produce(log, first, first + 10)
     report = sync(table, data, round_bytes=500)

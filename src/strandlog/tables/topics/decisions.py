@@ -27,8 +27,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from strandlog.errors import TableChangedError, TableGapError
-from strandlog.tables.source import TopicState
 from strandlog.tables.table import Commit, Snapshot
+from strandlog.tables.topics.source import TopicState
 
 TOPIC: Final = "strandlog.topic"
 TOPIC_ID: Final = "strandlog.topic.id"

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from strandlog.tables import decisions
-from strandlog.tables.source import TopicSource
 from strandlog.tables.table import Snapshot, Table
+from strandlog.tables.topics import decisions
+from strandlog.tables.topics.source import TopicSource
 
 
 class PartitionStatus(NamedTuple):

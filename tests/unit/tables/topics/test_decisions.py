@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strandlog.errors import TableChangedError, TableGapError
-from strandlog.tables import decisions
-from strandlog.tables.decisions import OffsetRange, check_gaps, check_source, plan
-from strandlog.tables.source import Bounds, TopicState
 from strandlog.tables.table import Commit
+from strandlog.tables.topics import decisions
+from strandlog.tables.topics.decisions import OffsetRange, check_gaps, check_source, plan
+from strandlog.tables.topics.source import Bounds, TopicState
 
 OFFSETS = st.integers(0, 30)
 BOUNDS = st.tuples(OFFSETS, OFFSETS).map(lambda pair: Bounds(min(pair), max(pair)))

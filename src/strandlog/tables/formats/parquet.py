@@ -34,6 +34,7 @@ from strandlog.clock import Clock, SystemClock
 from strandlog.errors import TableConflictError, TableNotFoundError
 from strandlog.storage.files import Lock
 from strandlog.tables import schema as schemas
+from strandlog.tables.formats.merging import merge_small_files
 from strandlog.tables.layout import (
     STAGED_SUFFIX,
     SUFFIX,
@@ -43,7 +44,6 @@ from strandlog.tables.layout import (
     make_durable_folder,
     table_files,
 )
-from strandlog.tables.merging import merge_small_files
 from strandlog.tables.reading import check_present, damaged, read_files
 from strandlog.tables.table import (
     NO_METADATA,

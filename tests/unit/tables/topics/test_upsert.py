@@ -16,10 +16,10 @@ from tests.support.lake import query
 
 import strandlog
 from strandlog.errors import TableChangedError, TableSchemaError
-from strandlog.tables.columns import RawColumns
-from strandlog.tables.source import FolderSource
-from strandlog.tables.sync import Sync, SyncOptions, SyncReport
 from strandlog.tables.table import Table, open_table
+from strandlog.tables.topics.columns import RawColumns
+from strandlog.tables.topics.source import FolderSource
+from strandlog.tables.topics.sync import Sync, SyncOptions, SyncReport
 
 KEYS = [b"a", b"b", b"c", b"d"]
 ROUND = st.lists(

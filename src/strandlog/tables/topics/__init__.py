@@ -1,0 +1,1 @@
+"""Topics as tables: the rounds of a sync, and what they read, decide and report."""

@@ -1,0 +1,113 @@
+"""Columns by the schemas of a registry: the fields of the value in the struct `value`.
+
+The newest version of the subject `<topic>-value` defines the fields; each value is parsed with the
+schema whose id it starts with. A value with an id that was not seen before may be newer than that
+version, so the newest version is read again then, and the values are parsed again if it has
+changed. The table keeps fields that a newer schema no longer has; they are null in new rows, also
+in rows of old records that are synced later.
+
+A value that cannot be decoded becomes a row with the reason in `error` and the value in
+`raw_value`. A null value is null, without an error.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from strandlog.errors import SchemaNotFoundError, TableSchemaError
+from strandlog.formats.columns.registry import RegistryColumns
+from strandlog.formats.registered_schema import RegisteredSchema
+from strandlog.tables.schema import plain
+from strandlog.tables.topics.columns import POSITION, RawColumns
+
+
+class Registry(Protocol):
+    """What is needed of `client.registry.api.ReadableRegistry`."""
+
+    def by_id(self, schema_id: int) -> RegisteredSchema: ...
+    def version(self, subject: str, version: int | None = None) -> Any: ...
+
+
+class TypedColumns:
+    """`Columns` with typed values."""
+
+    def __init__(self, registry: Registry, topic: str) -> None:
+        self._registry = registry
+        self._subject = f"{topic}-value"
+        self._has_new_id = False
+        self._columns = self._newest()
+
+    def _newest(self) -> RegistryColumns:
+        try:
+            found = self._registry.version(self._subject)
+        except SchemaNotFoundError as error:
+            raise TableSchemaError(
+                f"the registry has no subject {self._subject!r}, so the columns of the values are "
+                "unknown; register a schema, or use --values raw"
+            ) from error
+        return RegistryColumns(found.schema, look_up=self._look_up)
+
+    def _look_up(self, schema_id: int) -> RegisteredSchema | None:
+        self._has_new_id = True
+        try:
+            return self._registry.by_id(schema_id)
+        except SchemaNotFoundError:
+            return None
+
+    def _parse(self, values: Any) -> Any:
+        """Parse values with the newest schema."""
+        while True:
+            self._has_new_id = False
+            parsed = self._columns.parse(values, self._columns.schema)
+            if not self._has_new_id:
+                return parsed
+            newest = self._newest()
+            if newest.reader.id == self._columns.reader.id:
+                return parsed
+            self._columns = newest
+
+    @property
+    def schema(self) -> Any:
+        fields = plain(self._columns.schema)
+        if not fields.names:
+            raise TableSchemaError(
+                f"the schema of {self._subject!r} has no fields; use --values raw"
+            )
+        return pa.schema(
+            [
+                *POSITION,
+                pa.field("value", pa.struct(list(fields))),
+                pa.field("error", pa.string()),
+                pa.field("raw_value", pa.binary()),
+            ]
+        )
+
+    def decode(self, records: Any) -> Any:
+        raw = RawColumns().decode(records)
+        values = raw.column("value").combine_chunks()
+        if isinstance(values, pa.ChunkedArray):
+            values = values.chunk(0) if values.num_chunks else pa.array([], pa.binary())
+        parsed = self._parse(values)
+        schema = self._columns.schema
+        bad = pa.array(parsed.bad, pa.int64())
+        is_bad = pc.is_in(pa.array(range(len(values)), pa.int64()), value_set=bad)
+        arrays = [parsed.columns[field.name] for field in schema]
+        typed = pa.StructArray.from_arrays(
+            [_whole(array) for array in arrays], fields=list(schema), mask=values.is_null()
+        )
+        reasons = pa.nulls(len(values), pa.string())
+        if parsed.bad:
+            reasons = pc.replace_with_mask(reasons, is_bad, pa.array(parsed.reasons, pa.string()))
+        kept = pc.if_else(is_bad, values, pa.scalar(None, pa.binary()))
+        columns = [raw.column(field.name) for field in POSITION]
+        return pa.Table.from_arrays(
+            [*columns, typed, reasons, kept],
+            names=[*(field.name for field in POSITION), "value", "error", "raw_value"],
+        )
+
+
+def _whole(array: Any) -> Any:
+    return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array

@@ -1,0 +1,106 @@
+"""Values of the schema registry as columns, with a schema that changes between and in rounds."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import pytest
+from tests.support.command_line import CommandLine
+from tests.support.lake import query
+
+import strandlog
+from strandlog.client.registry.api import NewSchema
+from strandlog.client.registry.connect import connect_registry
+from strandlog.tables.table import FORMATS, open_table
+from strandlog.testing.server import ServerThread
+
+FIRST = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}
+SECOND = {
+    **FIRST,
+    "fields": [
+        *({"name": "id", "type": "long"},),
+        {"name": "offset", "type": ["null", "string"], "default": None},  # also a column's name
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerThread]:
+    with ServerThread(tmp_path_factory.mktemp("typed") / "data", http=True) as running:
+        yield running
+
+
+def encoded(schema_id: int, schema: dict[str, Any], row: dict[str, Any]) -> bytes:
+    out = BytesIO()
+    fastavro.schemaless_writer(out, fastavro.parse_schema(schema), row)
+    return struct.pack(">bI", 0, schema_id) + out.getvalue()
+
+
+class Orders:
+    """A topic whose values have two versions of a schema."""
+
+    def __init__(self, broker: ServerThread, name: str) -> None:
+        self.name = name
+        self._broker = broker
+        with strandlog.connect(broker.address) as log:
+            log.create_topic(name, partitions=1)
+
+    def register(self, schema: dict[str, Any]) -> int:
+        with connect_registry(self._broker.address) as registry:
+            found = registry.register(f"{self.name}-value", NewSchema(json.dumps(schema)))
+        return found.schema.id
+
+    def produce(self, *values: bytes | None) -> None:
+        with (
+            strandlog.connect(self._broker.address) as log,
+            log.producer() as producer,
+        ):
+            producer.send_batch(self.name, [(b"k", value) for value in values])
+
+
+@pytest.mark.parametrize("table_format", FORMATS)
+def test_a_schema_change_extends_the_table(
+    broker: ServerThread, tmp_path: Path, table_format: str
+) -> None:
+    orders = Orders(broker, f"orders-{table_format}")
+    first = orders.register(FIRST)
+    orders.produce(encoded(first, FIRST, {"id": 1}), None, b"no schema")
+    wire = CommandLine(tmp_path / "none", broker.address)
+    folder = CommandLine(broker.data)
+    lake = str(tmp_path / "lake")
+    arguments = ["table", "sync", orders.name, lake, "--values", "registry", "--json"]
+    report = wire.inside(*arguments, "--format", table_format).document
+    assert (report["synced"], report["bad"]) == (3, 1)
+    second = orders.register(SECOND)
+    orders.produce(
+        encoded(first, FIRST, {"id": 2}), encoded(second, SECOND, {"id": 3, "offset": "x"})
+    )
+    assert folder.inside(*arguments).document["synced"] == 2
+    found = query(
+        open_table(lake, table_format),
+        'SELECT value, error IS NULL, raw_value FROM rows ORDER BY "offset"',
+    )
+    assert found == [
+        ({"id": 1, "offset": None}, True, None),
+        (None, True, None),
+        ({"id": None, "offset": None}, False, b"no schema"),
+        ({"id": 2, "offset": None}, True, None),
+        ({"id": 3, "offset": "x"}, True, None),
+    ]
+
+
+def test_a_topic_without_a_schema_is_an_error(broker: ServerThread, tmp_path: Path) -> None:
+    orders = Orders(broker, "plain")
+    orders.produce(b"x")
+    lake = str(tmp_path / "lake")
+    failed = CommandLine(broker.data).inside(
+        "table", "sync", "plain", lake, "--values", "registry", code=1
+    )
+    assert "has no subject 'plain-value'" in failed.err
+    assert not (tmp_path / "lake").exists()

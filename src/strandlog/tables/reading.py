@@ -1,4 +1,4 @@
-"""Reads data files, and reports missing or damaged ones with advice.
+"""Reads data files, and translates the errors of libraries to ones with advice.
 
 `DeltaTable.to_pyarrow_table` is not used anywhere: processes that call it often abort at exit.
 """
@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from strandlog.errors import TableDamagedError
+from strandlog.errors import DiskFullError, TableDamagedError
 
 
 def damaged(folder: str, error: Exception) -> TableDamagedError:
@@ -22,6 +22,14 @@ def damaged(folder: str, error: Exception) -> TableDamagedError:
         f"the table in {folder} is damaged: {reason}; restore the file from a copy, or write the "
         "table again with `strandlog table sync --rebuild`"
     )
+
+
+def full(folder: str, error: Exception) -> DiskFullError | None:
+    """Return an error if a library failed because the disk is full; only its text tells."""
+    text = str(error)
+    if "No space left" in text or "disk is full" in text:
+        return DiskFullError(f"could not write the table in {folder}: the disk is full")
+    return None
 
 
 def check_present(folder: str, paths: Sequence[str]) -> None:

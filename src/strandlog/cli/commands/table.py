@@ -14,9 +14,10 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from threading import Event
 from types import FrameType
-from typing import Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -44,8 +45,11 @@ from strandlog.cli.output import (
 from strandlog.client.settings import client_settings
 from strandlog.clock import SystemClock
 from strandlog.config.units import parse_bytes, parse_duration_ms
-from strandlog.errors import MissingExtraError, TableNotFoundError
+from strandlog.errors import MissingExtraError, StrandlogError, TableNotFoundError
 from strandlog.tables.table import FORMATS, Table, detected_format, open_table
+
+if TYPE_CHECKING:
+    from strandlog.tables.topics.sync import Sync, SyncOptions
 
 app = command_app("Sync topics to lake tables: Delta, Iceberg, Parquet.")
 
@@ -64,21 +68,21 @@ FormatOption = Annotated[
 MODES = ("append", "upsert")
 VALUES = ("raw", "registry")
 ValuesOption = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--values",
         metavar="KIND",
         help="raw: values as bytes. registry: the fields of values as columns, by the newest "
-        "schema of the subject TOPIC-value in the schema registry.",
+        "schema of the subject TOPIC-value in the schema registry. Default: raw.",
     ),
 ]
 UNITS = ("day", "month", "hour", "none")
 Mode = Annotated[
-    str,
+    str | None,
     typer.Option(
         metavar="MODE",
         help="append: one row per record. upsert: one row per key with its latest value; a null "
-        "value deletes it (only Delta).",
+        "value deletes it (only Delta). Default: append.",
     ),
 ]
 PartitionBy = Annotated[
@@ -171,8 +175,8 @@ def sync(
     topic: Topic,
     target: Folder,
     table_format: FormatOption = None,
-    mode: Mode = "append",
-    values: ValuesOption = "raw",
+    mode: Mode = None,
+    values: ValuesOption = None,
     partition_by: PartitionBy = None,
     follow: Follow = False,
     interval: Interval = "60s",
@@ -192,36 +196,70 @@ def sync(
 
     Continues after the offsets that the table has. A new table starts with the oldest record.
     """
-    from strandlog.tables.topics.sync import Sync, SyncOptions  # noqa: PLC0415 - imports pyarrow
+    from strandlog.tables.topics.sync import Sync  # noqa: PLC0415 - imports pyarrow
 
-    _choice(mode, MODES, "--mode")
-    unit = partition_by or ("none" if mode == "upsert" else "day")
-    options = SyncOptions(
-        mode=mode,
-        values=_choice(values, VALUES, "--values"),
-        time_unit=cast(Any, _choice(unit, UNITS, "--partition-by")),
+    interval_ms = _parsed(parse_duration_ms, interval, "--interval")
+    log = target_of(data, bootstrap, client, client_config)
+    table = _table(target, table_format)
+    options = replace(
+        _options(table, mode, values, partition_by, is_new=rebuild),
         accepts_gap=accept_gap,
         accepts_changes=accept_changes,
         round_bytes=_parsed(parse_bytes, round_bytes, "--round-bytes"),
     )
-    pause_seconds = _parsed(parse_duration_ms, interval, "--interval") / 1000
-    log = target_of(data, bootstrap, client, client_config)
-    table = _table(target, table_format)
-    if mode == "upsert" and table.format != "delta":
-        raise typer.BadParameter("upsert needs a Delta table", param_hint="--mode")
-    with _source(topic, log) as source, _columns(topic, log, values) as columns, _stop() as stop:
+    with (
+        _source(topic, log) as source,
+        _columns(topic, log, options.values) as columns,
+        _stop_event() as stop,
+    ):
         source.describe()  # fails before anything is changed
         if rebuild:
             _set_aside(table, yes=yes, as_json=as_json)
         syncing = Sync(table, source, columns, options, warn=_warn)
         syncing.create()
         while True:
-            with progress(f"to {target}", _lag(table, source), unit="records") as advance:
-                report = syncing.run(advance)
-            _compact_if_many(table, compact_files)
-            if not follow or stop.wait(pause_seconds):
+            _run(syncing, table, source, stop, compact_files, goes_on=follow)
+            if not follow or stop.wait(interval_ms / 1000):
                 break
-        _print_report(table, source, report, as_json=as_json)
+        _print_report(table, source, syncing.report, as_json=as_json)
+
+
+def _options(
+    table: Table, mode: str | None, values: str | None, unit: str | None, *, is_new: bool
+) -> SyncOptions:
+    """Return the options of an existing table, or those of a new one; check what is given."""
+    from strandlog.tables.topics import decisions  # noqa: PLC0415 - imports pyarrow
+    from strandlog.tables.topics.sync import SyncOptions  # noqa: PLC0415 - imports pyarrow
+
+    known = {} if is_new or not table.exists() else table.load().properties
+    mode = _choice(mode or known.get(decisions.MODE, "append"), MODES, "--mode")
+    if mode == "upsert" and table.format != "delta":
+        raise typer.BadParameter("upsert needs a Delta table", param_hint="--mode")
+    values = values or known.get(decisions.VALUES, "raw")
+    usual = "none" if mode == "upsert" else "day"
+    unit = unit or known.get(decisions.TIME_UNIT, usual)
+    return SyncOptions(
+        mode=mode,
+        values=_choice(values, VALUES, "--values"),
+        time_unit=cast(Any, _choice(unit, UNITS, "--partition-by")),
+    )
+
+
+def _run(
+    syncing: Sync, table: Table, source: Any, stop: Event, compact_files: int, *, goes_on: bool
+) -> None:
+    """Sync what can be read now, and merge small files if there are too many."""
+    before = syncing.report.commits
+    lag = _lag(table, source) if sys.stderr.isatty() else None
+    try:
+        with progress(f"to {table.folder}", lag, unit="records") as advance:
+            syncing.run(advance, stop.is_set)
+        if syncing.report.commits > before:
+            _compact_if_many(table, compact_files)
+    except StrandlogError as error:
+        if not goes_on or not error.retriable:
+            raise
+        _warn(f"{error}; trying again")
 
 
 def _warn(text: str) -> None:
@@ -265,7 +303,7 @@ def _registry(target: Target) -> Any:
 
 
 @contextmanager
-def _stop() -> Iterator[Event]:
+def _stop_event() -> Iterator[Event]:
     """Yield an event that SIGTERM sets; the round in progress is completed."""
     stop = Event()
 

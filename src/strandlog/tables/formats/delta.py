@@ -35,7 +35,7 @@ from strandlog.errors import (
 from strandlog.storage.files import disk_error
 from strandlog.tables import schema as schemas
 from strandlog.tables.layout import DataFile, Layout, partition_values, table_files
-from strandlog.tables.reading import damaged, read_files
+from strandlog.tables.reading import damaged, full, read_files
 from strandlog.tables.table import (
     NO_METADATA,
     Commit,
@@ -59,7 +59,7 @@ def _errors(folder: str) -> Iterator[None]:
     except delta_errors.TableNotFoundError as error:
         raise TableNotFoundError(f"{folder} contains no Delta table") from error
     except delta_errors.CommitFailedError as error:
-        raise TableConflictError(
+        raise full(folder, error) or TableConflictError(
             f"another writer has changed the table in {folder} meanwhile: {error}"
         ) from error
     except delta_errors.SchemaMismatchError as error:
@@ -67,10 +67,12 @@ def _errors(folder: str) -> Iterator[None]:
     except FileNotFoundError as error:
         raise damaged(folder, error) from error
     except OSError as error:
-        raise disk_error("write the table in", folder, error) from error
+        raise full(folder, error) or disk_error("write the table in", folder, error) from error
     except delta_errors.DeltaProtocolError as error:
         raise damaged(folder, error) from error
     except delta_errors.DeltaError as error:
+        if (no_space := full(folder, error)) is not None:
+            raise no_space from error
         # The library says with the same error that the log is not JSON and that it has no log.
         raise damaged(folder, Exception(str(error).partition("\n")[0])) from error
 

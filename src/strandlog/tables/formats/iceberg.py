@@ -45,7 +45,7 @@ from strandlog.storage.files import disk_error
 from strandlog.tables import schema as schemas
 from strandlog.tables.formats.merging import merge_small_files
 from strandlog.tables.layout import DataFile, Layout, make_durable_folder, table_files
-from strandlog.tables.reading import damaged, read_files
+from strandlog.tables.reading import damaged, full, read_files
 from strandlog.tables.table import (
     NO_METADATA,
     Commit,
@@ -85,13 +85,13 @@ def _errors(folder: str) -> Iterator[None]:
     except sql_errors.OperationalError as error:
         if "locked" in str(error):
             raise TableConflictError(f"another writer holds the catalog of {folder}") from error
-        raise damaged(folder, error) from error
+        raise full(folder, error) or damaged(folder, error) from error
     except sql_errors.DatabaseError as error:
         raise damaged(folder, error) from error
     except FileNotFoundError as error:
         raise damaged(folder, error) from error
     except OSError as error:
-        raise disk_error("write the table in", folder, error) from error
+        raise full(folder, error) or disk_error("write the table in", folder, error) from error
 
 
 class IcebergTable:

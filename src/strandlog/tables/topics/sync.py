@@ -143,17 +143,22 @@ class Sync:
             decisions.TIME_UNIT: options.time_unit,
         }
 
-    def run(self, advance: Callable[[int], None] = lambda _: None) -> SyncReport:
+    def run(
+        self,
+        advance: Callable[[int], None] = lambda _: None,
+        stops: Callable[[], bool] = lambda: False,
+    ) -> SyncReport:
         """Sync everything that can be read now, in as many rounds as needed.
 
-        Calls `advance` with the number of offsets of each range that was read.
+        Calls `advance` with the number of offsets of each range that was read, and returns after
+        the current round if `stops` returns True.
         """
         self._advance = advance
         ends = {number: bounds.end for number, bounds in self._source.describe().partitions.items()}
         conflicts = 0
         while True:
             try:
-                if not self._round(ends):
+                if not self._round(ends) or stops():
                     return self.report
                 conflicts = 0
             except _ExtendedError:

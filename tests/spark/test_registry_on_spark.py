@@ -345,7 +345,7 @@ def test_a_stream_of_typed_rows_is_written_once(
         stream = (
             spark.readStream.format("strandlog")
             .options(**{"bootstrap.servers": broker.address, "subscribe": topic})
-            .options(valueFormat="avro", startingOffsets="earliest", maxOffsetsPerTrigger="20")
+            .options(valueFormat="avro", startingOffsets="earliest", maxOffsetsPerTrigger="30")
             .load()
             .drop("_corrupt")
         )

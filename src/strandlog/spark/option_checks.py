@@ -18,6 +18,14 @@ if TYPE_CHECKING:
 
 TYPED = ("json", "avro", "protobuf")
 VALUE_SUBJECT = "-value"
+NOT_WITH_HISTORY = (
+    "startingTimestamp",
+    "startingOffsetsByTimestamp",
+    "endingTimestamp",
+    "endingOffsetsByTimestamp",
+    "maxBytesPerTrigger",
+    "subscribePattern",
+)
 
 
 def check_combinations(options: Options) -> None:
@@ -37,6 +45,7 @@ def check_combinations(options: Options) -> None:
         )
     _check_avro(options)
     _check_registry(options)
+    _check_history(options)
     names = ("subscribe", "subscribePattern", "assign")
     chosen = [name for name in names if options[name] is not None]
     if len(chosen) != 1:
@@ -87,6 +96,22 @@ def _check_registry(options: Options) -> None:
         raise InvalidSettingError(
             given[0], options[given[0]], "remove it, or remove avroSchema and avroSchemas"
         )
+
+
+def _check_history(options: Options) -> None:
+    table = options["history"]
+    if table is None:
+        return
+    given = [name for name in NOT_WITH_HISTORY if name in options.given]
+    if given:
+        raise InvalidSettingError("history", table, f"{given[0]} does not work with a table")
+    if not options.is_committed_only:
+        raise InvalidSettingError(
+            "history", table, "a table has committed records only: remove kafka.isolation.level"
+        )
+    topics = {*(options["subscribe"] or ()), *(tp.topic for tp in options["assign"] or ())}
+    if len(topics) > 1:
+        raise InvalidSettingError("history", table, "a table has the records of one topic")
 
 
 def uses_registry(options: Options, *, has_schema: bool = False) -> bool:

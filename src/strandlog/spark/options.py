@@ -367,6 +367,14 @@ OPTIONS = (
         "decide for each value.",
     ),
     Option(
+        "history",
+        _READ,
+        _text,
+        None,
+        "Folder of the table that `strandlog table sync` writes for the topic: records that it has "
+        "are read from there, and the rest from the log.",
+    ),
+    Option(
         "kafkaConsumer.pollTimeoutMs",
         _READ,
         _integer(1, INT32_MAX),

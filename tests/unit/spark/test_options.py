@@ -70,6 +70,7 @@ def test_every_option_of_the_table_is_tested() -> None:
         "avroSchema",
         "avroSchemas",
         "bootstrap.servers",
+        "history",
         "path",
         "protobufMessage",
         "schemaRegistry",
@@ -178,6 +179,19 @@ def test_a_schema_of_the_user_replaces_the_registry() -> None:
             )
     with pytest.raises(InvalidSettingError, match="values of a registry have a prefix"):
         parse_options(BATCH, given(BATCH, valueFormat="avro", avroPrefix="none"))
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"startingTimestamp": "5"}, "startingTimestamp does not work with a table"),
+        ({"kafka.isolation.level": "read_uncommitted"}, "a table has committed records only"),
+        ({"subscribe": "t,u"}, "a table has the records of one topic"),
+    ],
+)
+def test_options_that_a_table_does_not_support(more: dict[str, str], words: str) -> None:
+    with pytest.raises(InvalidSettingError, match=words):
+        parse_options(BATCH, given(BATCH, history="/lake/t") | more)
 
 
 def test_kafka_group_id_means_group_id() -> None:

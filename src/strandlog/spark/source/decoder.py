@@ -10,7 +10,7 @@ STRUCT, it holds the record and the reason, for a dead-letter topic.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 from strandlog.errors import DataError, UndecodableBatchError
@@ -93,13 +93,20 @@ class Decoder:
         `leave_out` is called for an intact batch that cannot be decoded; if it does not raise,
         decoding continues after that batch.
         """
-        batches: Iterable[pa.RecordBatch] = self._raw_columns(chunk, wanted, leave_out)
+        return map(self.convert, self._raw_columns(chunk, wanted, leave_out))
+
+    @property
+    def read_columns(self) -> tuple[str, ...]:
+        """The columns of records that `convert` needs."""
+        return self._read
+
+    def convert(self, records: pa.RecordBatch) -> pa.RecordBatch:
+        """Convert records with `read_columns` that were decoded elsewhere."""
         if "headers" in self._read:
-            batches = map(_null_headers, batches)
+            records = _null_headers(records)
         if self._format == "binary":
-            return iter(batches)
-        convert = self._as_text if self._parse is None else self._typed
-        return (convert(batch) for batch in batches)
+            return records
+        return self._as_text(records) if self._parse is None else self._typed(records)
 
     def _raw_columns(
         self,

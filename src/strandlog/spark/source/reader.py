@@ -2,6 +2,7 @@
 
     driver    options ─▶ partitions and bounds ─▶ ranges ─▶ tasks      (offsets.py, planning.py)
     task      range ─▶ raw batches ─▶ Arrow columns ─▶ Spark           (access.py, decoder.py)
+    task      files of a table ─▶ Arrow columns ─▶ Spark               (table_history.py)
 
 Spark stores the offsets of each micro-batch in its checkpoint before running it, and reads the same
 ranges again after a crash. Records in a log do not change, so the rows are the same.
@@ -28,7 +29,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
@@ -75,11 +76,14 @@ from strandlog.spark.source.continuity import (
     trimmed,
 )
 from strandlog.spark.source.decoder import Decoder
+from strandlog.spark.source.history import with_history
 from strandlog.spark.source.planning import OffsetRange, limited, split
 from strandlog.spark.worker import freeze_imports, hide_traceback
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from strandlog.spark.source.table_history import TableFiles, TableHistory
 
 logger = logging.getLogger(__name__)
 
@@ -95,6 +99,14 @@ class RangePartition(InputPartition):
         self.topic_id = topic_id
 
 
+class TablePartition(InputPartition):
+    """The files of a lake table that one task reads."""
+
+    def __init__(self, wanted: TableFiles) -> None:
+        super().__init__(wanted)
+        self.wanted = wanted
+
+
 class RangeReader:
     """Plans tasks and reads ranges, for batches and streams. Can be pickled."""
 
@@ -108,7 +120,16 @@ class RangeReader:
         ranges: list[OffsetRange],
         access: LogAccess,
         bounds: Mapping[TopicPartition, Bounds],
+        history: TableHistory | None = None,
     ) -> list[InputPartition]:
+        """Return the tasks that read ranges; `bounds` are those of the log alone."""
+        tasks: list[InputPartition] = []
+        if history is not None:
+            found = history.divide(ranges, {tp: bound.earliest for tp, bound in bounds.items()})
+            check_losses(found.losses, self.options)
+            count = self.options["minPartitions"] or self._cores
+            tasks += [TablePartition(each) for each in history.tasks(found.table, count)]
+            ranges = found.log
         parts = split(
             ranges,
             min_tasks=self.options["minPartitions"],
@@ -116,12 +137,22 @@ class RangeReader:
             cores=self._cores,
             cut=access.cut,
         )
-        return [RangePartition(part, bounds[part.tp].topic_id) for part in parts]
+        return tasks + [RangePartition(part, bounds[part.tp].topic_id) for part in parts]
+
+    def history(self, bounds: Mapping[TopicPartition, Bounds]) -> TableHistory | None:
+        """Return the table that has the old records, if there is one."""
+        if self.options["history"] is None:
+            return None
+        from strandlog.spark.source.table_history import TableHistory  # noqa: PLC0415 - an extra
+
+        return TableHistory(self.options, bounds)
 
     def read_partition(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """Return the records of a task, or none for the empty task that Spark may add."""
         if isinstance(partition, RangePartition):
             return self.read(partition.wanted, partition.topic_id)
+        if isinstance(partition, TablePartition):
+            return self._read_table(partition.wanted)
         return iter(())
 
     def read(self, wanted: OffsetRange, topic_id: str | None = None) -> Iterator[pa.RecordBatch]:
@@ -140,6 +171,13 @@ class RangeReader:
                 self._is_topic(access, wanted, topic_id)
             except TopicNotFoundError:
                 check_losses([deleted(wanted.tp, wanted.start)], self.options)
+
+    def _read_table(self, wanted: TableFiles) -> Iterator[pa.RecordBatch]:
+        from strandlog.spark.source.table_history import read_table_files  # noqa: PLC0415
+
+        with hide_traceback(), freeze_imports():
+            for records in read_table_files(wanted, self._decoder.read_columns):
+                yield self._decoder.convert(records)
 
     def _is_topic(self, access: LogAccess, wanted: OffsetRange, topic_id: str | None) -> bool:
         if topic_id is None or not is_other_topic(topic_id, access.topic_id(wanted.tp)):
@@ -218,11 +256,13 @@ class BatchReader(DataSourceReader):
         options = self._reader.options
         with closing(open_access(options)) as access:
             bounds = access.bounds()
-            start, end = starting(options, access, bounds), ending(options, access, bounds)
+            history = self._reader.history(bounds)
+            whole = bounds if history is None else with_history(bounds, history.progress)
+            start, end = starting(options, access, whole), ending(options, access, whole)
             check_order(options, start, end)
-            found = plan(access, StreamOffset(start, {}), StreamOffset(end, {}), bounds)
+            found = plan(access, StreamOffset(start, {}), StreamOffset(end, {}), whole)
             check_losses(found.losses, options)
-            return self._reader.tasks(found.ranges, access, bounds)
+            return self._reader.tasks(found.ranges, access, bounds, history)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._reader.read_partition(partition)
@@ -237,21 +277,30 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._access: LogAccess | None = None
         self._frozen_end: Offsets | None = None  # where an availableNow run ends
         self._triggered_at: float | None = None  # when the last micro-batch was triggered
-        self._seen: dict[TopicPartition, Bounds] = {}  # from the last lookup
+        self._history: TableHistory | None = None
+        self._log: dict[TopicPartition, Bounds] = {}  # from the last lookup: of the log alone
+        self._seen: dict[TopicPartition, Bounds] = {}  # the same, with the table's records
         self._latest: Offsets = {}
         self._committed: Offsets = {}  # the last offsets committed to the group
         self._commit_after = 0.0  # after a failure, no retry before this time
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_access": None}
+        return self.__dict__ | {"_access": None, "_history": None}
 
     def _opened(self) -> LogAccess:
         if self._access is None:
             self._access = open_access(self._options)
         return self._access
 
-    def _bounds(self) -> dict[TopicPartition, Bounds]:
-        self._seen = self._opened().bounds()
+    def _bounds(
+        self, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, Bounds]:
+        self._log = self._seen = self._opened().bounds(partitions)
+        if self._options["history"] is not None:
+            if self._history is None or not self._log.keys() <= self._history.partitions:
+                self._history = self._reader.history(self._log)
+            assert self._history is not None, "the option is set"
+            self._seen = with_history(self._log, self._history.progress)
         return self._seen
 
     # -- offsets -------------------------------------------------------------------------------
@@ -341,10 +390,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         done, until = stream_offset(start), stream_offset(end)
         # After a restart, Spark plans a batch again without calling latestOffset first.
         is_seen = until.offsets.keys() <= self._seen.keys()
-        bounds = self._seen if is_seen else self._opened().bounds(until.offsets)
+        bounds = self._seen if is_seen else self._bounds(until.offsets)
         found = plan(self._opened(), done, until, bounds)
         check_losses(found.losses, self._options)
-        return self._reader.tasks(found.ranges, self._opened(), bounds)
+        return self._reader.tasks(found.ranges, self._opened(), self._log, self._history)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._reader.read_partition(partition)

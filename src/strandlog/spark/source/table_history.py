@@ -1,0 +1,181 @@
+"""Reads the old records of a topic from a lake table (option `history`).
+
+    driver    newest version of the table ─▶ progress of each partition, list of files
+    task      some files, the wanted offsets ─▶ rows with the columns of records ─▶ Spark
+
+history.py decides which offsets come from the table. The table must be one that `strandlog table
+sync` writes for this topic, with raw values and a row for each record (mode append). Its version is
+the same for the whole query; if a stream finds that retention has overtaken it, the newest version
+is loaded, which has the missing records unless they are lost. A table does not store whether a
+timestamp is the producer's or the broker's, so `timestampType` is null in its rows.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Set
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from strandlog.errors import InvalidSettingError, TableDamagedError
+from strandlog.model import TopicPartition
+from strandlog.spark.options import Options
+from strandlog.spark.source.continuity import Bounds
+from strandlog.spark.source.history import Division, divided
+from strandlog.spark.source.planning import OffsetRange
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+OPTION = "history"
+APPEND, RAW = "append", "raw"
+TABLE_COLUMNS = ("partition", "offset", "timestamp", "key", "headers", "value")
+
+
+class TableFiles(NamedTuple):
+    """Some data files of a table, and the offsets that a task reads from them."""
+
+    paths: tuple[str, ...]
+    topic: str
+    ranges: tuple[OffsetRange, ...]
+
+
+class TableHistory:
+    """One version of a table at a time."""
+
+    def __init__(self, options: Options, bounds: Mapping[TopicPartition, Bounds]) -> None:
+        self._options = options
+        self._bounds = bounds
+        self._files: list[str] = []
+        self.progress: dict[TopicPartition, int] = {}
+        self._load()
+
+    @property
+    def partitions(self) -> Set[TopicPartition]:
+        """The partitions whose progress is known, whether the table has it or not."""
+        return self._bounds.keys()
+
+    def _load(self) -> None:
+        from strandlog.tables.decisions import app_id  # noqa: PLC0415 - an extra
+        from strandlog.tables.source import TopicState  # noqa: PLC0415
+        from strandlog.tables.table import detected_format, open_table  # noqa: PLC0415
+
+        target = self._options[OPTION]
+        found = detected_format(target)
+        if found is None:
+            raise InvalidSettingError(OPTION, target, "this folder contains no table")
+        snapshot = open_table(target, found).load()
+        self._check(snapshot.properties)
+        named = snapshot.properties
+        topic = TopicState(
+            named["strandlog.topic"],
+            named["strandlog.topic.id"],
+            named["strandlog.cluster.id"],
+            {},
+        )
+        for tp in self._bounds:
+            offset = snapshot.progress(app_id(topic, tp.partition))
+            if offset is not None:
+                self.progress[tp] = offset
+        self._files = snapshot.data_files()
+
+    def _check(self, properties: Mapping[str, str]) -> None:
+        """Raise an error unless the table has the records of this topic, one row each."""
+        target = self._options[OPTION]
+        for tp, bound in self._bounds.items():
+            if properties.get("strandlog.topic") != tp.topic:
+                raise InvalidSettingError(
+                    OPTION, target, f"this is not a table of `strandlog table sync` for {tp.topic}"
+                )
+            topic_id = properties.get("strandlog.topic.id")
+            if bound.topic_id is not None and topic_id != bound.topic_id:
+                raise InvalidSettingError(
+                    OPTION,
+                    target,
+                    f"the table has the records of another topic {tp.topic}, which was deleted: its"
+                    f" id is {topic_id}, not {bound.topic_id}",
+                )
+        for name, wanted in (("strandlog.mode", APPEND), ("strandlog.values", RAW)):
+            if properties.get(name) != wanted:
+                raise InvalidSettingError(
+                    OPTION,
+                    target,
+                    f"{name} of the table is {properties.get(name)}; history needs a table with "
+                    f"{wanted}, which has every record as it is in the log",
+                )
+
+    def divide(
+        self, ranges: list[OffsetRange], log_starts: Mapping[TopicPartition, int]
+    ) -> Division:
+        """Divide ranges between the table and the log."""
+        found = divided(ranges, self.progress, log_starts)
+        if found.losses:  # the newest version may have these records
+            self._load()
+            found = divided(ranges, self.progress, log_starts)
+        return found
+
+    def tasks(self, ranges: list[OffsetRange], count: int) -> list[TableFiles]:
+        """Return up to `count` tasks of about the same size, which read the ranges."""
+        if not ranges:
+            return []
+        groups: list[list[str]] = [[] for _ in range(min(count, len(self._files)))]
+        sizes = [0] * len(groups)
+        for path in sorted(self._files, key=_size, reverse=True):
+            smallest = sizes.index(min(sizes))
+            groups[smallest].append(path)
+            sizes[smallest] += _size(path)
+        topic = ranges[0].tp.topic
+        return [TableFiles(tuple(group), topic, tuple(ranges)) for group in groups]
+
+
+def _size(path: str) -> int:
+    try:
+        return os.path.getsize(path)
+    except OSError:
+        return 0  # the task reports it
+
+
+def read_table_files(wanted: TableFiles, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of some files, with columns of records."""
+    import pyarrow as pa  # noqa: PLC0415 - only tasks need it
+    import pyarrow.dataset as ds  # noqa: PLC0415
+
+    chosen = [name for name in columns if name in TABLE_COLUMNS]
+    try:
+        found = ds.dataset(list(wanted.paths), format="parquet")
+        for batch in found.to_batches(columns=chosen or ["offset"], filter=_condition(wanted)):
+            if len(batch):
+                yield _records(batch, wanted.topic, columns)
+    except (pa.ArrowException, OSError) as error:
+        reason = " ".join(str(error).split())
+        raise TableDamagedError(
+            f"cannot read the table of option {OPTION}: {reason}; if it was vacuumed meanwhile, run"
+            " the query again, and keep old files longer"
+        ) from error
+
+
+def _condition(wanted: TableFiles) -> Any:
+    import pyarrow.compute as pc  # noqa: PLC0415 - only tasks need it
+
+    partition, offset = pc.field("partition"), pc.field("offset")
+    found = None
+    for each in wanted.ranges:
+        inside = (offset >= each.start) & (offset < each.end) & (partition == each.tp.partition)
+        found = inside if found is None else found | inside
+    return found
+
+
+def _records(batch: pa.RecordBatch, topic: str, columns: tuple[str, ...]) -> pa.RecordBatch:
+    import pyarrow as pa  # noqa: PLC0415 - only tasks need it
+
+    from strandlog.record.arrow.schema import column_type  # noqa: PLC0415
+
+    schema = pa.schema([(name, column_type(name, "us")) for name in columns])
+    made = {
+        "topic": pa.array([topic] * len(batch), pa.string()),
+        "timestampType": pa.nulls(len(batch), pa.int32()),
+    }
+    arrays = [
+        made[field.name] if field.name in made else batch.column(field.name).cast(field.type)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)

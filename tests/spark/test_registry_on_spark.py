@@ -31,6 +31,7 @@ from strandlog.formats.columns.values import prefix_of
 from strandlog.model import TopicPartition
 from strandlog.record.batch import iter_batches
 from strandlog.record.builder import build_batch
+from strandlog.spark import register_views
 
 USER = {
     "type": "record",
@@ -234,6 +235,31 @@ def test_a_folder_has_its_own_registry(
     options = {"path": str(broker.data), "subscribe": topic, "valueFormat": "avro"}
     rows = spark.read.format("strandlog").options(**options).load().collect()
     assert [(row.id, row._corrupt) for row in rows] == [(1, None)]
+
+
+def test_views_of_topics_with_a_schema(
+    spark: Any,
+    broker: BrokerProcess,
+    client: WireClient,
+    registry: Any,
+    topic: str,
+    write: Callable[..., None],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    plain = f"{topic}-plain"
+    client.create_topic(plain, 1)
+    write(*users(registry, topic, USER, user(1)))
+    serialize = JSONSerializer(json.dumps(PERSON), registry)
+    data = serialize({"name": "ada"}, context(plain))
+    client.produce({TopicPartition(plain, 0): [build_batch(NOW_MS, [data])]})
+    options = {"bootstrap.servers": broker.address}
+    found = register_views(spark, options | {"valueFormat": "avro"})
+    assert topic in found
+    assert plain not in found
+    assert f"topic '{plain}' has no view" in caplog.text
+    assert spark.sql(f"SELECT id, name FROM `{topic}`").collect() == [(1, "n1")]
+    assert plain in register_views(spark, options | {"valueFormat": "json"})
+    assert spark.sql(f"SELECT name, age FROM `{plain}`").collect() == [("ada", None)]
 
 
 def test_errors_of_the_source(topic: str, reader: Callable[..., Any]) -> None:

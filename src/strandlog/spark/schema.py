@@ -104,11 +104,11 @@ def record_schema(options: Options, values: ValueColumns | None = None) -> Struc
     values = values or value_columns(options)
     if values is not None:
         return _value_schema(options, values)
-    if options["valueFormat"] == "json":
+    if uses_registry(options):
         raise InvalidSettingError(
             "valueFormat",
-            "json",
-            'requires a schema: .schema("id BIGINT, name STRING, _corrupt STRING")',
+            options["valueFormat"],
+            "requires a schema of a registry, avroSchema, or for JSON .schema()",
         )
     columns = dict(RECORD_COLUMNS)
     if not options["includeHeaders"]:

@@ -11,7 +11,8 @@ deleted topics remain, and reading them is an error.
 
 Internal topics, and topics that the client may not describe, have no view. Spark ignores the case
 of names unless spark.sql.caseSensitive is set, so of `Orders` and `orders` only the first in sort
-order has a view, and a warning is logged for the other.
+order has a view, and a warning is logged for the other. If the columns come from a schema registry,
+topics without a schema of that type have no view either, with a warning.
 """
 
 from __future__ import annotations
@@ -21,11 +22,13 @@ from collections.abc import Mapping
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from strandlog.errors import InvalidSettingError
+from strandlog.errors import InvalidSettingError, SchemaError
+from strandlog.spark.option_checks import subject, uses_registry
 from strandlog.spark.options import BATCH, Options, option_named, parse_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
 
 CHOOSING = ("subscribe", "subscribePattern", "assign")
 ANY_NAME = "."
@@ -54,7 +57,8 @@ def register_views(spark: SparkSession, options: Mapping[str, str]) -> list[str]
     parsed = view_options(options)
     with closing(open_access(parsed)) as access:
         topics = sorted({tp.topic for tp in access.partitions()})
-    schema = record_schema(parsed)  # with a schema, Spark does not call Python for each view
+    # With a schema, Spark does not call Python for each view.
+    common = None if uses_registry(parsed) else record_schema(parsed)
     is_case_sensitive = spark.conf.get("spark.sql.caseSensitive", "false") == "true"
     views: dict[str, str] = {}
     for topic in topics:
@@ -67,6 +71,26 @@ def register_views(spark: SparkSession, options: Mapping[str, str]) -> list[str]
                 other,
             )
             continue
-        reader = spark.read.format("strandlog").schema(schema).options(**options)
-        reader.option("subscribe", topic).load().createOrReplaceTempView(f"`{topic}`")
+        own = {**options, "subscribe": topic}
+        schema = common or _registered_schema(own)
+        if schema is None:
+            del views[topic if is_case_sensitive else topic.lower()]
+            continue
+        if common is None:
+            own["schemaSubject"] = subject(parse_options(BATCH, own))
+        reader = spark.read.format("strandlog").schema(schema).options(**own)
+        reader.load().createOrReplaceTempView(f"`{topic}`")
     return list(views.values())
+
+
+def _registered_schema(options: Mapping[str, str]) -> StructType | None:
+    """Return the columns of a topic by its newest registered schema; None if it has none."""
+    from strandlog.spark.registry import latest_schema, registry_columns  # noqa: PLC0415
+    from strandlog.spark.schema import record_schema  # noqa: PLC0415 - needs pyspark
+
+    parsed = parse_options(BATCH, options)
+    try:
+        return record_schema(parsed, registry_columns(parsed, latest_schema(parsed)))
+    except (InvalidSettingError, SchemaError) as error:
+        logger.warning("topic %r has no view: %s", options["subscribe"], error)
+        return None

@@ -37,7 +37,8 @@ alone, Protobuf's Any, groups and extensions, and a decimal of more than 38 digi
 A null value has null columns and is not bad. A value is bad if it has no prefix, if its id is
 unknown, if the schema with that id is of another kind, or if it does not match its schema.
 `look_up` finds the schema of an id that is not among `known`; it returns None if there is none. It
-raises if the registry cannot answer: values are then not bad, and the caller repeats the work.
+raises if the registry cannot answer: values are then not bad, and the caller repeats the work. An
+id without a schema is looked up again in the next call, because it may be registered meanwhile.
 
 An object can be pickled, if `look_up` can; parsers are built again in the other process.
 """
@@ -90,7 +91,7 @@ class RegistryColumns:
         self.reader = reader
         self._message = message
         self._look_up = look_up
-        self._schemas: dict[int, RegisteredSchema | None] = {each.id: each for each in known}
+        self._schemas = {each.id: each for each in known}
         self._schemas[reader.id] = reader
         self._columns: ColumnReader | None = None
 
@@ -124,7 +125,7 @@ class RegistryColumns:
 
     def known(self) -> tuple[RegisteredSchema, ...]:
         """Return the schemas that are known by now, to pass them on."""
-        return tuple(each for each in self._schemas.values() if each is not None)
+        return tuple(self._schemas.values())
 
     def parse(self, values: pa.Array, schema: pa.Schema) -> Parsed:
         """Parse values into the columns of `schema`, which is `self.schema` or a part of it."""
@@ -156,9 +157,12 @@ class RegistryColumns:
         return self._parser.parse(values, writer, schema)
 
     def _schema(self, schema_id: int) -> RegisteredSchema | None:
-        if schema_id not in self._schemas and self._look_up is not None:
-            self._schemas[schema_id] = self._look_up(schema_id)
-        return self._schemas.get(schema_id)
+        found = self._schemas.get(schema_id)
+        if found is None and self._look_up is not None:
+            found = self._look_up(schema_id)
+            if found is not None:
+                self._schemas[schema_id] = found
+        return found
 
 
 NO_REASON = "the value has no schema id: it does not start with a zero byte and four bytes"

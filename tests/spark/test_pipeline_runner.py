@@ -215,3 +215,45 @@ def test_a_spark_that_does_not_start_is_reported_as_a_failure(
         run(pipeline_file(topic, broker, tmp_path), master="moon", report=server.address)
     assert server.reports[-1]["state"] == "failed"
     assert "Master URL" in server.reports[-1]["error"]
+
+
+def test_a_scheduled_pipeline_runs_at_its_interval_and_waits_in_between(
+    spark: Any, broker: BrokerProcess, client: WireClient, topic: str, tmp_path: Path
+) -> None:
+    file = pipeline_file(topic, broker, tmp_path)
+    file.write_text(file.read_text().replace('name = "', 'every = "3 s"\nname = "', 1))
+    send(client, topic, b'{"carrier": "AA", "delay": 4}')
+    progress = Progress()
+    due: list[int] = []
+    waits = threading.Semaphore(0)
+
+    def wait(due_ms: int) -> None:
+        due.append(due_ms)
+        waits.release()
+
+    with listening() as server:
+        running = start(file, progress, on_wait=wait, spark=spark, report=server.address)
+        assert waits.acquire(timeout=300)
+        assert sum(report.rows for report in progress.reports) == 1
+        send(client, topic, b'{"carrier": "UA", "delay": 1}')
+        shown: list[int | None] = []
+        while sum(report.rows for report in progress.reports) < 2 or not shown:
+            assert waits.acquire(timeout=300)
+            shown = [each["next_run_ms"] for each in server.reports if each["state"] == "scheduled"]
+        running.stop()
+    assert not running.is_running
+    assert spark.streams.active == []
+    assert set(shown) <= set(due)
+    assert all((later - due[0]) % 3000 == 0 for later in due), "the times do not drift"
+    assert server.reports[-1]["state"] == "stopped"
+
+
+def test_a_scheduled_pipeline_runs_one_round_with_available_now(
+    spark: Any, broker: BrokerProcess, client: WireClient, topic: str, tmp_path: Path
+) -> None:
+    file = pipeline_file(topic, broker, tmp_path)
+    file.write_text(file.read_text().replace('name = "', 'every = "1 day"\nname = "', 1))
+    send(client, topic, b'{"carrier": "AA", "delay": 4}')
+    progress = Progress()
+    run(file, progress, spark=spark, available_now=True, report="off")
+    assert sum(report.rows for report in progress.reports) == 1

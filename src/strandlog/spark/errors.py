@@ -8,6 +8,7 @@ first line if there is no traceback.
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
 from strandlog import errors
 
@@ -19,6 +20,8 @@ _PREFACE = re.compile(r"^\[STREAM_FAILED\].*?terminated with exception: ")
 _QUOTED = re.compile(r"strandlog\.errors\.\w+: (.+)$")
 _JAVA = re.compile(r"^\s*(at [\w.$]+\(|JVM stacktrace|\.\.\. \d+ more)")
 _SQLSTATE = re.compile(r"\s*SQLSTATE: \w+$")
+# The position in the SQL text, after the message of an analysis error and of a syntax error.
+_POSITION = re.compile(r"\s*(?:; line (\d+) pos \d+;?|\(line (\d+), pos \d+\))\s*$")
 
 
 def one_line(error: BaseException) -> str:
@@ -32,3 +35,55 @@ def one_line(error: BaseException) -> str:
     first = _SQLSTATE.sub("", _PREFACE.sub("", useful[0].strip()))
     quoted = _QUOTED.search(first)
     return first if quoted is None else quoted[1]
+
+
+# Errors of a query whose checkpoint does not fit it, and what has changed.
+_CHECKPOINT_ERRORS = {
+    re.compile(pattern): text
+    for pattern, text in {
+        r"STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE|KEY_ROW_FORMAT_VALIDATION_FAILURE": (
+            "the columns by which it groups, joins or removes duplicates have changed"
+        ),
+        r"STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE|VALUE_ROW_FORMAT_VALIDATION_FAILURE": (
+            "its aggregates, or the columns that it keeps for a join, have changed"
+        ),
+        r"STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA": (
+            "an aggregation, a join or the removal of duplicates was added, removed or replaced"
+        ),
+        r"STATEFUL_OPERATOR_MISSING_STATE_DIRECTORY|CANNOT_READ_STREAMING_STATE_FILE": (
+            "the checkpoint has no state for an aggregation or a join: it was added to the query, "
+            "or files were deleted"
+        ),
+        r"sources in the checkpoint offsets and now there are": (
+            "the number of streams that it reads has changed"
+        ),
+        r"STATE_STORE_INVALID_CONFIG_AFTER_RESTART|STREAM_STREAM_JOIN_INCOMPATIBLE": (
+            "a Spark setting of its state has changed"
+        ),
+    }.items()
+}
+
+
+def checkpoint_mismatch(error: BaseException) -> str | None:
+    """Return why a query does not fit its checkpoint, or None if it failed for another reason."""
+    text = str(error)
+    for pattern, reason in _CHECKPOINT_ERRORS.items():
+        if pattern.search(text):
+            return reason
+    return None
+
+
+class SqlError(NamedTuple):
+    """An error that Spark finds in SQL."""
+
+    text: str
+    line: int | None  # in the SQL, from 1; None if Spark does not say
+
+
+def sql_error(error: BaseException) -> SqlError:
+    """Return the most relevant line of an error, without the position in the SQL, and its line."""
+    text = one_line(error)
+    found = _POSITION.search(text)
+    if found is None:
+        return SqlError(text.rstrip(";"), None)
+    return SqlError(_SQLSTATE.sub("", text[: found.start()]), int(found[1] or found[2]))

@@ -1,6 +1,8 @@
-"""The `strandlog pipeline` command: validates, lists and runs Spark pipelines.
+"""The `strandlog pipeline` command: validates, tests, lists and runs Spark pipelines.
 
-    validate FILE    print all problems in the file with line numbers; exit code 1 if any
+    validate FILE    print all problems in the file with line numbers, with --sql also those that
+                     only Spark finds; exit code 1 if any
+    test FILE        run its test cases; exit code 1 if one fails
     list FILE        print its sources, views and sinks
     run FILE         run it until Ctrl-C or, with --available-now, until all data is processed
 
@@ -15,6 +17,7 @@ spark/pipeline/runner.py runs the pipeline; this module parses arguments and pri
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -24,30 +27,117 @@ import typer
 
 from strandlog.cli.formats.pipeline_table import QueryTable, can_show_live, live_table
 from strandlog.cli.options import Json, command_app, settings_of
-from strandlog.cli.output import counted, message, print_json, print_table, text
-from strandlog.spark.pipeline.runner import RunningPipeline, load, read_file, spark_log
+from strandlog.cli.output import counted, message, print_json, print_table, text, time_text
+from strandlog.spark.pipeline.cases.file import case_path
+from strandlog.spark.pipeline.cases.rows import plain
+from strandlog.spark.pipeline.cases.run import CaseResult, load_cases, run_cases
+from strandlog.spark.pipeline.file import Analysis, load, read_file
+from strandlog.spark.pipeline.lineage import query_names
+from strandlog.spark.pipeline.runner import RunningPipeline
 from strandlog.spark.pipeline.runner import run as run_pipeline
+from strandlog.spark.pipeline.runner import validate as validate_with_spark
+from strandlog.spark.pipeline.session import spark_log
 
 if TYPE_CHECKING:
     from strandlog.spark.monitoring.progress import QueryReport
 
-app = command_app("Run, validate and list Spark pipelines.")
+app = command_app("Run, validate, test and list Spark pipelines.")
 
 File = Annotated[Path, typer.Argument(help="Pipeline file (TOML).", dir_okay=False)]
 
 
 @app.command()
-def validate(file: File, json: Json = False) -> None:
-    """Print all problems in a pipeline file, without starting Spark."""
-    problems = read_file(file).problems
+def validate(
+    file: File,
+    sql: Annotated[
+        bool,
+        typer.Option(
+            "--sql", help="Also check SQL, types and output modes: starts Spark, needs no broker."
+        ),
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Print all problems in a pipeline file."""
+    problems, unchecked = _analysis(file) if sql else (read_file(file).problems, [])
     if json:
-        print_json({"problems": [problem._asdict() for problem in problems]})
+        document: dict[str, object] = {"problems": [problem._asdict() for problem in problems]}
+        print_json(document | ({"unchecked": unchecked} if sql else {}))
     else:
         for problem in problems:
             sys.stdout.write(f"{file}:{problem.line}: {problem.text}\n")
         message(counted(len(problems), "problem"))
+        if unchecked:
+            message(f"not checked, because of these problems: {', '.join(unchecked)}")
     if problems:
         raise typer.Exit(1)
+
+
+def _analysis(file: Path) -> Analysis:
+    with spark_log(None, "validate") as log:
+        return validate_with_spark(file, log=log)
+
+
+@app.command()
+def test(
+    file: File,
+    cases: Annotated[
+        Path | None,
+        typer.Argument(help="File with cases; default: NAME.test.toml beside NAME.toml."),
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option("-k", metavar="TEXT", help="Only cases whose name has this text.")
+    ] = None,
+    log: Annotated[
+        Path | None, typer.Option(help="File for Spark's log; by default it is not kept.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Run the test cases of a pipeline on Spark, with a broker of their own."""
+    path = cases or case_path(file)
+    wanted = [case for case in load_cases(file, path) if name is None or name in case.name]
+    if not wanted:
+        raise typer.BadParameter(f"no case of {path} has {name!r} in its name", param_hint="-k")
+    with spark_log(log, "test") as log_file:
+        show = None if json else _print_case_in(path)
+        results = run_cases(file, wanted, log=log_file, on_result=show)
+    failed = sum(not result.has_passed for result in results)
+    if json:
+        print_json({"cases": [_case_document(result) for result in results]})
+    else:
+        message(f"{counted(len(results), 'case')}, {failed} failed")
+    if failed:
+        raise typer.Exit(1)
+
+
+def _print_case_in(path: Path) -> Callable[[CaseResult], None]:
+    def print_case(result: CaseResult) -> None:
+        state = "passed" if result.has_passed else "FAILED"
+        case = result.case
+        lines = [f"{path}:{case.line}: {state}: {case.name} ({result.seconds:.1f} s)"]
+        lines += [f"    {line}" for line in result.lines()]
+        sys.stdout.write("\n".join(lines) + "\n")
+        sys.stdout.flush()
+
+    return print_case
+
+
+def _case_document(result: CaseResult) -> dict[str, object]:
+    return {
+        "name": result.case.name,
+        "line": result.case.line,
+        "passed": result.has_passed,
+        "seconds": result.seconds,
+        "error": result.error,
+        "differences": [
+            {
+                "step": each.step,
+                "output": each.output,
+                "missing": [plain(row) for row in each.missing],
+                "unexpected": [plain(row) for row in each.unexpected],
+            }
+            for each in result.differences
+        ],
+    }
 
 
 @app.command(name="list")
@@ -92,7 +182,10 @@ def run(
         typer.Option("--conf", metavar="KEY=VALUE", help="Spark setting. Repeatable."),
     ] = None,
     available_now: Annotated[
-        bool, typer.Option("--available-now", help="Process the available data, then stop.")
+        bool,
+        typer.Option(
+            "--available-now", "--once", help="Process the available data once, then stop."
+        ),
     ] = False,
     report: Annotated[
         str | None,
@@ -114,11 +207,11 @@ def run(
         pipeline = replace(pipeline, bootstrap=bootstrap, data=None)
     settings = {name: value or "" for name, value in settings_of(conf or [], "--conf").items()}
     with spark_log(log, pipeline.name) as log_file, ExitStack() as screen:
-        table = QueryTable(pipeline.query_names)
+        table = QueryTable(query_names(pipeline))
         is_live = not json and can_show_live()
 
         def announce_start() -> None:
-            streams = counted(len(pipeline.query_names), "stream")
+            streams = counted(len(query_names(pipeline)), "stream")
             message(f"{pipeline.name}: {streams} (press Ctrl-C to stop)")
             if is_live:
                 screen.enter_context(live_table(table))
@@ -127,6 +220,7 @@ def run(
             pipeline,
             table.add if is_live else _print_json if json else _print_line,
             on_session=_announce_spark,
+            on_wait=None if is_live or json else _announce_next,
             on_start=announce_start,
             on_stop=lambda: message("stopping"),
             master=master,
@@ -139,6 +233,10 @@ def run(
 
 def _announce_spark(running: RunningPipeline) -> None:
     message(f"Spark {running.spark.version}: {running.spark.sparkContext.uiWebUrl}")
+
+
+def _announce_next(due_ms: int) -> None:
+    message(f"next run at {time_text(due_ms, 'seconds')}")
 
 
 def _print_json(report: QueryReport) -> None:

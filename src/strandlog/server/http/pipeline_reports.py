@@ -1,9 +1,10 @@
 """Keeps the recent progress reports of Spark pipelines in memory.
 
-A pipeline reports its progress, or, if there is none, that it is still alive. A running pipeline
-that has not reported for `SILENT_AFTER_MS` is listed as silent: it was killed, or it cannot reach
-the broker. The last reports of each query are kept in memory; a pipeline is removed
-`FORGOTTEN_AFTER_MS` after its last report.
+A pipeline reports its progress or, if there is none, that it is still alive; also while it waits
+for its next scheduled round. One that is running or scheduled and has not reported for
+`SILENT_AFTER_MS` is listed as silent: it was killed, or it cannot reach the broker. The last
+reports of each query are kept in memory; a pipeline is removed `FORGOTTEN_AFTER_MS` after its last
+report.
 
 Any client may send reports, so everything is bounded: the number of pipelines, queries and points,
 and the length of strings. When the limit on pipelines is reached, a new one replaces the one that
@@ -40,8 +41,8 @@ Address = Annotated[
     str, Meta(max_length=HTTP_PIPELINE_URL_CHARACTERS, pattern="^https?://[^\\s]+$")
 ]
 Watermark = Annotated[str, Meta(max_length=HTTP_PIPELINE_WATERMARK_CHARACTERS)]
-State = Literal["running", "stopped", "failed"]
-PipelineState = Literal["running", "silent", "stopped", "failed"]
+State = Literal["running", "scheduled", "stopped", "failed"]
+PipelineState = Literal["running", "scheduled", "silent", "stopped", "failed"]
 
 
 class QueryProgress(Struct, forbid_unknown_fields=True):
@@ -59,12 +60,16 @@ class QueryProgress(Struct, forbid_unknown_fields=True):
 
 
 class PipelineProgress(Struct, forbid_unknown_fields=True):
-    """A progress report; `ui_url` is the address of the Spark UI."""
+    """A progress report.
+
+    `ui_url` is the address of the Spark UI. A scheduled pipeline waits until `next_run_ms`.
+    """
 
     queries: Annotated[list[QueryProgress], Meta(max_length=HTTP_PIPELINE_MAX_QUERIES)] = []
     state: State = "running"
     error: ErrorText | None = None
     ui_url: Address | None = None
+    next_run_ms: Figure | None = None
 
 
 class ProgressPoint(Struct):
@@ -90,6 +95,7 @@ class PipelineStatus(Struct):
     state: PipelineState
     error: str | None
     ui_url: str | None
+    next_run_ms: int | None
     first_seen_ms: int
     last_seen_ms: int
     queries: list[QueryStatus]
@@ -156,13 +162,15 @@ class PipelineReports:
     def _status(self, name: str, *, has_points: bool) -> PipelineStatus:
         found = self._pipelines[name]
         state: PipelineState = found.last.state
-        if state == "running" and self._clock.now_ms() - found.last_seen_ms > SILENT_AFTER_MS:
+        is_expected = state in ("running", "scheduled")
+        if is_expected and self._clock.now_ms() - found.last_seen_ms > SILENT_AFTER_MS:
             state = "silent"
         return PipelineStatus(
             name,
             state,
             found.last.error,
             found.last.ui_url,
+            found.last.next_run_ms,
             found.first_seen_ms,
             found.last_seen_ms,
             [

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-State = Literal["running", "stopped", "failed"]
+State = Literal["running", "scheduled", "stopped", "failed"]
 
 INTERVAL_SECONDS = 1.0
 HEARTBEAT_SECONDS = 10.0  # shorter than the server's keep-alive time-out
@@ -78,6 +78,7 @@ class Reporter:
         self._state: State = "running"
         self._error: str | None = None
         self._ui_url: str | None = None
+        self._next_run_ms: int | None = None
         self._has_news = False
         self._is_over = find is None
         self._thread: threading.Thread | None = None
@@ -90,11 +91,16 @@ class Reporter:
     # -- state and reports -----------------------------------------------------------------------
 
     def set_state(
-        self, state: State, error: str | None = None, *, ui_url: str | None = None
+        self,
+        state: State,
+        error: str | None = None,
+        *,
+        ui_url: str | None = None,
+        next_run_ms: int | None = None,
     ) -> None:
-        """Report a new state of the pipeline."""
+        """Report a new state of the pipeline; `next_run_ms` belongs to "scheduled"."""
         with self._changed:
-            self._state, self._error = state, error
+            self._state, self._error, self._next_run_ms = state, error, next_run_ms
             self._ui_url = ui_url or self._ui_url
             self._has_news = True
             self._wake()
@@ -170,7 +176,7 @@ class Reporter:
     def _wait_for_news(self) -> bool:
         """Wait until a report or heartbeat is due; return whether it is the last one."""
         with self._changed:
-            timeout = HEARTBEAT_SECONDS if self._state == "running" else None
+            timeout = HEARTBEAT_SECONDS if self._state in ("running", "scheduled") else None
             self._changed.wait_for(
                 lambda: self._is_over or self._has_news or bool(self._unsent), timeout
             )
@@ -195,6 +201,8 @@ class Reporter:
                 if self._error is None
                 else self._error[:HTTP_PIPELINE_ERROR_CHARACTERS],
                 "ui_url": _url(self._ui_url),
+                # Left out if there is none: earlier brokers reject fields that they do not know.
+                **({} if self._next_run_ms is None else {"next_run_ms": self._next_run_ms}),
             }
 
     # -- HTTP ------------------------------------------------------------------------------------

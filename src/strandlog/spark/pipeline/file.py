@@ -8,20 +8,24 @@ against the table in options.py.
 from __future__ import annotations
 
 import difflib
+import os
 import re
 import tomllib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from strandlog.errors import SettingError
+from strandlog.errors import ConfigurationError, SettingError
 from strandlog.spark.monitoring.report_address import parse_report
 from strandlog.spark.options import BATCH, PREFIX, SINK, STREAM, option_named, parse_options
-from strandlog.spark.pipeline.loops import loops
+from strandlog.spark.pipeline.lineage import group_sources, loops
 from strandlog.spark.pipeline.model import (
     FORMATS,
+    GROUP_TARGETS,
     KEYS,
     MODES,
     PARSED_FORMATS,
+    TABLE_FORMATS,
     TARGETS,
     Pipeline,
     SinkTable,
@@ -29,6 +33,7 @@ from strandlog.spark.pipeline.model import (
     ViewTable,
     check_pipeline_name,
 )
+from strandlog.spark.pipeline.schedule import parse_interval
 from strandlog.spark.pipeline.security import literal_secrets, security_options
 
 NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
@@ -68,12 +73,20 @@ class Problem(NamedTuple):
         return f"line {self.line}: {self.text}"
 
 
+class Analysis(NamedTuple):
+    """The problems of a file, also those that only Spark finds (analysis.py), by line."""
+
+    problems: list[Problem]
+    unchecked: list[str]  # views and sinks that could not be checked, because of another problem
+
+
 class PipelineFile:
     """A parsed file: its pipeline, or its problems."""
 
     def __init__(self, text: str) -> None:
         self.problems: list[Problem] = []
         self.pipeline: Pipeline | None = None
+        self._text_lines = text.splitlines()
         self._lines = _lines(text)
         try:
             document = tomllib.loads(text)
@@ -119,6 +132,7 @@ class PipelineFile:
                 self._sink(number, table, names)
                 for number, table in enumerate(self._tables(document, "sink"))
             ),
+            self._every(head),
         )
         self._check_whole(pipeline)
         return pipeline
@@ -131,6 +145,18 @@ class PipelineFile:
             except SettingError as error:
                 self._add("pipeline", 0, "name", str(error))
         return name
+
+    def _every(self, head: dict[str, Any]) -> int | None:
+        if "every" not in head:
+            return None
+        if "trigger" in head:
+            self._add("pipeline", 0, "every", "set every or trigger, not both")
+        given = head["every"]
+        interval_ms = parse_interval(given) if isinstance(given, str) else None
+        if interval_ms is None:
+            text = f'expected an interval like "10 min" or "1 hour", not {given!r}'
+            self._add("pipeline", 0, "every", text)
+        return interval_ms
 
     def _report(self, head: dict[str, Any]) -> str | None:
         given = self._maybe("pipeline", 0, head, "report")
@@ -239,8 +265,11 @@ class PipelineFile:
         if partitions is not None and (type(partitions) is not int or partitions < 1):
             self._add("sink", number, "partitions", "expected an integer of at least 1")
         mode = self._choice("sink", number, table, "mode", MODES)
-        if kind == "parquet" and mode != "append":
-            self._add("sink", number, "mode", "Parquet supports only append")
+        if kind in ("parquet", "table") and mode != "append":
+            self._add("sink", number, "mode", "Parquet and tables support only append")
+        for key in ("format", "partition_by"):
+            if key in table and kind != "table":
+                self._add("sink", number, key, 'only tables have it: table = "./lake/orders"')
         return SinkTable(
             view,
             kind,
@@ -248,8 +277,32 @@ class PipelineFile:
             self._maybe("sink", number, table, "key"),
             mode,
             partitions,
+            self._choice("sink", number, table, "format", TABLE_FORMATS),
+            self._partition_by(number, table),
+            self._group(number, table, kind, mode),
             self._options("sink", number, table),
         )
+
+    def _partition_by(self, number: int, table: dict[str, Any]) -> tuple[str, ...]:
+        found = table.get("partition_by", [])
+        if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
+            self._add("sink", number, "partition_by", 'expected columns, like ["date"]')
+            return ()
+        return tuple(found)
+
+    def _group(self, number: int, table: dict[str, Any], kind: str, mode: str) -> str | None:
+        group = self._maybe("sink", number, table, "group")
+        if group is None:
+            return None
+        if not NAME.match(group):
+            text = "expected letters, digits and _, not starting with a digit"
+            self._add("sink", number, "group", text)
+        if kind not in GROUP_TARGETS:
+            text = 'a group cannot write it exactly once: use table = "…" with format = "parquet"'
+            self._add("sink", number, kind, text)
+        if mode != "append":
+            self._add("sink", number, "mode", "a group supports only append")
+        return group
 
     # -- checks --------------------------------------------------------------------------------
 
@@ -267,6 +320,7 @@ class PipelineFile:
         if pipeline.data is not None:
             self._report_topics(pipeline)
         self._report_loops(pipeline)
+        self._report_groups(pipeline)
         for name in pipeline.options:
             if not name.lower().startswith(PREFIX):
                 text = f"{name}: only options that start with {PREFIX} apply to all tables"
@@ -289,6 +343,16 @@ class PipelineFile:
                 f"source {loop.source} is fed by topic {loop.topic}: the pipeline would feed itself"
             )
             self._add(loop.kind, loop.number, loop.key, text)
+
+    def _report_groups(self, pipeline: Pipeline) -> None:
+        for group in pipeline.groups:
+            names = [source.name for source in group_sources(pipeline, group)]
+            if len(names) == 1:
+                continue
+            number = pipeline.sinks.index(group.sinks[0])
+            found = f"they read {' and '.join(names)}" if names else "no source was found"
+            text = f"the sinks of group {group.name} must read one stream, but {found}"
+            self._add("sink", number, "group", text)
 
     def _report_topics(self, pipeline: Pipeline) -> None:
         text = (
@@ -320,10 +384,26 @@ class PipelineFile:
             self._add(kind, number, "options", f"{name}: {reason}")
 
     def _add(self, kind: str, number: int, key: str, text: str) -> None:
+        self.problems.append(self.problem(kind, number, key, text))
+
+    def problem(self, kind: str, number: int, key: str, text: str) -> Problem:
+        """Return a problem with a key (or "") of the n-th table of a kind, with its line."""
         candidates = ((kind, number, key), (kind, number, ""), ("pipeline", 0, ""))
         line = next((self._lines[each] for each in candidates if each in self._lines), 1)
         where = f"[{kind}] {key}: " if key else f"[{kind}]: " if kind else ""
-        self.problems.append(Problem(line, f"{where}{text}"))
+        return Problem(line, f"{where}{text}")
+
+    def line_of_sql(self, view: int, sql_line: int) -> int | None:
+        """Return the line of the file with a line of a view's SQL (from 1), if it can be found."""
+        key_line = self._lines.get(("view", view, "sql"))
+        if key_line is None or self.pipeline is None:
+            return None
+        wanted = self.pipeline.views[view].sql.splitlines()[sql_line - 1 : sql_line]
+        # A multi-line string starts on the line of its key or on the next one.
+        for line in (key_line + sql_line - 1, key_line + sql_line):
+            if wanted and wanted[0].strip() in "".join(self._text_lines[line - 1 : line]):
+                return line
+        return None
 
     def _check_keys(
         self, kind: str, number: int, table: Mapping[str, Any], known: set[str]
@@ -392,6 +472,24 @@ class PipelineFile:
             self._add(kind, number, "name", f"{name!r} is already the name of a {names[name]}")
         names[name] = kind
         return name
+
+
+def load(path: str | os.PathLike[str]) -> Pipeline:
+    """Load a pipeline file; if it has problems, raise a `ConfigurationError` that lists them."""
+    read = read_file(path)
+    if read.pipeline is None:
+        raise ConfigurationError([f"{path}:{each.line}: {each.text}" for each in read.problems])
+    return read.pipeline
+
+
+def read_file(path: str | os.PathLike[str]) -> PipelineFile:
+    """Read a pipeline file and return it with its problems."""
+    try:
+        return PipelineFile(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigurationError([f"cannot read {path}: {error.strerror}"]) from error
+    except UnicodeDecodeError:
+        raise ConfigurationError([f"{path} is not UTF-8 text"]) from None
 
 
 def column_names(schema: str) -> list[str]:

@@ -1,16 +1,18 @@
 """The tables of a pipeline file as classes.
 
     [pipeline]   name, and either bootstrap (a cluster) or data (a folder)
-                 [, checkpoint, trigger, report, options]
+                 [, checkpoint, trigger or every, report, options]
     [pipeline.security]   protocol, mechanism, username, password, … (security.py)
     [[source]]   name, topic [, format, schema, watermark, dead_letter, starting, static, options]
     [[view]]     name, sql
-    [[sink]]     from, and one of topic, parquet or console [, key, partitions, mode, options]
+    [[sink]]     from, and one of topic, table, parquet or console
+                 [, key, partitions, format, partition_by, mode, group, options]
 
 Options are those of the source and the sink; the options of [pipeline] are client options (kafka.*)
 for all sources and sinks. Paths are relative to the working directory.
 
-A static source is a lookup table: Spark reads all of it for every micro-batch that joins it.
+A static source is a lookup table: Spark reads all of it for every micro-batch that joins it. Sinks
+with the same `group` share one query (groups.py).
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ _PIPELINE_NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
 FORMATS = ("json", "avro", "string", "binary")
 PARSED_FORMATS = ("json", "avro")  # parsed into columns, which may fail
 MODES = ("append", "update", "complete")
-TARGETS = ("topic", "parquet", "console")
+TARGETS = ("topic", "table", "parquet", "console")
+GROUP_TARGETS = ("topic", "table", "console")
+TABLE_FORMATS = ("delta", "iceberg", "parquet")
 KEYS = {
     "pipeline": {
         "name",
@@ -35,6 +39,7 @@ KEYS = {
         "data",
         "checkpoint",
         "trigger",
+        "every",
         "report",
         "options",
         "security",
@@ -52,7 +57,17 @@ KEYS = {
         "options",
     },
     "view": {"name", "sql"},
-    "sink": {"from", "key", "partitions", "mode", "options", *TARGETS},
+    "sink": {
+        "from",
+        "key",
+        "partitions",
+        "format",
+        "partition_by",
+        "mode",
+        "group",
+        "options",
+        *TARGETS,
+    },
 }
 
 
@@ -98,12 +113,28 @@ class SinkTable:
     key: str | None = None
     mode: str = "append"
     partitions: int | None = None  # used if the topic is created; None for the broker's default
+    format: str = TABLE_FORMATS[0]  # of a table
+    partition_by: tuple[str, ...] = ()  # columns of a table
+    group: str | None = None
     options: Mapping[str, str] = field(default_factory=dict, repr=False)  # may have secrets
 
     @property
     def name(self) -> str:
         """The name of the query and its checkpoint folder, unique in the pipeline."""
         return re.sub(r"[^A-Za-z0-9_.-]+", "_", f"{self.view}-{self.kind}-{self.target}")
+
+
+@dataclass(frozen=True)
+class SinkGroup:
+    """Sinks that share one streaming query."""
+
+    name: str
+    sinks: tuple[SinkTable, ...]
+
+    @property
+    def query_name(self) -> str:
+        """The name of the query and its checkpoint folder. No view's name has a dash."""
+        return f"group-{self.name}"
 
 
 @dataclass(frozen=True)
@@ -120,13 +151,16 @@ class Pipeline:
     sources: tuple[SourceTable, ...] = ()
     views: tuple[ViewTable, ...] = ()
     sinks: tuple[SinkTable, ...] = ()
+    every_ms: int | None = None  # interval between scheduled rounds; None: runs continuously
 
     @property
-    def query_names(self) -> list[str]:
-        """The names of the streaming queries, in the order in which they start."""
-        dead_letters = [each for each in self.sources if each.dead_letter is not None]
-        names = [f"{source.name}-dead-letter" for source in dead_letters]
-        return [*names, *(sink.name for sink in self.sinks)]
+    def groups(self) -> list[SinkGroup]:
+        """The groups of sinks, in the order of the file."""
+        names = dict.fromkeys(sink.group for sink in self.sinks if sink.group is not None)
+        return [
+            SinkGroup(name, tuple(sink for sink in self.sinks if sink.group == name))
+            for name in names
+        ]
 
     @property
     def log_option(self) -> tuple[str, str]:

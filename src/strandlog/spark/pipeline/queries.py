@@ -1,9 +1,7 @@
 """Builds views and streaming queries from a pipeline, and creates missing topics.
 
-Each sink and each dead-letter topic is a streaming query with its own checkpoint,
-<checkpoint>/<pipeline>/<query>. A record that a source cannot parse is written to the dead-letter
-topic with its key, value and headers unchanged, plus headers for its origin and the reason
-(`ERROR_HEADERS`). Views see only the records that parse.
+Each sink, group of sinks (groups.py) and dead-letter topic is a streaming query with its own
+checkpoint, <checkpoint>/<pipeline>/<query>. frames.py makes the DataFrames, targets.py writes them.
 
 The topics of sinks and dead letters are created if they do not exist. The values of a sink's topic
 are JSON, one object per row. Unless a sink sets deliveryGuarantee=at_least_once, its micro-batches
@@ -19,31 +17,21 @@ from typing import TYPE_CHECKING, Any
 
 from strandlog.client.wire.client import WireClient
 from strandlog.clock import SystemClock, pause
-from strandlog.errors import (
-    ConfigurationError,
-    StrandlogError,
-    TopicExistsError,
-    TopicNotFoundError,
-)
-from strandlog.spark.errors import one_line
+from strandlog.errors import TopicExistsError, TopicNotFoundError
+from strandlog.spark.errors import checkpoint_mismatch, one_line
 from strandlog.spark.monitoring.progress import QueryReport, report_of
-from strandlog.spark.options import SINK, client_options, parse_options
-from strandlog.spark.pipeline.model import PARSED_FORMATS, Pipeline, SinkTable, SourceTable
-from strandlog.spark.schema import CORRUPT, CORRUPT_RECORD_FIELD, CORRUPT_TEXT_FIELD
+from strandlog.spark.options import client_options
+from strandlog.spark.pipeline.frames import SourceFrames, dead_letters, errors_of, topic_rows
+from strandlog.spark.pipeline.groups import GroupQuery
+from strandlog.spark.pipeline.lineage import dead_letter_group
+from strandlog.spark.pipeline.model import Pipeline, SinkGroup, SinkTable, SourceTable
+from strandlog.spark.pipeline.targets import Target, TopicTarget, target_of
 from strandlog.spark.starting import start_once, start_with_retries
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 POLL_SECONDS = 0.05
-# The string headers that are added to a dead letter, and the SQL expressions of their values.
-ERROR_HEADERS = {
-    "__strandlog.errors.topic": f"{CORRUPT}.topic",
-    "__strandlog.errors.partition": f"{CORRUPT}.partition",
-    "__strandlog.errors.offset": f"{CORRUPT}.offset",
-    "__strandlog.errors.timestamp": f"unix_millis({CORRUPT}.timestamp)",
-    "__strandlog.errors.reason": f"{CORRUPT}.reason",
-}
 
 
 class PipelineQueries:
@@ -70,14 +58,18 @@ class PipelineQueries:
         prepare_topics(self._pipeline)
         try:
             for source in self._pipeline.sources:
-                with _errors_of(f"source {source.name}"):
+                with errors_of(f"source {source.name}"):
                     self._open_source(source, available_now)
             for view in self._pipeline.views:
-                with _errors_of(f"view {view.name}"):
+                with errors_of(f"view {view.name}"):
                     self._spark.sql(view.sql).createOrReplaceTempView(view.name)
             for sink in self._pipeline.sinks:
-                with _errors_of(f"sink {sink.name}"):
-                    self._start_sink(sink, available_now)
+                if sink.group is None:
+                    with errors_of(f"sink {sink.name}"):
+                        self._start_sink(sink, available_now)
+            for group in self._pipeline.groups:
+                with errors_of(f"group {group.name}"):
+                    self._start_group(group, available_now)
         except BaseException:
             self.stop()
             raise
@@ -85,62 +77,22 @@ class PipelineQueries:
     # -- sources -------------------------------------------------------------------------------
 
     def _open_source(self, source: SourceTable, available_now: bool) -> None:
-        pipeline = self._pipeline
-        reader = self._spark.read if source.is_static else self._spark.readStream
-        reader = (
-            reader.format("strandlog")
-            .option(*pipeline.log_option)
-            .option("subscribe", source.topic)
-            .option("valueFormat", source.format)
-            .options(**pipeline.options)
-        )
-        if not source.is_static:
-            reader = reader.option("startingOffsets", source.starting)
-            if pipeline.bootstrap is not None:
-                reader = reader.option("groupId", pipeline.name)
-        reader = reader.options(**source.options)
-        if source.format not in PARSED_FORMATS:
-            self._create_view(source, reader.load())
-            return
-        schema = _schema(source.schema) if source.schema else reader.load().schema
-        columns = [field for field in schema if field.name != CORRUPT]
-        if source.dead_letter is not None:
-            whole = reader.schema(type(schema)([*columns, CORRUPT_RECORD_FIELD])).load()
-            self._start_dead_letter(source, whole, available_now)
-        frame = reader.schema(type(schema)([*columns, CORRUPT_TEXT_FIELD])).load()
-        names = [f"`{field.name}`" for field in columns]
-        self._create_view(source, frame.where(f"{CORRUPT} IS NULL").selectExpr(*names))
-
-    def _create_view(self, source: SourceTable, frame: DataFrame) -> None:
-        if source.watermark is not None:
-            frame = frame.withWatermark(*source.watermark)
-        frame.createOrReplaceTempView(source.name)
-
-    def _start_dead_letter(
-        self, source: SourceTable, frame: DataFrame, available_now: bool
-    ) -> None:
-        added = ", ".join(
-            f"struct('{header}' AS key, CAST(CAST({text} AS STRING) AS BINARY) AS value)"
-            for header, text in ERROR_HEADERS.items()
-        )
-        bad = frame.where(f"{CORRUPT} IS NOT NULL").selectExpr(
-            f"{CORRUPT}.key AS key",
-            f"{CORRUPT}.value AS value",
-            f"concat(coalesce({CORRUPT}.headers, array()), array({added})) AS headers",
-        )
-        name = f"{source.name}-dead-letter"
-        self._start(bad, name, "append", self._to_topic(str(source.dead_letter), {}), available_now)
+        frames = SourceFrames(self._spark, self._pipeline, source)
+        if source.dead_letter is not None and dead_letter_group(self._pipeline, source) is None:
+            name = f"{source.name}-dead-letter"
+            target = TopicTarget(self._pipeline, source.dead_letter, {})
+            letters = dead_letters(frames.whole())
+            self._start(letters, name, "append", self._each(target), available_now)
+        frames.watermarked(frames.rows()).createOrReplaceTempView(source.name)
 
     # -- sinks ---------------------------------------------------------------------------------
 
     def _start_sink(self, sink: SinkTable, available_now: bool) -> None:
         frame = self._spark.table(sink.view)
-        if sink.kind == "topic":
-            rows = ["to_json(struct(*)) AS value"]
-            if sink.key is not None:
-                rows.append(f"CAST(`{sink.key}` AS STRING) AS key")
-            write = self._to_topic(sink.target, sink.options)
-            self._start(frame.selectExpr(*rows), sink.name, sink.mode, write, available_now)
+        if sink.kind in ("topic", "table"):
+            target = target_of(self._pipeline, sink)
+            rows = topic_rows(frame, sink) if sink.kind == "topic" else frame
+            self._start(rows, sink.name, sink.mode, self._each(target), available_now)
             return
 
         def write_stream(writer: Any) -> Any:
@@ -150,30 +102,20 @@ class PipelineQueries:
 
         self._start(frame, sink.name, sink.mode, write_stream, available_now)
 
-    def _to_topic(self, topic: str, options: Any) -> Callable[[Any], Any]:
-        log, pipeline = self._pipeline.log_option, self._pipeline.name
-        every = {**self._pipeline.options, **options}
-        parsed = parse_options(SINK, {**dict([log]), "topic": topic, **every})
-        is_named = parsed["deliveryGuarantee"] != "at_least_once"
+    def _start_group(self, group: SinkGroup, available_now: bool) -> None:
+        query = GroupQuery(self._spark, self._pipeline, group)
+        self._start(query.stream(), group.query_name, "append", self._each(query), available_now)
 
-        def configure(writer: Any) -> Any:
-            def write(batch: Any, batch_id: int) -> None:
-                # The query id is stored in the checkpoint, so it survives restarts.
-                query = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
-                name = {"txnAppId": f"{pipeline}-{query}", "txnVersion": str(batch_id)}
-                (
-                    batch.write.format("strandlog")
-                    .mode("append")
-                    .option(*log)
-                    .option("topic", topic)
-                    .options(**(name if is_named else {}))
-                    .options(**every)
-                    .save()
-                )
+    def _each(self, target: Target) -> Callable[[Any], Any]:
+        """Return a function that makes a query write its micro-batches to a target."""
+        pipeline = self._pipeline.name
 
-            return writer.foreachBatch(write)
+        def write(batch: DataFrame, batch_id: int) -> None:
+            # The query id is stored in the checkpoint, so it survives restarts.
+            query = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+            target.write(batch, f"{pipeline}-{query}", batch_id)
 
-        return configure
+        return lambda writer: writer.foreachBatch(write)
 
     def _start(
         self,
@@ -185,9 +127,7 @@ class PipelineQueries:
     ) -> None:
         pipeline = self._pipeline
         writer = configure(frame.writeStream.queryName(name).outputMode(mode))
-        writer = writer.option(
-            "checkpointLocation", f"{pipeline.checkpoint}/{pipeline.name}/{name}"
-        )
+        writer = writer.option("checkpointLocation", self._checkpoint(name))
         if available_now:
             writer = writer.trigger(availableNow=True)
         elif pipeline.trigger is not None:
@@ -206,8 +146,21 @@ class PipelineQueries:
         for query in self.queries:
             error = query.exception()
             if error is not None:
-                return f"{query.name}: {one_line(error)}"
+                return f"{query.name}: {self._reason(query.name, error)}"
         return None
+
+    def _reason(self, name: str, error: BaseException) -> str:
+        mismatch = checkpoint_mismatch(error)
+        if mismatch is None:
+            return one_line(error)
+        return (
+            f"the query does not fit its checkpoint {self._checkpoint(name)}: {mismatch}. Undo the "
+            f"change, or give the pipeline a new name or a new checkpoint; it then reads its "
+            f"sources from their start again, and writes all its results again"
+        )
+
+    def _checkpoint(self, name: str) -> str:
+        return f"{self._pipeline.checkpoint}/{self._pipeline.name}/{name}"
 
     def reports(self) -> Iterator[QueryReport]:
         """Yield a report for every micro-batch since the last call, in order for each query."""
@@ -236,26 +189,6 @@ def _wait_for_batch(query: Any, deadline_ms: int) -> None:
         if not query.status["isTriggerActive"] or query.lastProgress != before:
             return
         pause(POLL_SECONDS)
-
-
-@contextlib.contextmanager
-def _errors_of(what: str) -> Iterator[None]:
-    """Add the name of a part of the pipeline to errors raised inside the block."""
-    from pyspark.errors import PySparkException  # noqa: PLC0415 - needs Spark
-
-    try:
-        yield
-    except PySparkException as error:
-        raise ConfigurationError([f"{what}: {one_line(error)}"]) from error
-    except StrandlogError as error:
-        error.add_note(f"in {what}")
-        raise
-
-
-def _schema(text: str) -> Any:
-    from pyspark.sql.types import StructType  # noqa: PLC0415 - needs Spark
-
-    return StructType.fromDDL(text)
 
 
 def prepare_topics(pipeline: Pipeline) -> list[str]:

@@ -7,7 +7,10 @@
         running.stop()                                   implicit at the end of the block
 
     starting ──▶ running ──▶ stopped     by stop(), a signal, or available_now with everything read
-        └───────────┴──────▶ failed      a query or `on_progress` raised; all queries are stopped
+        │         │   ▲ └──▶ failed      a query or `on_progress` raised; all queries are stopped
+        │         ▼   │
+        │        scheduled               between the rounds of a pipeline with `every` (schedule.py)
+        └──────────────────▶ failed
 
 `start` returns when every query has started its first micro-batch or is waiting for data. From
 then on, a single background thread interacts with Spark: it calls `on_progress` once for each
@@ -20,26 +23,25 @@ unfinished micro-batch, and its rows are written only once.
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
-import sys
-import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from strandlog.client.http.login import HttpLogin
-from strandlog.errors import ConfigurationError, MissingExtraError, PipelineError
-from strandlog.spark.monitoring.report_address import OFF, address_finder
+from strandlog.clock import SystemClock
+from strandlog.errors import PipelineError
+from strandlog.spark.monitoring.report_address import address_finder
 from strandlog.spark.monitoring.reporter import Reporter
 from strandlog.spark.options import client_options
-from strandlog.spark.pipeline.file import PipelineFile
+from strandlog.spark.pipeline.file import Analysis, load, read_file
 from strandlog.spark.pipeline.model import Pipeline, check_pipeline_name
+from strandlog.spark.pipeline.schedule import next_run_ms
+from strandlog.spark.pipeline.session import open_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,27 +51,13 @@ if TYPE_CHECKING:
 
 OnProgress = Callable[["QueryReport"], object]
 OnSession = Callable[["RunningPipeline"], object]
+OnWait = Callable[[int], object]
 
 POLL_SECONDS = 0.5
 STOP_PATIENCE_MS = 15_000
-
-
-def load(path: str | os.PathLike[str]) -> Pipeline:
-    """Load a pipeline file; if it has problems, raise a `ConfigurationError` that lists them."""
-    read = read_file(path)
-    if read.pipeline is None:
-        raise ConfigurationError([f"{path}:{each.line}: {each.text}" for each in read.problems])
-    return read.pipeline
-
-
-def read_file(path: str | os.PathLike[str]) -> PipelineFile:
-    """Read a pipeline file and return it with its problems."""
-    try:
-        return PipelineFile(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigurationError([f"cannot read {path}: {error.strerror}"]) from error
-    except UnicodeDecodeError:
-        raise ConfigurationError([f"{path} is not UTF-8 text"]) from None
+CLOCK_CHECK_SECONDS = 30.0  # while waiting for a round, because the clock may be set
+VALIDATION_MASTER = "local[1]"
+VALIDATION_CONF = {"spark.ui.enabled": "false"}
 
 
 def start(
@@ -77,6 +65,7 @@ def start(
     on_progress: OnProgress | None = None,
     *,
     on_session: OnSession | None = None,
+    on_wait: OnWait | None = None,
     spark: SparkSession | None = None,
     master: str | None = None,
     conf: Mapping[str, str] | None = None,
@@ -90,9 +79,10 @@ def start(
     `spark` is the session to use. The default is the active session or, if there is none, a new one
     on `master` with `conf`; a new session writes its log to `log` (default: stderr) and is stopped
     with the pipeline. With `available_now`, the pipeline ends when it has processed the data that
-    exists now. `report` overrides the pipeline's own `report`. `on_session` is called when the
-    session is ready, before the first query starts. `check` is called while queries start; it may
-    raise to cancel the start.
+    exists now, even if it has `every`. `report` overrides the pipeline's own `report`. `on_session`
+    is called when the session is ready, before the first query starts. `on_wait` is called after
+    each round of a scheduled pipeline, with the time of the next one, in milliseconds. `check` is
+    called while queries start; it may raise to cancel the start.
 
     Raise `ConfigurationError` for an error in the pipeline, even if only Spark detects it, and
     `PipelineError` if Spark does not start.
@@ -103,11 +93,12 @@ def start(
         wanted = replace(wanted, report=report)
     reporter = _reporter(wanted)
     try:
-        running = _open(wanted, spark, master, conf, log, reporter)
+        opened = open_session(f"strandlog {wanted.name}", spark, master, conf, log)
     except BaseException as error:
         reporter.end(*_last_state(error))
         raise
-    running._begin(on_progress, on_session, check, available_now=available_now)
+    running = RunningPipeline(wanted, opened.spark, reporter, owns_session=opened.is_own)
+    running._begin(on_progress, on_session, on_wait, check, available_now=available_now)
     return running
 
 
@@ -147,6 +138,27 @@ def run(
         signals.restore()
 
 
+def validate(
+    path: str | os.PathLike[str], spark: SparkSession | None = None, log: Path | None = None
+) -> Analysis:
+    """Return the problems of a file: its own or, if it has none, those that Spark finds.
+
+    `spark` is the session to use; the default is the active session or, if there is none, a new one
+    that writes its log to `log` (default: stderr) and is stopped afterwards.
+    """
+    file = read_file(path)
+    if file.pipeline is None:
+        return Analysis(file.problems, [])
+    opened = open_session("strandlog validate", spark, VALIDATION_MASTER, VALIDATION_CONF, log)
+    try:
+        from strandlog.spark.pipeline.analysis import analyze  # noqa: PLC0415 - needs Spark
+
+        return analyze(file, opened.spark)
+    finally:
+        if opened.is_own:
+            opened.spark.stop()
+
+
 class RunningPipeline:
     """A pipeline that `start` has started."""
 
@@ -156,6 +168,7 @@ class RunningPipeline:
         self.pipeline = pipeline
         self.spark = spark
         self.latest: dict[str, QueryReport] = {}  # the last report of each query, by query name
+        self.next_run_ms: int | None = None  # while a scheduled pipeline waits for its next round
         self._reporter = reporter
         self._owns_session = owns_session
         self._stop_requested = threading.Event()
@@ -202,43 +215,89 @@ class RunningPipeline:
         self,
         on_progress: OnProgress | None,
         on_session: OnSession | None,
+        on_wait: OnWait | None,
         check: Callable[[], None],
         *,
         available_now: bool,
     ) -> None:
-        from strandlog.spark.pipeline.queries import PipelineQueries  # noqa: PLC0415 - needs Spark
-
+        every_ms = None if available_now else self.pipeline.every_ms
+        first_ms = SystemClock().now_ms()
         try:
             self._reporter.set_state("running", ui_url=self.spark.sparkContext.uiWebUrl)
             if on_session is not None:
                 on_session(self)
-            queries = PipelineQueries(self.spark, self.pipeline, check)
-            queries.start(available_now=available_now)
+            queries = self._started(check, available_now=available_now or every_ms is not None)
         except BaseException as error:
             self._close(error)
             raise
+
+        def follow() -> None:
+            if every_ms is None:
+                self._follow(lambda: self._follow_round(queries, on_progress))
+            else:
+                rounds = _Rounds(first_ms, every_ms, on_wait)
+                self._follow(lambda: self._follow_rounds(queries, on_progress, rounds))
+
         self._thread = threading.Thread(
-            target=self._follow,
-            args=(queries, on_progress),
-            name=f"strandlog-pipeline-{self.pipeline.name}",
-            daemon=True,
+            target=follow, name=f"strandlog-pipeline-{self.pipeline.name}", daemon=True
         )
         self._thread.start()
 
-    def _follow(self, queries: PipelineQueries, on_progress: OnProgress | None) -> None:
-        """Report progress until the pipeline ends. Runs on the background thread."""
+    def _started(self, check: Callable[[], None], *, available_now: bool) -> PipelineQueries:
+        from strandlog.spark.pipeline.queries import PipelineQueries  # noqa: PLC0415 - needs Spark
+
+        queries = PipelineQueries(self.spark, self.pipeline, check)
+        queries.start(available_now=available_now)
+        return queries
+
+    # -- the background thread -----------------------------------------------------------------
+
+    def _follow(self, run: Callable[[], None]) -> None:
+        """Run the pipeline to its end."""
         error: BaseException | None = None
         try:
-            self._deliver_until_end(queries, on_progress)
-        except BaseException as raised:  # noqa: BLE001 - raised again by wait()
-            error = raised
-        queries.stop(STOP_PATIENCE_MS)
-        try:
-            if error is None:
-                self._deliver(queries, on_progress)  # for micro-batches that finished during stop()
+            run()
+        except _Stopped:
+            pass
         except BaseException as raised:  # noqa: BLE001 - raised again by wait()
             error = raised
         self._close(error)
+
+    def _follow_rounds(
+        self, queries: PipelineQueries, on_progress: OnProgress | None, rounds: _Rounds
+    ) -> None:
+        while True:
+            self._follow_round(queries, on_progress)
+            self._wait_for_round(rounds)
+            queries = self._started(self._check_not_stopped, available_now=True)
+
+    def _wait_for_round(self, rounds: _Rounds) -> None:
+        clock = SystemClock()
+        due_ms = next_run_ms(rounds.first_ms, rounds.every_ms, clock.now_ms())
+        self.next_run_ms = due_ms
+        self._reporter.set_state("scheduled", next_run_ms=due_ms)
+        if rounds.on_wait is not None:
+            rounds.on_wait(due_ms)
+        while (left_ms := due_ms - clock.now_ms()) > 0:
+            self._stop_requested.wait(min(left_ms / 1000, CLOCK_CHECK_SECONDS))
+            self._check_not_stopped()
+        self.next_run_ms = None
+        self._reporter.set_state("running")
+
+    def _check_not_stopped(self) -> None:
+        if self._stop_requested.is_set():
+            raise _Stopped
+
+    def _follow_round(self, queries: PipelineQueries, on_progress: OnProgress | None) -> None:
+        """Report progress until the queries have ended or the pipeline is stopped."""
+        try:
+            self._deliver_until_end(queries, on_progress)
+        except BaseException:
+            queries.stop(STOP_PATIENCE_MS)
+            raise
+        queries.stop(STOP_PATIENCE_MS)
+        self._deliver(queries, on_progress)  # for micro-batches that finished during stop()
+        self._check_not_stopped()
 
     def _deliver_until_end(self, queries: PipelineQueries, on_progress: OnProgress | None) -> None:
         while not self._stop_requested.is_set():
@@ -266,6 +325,18 @@ class RunningPipeline:
             self._reporter.end(*_last_state(error))
         finally:
             self._ended.set()
+
+
+class _Rounds(NamedTuple):
+    """When the rounds of a scheduled pipeline are due."""
+
+    first_ms: int
+    every_ms: int
+    on_wait: OnWait | None
+
+
+class _Stopped(Exception):  # noqa: N818 - not an error
+    """`stop` was called."""
 
 
 class StopSignals:
@@ -300,81 +371,6 @@ class StopSignals:
             if self._on_stop is not None:
                 self._on_stop()
             raise KeyboardInterrupt
-
-
-@contextmanager
-def spark_log(path: Path | None, name: str) -> Iterator[Path]:
-    """Yield a file for Spark's log: `path`, or a temporary file that is kept only after an error.
-
-    The path of the log is added to the error as a note.
-    """
-    file = path
-    if file is None:
-        handle, temporary = tempfile.mkstemp(prefix=f"strandlog-{name}-", suffix=".log")
-        os.close(handle)
-        file = Path(temporary)
-    is_kept = path is not None
-    try:
-        yield file
-    except Exception as error:
-        if file.exists() and file.stat().st_size:
-            is_kept = True
-            error.add_note(f"Spark's log: {file}")
-        raise
-    finally:
-        if not is_kept:
-            file.unlink(missing_ok=True)
-
-
-def _open(
-    pipeline: Pipeline,
-    spark: SparkSession | None,
-    master: str | None,
-    conf: Mapping[str, str] | None,
-    log: Path | None,
-    reporter: Reporter,
-) -> RunningPipeline:
-    """Return a pipeline with its session, without starting any query."""
-    try:
-        from py4j.protocol import Py4JError  # noqa: PLC0415 - an extra
-        from pyspark.errors import PySparkException  # noqa: PLC0415
-        from pyspark.sql import SparkSession as Session  # noqa: PLC0415
-    except ImportError as error:
-        raise MissingExtraError("spark", error.name or "pyspark") from error
-    from strandlog.spark.errors import one_line  # noqa: PLC0415 - needs Spark, like the next two
-    from strandlog.spark.monitoring.progress import ensure_watched  # noqa: PLC0415
-    from strandlog.spark.session import register, session  # noqa: PLC0415
-
-    # py4j logs an error for each query that is stopped during a micro-batch.
-    logging.getLogger("py4j").addHandler(logging.NullHandler())
-    found = spark or Session.getActiveSession()
-    if found is not None:
-        register(found)
-        ensure_watched(found)
-        return RunningPipeline(pipeline, found, reporter, owns_session=False)
-    try:
-        with nullcontext() if log is None else _stderr_to(log):
-            # The pipeline reports its queries itself; the session would report them as its own.
-            found = session(
-                master, conf, app_name=f"strandlog {pipeline.name}", quiet=True, report=OFF
-            )
-    except (PySparkException, Py4JError) as error:
-        raise PipelineError(f"cannot start Spark: {one_line(error)}") from error
-    return RunningPipeline(pipeline, found, reporter, owns_session=True)
-
-
-@contextmanager
-def _stderr_to(path: Path) -> Iterator[None]:
-    """Redirect the stderr of processes started inside the block to a file, until they exit."""
-    sys.stderr.flush()
-    kept = os.dup(2)
-    with path.open("ab") as file:
-        os.dup2(file.fileno(), 2)
-    try:
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
 
 
 def _reporter(pipeline: Pipeline) -> Reporter:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from strandlog.spark.pipeline.file import PipelineFile, column_names
+from strandlog.spark.pipeline.lineage import dead_letter_group, query_names
 
 GOOD = """\
 [pipeline]
@@ -122,6 +123,36 @@ def test_the_report_address_is_optional() -> None:
         ('mode = "update"', 'mood = "update"', 23, "did you mean 'mode'"),
         ('topic = "delays"\nkey', 'parquet = "x"\nkey', 22, "only topic records"),
         ('topic = "delays"\nkey', "topic = 7\nkey", 21, "expected a string"),
+        ('checkpoint = "', 'every = "soon"\ncheckpoint = "', 4, "\"1 hour\", not 'soon'"),
+        ('checkpoint = "', 'every = 10\ncheckpoint = "', 4, '"1 hour", not 10'),
+        (
+            'checkpoint = "',
+            'every = "1 h"\ntrigger = "1 second"\ncheckpoint = "',
+            4,
+            "set every or trigger",
+        ),
+        ('mode = "update"', 'format = "delta"', 23, "only tables have it"),
+        ('topic = "delays"\nkey = "carrier"', 'table = "x"', 22, "support only append"),
+        (
+            'topic = "delays"\nkey = "carrier"\nmode = "update"',
+            'table = "x"\nformat = "hudi"',
+            22,
+            "delta, iceberg, parquet",
+        ),
+        (
+            'topic = "delays"\nkey = "carrier"\nmode = "update"',
+            'table = "x"\npartition_by = "day"',
+            22,
+            'like ["date"]',
+        ),
+        ('mode = "update"', 'mode = "update"\ngroup = "g"', 23, "a group supports only append"),
+        ('mode = "update"', 'group = "1"', 23, "not starting with a digit"),
+        (
+            'topic = "delays"\nkey = "carrier"\nmode = "update"',
+            'parquet = "x"\ngroup = "g"',
+            21,
+            'format = "parquet"',
+        ),
         ("[[sink]]", "[[sunk]]", 19, "sunk"),
         ("[pipeline]", "[pipeline", 1, "not TOML"),
     ],
@@ -132,6 +163,47 @@ def test_a_problem_has_the_line_of_its_cause(old: str, new: str, line: int, word
     assert read.pipeline is None
     found = [str(problem) for problem in read.problems]
     assert any(text.startswith(f"line {line}:") and words in text for text in found), found
+
+
+def test_sinks_with_one_group_share_a_query_that_also_writes_the_dead_letters() -> None:
+    sinks = "".join(
+        f'[[sink]]\nfrom = "flights"\ntopic = "copy-{number}"\ngroup = "{group}"\n'
+        for number, group in enumerate(("one", "two", "one"))
+    )
+    pipeline = PipelineFile(GOOD + sinks).pipeline
+    assert pipeline is not None
+    assert [(each.name, len(each.sinks)) for each in pipeline.groups] == [("one", 2), ("two", 1)]
+    [source] = pipeline.sources
+    assert dead_letter_group(pipeline, source) == pipeline.groups[0]
+    assert query_names(pipeline) == ["delays-topic-delays", "group-one", "group-two"]
+
+
+def test_the_sinks_of_a_group_read_one_stream() -> None:
+    other = """
+[[source]]
+name = "weather"
+topic = "weather"
+format = "string"
+
+[[sink]]
+from = "weather"
+topic = "copy-1"
+group = "g"
+
+[[sink]]
+from = "flights"
+topic = "copy-2"
+group = "g"
+"""
+    [problem] = PipelineFile(GOOD + other).problems
+    assert problem.line == 33
+    assert "must read one stream, but they read flights and weather" in problem.text
+
+
+def test_a_schedule_is_an_interval() -> None:
+    pipeline = PipelineFile(GOOD.replace("checkpoint", 'every = "10 min"\ncheckpoint', 1)).pipeline
+    assert pipeline is not None
+    assert pipeline.every_ms == 600_000
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,7 @@ const STATES = {
   PreparingRebalance: "warn",
   CompletingRebalance: "warn",
   running: "good",
+  scheduled: "good",
   silent: "warn",
   stopped: "",
   failed: "bad",

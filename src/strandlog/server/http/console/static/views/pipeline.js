@@ -3,7 +3,7 @@
 import { get, path } from "../api.js";
 import { Chart } from "../chart.js";
 import { h } from "../dom.js";
-import { ago, count, rate, seconds } from "../format.js";
+import { ago, count, rate, seconds, time } from "../format.js";
 import { badge, nothing, panel, Table } from "../components.js";
 import { sparkLink } from "./pipelines.js";
 
@@ -48,6 +48,7 @@ export function pipeline(page) {
     }
     page.sub.replaceChildren(
       badge(found.state),
+      ...(found.next_run_ms ? [` next run ${time(found.next_run_ms)} ·`] : []),
       ` last report ${ago(found.last_seen_ms, Date.now())} · first ${
         ago(found.first_seen_ms, Date.now())
       }`,

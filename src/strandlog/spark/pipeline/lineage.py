@@ -1,4 +1,6 @@
-"""Finds loops in a pipeline: sinks and dead-letter topics that feed their own source.
+"""Which sources a view reads, which queries a pipeline has, and loops.
+
+Loops are sinks and dead-letter topics that feed their own source:
 
     source.topic ─▶ source ─▶ views ─▶ sink.topic ─▶ a source of that topic ─▶ …
                           └─▶ dead_letter ─▶ a source of that topic ─▶ …
@@ -13,7 +15,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from strandlog.spark.pipeline.model import Pipeline, SourceTable
+from strandlog.spark.pipeline.model import Pipeline, SinkGroup, SourceTable
 
 _LITERAL = re.compile(r"'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.)*\"|--[^\n]*|/\*.*?\*/", re.DOTALL)
 _NAME = r"`?\w+`?(?:\s+(?:as\s+)?(?!on\b|where\b|join\b|group\b|using\b)\w+)?"
@@ -33,14 +35,14 @@ class Loop(NamedTuple):
 def loops(pipeline: Pipeline) -> list[Loop]:
     """Return every sink and dead-letter topic that is part of a loop."""
     streams = [source for source in pipeline.sources if not source.is_static]
-    reads = _reads(pipeline)
+    underlying = reads(pipeline)
     sinks = [sink if sink.kind == "topic" else None for sink in pipeline.sinks]
     writes: dict[str, set[str]] = {source.name: set() for source in streams}
     for source in streams:
         if source.dead_letter is not None:
             writes[source.name].add(source.dead_letter)
         for sink in sinks:
-            if sink is not None and source.name in reads.get(sink.view, ()):
+            if sink is not None and source.name in underlying.get(sink.view, ()):
                 writes[source.name].add(sink.target)
     found: list[Loop] = []
     for number, source in enumerate(pipeline.sources):
@@ -49,14 +51,23 @@ def loops(pipeline: Pipeline) -> list[Loop]:
             found += [Loop("source", number, "dead_letter", source.dead_letter, n) for n in back]
     for number, sink in enumerate(sinks):
         if sink is not None:
-            back = _reached(sink.target, streams, writes) & reads.get(sink.view, set())
+            back = _reached(sink.target, streams, writes) & underlying.get(sink.view, set())
             found += [Loop("sink", number, "topic", sink.target, n) for n in sorted(back)[:1]]
     return found
 
 
-def _reads(pipeline: Pipeline) -> dict[str, set[str]]:
+def reads(pipeline: Pipeline) -> dict[str, set[str]]:
     """Return the names of the underlying sources of each source and view."""
     found = {source.name: {source.name} for source in pipeline.sources}
+    for view, names in view_tables(pipeline).items():
+        found[view] = set().union(*(found[name] for name in names))
+    return found
+
+
+def view_tables(pipeline: Pipeline) -> dict[str, set[str]]:
+    """Return the names of the sources and preceding views that the SQL of each view refers to."""
+    known = [source.name for source in pipeline.sources]
+    found: dict[str, set[str]] = {}
     for view in pipeline.views:
         sql = _LITERAL.sub(" ", view.sql)
         words = {
@@ -64,9 +75,35 @@ def _reads(pipeline: Pipeline) -> dict[str, set[str]]:
             for match in _TABLES.finditer(sql)
             for part in match[1].split(",")
         }
-        known = [name for name in found if name.lower() in words]
-        found[view.name] = set().union(*(found[name] for name in known))
+        found[view.name] = {name for name in known if name.lower() in words}
+        known.append(view.name)
     return found
+
+
+def group_sources(pipeline: Pipeline, group: SinkGroup) -> list[SourceTable]:
+    """Return the streams that the sinks of a group read; a valid group has exactly one."""
+    underlying = reads(pipeline)
+    names = set().union(*(underlying.get(sink.view, set()) for sink in group.sinks))
+    return [each for each in pipeline.sources if each.name in names and not each.is_static]
+
+
+def dead_letter_group(pipeline: Pipeline, source: SourceTable) -> SinkGroup | None:
+    """Return the group that writes the dead letters of a source; None: a query of its own does."""
+    if source.dead_letter is None:
+        return None
+    readers = (each for each in pipeline.groups if group_sources(pipeline, each) == [source])
+    return next(readers, None)
+
+
+def query_names(pipeline: Pipeline) -> list[str]:
+    """Return the names of the streaming queries, in the order in which they start."""
+    dead_letters = [
+        f"{source.name}-dead-letter"
+        for source in pipeline.sources
+        if source.dead_letter is not None and dead_letter_group(pipeline, source) is None
+    ]
+    sinks = [sink.name for sink in pipeline.sinks if sink.group is None]
+    return [*dead_letters, *sinks, *(group.query_name for group in pipeline.groups)]
 
 
 def _reached(topic: str, streams: list[SourceTable], writes: dict[str, set[str]]) -> set[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.soak import broker_kills, spark_kills, table_kills, transaction_kills
+from tests.soak import broker_kills, pipeline_kills, spark_kills, table_kills, transaction_kills
 
 
 def test_no_record_is_lost_or_duplicated_when_the_broker_is_killed(tmp_path: Path) -> None:
@@ -42,3 +42,14 @@ def test_a_spark_job_is_exactly_once_when_driver_executor_and_broker_are_killed(
     assert report.is_right, report
     assert (report.driver_kills, report.executor_kills, report.broker_kills) == (1, 1, 1)
     assert report.copies == report.numbers <= report.written
+
+
+@pytest.mark.xdist_group("jvm")
+@pytest.mark.timeout(900)
+def test_a_table_and_a_topic_have_each_row_once_when_their_pipeline_is_killed(
+    tmp_path: Path,
+) -> None:
+    report = pipeline_kills.Soak(tmp_path, seed=14).run(rounds=2)
+    assert report.is_right, report
+    assert report.kills == 2
+    assert report.rows == report.topic_rows == report.numbers

@@ -5,7 +5,8 @@
        the broker's console shows it in a browser while it runs
     3. the year is replayed while the pipeline reads it: 336,776 departures, a quarter of them out
        of order, plus some records that cannot be parsed; the last ones are weeks late
-    4. the results, in a topic and in Parquet, are compared with pandas on the original file
+    4. the results, in a topic and in a Delta table, are compared with pandas on the original file
+    5. DuckDB queries the table
 
 The exit code is 1 if anything differs. Ctrl-C stops everything; --keep leaves it running.
 """
@@ -20,20 +21,43 @@ import tempfile
 import time
 from pathlib import Path
 
+import duckdb
 from examples.flights import replay as replaying
 from examples.flights.dataset import MONTHS
 from examples.flights.report import airports_table, plot, worst_hours_table
-from examples.flights.verify import Results, differences, expected_results, read_results
+from examples.flights.verify import (
+    LAKE,
+    Results,
+    differences,
+    expected_results,
+    read_results,
+    table_files,
+)
 from examples.processes import Broker, Pipeline, ProcessEndedError
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.syntax import Syntax
+from rich.table import Table as RichTable
 
 import strandlog
 
 PIPELINE = Path(__file__).parent / "flights" / "flights.toml"
 PLOT = Path("out") / "flights.png"
 CATCH_UP_SECONDS = 240
+SQL = """\
+SELECT airline, count(*) AS flights, round(avg(dep_delay), 1) AS delay,
+       round(avg(dep_delay) FILTER (WHERE precip > 0), 1) AS delay_in_rain
+FROM read_parquet($files)
+GROUP BY airline ORDER BY delay DESC LIMIT 5
+"""
+PROGRAM = """
+import deltalake, duckdb
+
+files = deltalake.DeltaTable("{table}").file_uris()
+duckdb.execute(\"\"\"
+    {sql}\"\"\", {{"files": files}})
+"""
 
 console = Console()
 
@@ -60,6 +84,8 @@ def run(folder: Path, options: argparse.Namespace) -> int:
             _replay(log, replay, pipeline, options.seconds)
             console.rule("3. The result")
             code = _show(read_results(log, folder), replay, options)
+            console.rule("4. The flights as a table")
+            _query(folder)
         is_kept = options.keep and code == 0
         _print_next_steps(broker, pipeline, folder, is_kept=is_kept)
     except ProcessEndedError as error:
@@ -125,7 +151,7 @@ def _show(results: Results, replay: replaying.Replay, options: argparse.Namespac
         f"{replay.out_of_order:,} of them out of order\n"
         f"  {late:>9,} arrived weeks behind the watermark and were dropped\n"
         f"  {results.bad:>9,} could not be parsed and are in the dead-letter topic\n"
-        f"  {len(results.in_weather):>9,} are in Parquet, with weather and airline"
+        f"  {len(results.in_weather):>9,} are in a Delta table, with weather and airline"
     )
     plot(results, options.plot)
     console.print(f"plot: {options.plot}")
@@ -140,6 +166,17 @@ def _show(results: Results, replay: replaying.Replay, options: argparse.Namespac
         "file"
     )
     return 0
+
+
+def _query(folder: Path) -> None:
+    """Query the Delta table with DuckDB, and show how."""
+    program = PROGRAM.format(table=folder / LAKE, sql=SQL.replace("\n", "\n    "))
+    console.print(Syntax(program.strip(), "python", word_wrap=True))
+    found = duckdb.execute(SQL, {"files": table_files(folder)})
+    table = RichTable(*(column[0] for column in found.description or ()))
+    for row in found.fetchall():
+        table.add_row(*map(str, row))
+    console.print(table)
 
 
 def _print_next_steps(broker: Broker, pipeline: Pipeline, folder: Path, *, is_kept: bool) -> None:
@@ -159,6 +196,7 @@ def _print_next_steps(broker: Broker, pipeline: Pipeline, folder: Path, *, is_ke
         f"consume flights.bad -b {broker.address} -n 3 -e --json",
         f"topic list -b {broker.address}",
         f"log stats {broker.data}",
+        f"table status {folder / LAKE}",
     ):
         console.print(f"  {strandlog_command} {command}", soft_wrap=True, highlight=False)
     console.print(

@@ -1,7 +1,7 @@
 """Compares the results of the flights pipeline with pandas on the original files.
 
     Results     delays        the last record of each airport and hour, from the topic
-                in_weather    departures joined with the weather, from Parquet
+                in_weather    departures joined with the weather, from the Delta table
                 bad           the number of records in the dead-letter topic
 
 `differences` compares row by row; an empty list means that no row is missing, duplicated or
@@ -10,14 +10,15 @@ changed. Stragglers are not expected in the results, because they are behind the
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import unquote, urlsplit
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.json as pa_json
+from deltalake import DeltaTable
 from examples.flights.dataset import (
     FLIGHT_COLUMNS,
     carriers,
@@ -57,20 +58,18 @@ def read_results(log: strandlog.RemoteLog, folder: Path) -> Results:
     rows["hour"] = pd.to_datetime(rows["hour"], utc=True)
     return Results(
         rows.sort_values(["hour", "origin"], ignore_index=True),
-        _read_lake(folder / LAKE),
+        _read_table(table_files(folder)),
         sum(1 for _ in _records(log, BAD)),
     )
 
 
-def _read_lake(folder: Path) -> pd.DataFrame:
-    """Read the files that Spark has committed, ignoring those of unfinished batches."""
-    files: set[str] = set()
-    for log in (folder / "_spark_metadata").glob("[0-9]*"):
-        lines = log.read_text().splitlines()[1:]
-        files |= {json.loads(line)["path"].removeprefix("file://") for line in lines}
-    frame = dataset.dataset(sorted(files), format="parquet").to_table().to_pandas()
-    # Spark writes UTC timestamps to Parquet without a time zone.
-    frame["time_hour"] = pd.to_datetime(frame["time_hour"], utc=True)
+def table_files(folder: Path) -> list[str]:
+    """Return the files of the newest version of the Delta table."""
+    return [unquote(urlsplit(uri).path) for uri in DeltaTable(str(folder / LAKE)).file_uris()]
+
+
+def _read_table(files: list[str]) -> pd.DataFrame:
+    frame = dataset.dataset(files, format="parquet").to_table().to_pandas()
     return frame.sort_values("id", ignore_index=True)
 
 

@@ -34,7 +34,12 @@ from typing import TYPE_CHECKING
 
 from strandlog.client.wire.client import WireClient
 from strandlog.clock import SystemClock
-from strandlog.errors import ConfigurationError, PipelineError, StrandlogError
+from strandlog.errors import (
+    ConfigurationError,
+    MissingExtraError,
+    PipelineError,
+    StrandlogError,
+)
 from strandlog.model import IsolationLevel, Record, TopicPartition
 from strandlog.record.batch import iter_batches
 from strandlog.record.builder import build_batch
@@ -144,6 +149,8 @@ def _run(pipeline: Pipeline, case: Case, spark: SparkSession) -> CaseResult:
             with _case_run(pipeline, spark, Path(folder)) as running:
                 for number, step in enumerate(case.steps, 1):
                     differences += running.step(number, step)
+        except MissingExtraError:
+            raise
         except (PipelineError, ConfigurationError) as raised:
             error = str(raised)
         except StrandlogError as raised:
@@ -154,8 +161,10 @@ def _run(pipeline: Pipeline, case: Case, spark: SparkSession) -> CaseResult:
 
 @contextmanager
 def _case_run(pipeline: Pipeline, spark: SparkSession, folder: Path) -> Iterator[_CaseRun]:
-    from strandlog.testing.server import ServerThread  # noqa: PLC0415 - slow to load
-
+    try:
+        from strandlog.testing.server import ServerThread  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        raise MissingExtraError("server", error.name or "uvloop") from error
     with (
         ServerThread(folder / "data", BROKER_SETTINGS) as server,
         WireClient(server.address) as client,

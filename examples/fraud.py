@@ -40,7 +40,7 @@ PAYMENTS = "card STRING, at TIMESTAMP, amount DOUBLE"
 ALERTS = "card STRING, payments INT, since TIMESTAMP, until TIMESTAMP"
 
 
-class PaymentCounter(StatefulProcessor):
+class PaymentCounter(StatefulProcessor):  # type: ignore[misc]
     """Counts the payments of one card within the window; Spark keeps one state per card."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:

@@ -16,7 +16,7 @@ from strandlog.errors import ConfigurationError
 from strandlog.spark.pipeline.lineage import query_names
 from strandlog.spark.pipeline.model import Pipeline
 from strandlog.spark.pipeline.queries import PipelineQueries
-from strandlog.spark.pipeline.targets import TopicTarget
+from strandlog.spark.pipeline.targets.target import TopicTarget
 
 PIPELINE = """
 [pipeline]

@@ -12,7 +12,7 @@ from tests.support.broker_process import BrokerProcess
 from strandlog.client.wire.client import WireClient
 from strandlog.errors import TableConflictError
 from strandlog.spark.pipeline.model import Pipeline
-from strandlog.spark.pipeline.table_target import TableTarget
+from strandlog.spark.pipeline.targets.table_target import TableTarget
 from strandlog.tables.table import open_table
 
 TABLE = (

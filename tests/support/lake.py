@@ -18,7 +18,8 @@ def query(table: Table, sql: str) -> list[tuple[Any, ...]]:
             + repr(paths)
             + ", union_by_name = true, hive_partitioning = true)"
         )
-        return connection.execute(sql).fetchall()
+        found: list[tuple[Any, ...]] = connection.execute(sql).fetchall()
+        return found
 
 
 def counts(table: Table) -> tuple[int, int]:

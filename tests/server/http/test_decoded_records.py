@@ -166,7 +166,7 @@ def test_a_client_that_may_read_the_topic_sees_its_values(
 def test_live_records_are_decoded(client: httpx.Client) -> None:
     schema_id = registered(client, "live-value")["id"]
     made(client, "live", b"before")
-    query = {"topic": "live", "interval_ms": 100}
+    query: dict[str, str | int] = {"topic": "live", "interval_ms": 100}
     with client.stream("GET", "/api/v1/live", params=query) as answer:
         lines = answer.iter_lines()
         next(line for line in lines if line.startswith("data: "))

@@ -30,10 +30,10 @@ from strandlog.spark.options import BATCH, STREAM, parse_options
 from strandlog.spark.schema import record_schema
 from strandlog.spark.source.decoder import Decoder
 from strandlog.spark.source.reader import BatchReader, RangeReader, StreamReader
-from strandlog.tables.columns import RawColumns
-from strandlog.tables.source import ClusterSource
-from strandlog.tables.sync import Sync, SyncOptions
 from strandlog.tables.table import Table, open_table
+from strandlog.tables.topics.columns import RawColumns
+from strandlog.tables.topics.source import ClusterSource
+from strandlog.tables.topics.sync import Sync, SyncOptions
 
 Row = tuple[int, int, bytes | None]  # partition, offset, value
 

@@ -201,6 +201,7 @@ PRIVATE_EXCEPTIONS = {
     "MisfitError": "goes into _corrupt as the reason",
     "RetriableBrokerError": "makes the wire client try again",
     "_ExtendedError": "makes a round of a table sync start again",
+    "_Stopped": "ends the wait of a scheduled pipeline",
     "PowerCut": "ends a simulated process; nothing may catch it",
 }
 

@@ -24,6 +24,7 @@ MAY_SLEEP = {
     "soak/transaction_kills.py": "a program: random times between kills",
     "soak/spark_kills.py": "a program: random times between kills",
     "soak/table_kills.py": "a program: random times between kills",
+    "soak/pipeline_kills.py": "a program: random times between kills",
     "soak/exactly_once_worker.py": "a program: slow enough to be killed half-way",
     "spark/test_session_on_spark.py": "a Python worker that is slow to start",
 }
@@ -34,6 +35,7 @@ MAY_COMPARE_TIMES = {
     "server/kafka/test_sasl.py": "a lower bound: the delay of a failed login",
     "server/listeners/test_damage_on_the_wire.py": "the time-out of a wait",
     "soak/spark_kills.py": "the time-out of a wait",
+    "soak/pipeline_kills.py": "the time-out of a wait",
     "soak/test_many_connections.py": "the time-out of a wait",
 }
 

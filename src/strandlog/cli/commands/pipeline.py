@@ -43,6 +43,14 @@ if TYPE_CHECKING:
 
 app = command_app("Run, validate, test and list Spark pipelines.")
 
+Report = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL",
+        help="URL for progress reports, or `off`; default: the URL in the file, or else the "
+        "broker's HTTP listener.",
+    ),
+]
 File = Annotated[Path, typer.Argument(help="Pipeline file (TOML).", dir_okay=False)]
 
 
@@ -187,14 +195,7 @@ def run(
             "--available-now", "--once", help="Process the available data once, then stop."
         ),
     ] = False,
-    report: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL",
-            help="URL for progress reports, or `off`; default: the URL in the file, or else the "
-            "broker's HTTP listener.",
-        ),
-    ] = None,
+    report: Report = None,
     log: Annotated[
         Path | None,
         typer.Option(help="File for Spark's log; by default it is kept only if the run fails."),

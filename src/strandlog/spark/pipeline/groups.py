@@ -22,7 +22,7 @@ from strandlog.spark.pipeline.frames import SourceFrames, dead_letters, topic_ro
 from strandlog.spark.pipeline.lineage import dead_letter_group, group_sources, view_tables
 from strandlog.spark.pipeline.model import Pipeline, SinkGroup, SinkTable
 from strandlog.spark.pipeline.stream_checks import check_stateless, check_streaming
-from strandlog.spark.pipeline.targets import Target, TopicTarget, target_of
+from strandlog.spark.pipeline.targets.target import Target, TopicTarget, target_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -25,7 +25,7 @@ from strandlog.spark.pipeline.frames import SourceFrames, dead_letters, errors_o
 from strandlog.spark.pipeline.groups import GroupQuery
 from strandlog.spark.pipeline.lineage import dead_letter_group
 from strandlog.spark.pipeline.model import Pipeline, SinkGroup, SinkTable, SourceTable
-from strandlog.spark.pipeline.targets import Target, TopicTarget, target_of
+from strandlog.spark.pipeline.targets.target import Target, TopicTarget, target_of
 from strandlog.spark.starting import start_once, start_with_retries
 
 if TYPE_CHECKING:

@@ -55,9 +55,9 @@ class TableHistory:
         return self._bounds.keys()
 
     def _load(self) -> None:
-        from strandlog.tables.decisions import app_id  # noqa: PLC0415 - an extra
-        from strandlog.tables.source import TopicState  # noqa: PLC0415
         from strandlog.tables.table import detected_format, open_table  # noqa: PLC0415
+        from strandlog.tables.topics.decisions import app_id  # noqa: PLC0415 - an extra
+        from strandlog.tables.topics.source import TopicState  # noqa: PLC0415
 
         target = self._options[OPTION]
         found = detected_format(target)

@@ -67,7 +67,8 @@ PROPERTIES: Final = {
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "10",
 }
-FILE_IO: Final = "strandlog.tables.formats.iceberg_io.SyncedFileIO"
+FILE_IO_MODULE: Final = "strandlog.tables.formats.iceberg_io"
+FILE_IO: Final = f"{FILE_IO_MODULE}.SyncedFileIO"  # the library imports it by name
 HOUR_S: Final = 3600
 
 

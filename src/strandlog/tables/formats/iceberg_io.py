@@ -56,7 +56,7 @@ class SyncedStream:
         self.close()
 
 
-class SyncedFile(PyArrowFile):
+class SyncedFile(PyArrowFile):  # type: ignore[misc]
     """A local file whose contents and name are durable once it is written."""
 
     def create(self, overwrite: bool = False) -> Any:
@@ -64,7 +64,7 @@ class SyncedFile(PyArrowFile):
         return SyncedStream(super().create(overwrite), self._path)
 
 
-class SyncedFileIO(PyArrowFileIO):
+class SyncedFileIO(PyArrowFileIO):  # type: ignore[misc]
     """The I/O of catalogs that strandlog opens."""
 
     def new_output(self, location: str) -> SyncedFile:

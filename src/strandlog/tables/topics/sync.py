@@ -114,7 +114,7 @@ class Sync:
         self._warn = warn
         self._advance: Callable[[int], None] = lambda _: None
         self._accepts_changes = options.accepts_changes
-        self._starts: list[tuple[int, ...]] = []  # of the last round that was committed
+        self._starts: list[tuple[int, int]] = []  # of the last round that was committed
         self.report = SyncReport()
 
     def create(self) -> None:

@@ -43,7 +43,8 @@ from strandlog.errors import (
 from strandlog.model import IsolationLevel, Record, TopicPartition
 from strandlog.record.batch import iter_batches
 from strandlog.record.builder import build_batch
-from strandlog.spark.options import PREFIX, STREAM, avro_form, option_named, parse_options
+from strandlog.spark.option_checks import avro_form
+from strandlog.spark.options import PREFIX, STREAM, option_named, parse_options
 from strandlog.spark.pipeline.cases import file as case_file
 from strandlog.spark.pipeline.cases.file import Case, InputRecord, Output, Step
 from strandlog.spark.pipeline.cases.rows import Difference, Row, difference

@@ -41,7 +41,7 @@ def target_of(pipeline: Pipeline, sink: SinkTable) -> Target:
     if sink.kind == "topic":
         return TopicTarget(pipeline, sink.target, sink.options)
     if sink.kind == "table":
-        from strandlog.spark.pipeline.table_target import TableTarget  # noqa: PLC0415 - an extra
+        from strandlog.spark.pipeline.targets.table_target import TableTarget  # noqa: PLC0415 - an extra
 
         return TableTarget(sink.target, sink.format, sink.partition_by)
     return ConsoleTarget(sink.view)

@@ -1,0 +1,1 @@
+"""Where the micro-batches of a pipeline go: topics, lake tables, files and the terminal."""

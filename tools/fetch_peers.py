@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 KAFKAJS_VERSION = "2.2.4"
-REGISTRYJS_VERSION = "3.3.0"
+REGISTRYJS_VERSION = "4.1.0"
 KAFKA_CLIENTS_VERSION = "4.4.0"
 OLDEST_CLIENTS_VERSION = "2.1.1"
 SLF4J_VERSION = "2.0.20"

@@ -7,8 +7,7 @@ parsing holds the GIL. The format `plain` returns all JSON as text, for browsers
 loses the precision of large numbers.
 
 A key or value that names a schema of the registry is decoded to JSON in the formats `auto` and
-`plain` (value_schemas.py). `schema` tells which one; if it has an `error`, the payload is as it
-would be without a schema.
+`plain` (value_schemas.py). `schema` tells which one; if it has an `error`, the payload is base64.
 
 Requests: a value is given as one of `value` (text), `value_json` (stored byte for byte) and
 `value_base64`. It is null if none of them is given, or if `value` is null. Keys work the same way.
@@ -132,7 +131,7 @@ def _decoded_payload(
         return payload(data, form, limit_bytes)
     schema = PayloadSchema(found.schema_id, found.subject, found.kind, found.error)
     if found.error is not None:
-        shown = payload(data, form, limit_bytes)
+        shown = payload(data, "base64", limit_bytes)
     else:
         text = json.dumps(found.value, ensure_ascii=False).encode("utf-8", "backslashreplace")
         shown = payload(text, form, limit_bytes)

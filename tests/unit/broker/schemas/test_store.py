@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from strandlog.broker.broker import Broker
 from strandlog.broker.compacted_table import CompactedTable
 from strandlog.broker.context import OWNER, RequestContext
+from strandlog.broker.facade import schemas as schema_requests
 from strandlog.broker.schemas import registry as registry_module
 from strandlog.broker.schemas.avro import AvroSchemas
 from strandlog.broker.schemas.registry import Registry
@@ -345,3 +346,26 @@ def test_keys_are_those_of_confluent(disk: SimulatedFiles) -> None:
     keys = [decode_record_key(key or b"") for key, _ in broker._schemas_table.replay()]
     assert keys == [RecordKey("SCHEMA", "s", 1), RecordKey("DELETE_SUBJECT", "s")]
     broker.close()
+
+
+def test_a_list_of_many_subjects_is_made_in_slices(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(5):
+        register(broker, f"s{number}", enum("x"))
+    monkeypatch.setattr(schema_requests, "SUBJECTS_PER_STEP", 2)
+    steps = list(broker.schema_subjects(OWNED))
+    assert len(steps) == 3, "the event loop handles other requests between them"
+
+
+def test_the_number_of_all_versions_is_limited(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry_module, "SCHEMA_MAX_TOTAL_VERSIONS", 2)
+    register(broker, "one", enum("x"))
+    register(broker, "two", enum("x"))
+    with pytest.raises(SchemaError, match="2 versions, which is the maximum"):
+        register(broker, "three", enum("x"))
+    broker.delete_schema_subject(OWNED, "two").result()
+    broker.delete_schema_subject(OWNED, "two", permanent=True).result()
+    register(broker, "three", enum("x"))

@@ -64,6 +64,7 @@ class Rule(NamedTuple):
 
 
 A = field("a", "int")
+LIST = record(A, field("next", ["null", "R"]))
 RULES = [
     Rule(
         "the items of arrays are resolved",
@@ -152,7 +153,7 @@ RULES = [
     Rule("reader's union: no schema matches", "int", ["string", "null"], False),
     Rule("writer's union: every branch is read", ["int", "long"], "long", True),
     Rule("writer's union: a branch cannot be read", ["int", "string"], "long", False),
-    Rule("recursive records", *2 * (record(A, field("next", ["null", "R"])),), True),
+    Rule("recursive records", LIST, LIST, True),
 ]
 
 

@@ -41,6 +41,7 @@ def test_sync_and_status(cli: CommandLine, lake: str, table_format: str) -> None
     assert counts(open_table(lake, table_format)) == (35, 35)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("table_format", FORMATS)
 def test_reads_exit_with_zero(cli: CommandLine, lake: str, table_format: str) -> None:
     """In processes of their own: libraries of tables may crash when a process ends."""

@@ -222,9 +222,10 @@ def test_records_without_timestamps_keys_and_values_are_rows(
     ],
 )
 def test_tables_are_partitioned_by_time(
-    log: strandlog.Log, data: Path, table: Table, unit: str, expected: str | None
+    log: strandlog.Log, data: Path, tmp_path: Path, unit: str, expected: str | None
 ) -> None:
     produce(log, 0, 4)
+    table = open_table(tmp_path / "lake", "parquet")
     sync(table, data, time_unit=unit)
     paths = table.load().data_files()
     assert counts(table) == (4, 4)

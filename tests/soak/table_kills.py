@@ -4,8 +4,9 @@
 
 Three syncs follow a topic over the wire: to a Delta table, to an Iceberg table, and in upsert mode
 to a Delta table with the latest value of each key. Each round produces numbered records, some of
-them in transactions that abort, waits for a commit, and kills one of the syncs or the broker with
-kill -9 at a random moment. Half-way, another program adds a column to each table. In the end:
+them in transactions that abort, waits for a commit, produces more, and kills one of the syncs or
+the broker with kill -9 at a random moment. Half-way, another program adds a column to each table.
+In the end:
 
     appended   the table has every committed (partition, offset) of the topic exactly once
     upserted   the table is the dict of the topic: the last value of each key, no deleted key
@@ -150,14 +151,16 @@ class Soak:
     def _round(self, number: int, rounds: int) -> None:
         victim = VICTIMS[number % len(VICTIMS)]
         before = {kind: sync.version() for kind, sync in self._syncs.items()}
-        self._produce(self._records // rounds)
+        half = self._records // rounds // 2
+        self._produce(half)
         if number % ABORT_EVERY == ABORT_EVERY - 1:
             self._abort()
         watched = self._syncs.get(victim, self._syncs["delta"])
         self._wait(lambda: watched.version() > before[watched.kind], "a commit")
         if number == rounds // 2:
             self._add_column()
-        time.sleep(self._rng.random() * 0.5)
+        self._produce(half)  # so that the kill hits a sync that works
+        time.sleep(self._rng.random() * 0.3)
         if victim == "broker":
             self._broker.stop(SIGKILL)
             self._broker.start()

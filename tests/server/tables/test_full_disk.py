@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,15 +33,13 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     if done.returncode:
         pytest.skip(f"this machine does not let us mount a tmpfs: {done.stderr.strip()}")
     yield mounted
-    subprocess.run(["umount", str(mounted)], check=True)
+    subprocess.run(["umount", "--lazy", str(mounted)], check=True)  # the catalog may be open
 
 
 @pytest.mark.parametrize("table_format", FORMATS)
 def test_a_full_disk_stops_a_sync_which_continues_later(
     tmp_path: Path, disk: Path, table_format: str
 ) -> None:
-    import random
-
     noise = random.Random(1)
     with strandlog.open(tmp_path / "data") as log:
         log.create_topic("orders")

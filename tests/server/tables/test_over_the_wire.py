@@ -14,7 +14,7 @@ from tests.support.secured_broker import READ, SecuredBroker
 import strandlog
 from strandlog.broker.access.permission import TOPIC
 from strandlog.client.wire.client import WireClient
-from strandlog.model import TopicPartition
+from strandlog.model import ProducerIdentity, TopicPartition
 from strandlog.tables.table import FORMATS, Table, open_table
 from strandlog.tables.topics.columns import RawColumns
 from strandlog.tables.topics.source import ClusterSource, FolderSource, TopicSource
@@ -46,12 +46,13 @@ def sync(table: Table, source: TopicSource) -> SyncReport:
 
 def transaction(
     client: WireClient, name: str, values: list[bytes], *, commits: bool | None
-) -> None:
+) -> ProducerIdentity:
     producer = client.init_producer_id(name)
     client.add_partitions_to_txn(name, *producer, [ORDERS])
     write(client, ORDERS, batch_of(values, producer, is_transactional=True), name=name)
     if commits is not None:
         client.end_txn(name, *producer, commit=commits)
+    return producer
 
 
 def test_only_committed_records_become_rows(broker: ServerThread, table: Table) -> None:
@@ -66,10 +67,10 @@ def test_only_committed_records_become_rows(broker: ServerThread, table: Table) 
         report = sync(table, ClusterSource(broker.address, "orders"))
         assert (report.rows, report.commits) == (0, 1)
         assert sync(table, ClusterSource(broker.address, "orders")).commits == 0
-        transaction(client, "d", numbered(20, 5), commits=None)
+        producer = transaction(client, "d", numbered(20, 5), commits=None)
         write(client, ORDERS, batch_of(numbered(25, 5)))
         assert sync(table, ClusterSource(broker.address, "orders")).rows == 0, "d is open"
-        client.end_txn("d", *client.init_producer_id("d"), commit=False)
+        client.end_txn("d", *producer, commit=False)
         assert sync(table, ClusterSource(broker.address, "orders")).rows == 5
     found = [int(value) for (value,) in query(table, 'SELECT value FROM rows ORDER BY "offset"')]
     assert found == [*range(5), *range(10, 15), *range(25, 30)]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from strandlog.errors import InvalidSettingError, SchemaNotFoundError, StrandlogError
+from strandlog.errors import InvalidSettingError, SchemaNotFoundError
 from strandlog.formats.registered_schema import RegisteredSchema
 from strandlog.spark.option_checks import subject
 from strandlog.spark.options import Options
@@ -22,21 +22,16 @@ if TYPE_CHECKING:
     from strandlog.client.registry.api import ReadableRegistry, SchemaRegistry
     from strandlog.formats.columns.registry import RegistryColumns
 
-_registries: dict[Any, ReadableRegistry] = {}  # of this process, by address and settings
+# Schemas that tasks of this process have looked up, by registry.
+_found: dict[Any, dict[int, RegisteredSchema]] = {}
 
 
 def open_registry(options: Options) -> ReadableRegistry:
-    """Return the registry that the options name; it stays open as long as the process."""
-    key = (
-        *(options[name] for name in ("schemaRegistry", "bootstrap.servers", "path")),
-        frozenset(options.client.items()),
-    )
-    if key not in _registries:
-        _registries[key] = _opened(options)
-    return _registries[key]
+    """Return the registry that the options name; the caller closes it.
 
-
-def _opened(options: Options) -> ReadableRegistry:
+    A connection that stays open, in a process that Spark keeps for later tasks, would delay the
+    stop of the broker.
+    """
     if options["schemaRegistry"] is None and options["path"] is not None:
         from strandlog.client.registry.folder import FolderRegistry  # noqa: PLC0415
 
@@ -75,13 +70,11 @@ def latest_schema(options: Options) -> RegisteredSchema:
 
 def find_latest(options: Options) -> RegisteredSchema | None:
     """Return the newest version of the subject, or None if there is none."""
-    try:
-        return open_registry(options).version(subject(options)).schema
-    except SchemaNotFoundError:
-        return None
-    except StrandlogError as error:
-        error.add_note(f"while reading subject {subject(options)!r} of the schema registry")
-        raise
+    with open_registry(options) as registry:
+        try:
+            return registry.version(subject(options)).schema
+        except SchemaNotFoundError:
+            return None
 
 
 def registry_columns(options: Options, reader: RegisteredSchema) -> RegistryColumns:
@@ -99,7 +92,16 @@ class SchemaLookUp:
         self._options = options
 
     def __call__(self, schema_id: int) -> RegisteredSchema | None:
-        try:
-            return open_registry(self._options).by_id(schema_id)
-        except SchemaNotFoundError:
-            return None
+        options = self._options
+        key = (
+            *(options[name] for name in ("schemaRegistry", "bootstrap.servers", "path")),
+            frozenset(options.client.items()),
+        )
+        known = _found.setdefault(key, {})
+        if schema_id not in known:
+            with open_registry(options) as registry:
+                try:
+                    known[schema_id] = registry.by_id(schema_id)
+                except SchemaNotFoundError:
+                    return None
+        return known[schema_id]

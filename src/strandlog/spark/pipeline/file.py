@@ -27,6 +27,7 @@ from strandlog.spark.pipeline.model import (
     PARSED_FORMATS,
     TABLE_FORMATS,
     TARGETS,
+    TOPIC_FORMATS,
     Pipeline,
     SinkTable,
     SourceTable,
@@ -199,8 +200,6 @@ class PipelineFile:
     def _source(self, number: int, table: dict[str, Any], names: dict[str, str]) -> SourceTable:
         self._check_keys("source", number, table, KEYS["source"])
         shape = self._choice("source", number, table, "format", FORMATS)
-        if shape == "json" and "schema" not in table:
-            self._add("source", number, "format", 'json needs schema = "id BIGINT, …"')
         if shape not in PARSED_FORMATS and "dead_letter" in table:
             formats = " and ".join(PARSED_FORMATS)
             self._add("source", number, "dead_letter", f"only {formats} values can fail to parse")
@@ -212,8 +211,6 @@ class PipelineFile:
         options = self._options("source", number, table)
         if "starting" in table and "startingOffsets" in map(option_named, options):
             self._add("source", number, "starting", "set starting or startingOffsets, not both")
-        if shape == "avro" and not any(name.lower().startswith("avroschema") for name in options):
-            self._add("source", number, "format", "avro needs options = { avroSchema = '{…}' }")
         return SourceTable(
             self._new_name("source", number, table, names),
             self._text("source", number, table, "topic"),
@@ -267,9 +264,13 @@ class PipelineFile:
         mode = self._choice("sink", number, table, "mode", MODES)
         if kind in ("parquet", "table") and mode != "append":
             self._add("sink", number, "mode", "Parquet and tables support only append")
-        for key in ("format", "partition_by"):
-            if key in table and kind != "table":
-                self._add("sink", number, key, 'only tables have it: table = "./lake/orders"')
+        if "partition_by" in table and kind != "table":
+            self._add(
+                "sink", number, "partition_by", 'only tables have it: table = "./lake/orders"'
+            )
+        if "format" in table and kind not in ("table", "topic"):
+            self._add("sink", number, "format", "only tables and topics have a format")
+        is_typed = kind == "topic" and "format" in table
         return SinkTable(
             view,
             kind,
@@ -277,7 +278,9 @@ class PipelineFile:
             self._maybe("sink", number, table, "key"),
             mode,
             partitions,
-            self._choice("sink", number, table, "format", TABLE_FORMATS),
+            self._choice(
+                "sink", number, table, "format", TOPIC_FORMATS if is_typed else TABLE_FORMATS
+            ),
             self._partition_by(number, table),
             self._group(number, table, kind, mode),
             self._options("sink", number, table),

@@ -5,7 +5,8 @@
     sink     its view's rows; for a topic, as JSON with a key
 
 Making them starts no query and connects to no broker: Spark analyses the SQL with the columns of
-the sources, which are known from the pipeline file.
+the sources, which are known from the pipeline file. Only a source whose schema is in a schema
+registry asks it for the newest version.
 """
 
 from __future__ import annotations
@@ -16,8 +17,16 @@ from typing import TYPE_CHECKING, Any
 
 from strandlog.errors import ConfigurationError, StrandlogError
 from strandlog.spark.errors import sql_error
+from strandlog.spark.option_checks import subject, uses_registry
 from strandlog.spark.options import BATCH, STREAM, parse_options
-from strandlog.spark.pipeline.model import PARSED_FORMATS, Pipeline, SinkTable, SourceTable
+from strandlog.spark.pipeline.model import (
+    PARSED_FORMATS,
+    TOPIC_FORMATS,
+    Pipeline,
+    SinkTable,
+    SourceTable,
+)
+from strandlog.spark.registry import latest_schema, registry_columns
 from strandlog.spark.schema import (
     CORRUPT,
     CORRUPT_RECORD_FIELD,
@@ -52,9 +61,15 @@ class SourceFrames:
         self._source = source
         self._options = source_options(pipeline, source)
         parsed = parse_options(BATCH if source.is_static else STREAM, self._options)
-        schema = StructType.fromDDL(source.schema) if source.schema else record_schema(parsed)
+        values = None
+        if uses_registry(parsed, has_schema=source.schema is not None):
+            values = registry_columns(parsed, latest_schema(parsed))
+            self._options.setdefault("schemaSubject", subject(parsed))
+        schema = (
+            StructType.fromDDL(source.schema) if source.schema else record_schema(parsed, values)
+        )
         self._columns = [field for field in schema if field.name != CORRUPT]
-        check_schema(StructType(self._columns), parsed)
+        check_schema(StructType(self._columns), parsed, values)
 
     def rows(self) -> DataFrame:
         """Return the rows that parse, without a watermark."""
@@ -117,7 +132,12 @@ def dead_letters(whole: DataFrame) -> DataFrame:
 
 
 def topic_rows(frame: DataFrame, sink: SinkTable) -> DataFrame:
-    """Return the rows of a view as rows for a topic."""
+    """Return the rows of a view as rows for a topic; with a format, its columns are encoded."""
+    if sink.format in TOPIC_FORMATS:
+        if sink.key is None:
+            return frame
+        others = [f"`{name}`" for name in frame.columns if name != "key"]
+        return frame.selectExpr(*others, f"CAST(`{sink.key}` AS STRING) AS key")
     if sink.key is None:
         return frame.selectExpr(VALUE)
     return frame.selectExpr(VALUE, f"CAST(`{sink.key}` AS STRING) AS key")

@@ -26,8 +26,9 @@ from strandlog.spark.pipeline.security import SETTINGS
 
 PIPELINE_NAME_RULE = "expected 1 to 200 letters, digits and . _ -, but not . or .."
 _PIPELINE_NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
-FORMATS = ("json", "avro", "string", "binary")
-PARSED_FORMATS = ("json", "avro")  # parsed into columns, which may fail
+FORMATS = ("json", "avro", "protobuf", "string", "binary")
+PARSED_FORMATS = ("json", "avro", "protobuf")  # parsed into columns, which may fail
+TOPIC_FORMATS = ("json", "avro", "protobuf")  # of a topic's values, with a registered schema
 MODES = ("append", "update", "complete")
 TARGETS = ("topic", "table", "parquet", "console")
 GROUP_TARGETS = ("topic", "table", "console")
@@ -113,7 +114,7 @@ class SinkTable:
     key: str | None = None
     mode: str = "append"
     partitions: int | None = None  # used if the topic is created; None for the broker's default
-    format: str = TABLE_FORMATS[0]  # of a table
+    format: str = TABLE_FORMATS[0]  # of a table, or one of TOPIC_FORMATS; else JSON without schema
     partition_by: tuple[str, ...] = ()  # columns of a table
     group: str | None = None
     options: Mapping[str, str] = field(default_factory=dict, repr=False)  # may have secrets

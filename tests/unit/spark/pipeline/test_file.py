@@ -47,6 +47,15 @@ def test_a_valid_file_becomes_a_pipeline() -> None:
     assert sink.name == "delays-topic-delays"
 
 
+def test_values_with_a_registered_schema() -> None:
+    text = GOOD.replace('format = "json"', 'format = "protobuf"')
+    lines = [line for line in text.splitlines() if not line.startswith("schema =")]
+    read = PipelineFile("\n".join(lines).replace('mode = "update"', 'format = "avro"'))
+    assert read.pipeline is not None, read.problems
+    [source], [sink] = read.pipeline.sources, read.pipeline.sinks
+    assert (source.format, source.schema, sink.format) == ("protobuf", None, "avro")
+
+
 def test_the_report_address_is_optional() -> None:
     reporting = GOOD.replace("checkpoint =", 'report = "http://host:9095"\ncheckpoint =')
     for text, report in ((GOOD, None), (reporting, "http://host:9095")):
@@ -61,12 +70,10 @@ def test_the_report_address_is_optional() -> None:
         ('name = "flights"\nboot', 'nam = "flights"\nboot', 2, "did you mean 'name'"),
         ('bootstrap = "127.0.0.1:9092"\n', "", 1, "set either bootstrap"),
         ('topic = "flights"\n', "", 6, "topic"),
-        ('format = "json"', 'format = "xml"', 9, "one of json, avro, string, binary"),
-        ("schema =", "# schema =", 9, "json needs schema"),
+        ('format = "json"', 'format = "xml"', 9, "json, avro, protobuf, string, binary"),
         ('"time_hour 1 hour"', '"time_hour"', 11, "COLUMN DELAY"),
         ('"time_hour 1 hour"', '"time_hour soon"', 11, "\"10 seconds\", not 'soon'"),
         ('"time_hour 1 hour"', '"time_our 1 hour"', 11, "did you mean 'time_hour'"),
-        ('format = "json"', 'format = "avro"', 9, "avroSchema"),
         ('format = "json"', 'format = "string"', 12, "can fail to parse"),
         ('format = "json"', 'format = "json"\nstatic = true', 12, "has no event time"),
         ('format = "json"', 'format = "json"\nstatic = true', 13, "again for every micro-batch"),
@@ -131,7 +138,7 @@ def test_the_report_address_is_optional() -> None:
             4,
             "set every or trigger",
         ),
-        ('mode = "update"', 'format = "delta"', 23, "only tables have it"),
+        ('mode = "update"', 'format = "delta"', 23, "json, avro, protobuf, not 'delta'"),
         ('topic = "delays"\nkey = "carrier"', 'table = "x"', 22, "support only append"),
         (
             'topic = "delays"\nkey = "carrier"\nmode = "update"',

@@ -43,7 +43,7 @@ from strandlog.errors import (
 from strandlog.model import IsolationLevel, Record, TopicPartition
 from strandlog.record.batch import iter_batches
 from strandlog.record.builder import build_batch
-from strandlog.spark.option_checks import avro_form
+from strandlog.spark.option_checks import avro_form, uses_registry
 from strandlog.spark.options import PREFIX, STREAM, option_named, parse_options
 from strandlog.spark.pipeline.cases import file as case_file
 from strandlog.spark.pipeline.cases.file import Case, InputRecord, Output, Step
@@ -347,12 +347,18 @@ def _outputs(pipeline: Pipeline) -> list[Output]:
 def _value(source: SourceTable, record: InputRecord, pipeline: Pipeline) -> bytes:
     if record.text is not None:
         return record.text.encode()
+    given = {**dict([pipeline.log_option]), "subscribe": source.topic, **source.options}
+    options = parse_options(STREAM, {**given, "valueFormat": source.format})
+    if uses_registry(options, has_schema=source.schema is not None):
+        raise PipelineError(
+            f"source {source.name}: a case cannot write values with a registered schema; set "
+            f"schema or options = {{ avroSchema = '…' }}"
+        )
     if source.format != "avro":
         return json.dumps(record.columns, default=_json).encode()
     import fastavro  # noqa: PLC0415 - an extra, which Avro sources need too
 
-    given = {**dict([pipeline.log_option]), "subscribe": source.topic, **source.options}
-    form = avro_form(parse_options(STREAM, {**given, "valueFormat": "avro"}))
+    form = avro_form(options)
     writer_id, writer = max(form.writers.items(), default=(1, form.reader))
     value = io.BytesIO()
     has_prefix = bool(form.writers) or form.prefix == "confluent"

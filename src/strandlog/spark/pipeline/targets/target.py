@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from strandlog.spark.options import SINK, parse_options
-from strandlog.spark.pipeline.model import Pipeline, SinkTable
+from strandlog.spark.pipeline.model import TOPIC_FORMATS, Pipeline, SinkTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -39,7 +39,8 @@ def target_of(pipeline: Pipeline, sink: SinkTable) -> Target:
     Raise an error if its options are invalid or its library is missing.
     """
     if sink.kind == "topic":
-        return TopicTarget(pipeline, sink.target, sink.options)
+        typed = {"valueFormat": sink.format} if sink.format in TOPIC_FORMATS else {}
+        return TopicTarget(pipeline, sink.target, {**sink.options, **typed})
     if sink.kind == "table":
         from strandlog.spark.pipeline.targets.table_target import TableTarget  # noqa: PLC0415 - an extra
 

@@ -76,10 +76,10 @@ class Lake:
             first = result.base_offset
             self.rows += [(partition, first + at, value) for at, value in enumerate(values)]
 
-    def sync(self) -> None:
+    def sync(self, options: SyncOptions = SyncOptions()) -> None:  # noqa: B008 - frozen
         source = ClusterSource(self.address, self.topic)
         try:
-            sync = Sync(self.table, source, RawColumns(), SyncOptions())
+            sync = Sync(self.table, source, RawColumns(), options)
             sync.create()
             sync.run()
         finally:
@@ -207,6 +207,30 @@ def test_a_gap_between_table_and_log_is_reported(lake: Lake) -> None:
         batch_rows(lake)
     found = batch_rows(lake, failOnDataLoss="false")
     assert [row[1] for row in found] == [*range(50), *range(80, 100)]
+
+
+def test_records_that_the_table_lacks_are_reported(lake: Lake) -> None:
+    """The sync has accepted a gap; without a report, a read would silently lack its records."""
+    lake.write(0, 50)
+    lake.sync()
+    lake.write(0, 50)
+    lake.trim(0, 80)
+    lake.sync(SyncOptions(accepts_gap=True))
+    with pytest.raises(DataLossError, match=r"offsets 50 to 79 of .* were deleted"):
+        batch_rows(lake)
+    found = batch_rows(lake, failOnDataLoss="false")
+    assert [row[1] for row in found] == [*range(50), *range(80, 100)]
+    assert len(batch_rows(lake, startingOffsets=f'{{"{lake.topic}": {{"0": 80, "1": 0}}}}')) == 20
+
+
+def test_a_table_that_another_program_has_changed_is_an_error(lake: Lake) -> None:
+    lake.write(0, 50)
+    lake.sync()
+    import deltalake
+
+    deltalake.DeltaTable(lake.table.folder).delete('"offset" < 10')
+    with pytest.raises(InvalidSettingError, match="it has 40 rows, not 50"):
+        batch_rows(lake)
 
 
 def test_errors(lake: Lake, tmp_path: Path) -> None:

@@ -15,6 +15,9 @@ log at all.
     log start > v           records in [v, log start) are neither in the table nor in the log: lost
     partition not in table  everything comes from the log
 
+Records that were deleted before they were synced are missing in the table, which lists such gaps
+(`--accept-gap`). A read reports those that it covers as lost.
+
 The first readable offset of a partition in the table is 0, whatever retention has removed.
 """
 
@@ -52,14 +55,20 @@ def divided(
     ranges: Iterable[OffsetRange],
     progress: Mapping[TopicPartition, int],
     log_starts: Mapping[TopicPartition, int],
+    gaps: Iterable[OffsetRange] = (),
 ) -> Division:
-    """Divide ranges between the table and the log; `progress` is that of one table version."""
+    """Divide ranges between the table and the log; `progress` and `gaps` are those of one version
+    of the table."""
     found = Division([], [], [])
     for wanted in ranges:
         synced = progress.get(wanted.tp, 0)
         middle = min(max(wanted.start, synced), wanted.end)
         if wanted.start < middle:
             found.table.append(wanted._replace(end=middle))
+            for gap in gaps:
+                start, end = max(wanted.start, gap.start), min(middle, gap.end)
+                if gap.tp == wanted.tp and start < end:
+                    found.losses.append(trimmed(gap.tp, start, end))
         first = min(max(middle, log_starts[wanted.tp]), wanted.end)
         if middle < first:
             found.losses.append(trimmed(wanted.tp, middle, first))

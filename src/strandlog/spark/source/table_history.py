@@ -4,7 +4,8 @@
     task      some files, the wanted offsets ─▶ rows with the columns of records ─▶ Spark
 
 history.py decides which offsets come from the table. The table must be one that `strandlog table
-sync` writes for this topic, with raw values and a row for each record (mode append). Its version is
+sync` writes for this topic, with raw values and a row for each record (mode append). A table whose
+rows another program has changed is an error, because it no longer equals the topic. Its version is
 the same for the whole query; if a stream finds that retention has overtaken it, the newest version
 is loaded, which has the missing records unless they are lost. A table does not store whether a
 timestamp is the producer's or the broker's, so `timestampType` is null in its rows.
@@ -46,6 +47,7 @@ class TableHistory:
         self._options = options
         self._bounds = bounds
         self._files: list[str] = []
+        self._gaps: list[OffsetRange] = []
         self.progress: dict[TopicPartition, int] = {}
         self._load()
 
@@ -56,7 +58,7 @@ class TableHistory:
 
     def _load(self) -> None:
         from strandlog.tables.table import detected_format, open_table  # noqa: PLC0415
-        from strandlog.tables.topics.decisions import app_id  # noqa: PLC0415 - an extra
+        from strandlog.tables.topics.decisions import app_id, recorded_gaps  # noqa: PLC0415
         from strandlog.tables.topics.source import TopicState  # noqa: PLC0415
 
         target = self._options[OPTION]
@@ -72,6 +74,18 @@ class TableHistory:
             named["strandlog.cluster.id"],
             {},
         )
+        expected, count = snapshot.progress(app_id(topic, "rows")) or 0, snapshot.row_count()
+        if count != expected:
+            raise InvalidSettingError(
+                OPTION,
+                target,
+                f"another program has changed this table: it has {count} rows, not {expected}; "
+                "restore it, or write it again with `strandlog table sync --rebuild`",
+            )
+        self._gaps = [
+            OffsetRange(TopicPartition(topic.name, each.partition), each.start, each.end)
+            for each in recorded_gaps(named)
+        ]
         for tp in self._bounds:
             offset = snapshot.progress(app_id(topic, tp.partition))
             if offset is not None:
@@ -107,10 +121,10 @@ class TableHistory:
         self, ranges: list[OffsetRange], log_starts: Mapping[TopicPartition, int]
     ) -> Division:
         """Divide ranges between the table and the log."""
-        found = divided(ranges, self.progress, log_starts)
+        found = divided(ranges, self.progress, log_starts, self._gaps)
         if found.losses:  # the newest version may have these records
             self._load()
-            found = divided(ranges, self.progress, log_starts)
+            found = divided(ranges, self.progress, log_starts, self._gaps)
         return found
 
     def tasks(self, ranges: list[OffsetRange], count: int) -> list[TableFiles]:

@@ -23,6 +23,7 @@ table keeps the id of the topic in its properties; a sync of another topic stops
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -153,6 +154,11 @@ def check_rows(
 def accepted_rows(properties: Mapping[str, str]) -> int:
     """Return by how many rows the table may differ from what syncs have written."""
     return int(properties.get(ACCEPTED_ROWS, "0"))
+
+
+def recorded_gaps(properties: Mapping[str, str]) -> list[OffsetRange]:
+    """Return the offsets that the table lacks because they were deleted before they were synced."""
+    return [OffsetRange(*each) for each in json.loads(properties.get(GAPS, "[]"))]
 
 
 def check_history(history: Sequence[Commit]) -> None:

@@ -8,7 +8,6 @@ needs one byte of memory per offset of the topic.
 
 from __future__ import annotations
 
-import json
 import os
 from typing import Any, NamedTuple
 
@@ -38,7 +37,7 @@ class TableStatus(NamedTuple):
     expected_rows: int | None  # by the syncs; None for upserts
     files: int
     size_bytes: int
-    gaps: list[list[int]]
+    gaps: list[decisions.OffsetRange]
     partitions: list[PartitionStatus]
     duplicates: int | None = None  # only if verified
     beyond: int | None = None
@@ -68,7 +67,7 @@ def read_status(table: Table, source: TopicSource, *, verifies: bool = False) ->
         expected,
         len(files),
         sum(os.path.getsize(path) for path in files if os.path.exists(path)),
-        json.loads(properties.get(decisions.GAPS, "[]")),
+        decisions.recorded_gaps(properties),
         partitions,
         None if counted is None else counted.duplicates,
         None if counted is None else counted.beyond,

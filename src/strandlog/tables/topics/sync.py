@@ -222,14 +222,14 @@ class Sync:
 
     def _record_gaps(self, snapshot: Snapshot, gaps: list[OffsetRange]) -> bool:
         """Store gaps in the table before the offsets move past them; True if that was a commit."""
-        known = json.loads(snapshot.properties.get(decisions.GAPS, "[]"))
-        new = [list(each) for each in gaps if list(each) not in known]
+        known = decisions.recorded_gaps(snapshot.properties)
+        new = [each for each in gaps if each not in known]
         self.report.gaps += [each for each in gaps if each not in self.report.gaps]
         if not new:
             return False
         self._warn(
             "records are missing: "
-            + ", ".join(f"partition {each[0]} [{each[1]}, {each[2]})" for each in new)
+            + ", ".join(f"partition {each.partition} [{each.start}, {each.end})" for each in new)
         )
         self._table.set_properties({decisions.GAPS: json.dumps(known + new)})
         return True

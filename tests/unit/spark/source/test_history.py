@@ -68,6 +68,19 @@ def test_a_gap_names_the_offsets() -> None:
     assert found.log == [OffsetRange(TP, 50, 100)]
 
 
+def test_a_gap_that_the_table_lists_is_a_loss_where_a_read_covers_it() -> None:
+    gaps = [OffsetRange(TP, 10, 20), OffsetRange(TopicPartition("t", 1), 0, 5)]
+    for wanted, lost in (
+        ((0, 100), ["offsets 10 to 19 of t-0 were deleted"]),
+        ((15, 100), ["offsets 15 to 19 of t-0 were deleted"]),
+        ((0, 12), ["offsets 10 to 11 of t-0 were deleted"]),
+        ((0, 10), []),
+        ((20, 100), []),
+    ):
+        found = divided([OffsetRange(TP, *wanted)], {TP: 30}, {TP: 0}, gaps)
+        assert [str(each) for each in found.losses] == lost, wanted
+
+
 def test_the_table_extends_what_can_be_read() -> None:
     other = TopicPartition("t", 1)
     bounds = {TP: Bounds(50, 100, "id"), other: Bounds(7, 9, "id")}

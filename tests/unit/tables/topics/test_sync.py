@@ -163,7 +163,7 @@ def test_deleted_records_are_a_gap(log: strandlog.Log, data: Path, table: Table)
     report = sync(table, data, accepts_gap=True)
     assert report.gaps == [(0, 10, 15)]
     assert counts(table) == (35, 35)
-    assert read_status(table, FolderSource(str(data), "orders")).gaps == [[0, 10, 15]]
+    assert read_status(table, FolderSource(str(data), "orders")).gaps == [(0, 10, 15)]
     assert sync(table, data).commits == 0, "the gap is only accepted once"
 
 

@@ -50,6 +50,7 @@ def open_session(
         register(found)
         ensure_watched(found)
         return OpenedSession(found, is_own=False)
+    _silence_error_loggers()
     try:
         with nullcontext() if log is None else _stderr_to(log):
             # A pipeline reports its queries itself; the session would report them as its own.
@@ -57,6 +58,14 @@ def open_session(
     except (PySparkException, Py4JError) as error:
         raise PipelineError(f"cannot start Spark: {one_line(error)}") from error
     return OpenedSession(found, is_own=True)
+
+
+def _silence_error_loggers() -> None:
+    """PySpark prints each error in a query as JSON with Java's stack trace, besides raising it."""
+    from pyspark.logger import PySparkLogger  # noqa: PLC0415 - needs Spark
+
+    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
 
 
 @contextmanager

@@ -60,6 +60,11 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+def pytest_unconfigure() -> None:
+    """Libraries report objects that are still there when Python ends as leaks."""
+    gc.unfreeze()
+
+
 def pytest_itemcollected(item: pytest.Item) -> None:
     item.add_marker(_tier(item))
 

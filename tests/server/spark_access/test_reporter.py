@@ -63,8 +63,7 @@ def test_a_broker_accepts_and_shows_what_is_reported(
         reporter.add(REPORT)
         for odd in (math.nan, math.inf):
             reporter.add(REPORT._replace(name=f"odd {odd}" + "x" * 300, rows_per_second=odd))
-        for number in range(50):
-            reporter.add(REPORT._replace(name=f"query {number}", watermark="x" * 300, lag=None))
+        reporter.add(REPORT._replace(name="long", watermark="x" * 300, lag=None))
         path = "/api/v1/pipelines/a%2Fb%20%C3%A9%3F"
         eventually(lambda: client.get(path).status_code == 200, "a report arrives")
         assert ok(client.get(path))["ui_url"] == "http://127.0.0.1:4040"
@@ -74,9 +73,25 @@ def test_a_broker_accepts_and_shows_what_is_reported(
     assert shown["error"].startswith("why: x")
     assert shown["ui_url"] is None, "Spark's pages end with it"
     queries = {query["last"]["name"]: query["last"] for query in shown["queries"]}
-    assert len(queries) == HTTP_PIPELINE_MAX_QUERIES
+    assert len(queries) == 4
     assert queries["orders"] == REPORT._asdict()
     assert [query["rows_per_second"] for name, query in queries.items() if "odd" in name] == [0, 0]
+
+
+def test_a_session_that_has_run_many_queries_still_reports_new_ones(
+    tmp_path: Path, reporters: Callable[..., Reporter]
+) -> None:
+    """The 33rd query of a session was never shown."""
+    count = HTTP_PIPELINE_MAX_QUERIES + 20
+    with http_broker(tmp_path / "data") as broker, client_of(broker) as client:
+        reporter = reporters(http_address(broker), "notebook")
+        for number in range(count):
+            reporter.add(REPORT._replace(name=f"query {number}"))
+        reporter.end("stopped")
+        shown = ok(client.get("/api/v1/pipelines/notebook"))
+    names = {query["last"]["name"] for query in shown["queries"]}
+    newest = range(count - HTTP_PIPELINE_MAX_QUERIES, count)
+    assert names == {f"query {number}" for number in newest}
 
 
 def test_reports_of_an_interval_are_sent_together(

@@ -110,9 +110,12 @@ class Reporter:
         with self._changed:
             if self._is_over:
                 return
-            before = self._reports.get(report.name)
-            if before is None and len(self._reports) == HTTP_PIPELINE_MAX_QUERIES:
-                return  # the broker accepts no more queries per pipeline
+            before = self._reports.pop(report.name, None)
+            if len(self._reports) == HTTP_PIPELINE_MAX_QUERIES:
+                # The broker accepts no more per pipeline, and forgets the oldest one too.
+                oldest = next(iter(self._reports))
+                del self._reports[oldest]
+                self._unsent.discard(oldest)
             if before is not None and report.name in self._unsent and not report.rows:
                 # An idle batch has no rate, so keep that of the previous, unsent report.
                 report = report._replace(

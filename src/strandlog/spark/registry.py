@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from strandlog.errors import InvalidSettingError, SchemaNotFoundError
-from strandlog.formats.registered_schema import RegisteredSchema
+from strandlog.formats.registered_schema import AVRO, JSON, PROTOBUF, RegisteredSchema
 from strandlog.spark.option_checks import subject
 from strandlog.spark.options import Options
 
@@ -24,6 +24,14 @@ if TYPE_CHECKING:
 
 # Schemas that tasks of this process have looked up, by registry.
 _found: dict[Any, dict[int, RegisteredSchema]] = {}
+
+
+# What else to do if the registry has no schema for the values.
+ELSE = {
+    AVRO: ", set schemaSubject, or set avroSchema",
+    JSON: ', set schemaSubject, or pass the columns: .schema("id BIGINT, name STRING")',
+    PROTOBUF: " or set schemaSubject",
+}
 
 
 def open_registry(options: Options) -> ReadableRegistry:
@@ -56,7 +64,7 @@ def latest_schema(options: Options) -> RegisteredSchema:
         raise InvalidSettingError(
             "valueFormat",
             options["valueFormat"],
-            f"the schema registry has no subject {name!r}: register a schema, or set schemaSubject",
+            f"the schema registry has no subject {name!r}: register a schema{ELSE[kind]}",
         )
     if found.kind != kind:
         raise InvalidSettingError(

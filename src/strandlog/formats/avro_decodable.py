@@ -2,7 +2,7 @@
 
 - A union of several types becomes a union of records with one field, `member0`, `member1` and so
   on. A record is encoded as its fields, so the bytes are the same, and the decoded value names its
-  branch. Without this, an enum symbol and a string could not be told apart. The records have names
+  branch. Otherwise, an enum symbol and a string would look the same. The records have names
   made of their place and type, so that Avro's schema resolution finds the branch of another schema.
 - Logical types are removed, because Arrow converts whole columns. If values are converted from one
   schema to another (`with_units`), times keep their unit in a logical type of our own: Avro's

@@ -20,24 +20,16 @@ cannot, so the driver and every task open their own.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Protocol
 
 from strandlog.broker.topics.topic import INTERNAL_TOPICS
+from strandlog.client.readonly.raw_range import RawChunk
 from strandlog.errors import TopicNotFoundError
-from strandlog.model import Buffer, TopicPartition
+from strandlog.model import TopicPartition
 from strandlog.spark.options import Options
 from strandlog.spark.source.continuity import Bounds
 from strandlog.spark.source.planning import OffsetRange
-
-Aborted = Sequence[tuple[int, int]]
-
-
-class RawChunk(NamedTuple):
-    """A chunk of raw batches, and the aborted transactions in it."""
-
-    data: Buffer
-    aborted: Aborted
 
 
 class LogAccess(Protocol):

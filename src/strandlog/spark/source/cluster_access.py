@@ -14,13 +14,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeVar
 
+from strandlog.client.readonly.raw_range import RawChunk
 from strandlog.client.wire.client import WireClient
 from strandlog.clock import Clock, SystemClock, pause
 from strandlog.config.units import parse_duration_ms
 from strandlog.errors import TopicNotFoundError, UnreachableError
 from strandlog.model import IsolationLevel, TopicPartition
 from strandlog.spark.options import Options
-from strandlog.spark.source.access import RawChunk, chosen
+from strandlog.spark.source.access import chosen
 from strandlog.spark.source.continuity import Bounds
 from strandlog.spark.source.planning import OffsetRange, evenly
 from strandlog.storage.folder.identity import base64_id

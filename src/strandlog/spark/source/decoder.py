@@ -13,13 +13,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
+from strandlog.client.readonly.raw_range import RawChunk
 from strandlog.errors import DataError, UndecodableBatchError
 from strandlog.record.arrow.columns import decode_columns
 from strandlog.record.batch import BatchView, iter_batches
 from strandlog.spark.option_checks import avro_form
 from strandlog.spark.options import Options
 from strandlog.spark.schema import CORRUPT, record_columns
-from strandlog.spark.source.access import RawChunk
 from strandlog.spark.source.planning import OffsetRange
 
 if TYPE_CHECKING:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 
 from strandlog.client.readonly.log import ReadOnlySource
+from strandlog.client.readonly.raw_range import RawChunk, read_range
 from strandlog.clock import SystemClock, pause
 from strandlog.errors import (
     InvalidSettingError,
@@ -15,7 +16,7 @@ from strandlog.errors import (
 )
 from strandlog.model import TopicPartition
 from strandlog.spark.options import Options
-from strandlog.spark.source.access import RawChunk, chosen
+from strandlog.spark.source.access import chosen
 from strandlog.spark.source.continuity import Bounds
 from strandlog.spark.source.planning import OffsetRange, evenly
 from strandlog.storage.files import DiskFiles
@@ -73,31 +74,13 @@ class FolderAccess:
         aborted: list[AbortedTransaction] = []
         if self._options.is_committed_only:
             aborted = self._aborted(wanted)
-        offset = wanted.start
-        deadline_ms = self._deadline_ms()
-        while offset < wanted.end:
-            fetched = self._source.fetch_raw(wanted.tp, offset, READ_BYTES)
-            if len(fetched.data):
-                # Only pass on the transactions that overlap with this chunk.
-                overlapping = [
-                    (entry.producer_id, entry.first_offset)
-                    for entry in aborted
-                    if entry.last_offset >= offset and entry.first_offset < fetched.next_offset
-                ]
-                yield RawChunk(fetched.data, overlapping)
-            if fetched.next_offset > offset:
-                offset = fetched.next_offset
-                deadline_ms = self._deadline_ms()
-                continue
-            # There is no data: the partition ends here, or the folder's owner is replacing a file.
-            first, end = self._source.offset_range(wanted.tp)
-            if end <= offset:
-                raise OffsetOutOfRangeError(*wanted.tp, offset, first, end)
-            self._wait(deadline_ms, f"cannot read {wanted.tp} at offset {offset}")
+        yield from read_range(
+            self._source, *wanted, aborted=aborted, chunk_bytes=READ_BYTES, patience=self
+        )
 
     def _aborted(self, wanted: OffsetRange) -> list[AbortedTransaction]:
         """Wait until every transaction in the range has ended; return the aborted transactions."""
-        deadline_ms = self._deadline_ms()
+        deadline_ms = self.deadline_ms()
         while True:
             stable = self._source.committed_view(wanted.tp)
             if stable.last_stable_offset >= wanted.end:
@@ -106,16 +89,16 @@ class FolderAccess:
             if end < wanted.end:
                 raise OffsetOutOfRangeError(*wanted.tp, max(wanted.start, end), first, end)
             readable = stable.last_stable_offset
-            self._wait(
+            self.wait(
                 deadline_ms,
                 f"{wanted.tp} is readable up to offset {readable}, not up to {wanted.end}: a "
                 f"transaction is still open",
             )
 
-    def _deadline_ms(self) -> int:
+    def deadline_ms(self) -> int:
         return SystemClock().monotonic_ms() + int(self._options[POLL_TIMEOUT])
 
-    def _wait(self, deadline_ms: int, reason: str) -> None:
+    def wait(self, deadline_ms: int, reason: str) -> None:
         if SystemClock().monotonic_ms() >= deadline_ms:
             waited_ms = self._options[POLL_TIMEOUT]
             raise UnreachableError(f"{reason} (waited {waited_ms} ms; see {POLL_TIMEOUT})")

@@ -17,10 +17,11 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple, Protocol
 
 from strandlog.client.readonly.log import ReadOnlySource
+from strandlog.client.readonly.raw_range import RawChunk, read_range
 from strandlog.client.wire.client import WireClient
 from strandlog.clock import Clock, SystemClock, pause
-from strandlog.errors import OffsetOutOfRangeError, TopicNotFoundError, UnreachableError
-from strandlog.model import Buffer, IsolationLevel, TopicPartition
+from strandlog.errors import TopicNotFoundError, UnreachableError
+from strandlog.model import IsolationLevel, TopicPartition
 from strandlog.storage.files import DiskFiles
 from strandlog.storage.folder.identity import base64_id, read_cluster_id
 from strandlog.storage.readonly.view import FolderView
@@ -45,13 +46,6 @@ class TopicState(NamedTuple):
     topic_id: str
     cluster_id: str
     partitions: dict[int, Bounds]
-
-
-class RawChunk(NamedTuple):
-    """Raw batches, and the (producer id, first offset) of the aborted transactions in them."""
-
-    data: Buffer
-    aborted: list[tuple[int, int]]
 
 
 class TopicSource(Protocol):
@@ -89,28 +83,17 @@ class FolderSource:
     def read(self, partition: int, start: int, end: int) -> Iterator[RawChunk]:
         tp = TopicPartition(self._topic, partition)
         aborted = self._source.committed_view(tp).aborted
-        offset = start
-        deadline_ms = self._clock.monotonic_ms() + PATIENCE_MS
-        while offset < end:
-            fetched = self._source.fetch_raw(tp, offset, READ_BYTES)
-            if len(fetched.data):
-                overlapping = [
-                    (entry.producer_id, entry.first_offset)
-                    for entry in aborted
-                    if entry.last_offset >= offset and entry.first_offset < fetched.next_offset
-                ]
-                yield RawChunk(fetched.data, overlapping)
-            if fetched.next_offset > offset:
-                offset = fetched.next_offset
-                deadline_ms = self._clock.monotonic_ms() + PATIENCE_MS
-                continue
-            # There is no data: the partition ends here, or its owner is replacing a file.
-            first, last = self._source.offset_range(tp)
-            if last <= offset:
-                raise OffsetOutOfRangeError(*tp, offset, first, last)
-            if self._clock.monotonic_ms() >= deadline_ms:
-                raise UnreachableError(f"cannot read {tp} at offset {offset}; retry")
-            pause(POLL_SECONDS)
+        return read_range(
+            self._source, tp, start, end, aborted=aborted, chunk_bytes=READ_BYTES, patience=self
+        )
+
+    def deadline_ms(self) -> int:
+        return self._clock.monotonic_ms() + PATIENCE_MS
+
+    def wait(self, deadline_ms: int, reason: str) -> None:
+        if self._clock.monotonic_ms() >= deadline_ms:
+            raise UnreachableError(f"{reason}; retry")
+        pause(POLL_SECONDS)
 
     def close(self) -> None:
         self._folder.close()

@@ -17,9 +17,9 @@ from strandlog.record.codecs import Codec
 
 pytest.importorskip("pyspark", reason="Spark tests need the spark extra")
 
+from strandlog.client.readonly.raw_range import RawChunk
 from strandlog.spark.options import BATCH, parse_options
 from strandlog.spark.schema import record_schema
-from strandlog.spark.source.access import RawChunk
 from strandlog.spark.source.decoder import Decoder
 from strandlog.spark.source.planning import OffsetRange
 from strandlog.spark.source.reader import RangeReader

@@ -33,6 +33,11 @@ def routes(api: httpx.Client) -> dict[str, str]:
     }
 
 
+def _pause(tab: Tab) -> None:
+    """Stop the page's clock a minute ahead, because it refuses a time that has passed."""
+    tab.page.clock.pause_at(tab.page.evaluate("Date.now()") / 1000 + 60)
+
+
 @pytest.mark.smoke
 def test_shortcut_keys_open_pages_and_focus_the_heading(tab: Tab) -> None:
     clock = tab.page.clock
@@ -46,7 +51,7 @@ def test_shortcut_keys_open_pages_and_focus_the_heading(tab: Tab) -> None:
         ("o", "Overview"),
     ):
         # A busy machine may take longer between the two keys than a shortcut may take.
-        clock.pause_at(tab.page.evaluate("Date.now()") / 1000 + 0.9)
+        _pause(tab)
         tab.page.keyboard.press("g")
         tab.page.keyboard.press(key)
         clock.resume()
@@ -70,7 +75,7 @@ def test_the_time_out_of_a_shortcut_starts_at_its_own_first_key(
     tab.page.keyboard.press("g")
     tab.page.keyboard.press("b")
     expect(tab.heading()).to_have_text("Broker")
-    clock.pause_at(tab.page.evaluate("Date.now()") / 1000 + 0.9)
+    _pause(tab)
     tab.page.keyboard.press("g")
     clock.run_for(between_ms)
     tab.page.keyboard.press("o")

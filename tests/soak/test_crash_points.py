@@ -35,10 +35,14 @@ HUNT = dataclasses.replace(
 SEEDS = (17, 2, 3, 4)
 # The seed that exposes a sabotage soonest, unless it is the first one. The others are only tried
 # when a change of the storage engine has moved the steps.
-EXPOSED_BY = {"what was recovered is not synced": 2, "aborted transactions are not saved": 2}
+EXPOSED_BY = {
+    "what was recovered is not synced": 4,
+    "aborted transactions are not saved": 2,
+    "half-done swaps are left lying": 3,
+}
 
 
-@pytest.mark.parametrize("seed", [101, 102, 104])
+@pytest.mark.parametrize("seed", [101, 104])
 def test_no_crash_breaks_a_promise(seed: int) -> None:
     tally = Watcher(seed, QUICK).run()
     assert tally.failures == []

@@ -379,7 +379,7 @@ def test_a_reader_skips_nothing_after_the_owner_died_during_compaction(
     append(embedded, 0, 60)
     embedded.log.close()
     whole = embedded.disk
-    for step in itertools.count(1, QUICK_STEP if is_quick() else 1):
+    for step in itertools.count(1, QUICK_STEP if is_quick() else 3):
         log = embedded.use(whole.after_kill())
         embedded.disk.stop_at(len(embedded.disk.trace) + step)
         try:

@@ -99,9 +99,11 @@ def test_a_static_source_is_read_again_for_every_micro_batch(
     assert rows == [(1.0, "American"), (2.0, None), (3.0, "United")]
 
 
-def test_a_folder_is_read_without_a_broker(spark: Any, tmp_path: Path) -> None:
-    data = tmp_path / "data"
-    with strandlog.open(data) as log:
+def test_a_folder_is_read_without_a_broker_and_paths_are_relative_to_the_working_directory(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # Spark's Java process was started in another one
+    with strandlog.open("data") as log:
         log.create_topic("flights", 1)
         with log.producer() as producer:
             producer.send("flights", json.dumps({"carrier": "AA", "delay": 1.5}).encode())
@@ -110,9 +112,10 @@ def test_a_folder_is_read_without_a_broker(spark: Any, tmp_path: Path) -> None:
 from = "flights"
 parquet = "{folder}/lake"
 """
-    log_key = f'data = "{data}"'
-    run_to_end(spark, pipeline(HEAD + sink, log_key=log_key, folder=tmp_path, topic="flights"))
+    log_key = 'data = "./data"'
+    run_to_end(spark, pipeline(HEAD + sink, log_key=log_key, folder=".", topic="flights"))
     assert lake(tmp_path) == [{"carrier": "AA", "delay": 1.5}]
+    assert (tmp_path / "checkpoints" / "p").is_dir()
 
 
 def test_a_source_starts_at_the_offsets_of_its_options(spark: Any, tmp_path: Path) -> None:

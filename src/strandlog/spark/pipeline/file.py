@@ -471,8 +471,12 @@ class PipelineFile:
             self._add(
                 kind, number, "name", "expected letters, digits and _, not starting with a digit"
             )
-        elif name in names:
-            self._add(kind, number, "name", f"{name!r} is already the name of a {names[name]}")
+        for known, of in names.items():
+            if name and known == name:
+                self._add(kind, number, "name", f"{name!r} is already the name of a {of}")
+            elif name and known.lower() == name.lower():
+                text = f"differs from {known!r}, a {of}, only in case, which SQL ignores"
+                self._add(kind, number, "name", text)
         names[name] = kind
         return name
 

@@ -17,6 +17,7 @@ with the same `group` share one query (groups.py).
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ from strandlog.spark.pipeline.security import SETTINGS
 
 PIPELINE_NAME_RULE = "expected 1 to 200 letters, digits and . _ -, but not . or .."
 _PIPELINE_NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 FORMATS = ("json", "avro", "protobuf", "string", "binary")
 PARSED_FORMATS = ("json", "avro", "protobuf")  # parsed into columns, which may fail
 TOPIC_FORMATS = ("json", "avro", "protobuf")  # of a topic's values, with a registered schema
@@ -79,6 +81,14 @@ def check_pipeline_name(name: str) -> None:
     """
     if not _PIPELINE_NAME.fullmatch(name) or name in (".", ".."):
         raise InvalidSettingError("name", name, PIPELINE_NAME_RULE)
+
+
+def absolute_path(path: str) -> str:
+    """Return a path as Spark gets it: relative to the working directory of this process.
+
+    Spark itself resolves relative paths by the directory in which its Java process was started.
+    """
+    return path if _URI.match(path) else os.path.abspath(path)
 
 
 @dataclass(frozen=True)
@@ -168,4 +178,4 @@ class Pipeline:
         """The option that specifies the log, and its value."""
         if self.bootstrap is not None:
             return "bootstrap.servers", self.bootstrap
-        return "path", str(self.data)
+        return "path", absolute_path(str(self.data))

@@ -24,7 +24,13 @@ from strandlog.spark.options import client_options
 from strandlog.spark.pipeline.frames import SourceFrames, dead_letters, errors_of, topic_rows
 from strandlog.spark.pipeline.groups import GroupQuery
 from strandlog.spark.pipeline.lineage import dead_letter_group
-from strandlog.spark.pipeline.model import Pipeline, SinkGroup, SinkTable, SourceTable
+from strandlog.spark.pipeline.model import (
+    Pipeline,
+    SinkGroup,
+    SinkTable,
+    SourceTable,
+    absolute_path,
+)
 from strandlog.spark.pipeline.targets.target import Target, TopicTarget, target_of
 from strandlog.spark.starting import start_once, start_with_retries
 
@@ -97,7 +103,8 @@ class PipelineQueries:
 
         def write_stream(writer: Any) -> Any:
             if sink.kind == "parquet":
-                return writer.format("parquet").option("path", sink.target).options(**sink.options)
+                files = writer.format("parquet").option("path", absolute_path(sink.target))
+                return files.options(**sink.options)
             return writer.format("console").option("truncate", "false").options(**sink.options)
 
         self._start(frame, sink.name, sink.mode, write_stream, available_now)
@@ -160,7 +167,8 @@ class PipelineQueries:
         )
 
     def _checkpoint(self, name: str) -> str:
-        return f"{self._pipeline.checkpoint}/{self._pipeline.name}/{name}"
+        folder = absolute_path(self._pipeline.checkpoint)
+        return f"{folder}/{self._pipeline.name}/{name}"
 
     def reports(self) -> Iterator[QueryReport]:
         """Yield a report for every micro-batch since the last call, in order for each query."""

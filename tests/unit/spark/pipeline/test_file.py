@@ -121,6 +121,7 @@ def test_the_report_address_is_optional() -> None:
         ('bootstrap = "127.0.0.1:9092"', 'data = "./data"', 12, "only the owner of a folder"),
         ("[[view]]", "[view]", 15, "two brackets"),
         ('name = "delays"', 'name = "flights"', 16, "already the name of a source"),
+        ('name = "delays"', 'name = "Flights"', 16, "only in case, which SQL ignores"),
         ('name = "delays"', 'name = "late flights"', 16, "letters, digits and _"),
         ('from = "delays"', 'from = "delay"', 20, "did you mean 'delays'"),
         ('topic = "delays"', 'topic = "delays"\nparquet = "x"', 19, "exactly one of"),

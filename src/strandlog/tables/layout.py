@@ -5,6 +5,8 @@
 A `Layout` is what a writer of data files must know about a table. It can be pickled, so that tasks
 in other processes write files that one process commits.
 
+Pages have checksums, which strandlog's own reads verify (reading.py).
+
 `write` brings the rows into the schema of the table, splits them by partition value, and for each
 part writes a temporary file, fsyncs it, and renames it. Nothing is overwritten: `attempt` is unique
 for each call, because another writer may have committed a file with the same rows and `name`
@@ -42,6 +44,7 @@ STAGED_SUFFIX: Final = ".staged"
 NULL_FOLDER: Final = "__HIVE_DEFAULT_PARTITION__"
 READABLE_DIR_MODE: Final = 0o777  # other users read tables; the umask may restrict it
 COMPRESSION: Final = "zstd"
+LAST_MILLISECOND: Final = datetime.max.replace(microsecond=999_000, tzinfo=UTC)
 MAX_STATISTICS_TEXT: Final = 64  # longer texts are left out of the statistics
 
 PartitionValues = tuple[tuple[str, str | None], ...]
@@ -118,20 +121,20 @@ class Layout:
         path = os.path.join(self.folder, staged)
         if not self.keeps_partition_columns:
             rows = rows.drop_columns(list(self.partition_by))
-        _write_durably(path, rows)
-        info = pq.read_metadata(path)
+        info = _write_durably(path, rows)
         statistics = json.dumps(statistics_of(info), separators=(",", ":"))
         size_bytes = os.path.getsize(path)
         return DataFile(path, relative, size_bytes, rows.num_rows, values, statistics)
 
 
-def _write_durably(path: str, rows: pa.Table) -> None:
+def _write_durably(path: str, rows: pa.Table) -> Any:
+    """Write a file and return its metadata."""
     files = table_files()
     folder, temp = os.path.dirname(path), path + TEMP_SUFFIX
     if not os.path.isdir(folder):
         _make_durable_folder(files, folder)
     try:
-        pq.write_table(rows, temp, compression=COMPRESSION)
+        info = _write_parquet(temp, rows)
         files.sync_file(temp)
     except OSError as error:
         if os.path.lexists(temp):
@@ -140,6 +143,42 @@ def _write_durably(path: str, rows: pa.Table) -> None:
     assert not os.path.lexists(path), f"{path} exists: names of data files are never reused"
     files.rename(temp, path)
     files.sync_dir(folder)
+    return info
+
+
+def _write_parquet(path: str, rows: pa.Table) -> Any:
+    """Write a file and return its metadata; columns have statistics if Python can represent them.
+
+    Iceberg's library fails if a file has statistics with a time after the year 9999.
+    """
+    pq.write_table(rows, path, compression=COMPRESSION, write_page_checksum=True)
+    info = pq.read_metadata(path)
+    bounded = _bounded_columns(info)
+    if len(bounded) < info.num_columns:
+        pq.write_table(
+            rows,
+            path,
+            compression=COMPRESSION,
+            write_page_checksum=True,
+            write_statistics=bounded,
+        )
+        info = pq.read_metadata(path)
+    return info
+
+
+def _bounded_columns(info: Any) -> list[str]:
+    """Return the columns of a file, nested ones included, whose bounds Python can represent."""
+    found = []
+    for index in range(info.num_columns):
+        try:
+            for row in range(info.num_row_groups):
+                part = info.row_group(row).column(index).statistics
+                if part is not None and part.has_min_max:
+                    _ = part.min, part.max
+        except (OverflowError, ValueError):
+            continue
+        found.append(info.schema.column(index).path)
+    return found
 
 
 def _make_durable_folder(files: DiskFiles, folder: str) -> None:
@@ -221,6 +260,8 @@ def _bound(value: object, *, is_upper: bool) -> object | None:
         # Delta's statistics have milliseconds; a bound must not exclude a value.
         value = value.astimezone(UTC)
         if is_upper and value.microsecond % 1000:
+            if value > LAST_MILLISECOND:
+                return None
             value += timedelta(milliseconds=1)
         return value.isoformat(timespec="milliseconds").replace("+00:00", "Z")
     if isinstance(value, date):

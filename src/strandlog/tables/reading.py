@@ -1,5 +1,8 @@
 """Reads data files, and translates the errors of libraries to ones with advice.
 
+Reads verify the checksums of pages: a bit that flipped on disk is an error, not another value.
+Files that Delta's library has written, in a compaction or a merge, have no checksums.
+
 `DeltaTable.to_pyarrow_table` is not used anywhere: processes that call it often abort at exit.
 """
 
@@ -40,6 +43,13 @@ def check_present(folder: str, paths: Sequence[str]) -> None:
         raise damaged(folder, FileNotFoundError(count))
 
 
+def data_set(paths: Sequence[str], schema: Any = None) -> Any:
+    """Return data files as a data set whose reads verify checksums."""
+    verified = ds.ParquetFragmentScanOptions(page_checksum_verification=True)
+    parquet = ds.ParquetFileFormat(default_fragment_scan_options=verified)
+    return ds.dataset(list(paths), schema=schema, format=parquet)
+
+
 def read_files(folder: str, paths: Sequence[str], schema: Any, columns: Sequence[str]) -> Any:
     """Return a RecordBatchReader over some columns of data files."""
     check_present(folder, paths)
@@ -49,8 +59,7 @@ def read_files(folder: str, paths: Sequence[str], schema: Any, columns: Sequence
         if not paths:
             return
         try:
-            found = ds.dataset(list(paths), schema=schema, format="parquet")
-            yield from found.to_batches(columns=list(columns))
+            yield from data_set(paths, schema).to_batches(columns=list(columns))
         except (pa.ArrowException, OSError) as error:
             raise damaged(folder, error) from error
 

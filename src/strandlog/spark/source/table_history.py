@@ -58,7 +58,12 @@ class TableHistory:
 
     def _load(self) -> None:
         from strandlog.tables.table import detected_format, open_table  # noqa: PLC0415
-        from strandlog.tables.topics.decisions import app_id, recorded_gaps  # noqa: PLC0415
+        from strandlog.tables.topics.decisions import (  # noqa: PLC0415
+            ROWS,
+            SUM,
+            app_id,
+            recorded_gaps,
+        )
         from strandlog.tables.topics.source import TopicState  # noqa: PLC0415
 
         target = self._options[OPTION]
@@ -74,7 +79,7 @@ class TableHistory:
             named["strandlog.cluster.id"],
             {},
         )
-        expected, count = snapshot.progress(app_id(topic, "rows")) or 0, snapshot.row_count()
+        expected, count = snapshot.progress(app_id(topic, ROWS)) or 0, snapshot.row_count()
         if count != expected:
             raise InvalidSettingError(
                 OPTION,
@@ -90,6 +95,12 @@ class TableHistory:
             offset = snapshot.progress(app_id(topic, tp.partition))
             if offset is not None:
                 self.progress[tp] = offset
+        end = snapshot.progress(app_id(topic, SUM))
+        if end is not None and sum(self.progress.values()) > end:
+            raise TableDamagedError(
+                f"the table of option {OPTION} is damaged: its offsets do not have the sum {end}; "
+                "restore it from a copy, or write it again with `strandlog table sync --rebuild`"
+            )
         self._files = snapshot.data_files()
 
     def _check(self, properties: Mapping[str, str]) -> None:
@@ -151,11 +162,12 @@ def _size(path: str) -> int:
 def read_table_files(wanted: TableFiles, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
     """Yield the rows of some files, with columns of records."""
     import pyarrow as pa  # noqa: PLC0415 - only tasks need it
-    import pyarrow.dataset as ds  # noqa: PLC0415
+
+    from strandlog.tables.reading import data_set  # noqa: PLC0415
 
     chosen = [name for name in columns if name in TABLE_COLUMNS]
     try:
-        found = ds.dataset(list(wanted.paths), format="parquet")
+        found = data_set(wanted.paths)
         for batch in found.to_batches(columns=chosen or ["offset"], filter=_condition(wanted)):
             if len(batch):
                 yield _records(batch, wanted.topic, columns)

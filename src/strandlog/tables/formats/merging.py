@@ -12,9 +12,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-import pyarrow.dataset as ds
 
 from strandlog.tables.layout import DataFile, Layout
+from strandlog.tables.reading import damaged, data_set
 from strandlog.tables.schema import conformed
 
 
@@ -52,7 +52,10 @@ def merge_small_files(
     merged = []
     for number, group in enumerate(groups(files, target_bytes)):
         paths = [each.path for each in group]
-        rows = ds.dataset(paths, schema=layout.schema, format="parquet").to_table()
+        try:
+            rows = data_set(paths, layout.schema).to_table()
+        except (pa.ArrowException, OSError) as error:
+            raise damaged(layout.folder, error) from error
         rows = conformed(_with_partition_values(rows, group[0], layout.schema), layout.schema)
         added = layout.write(rows, f"merged-{attempt}-{number}", "0")
         assert sum(each.row_count for each in added) == sum(each.row_count for each in group)

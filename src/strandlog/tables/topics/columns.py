@@ -19,10 +19,14 @@ With a time unit, the table also has a column by which it is partitioned:
     day     date    date         2026-11-17
     month   month   string       2026-11
     hour    hour    string       2026-11-17-09
+
+It is null for records without a timestamp, and for those after the year 9999, because readers
+cannot parse such dates.
 """
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any, Final, Literal, Protocol
 
 import pyarrow as pa
@@ -46,6 +50,7 @@ TIME_COLUMNS: Final[dict[str, Any]] = {
     "month": pa.field("month", pa.string()),
     "hour": pa.field("hour", pa.string()),
 }
+LAST_TIME: Final = pa.scalar(datetime.max, pa.timestamp("us"))
 
 
 class Columns(Protocol):
@@ -79,12 +84,13 @@ def with_time_column(rows: Any, unit: TimeUnit) -> Any:
     if unit == "none":
         return rows
     field = TIME_COLUMNS[unit]
-    times = rows.column("timestamp")
+    times = rows.column("timestamp").cast(pa.timestamp("us"))
+    times = pc.if_else(pc.less_equal(times, LAST_TIME), times, pa.scalar(None, times.type))
     if unit == "day":
-        made = times.cast(pa.timestamp("us")).cast(pa.date32(), safe=False)
+        made = times.cast(pa.date32(), safe=False)
     else:
         # Format each distinct hour once, not each row.
-        whole = pc.floor_temporal(times.cast(pa.timestamp("us")), unit=unit)
+        whole = pc.floor_temporal(times, unit=unit)
         form = "%Y-%m" if unit == "month" else "%Y-%m-%d-%H"
         codes = pc.dictionary_encode(whole.combine_chunks())
         if isinstance(codes, pa.ChunkedArray):

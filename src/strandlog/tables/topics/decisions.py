@@ -10,6 +10,10 @@ State is only in the table. Its application ids are
 
     strandlog:<cluster id>:<topic id>:<partition>     the next offset to read
     strandlog:<cluster id>:<topic id>:rows            the number of rows that syncs have appended
+    strandlog:<cluster id>:<topic id>:sum             the sum of the next offsets of all partitions
+
+The sum is a checksum: a bit that flips in the log of a table changes a progress or hides it, and a
+sync would then write records twice or leave a hole. A table whose sum is wrong is damaged.
 
 A table that has more or fewer rows was changed by another program: rows were deleted or added, or
 an older version was restored, which takes rows away but keeps the newest progress. A sync stops
@@ -27,7 +31,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from strandlog.errors import TableChangedError, TableGapError
+from strandlog.errors import TableChangedError, TableDamagedError, TableGapError
 from strandlog.tables.table import Commit, Snapshot
 from strandlog.tables.topics.source import TopicState
 
@@ -42,6 +46,8 @@ GAPS: Final = "strandlog.gaps"  # [[partition, start, end], …], accepted by th
 ACCEPTED_ROWS: Final = "strandlog.rows.accepted"
 OWN: Final = "strandlog."  # commits with metadata of such names are made by strandlog
 RANGES: Final = "strandlog.ranges"
+ROWS: Final = "rows"  # application ids that are not partitions
+SUM: Final = "sum"
 HISTORY_LIMIT: Final = 200
 HARMLESS: Final = frozenset(
     {
@@ -72,13 +78,29 @@ class Plan(NamedTuple):
 
 
 def app_id(topic: TopicState, partition: int | str) -> str:
-    """Return the application id of a partition, or of the row count ("rows")."""
+    """Return the application id of a partition, of the row count or of the sum."""
     return f"strandlog:{topic.cluster_id}:{topic.topic_id}:{partition}"
 
 
 def synced_offsets(snapshot: Snapshot, topic: TopicState) -> dict[int, int | None]:
-    """Return the next offset to read of each partition; None if nothing was synced."""
-    return {number: snapshot.progress(app_id(topic, number)) for number in topic.partitions}
+    """Return the next offset to read of each partition; None if nothing was synced.
+
+    Raises `TableDamagedError` if they do not have the sum that the last sync has stored.
+    """
+    found = {number: snapshot.progress(app_id(topic, number)) for number in topic.partitions}
+    expected = snapshot.progress(app_id(topic, SUM))
+    if expected is not None and expected != offset_sum(found):
+        raise TableDamagedError(
+            f"the table is damaged: the synced offsets of {topic.name!r} have the sum "
+            f"{offset_sum(found)}, not {expected}; restore the table from a copy, or write it "
+            "again with `strandlog table sync --rebuild`"
+        )
+    return found
+
+
+def offset_sum(offsets: Mapping[int, int | None]) -> int:
+    """Return the checksum of the next offsets of all partitions."""
+    return sum(offset or 0 for offset in offsets.values())
 
 
 def plan(topic: TopicState, synced: Mapping[int, int | None]) -> Plan:

@@ -25,6 +25,7 @@ from strandlog.model import IsolationLevel, TopicPartition
 from strandlog.storage.files import DiskFiles
 from strandlog.storage.folder.identity import base64_id, read_cluster_id
 from strandlog.storage.readonly.view import FolderView
+from strandlog.storage.segment.transaction_index import AbortedTransaction
 
 READ_BYTES = 8 * 1024 * 1024
 PATIENCE_MS = 60_000  # for a file that the owner of the folder replaces
@@ -82,10 +83,27 @@ class FolderSource:
 
     def read(self, partition: int, start: int, end: int) -> Iterator[RawChunk]:
         tp = TopicPartition(self._topic, partition)
-        aborted = self._source.committed_view(tp).aborted
         return read_range(
-            self._source, tp, start, end, aborted=aborted, chunk_bytes=READ_BYTES, patience=self
+            self._source,
+            tp,
+            start,
+            end,
+            aborted=self._aborted(tp, end),
+            chunk_bytes=READ_BYTES,
+            patience=self,
         )
+
+    def _aborted(self, tp: TopicPartition, end: int) -> list[AbortedTransaction]:
+        """Return the aborted transactions below `end`.
+
+        While the owner replaces files, the view may be empty, and so have no aborted transactions.
+        """
+        deadline_ms = self.deadline_ms()
+        while True:
+            view = self._source.committed_view(tp)
+            if view.last_stable_offset >= end:
+                return view.aborted
+            self.wait(deadline_ms, f"{tp} cannot be read up to offset {end}")
 
     def deadline_ms(self) -> int:
         return self._clock.monotonic_ms() + PATIENCE_MS

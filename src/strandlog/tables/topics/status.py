@@ -57,7 +57,7 @@ def read_status(table: Table, source: TopicSource, *, verifies: bool = False) ->
         lag = bounds.end - (bounds.start if reached is None else reached)
         rows = None if counted is None else counted.rows.get(number, 0)
         partitions.append(PartitionStatus(number, *bounds, reached, max(lag, 0), rows))
-    expected = snapshot.progress(decisions.app_id(topic, "rows"))
+    expected = snapshot.progress(decisions.app_id(topic, decisions.ROWS))
     if expected is not None:
         expected += decisions.accepted_rows(properties)
     files = snapshot.data_files()

@@ -4,11 +4,12 @@
     2  check that both still belong together (decisions.py)
     3  read and decode committed records from the synced offsets, at most `round_bytes`
     4  write them to data files, one or more per partition
-    5  commit the files together with the new offsets, through the table loaded in step 1
+    5  check that the topic is still the same one
+    6  commit the files together with the new offsets, through the table loaded in step 1
 
-A process that dies before step 5 has changed nothing that a reader sees; one that dies after it
+A process that dies before step 6 has changed nothing that a reader sees; one that dies after it
 finds the new offsets when it starts again. Nothing else remembers progress: consumer groups take no
-part. If another writer commits between 1 and 5, `TableConflictError` leads back to step 1, and the
+part. If another writer commits between 1 and 6, `TableConflictError` leads back to step 1, and the
 rows are thrown away and read again. Two syncs of one topic are therefore safe, only slower.
 
 Records of aborted transactions and control records become no rows, but the offsets move past them.
@@ -193,7 +194,9 @@ class Sync:
         starts = [each[:2] for each in ranges]
         assert starts != self._starts, "the last commit did not store its progress"
         read = self._read(snapshot, ranges)
-        self._commit(snapshot, topic, read)
+        # The topic may have been deleted and created again while it was read.
+        decisions.check_source(snapshot.properties, self._source.describe(), {})
+        self._commit(snapshot, topic, read, synced)
         self._starts = starts
         return True
 
@@ -206,7 +209,7 @@ class Sync:
                 decisions.check_history(snapshot.history(decisions.HISTORY_LIMIT))
             self._accepts_changes = False
             return
-        expected = snapshot.progress(app_id(topic, "rows"))
+        expected = snapshot.progress(app_id(topic, decisions.ROWS))
         found = snapshot.row_count()
         if expected is not None and self._accepts_changes:
             self._accepts_changes = False
@@ -314,8 +317,16 @@ class Sync:
 
     # -- committing --------------------------------------------------------------------------------
 
-    def _commit(self, snapshot: Snapshot, topic: TopicState, read: _Round) -> None:
-        progress = {app_id(topic, number): end for number, (_, end) in read.reached.items()}
+    def _commit(
+        self,
+        snapshot: Snapshot,
+        topic: TopicState,
+        read: _Round,
+        synced: Mapping[int, int | None],
+    ) -> None:
+        ends = {number: end for number, (_, end) in read.reached.items()}
+        progress = {app_id(topic, number): end for number, end in ends.items()}
+        progress[app_id(topic, decisions.SUM)] = decisions.offset_sum({**synced, **ends})
         ranges = {str(number): list(reached) for number, reached in read.reached.items()}
         metadata = {decisions.RANGES: json.dumps(ranges)}
         if read.upserts is not None:
@@ -328,7 +339,7 @@ class Sync:
             else:
                 snapshot.add_files([], progress=progress, metadata=metadata)
         else:
-            rows_id = app_id(topic, "rows")
+            rows_id = app_id(topic, decisions.ROWS)
             written = sum(each.row_count for each in read.files)
             before = snapshot.progress(rows_id)
             if written or before is None:

@@ -13,7 +13,15 @@ import pytest
 from tests.support.lake import counts, query
 
 import strandlog
-from strandlog.errors import TableChangedError, TableConflictError, TableGapError
+from strandlog.client.readonly.log import ReadOnlySource
+from strandlog.errors import (
+    TableChangedError,
+    TableConflictError,
+    TableDamagedError,
+    TableGapError,
+)
+from strandlog.storage.readonly.committed import CommittedView
+from strandlog.storage.segment.transaction_index import AbortedTransaction
 from strandlog.tables.table import FORMATS, Table, open_table
 from strandlog.tables.topics import decisions
 from strandlog.tables.topics.columns import RawColumns
@@ -22,6 +30,7 @@ from strandlog.tables.topics.status import read_status
 from strandlog.tables.topics.sync import Sync, SyncOptions, SyncReport
 
 DAY_MS = 86_400_000
+TIMES = {"day": "date", "month": "month", "hour": "hour"}
 START_MS = int(datetime(2024, 11, 17, tzinfo=UTC).timestamp() * 1000)
 
 
@@ -149,7 +158,7 @@ def test_a_forced_replay_is_refused(log: strandlog.Log, data: Path, table: Table
     topic = made._source.describe()
     again = made._read(snapshot, [decisions.OffsetRange(0, 0, 10)])
     with pytest.raises(TableConflictError, match="already has"):
-        made._commit(snapshot, topic, again)
+        made._commit(snapshot, topic, again, decisions.synced_offsets(snapshot, topic))
     assert counts(table) == (20, 20)
 
 
@@ -187,6 +196,36 @@ def test_a_topic_that_was_created_again_stops_the_sync(
     with pytest.raises(TableChangedError, match="deleted and created again"):
         sync(table, data)
     assert counts(table) == (20, 20)
+
+
+def test_records_of_a_topic_that_was_created_again_during_a_round_are_not_committed(
+    log: strandlog.Log, data: Path, table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    produce(log, 0, 20)
+    made = syncing(table, data)
+    made.create()
+    read = made._read
+
+    def recreated(*arguments: Any) -> Any:
+        log.delete_topic("orders")
+        log.create_topic("orders", partitions=2)
+        produce(log, 1000, 1020)
+        return read(*arguments)
+
+    monkeypatch.setattr(made, "_read", recreated)
+    with pytest.raises(TableChangedError, match="deleted and created again"):
+        made.run()
+    assert table.load().row_count() == 0
+
+
+def test_aborted_transactions_are_not_forgotten_while_the_owner_replaces_files(
+    log: strandlog.Log, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    produce(log, 0, 4)
+    views = [CommittedView(0, []), CommittedView(2, [AbortedTransaction(7, 1, 1, 1)])]
+    monkeypatch.setattr(ReadOnlySource, "committed_view", lambda *_: views.pop(0))
+    chunks = list(FolderSource(str(data), "orders").read(0, 0, 2))
+    assert [chunk.aborted for chunk in chunks] == [[(7, 1)]]
 
 
 def test_added_partitions_are_synced(log: strandlog.Log, data: Path, table: Table) -> None:
@@ -233,6 +272,39 @@ def test_tables_are_partitioned_by_time(
         assert not any("=" in path for path in paths)
     else:
         assert any(f"/{expected}/" in path for path in paths)
+
+
+@pytest.mark.parametrize("unit", ["day", "month", "hour", "none"])
+def test_a_record_after_the_year_9999_does_not_stop_the_sync(
+    log: strandlog.Log, data: Path, table: Table, unit: Any
+) -> None:
+    limits = {f"message.timestamp.{side}.max.ms": 2**63 - 1 for side in ("before", "after")}
+    log.alter_topic("orders", config=limits)
+    times = [0, START_MS, 253_402_300_799_999, 253_402_300_800_000, 2**63 // 1000]
+    with log.producer() as producer:
+        for time in times:
+            producer.send("orders", b"v", partition=0, timestamp=time)
+    sync(table, data, time_unit=unit)
+    table.compact(10**8)
+    columns = "epoch_ms(timestamp)" if unit == "none" else f"epoch_ms(timestamp), {TIMES[unit]}"
+    found = query(table, f'SELECT {columns} FROM rows ORDER BY "offset"')
+    assert [row[0] for row in found] == times
+    assert [None in row for row in found] == [False] * 3 + [unit != "none"] * 2
+
+
+@pytest.mark.parametrize(("old", "new"), [(':0","version":20', ':0","version":21'), (':1"', ':9"')])
+def test_a_flipped_bit_in_the_log_of_a_table_does_not_write_records_twice_or_leave_a_hole(
+    log: strandlog.Log, data: Path, delta: Table, old: str, new: str
+) -> None:
+    for first in (0, 20):
+        produce(log, first, first + 20)
+        sync(delta, data)
+    produce(log, 40, 44)
+    newest = max(Path(delta.folder, "_delta_log").glob("*.json"))
+    assert old in newest.read_text()
+    newest.write_text(newest.read_text().replace(old, new))
+    with pytest.raises(TableDamagedError, match=r"synced offsets .* have the sum .* --rebuild"):
+        sync(delta, data)
 
 
 def test_the_ranges_of_a_commit_are_in_its_metadata(

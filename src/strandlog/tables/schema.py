@@ -16,7 +16,7 @@ Tables return large, view and dictionary types for plain ones; `plain` undoes th
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -68,6 +68,11 @@ def plain(schema: Any) -> Any:
     return pa.schema([_plain_field(field) for field in schema])
 
 
+def checked(schema: Any) -> Any:
+    """Return the plain schema of a new table; raise `TableSchemaError` if names are ambiguous."""
+    return merged(pa.schema([]), schema)
+
+
 def merged(table: Any, rows: Any) -> Any:
     """Return the schema of the table, extended so that rows with the schema `rows` fit."""
     return pa.schema(_merged_fields(plain(table), plain(rows), ""))
@@ -91,28 +96,58 @@ def _merged_fields(table: Any, rows: Any, path: str) -> list[Any]:
                 f"columns {path}{lower[field.name.lower()]} and {path}{field.name} differ only in "
                 "case, which table formats do not allow; rename the field"
             )
-        fields.append(field)
+        # Nothing to merge with: this checks the names inside the new field.
+        fields.append(pa.field(field.name, _merged_type(field.type, field.type, path + field.name)))
         lower[field.name.lower()] = field.name
     return fields
 
 
 def _merged_type(table: Any, rows: Any, path: str) -> Any:
-    if table == rows or _widens(rows, table):
-        return table
-    if _widens(table, rows):
-        return rows
     types = pa.types
     if types.is_struct(table) and types.is_struct(rows):
-        return pa.struct(_merged_fields(table, rows, path + "."))
+        known = [] if table == rows else table
+        return pa.struct(_merged_fields(known, rows, path + "."))
     if types.is_list(table) and types.is_list(rows):
         item = _merged_type(table.value_type, rows.value_type, path + ".element")
         return pa.list_(pa.field("element", item))
     if types.is_map(table) and types.is_map(rows) and table.key_type == rows.key_type:
         return pa.map_(table.key_type, _merged_type(table.item_type, rows.item_type, path))
+    if table == rows or _widens(rows, table):
+        return table
+    if _widens(table, rows):
+        return rows
     raise TableSchemaError(
         f"column {path} has type {table} in the table, but {rows} in the topic; write such records "
         "to another topic, or sync to another table"
     )
+
+
+class Widened(NamedTuple):
+    """A field, possibly nested, that has another type in the merged schema."""
+
+    path: str
+    type: Any  # in the table
+    wanted: Any
+
+
+def widened(table: Any, wanted: Any) -> list[Widened]:
+    """Return the fields of a table that have another type in the merged schema `wanted`."""
+    return _widened(pa.struct(list(table)), pa.struct(list(wanted)), "")
+
+
+def _widened(table: Any, wanted: Any, path: str) -> list[Widened]:
+    types = pa.types
+    if types.is_list(table):
+        return _widened(table.value_type, wanted.value_type, path + ".element")
+    if types.is_map(table):
+        return _widened(table.item_type, wanted.item_type, path)
+    if types.is_struct(table):
+        found = []
+        for field in table:
+            inner = f"{path}.{field.name}" if path else field.name
+            found += _widened(field.type, wanted.field(field.name).type, inner)
+        return found
+    return [] if table == wanted else [Widened(path, table, wanted)]
 
 
 def conformed(rows: Any, schema: Any) -> Any:
@@ -154,12 +189,21 @@ def _fitted_array(array: Any, kind: Any) -> Any:
             for field in kind
         ]
         return pa.StructArray.from_arrays(children, fields=list(kind), mask=array.is_null())
+    # Offsets and nulls are reused as they are, also those of a slice.
     if types.is_list(kind):
-        values = _fitted_array(array.values, kind.value_type)
-        return pa.ListArray.from_arrays(
-            array.offsets, values, type=kind, mask=array.is_null() if array.null_count else None
-        )
+        return _with_child(array, kind, _fitted_array(array.values, kind.value_type))
     if types.is_map(kind):
         items = _fitted_array(array.items, kind.item_type)
-        return pa.MapArray.from_arrays(array.offsets, array.keys, items, type=kind)
+        fields = [kind.key_field, kind.item_field]
+        return _with_child(
+            array, kind, pa.StructArray.from_arrays([array.keys, items], fields=fields)
+        )
     return array.cast(kind)
+
+
+def _with_child(array: Any, kind: Any, child: Any) -> Any:
+    """Return a list or map array with other elements."""
+    buffers = array.buffers()[:2]
+    return pa.Array.from_buffers(
+        kind, len(array), buffers, array.null_count, array.offset, children=[child]
+    )

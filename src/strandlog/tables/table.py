@@ -50,6 +50,10 @@ if TYPE_CHECKING:
 
 Format = Literal["delta", "iceberg", "parquet"]
 FORMATS: tuple[Format, ...] = ("delta", "iceberg", "parquet")
+UNSUPPORTED_CHARACTERS = {  # which the libraries take for parts of a URL
+    "delta": "%\\",
+    "iceberg": "#?",
+}
 Progress = Mapping[str, int]
 Metadata = Mapping[str, str]
 NO_METADATA: Metadata = {}
@@ -136,6 +140,11 @@ class Table(Protocol):
 def open_table(target: str | os.PathLike[str], table_format: str) -> Table:
     """Return the table in a folder. Raises `MissingExtraError` if its library is not installed."""
     folder = local_folder(target)
+    for character in UNSUPPORTED_CHARACTERS.get(table_format, ""):
+        if character in folder:
+            raise InvalidSettingError(
+                "target", folder, f"the path of a table in this format cannot contain {character!r}"
+            )
     try:  # a process imports only the library that it uses
         match table_format:
             case "delta":

@@ -80,6 +80,20 @@ def test_values_survive() -> None:
             assert row["l"] == expected
 
 
+def test_a_null_map_does_not_become_an_empty_one_when_its_values_get_a_field() -> None:
+    def maps(*fields: tuple[str, pa.DataType]) -> pa.Schema:
+        return pa.schema([("m", pa.map_(pa.string(), pa.struct(list(fields))))])
+
+    old, new = maps(("x", pa.int32())), maps(("x", pa.int32()), ("y", pa.string()))
+    rows = pa.table(
+        [pa.array([[("a", {"x": 1})], None, [], [("b", None)]], old.field(0).type)], schema=old
+    )
+    wanted = [[("a", {"x": 1, "y": None})], None, [], [("b", None)]]
+    for first in range(4):
+        found = conformed(rows.slice(first), new)
+        assert found.column("m").to_pylist() == wanted[first:]
+
+
 @pytest.mark.parametrize(
     ("table", "rows"),
     [

@@ -231,6 +231,66 @@ def test_a_damaged_state_file_is_reported_with_advice(made: Table) -> None:
         reopened.load()
 
 
+def test_a_flipped_bit_in_a_data_file_is_an_error_and_not_another_value(made: Table) -> None:
+    append(made, rows(0, 200), "numbers-0-0-200", app=200)
+    [path] = made.load().data_files()
+    data = Path(path).read_bytes()
+    info = pq.read_metadata(path)
+    text = info.row_group(0).column(1)
+    start = text.dictionary_page_offset or text.data_page_offset
+    errors = 0
+    for position in range(start + 40, start + text.total_compressed_size, 37):
+        Path(path).write_bytes(data[:position] + bytes([data[position] ^ 4]) + data[position + 1 :])
+        try:
+            found = made.load().read(["text"]).read_all().column("text").to_pylist()
+        except TableDamagedError:
+            errors += 1
+        else:
+            assert found == [f"n{number}" for number in range(200)]
+    assert errors > 10
+
+
+def test_a_flipped_digit_in_the_manifest_is_reported(parquet: Table) -> None:
+    append(parquet, rows(0, 2), "numbers-0-0-2", app=2)
+    manifest = _state_file(parquet)
+    manifest.write_text(manifest.read_text().replace('"app":2', '"app":3'))
+    with pytest.raises(TableDamagedError, match="checksum is wrong"):
+        parquet.load()
+
+
+@pytest.mark.parametrize("name", ["with space", "ünï☃", "ha#sh", "que?ry", "per%20cent", "q\"'{}"])
+@pytest.mark.parametrize("table_format", FORMATS)
+def test_a_table_in_a_folder_with_an_odd_name_has_its_rows_or_is_refused(
+    table_format: str, name: str, tmp_path: Path
+) -> None:
+    try:
+        table = open_table(tmp_path / name, table_format)
+    except InvalidSettingError as error:
+        assert "cannot contain" in str(error)
+        assert set(name) & set("#?%")
+        return
+    table.create(SCHEMA, partition_by=["text"])
+    append(table, rows(0, 3), "numbers-0-0-3", app=3)
+    paths = table.load().data_files()
+    assert len(paths) == 3
+    assert all(os.path.exists(path) for path in paths)
+    assert numbers(table) == [0, 1, 2]
+    assert [each.name for each in tmp_path.iterdir()] == [name]
+
+
+def test_fields_that_differ_only_in_case_are_an_error_for_a_new_table(table: Table) -> None:
+    schema = pa.schema([("s", pa.struct([("name", pa.string()), ("Name", pa.string())]))])
+    with pytest.raises(TableSchemaError, match=r"columns s\.name and s\.Name differ only in case"):
+        table.create(schema)
+
+
+def test_a_wider_number_inside_a_struct_is_an_error_of_one_line_in_delta(tmp_path: Path) -> None:
+    table = open_table(tmp_path / "numbers", "delta")
+    table.create(pa.schema([("s", pa.struct([("x", pa.int32())]))]))
+    with pytest.raises(TableSchemaError, match=r"^column s\.x has type int32 .* need int64: Delta"):
+        table.extend(pa.schema([("s", pa.struct([("x", pa.int64())]))]))
+
+
 def test_targets_on_object_stores_are_an_error() -> None:
     with pytest.raises(InvalidSettingError, match="mount the object store"):
         open_table("s3://bucket/orders", "delta")

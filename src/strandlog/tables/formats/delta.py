@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, Final
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote, unquote
 
 import deltalake
 import pyarrow as pa
@@ -102,7 +102,7 @@ class DeltaLakeTable:
             with _errors(self.folder):
                 deltalake.DeltaTable.create(
                     self.folder,
-                    schemas.plain(schema),
+                    schemas.checked(schema),
                     mode="error",
                     partition_by=list(partition_by),
                     configuration={"delta.logRetentionDuration": LOG_RETENTION, **properties},
@@ -127,12 +127,12 @@ class DeltaLakeTable:
         changed = [field for field in wanted if field not in known.values()]
         if not changed:
             return
-        for field in changed:
-            if field.name in known and not pa.types.is_struct(field.type):
-                raise TableSchemaError(
-                    f"column {field.name} has type {known[field.name].type} in the table and would "
-                    f"need {field.type}: Delta cannot change it; sync to another table"
-                )
+        for column in schemas.widened(snapshot.layout.schema, wanted):
+            raise TableSchemaError(
+                f"column {column.path} has type {column.type} in the table and would need "
+                f"{column.wanted}: Delta cannot change it; write the table again with --rebuild, "
+                "or write to another table"
+            )
         fields = deltalake.Schema.from_arrow(pa.schema(changed)).fields
         self._change(lambda table: table.alter.add_columns(fields))
 
@@ -191,7 +191,8 @@ class DeltaSnapshot:
         return dict(self.handle.metadata().configuration)
 
     def progress(self, app_id: str) -> int | None:
-        found: int | None = self.handle.transaction_version(app_id)
+        with _errors(self._folder):
+            found: int | None = self.handle.transaction_version(app_id)
         return found
 
     def row_count(self) -> int:
@@ -203,7 +204,10 @@ class DeltaSnapshot:
 
     def data_files(self) -> list[str]:
         with _errors(self._folder):
-            return sorted(_local_path(uri) for uri in self.handle.file_uris())
+            actions = pa.table(self.handle.get_add_actions())
+        # `file_uris` escapes the folder too, so a space in its name could not be told from "%20".
+        paths = actions.column("path").to_pylist()
+        return sorted(os.path.join(self._folder, unquote(path)) for path in paths)
 
     def read(self, columns: Sequence[str]) -> Any:
         names = [
@@ -309,10 +313,6 @@ def _quoted(name: str) -> str:
 
 def _targets(columns: Mapping[str, str]) -> dict[str, str]:
     return {_quoted(name): value for name, value in columns.items()}
-
-
-def _local_path(uri: str) -> str:
-    return unquote(urlsplit(uri).path) if uri.startswith("file://") else uri
 
 
 def _sync_files(paths: Iterable[str]) -> None:

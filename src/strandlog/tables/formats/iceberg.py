@@ -32,6 +32,7 @@ from pyiceberg import exceptions as iceberg_errors
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.io.pyarrow import parquet_file_to_data_file, schema_to_pyarrow
 from pyiceberg.table.update import AssertRefSnapshotId, SetPropertiesUpdate
+from sqlalchemy import URL
 from sqlalchemy import exc as sql_errors
 
 from strandlog.clock import Clock, SystemClock
@@ -110,7 +111,7 @@ class IcebergTable:
         return SqlCatalog(
             CATALOG,
             **{
-                "uri": f"sqlite:///{path}",
+                "uri": URL.create("sqlite", database=path).render_as_string(),
                 "warehouse": f"file://{self.folder}",
                 "py-io-impl": FILE_IO,
             },
@@ -141,7 +142,7 @@ class IcebergTable:
             try:
                 new = self._catalog.create_table_transaction(
                     self._identifier(),
-                    schemas.plain(schema),
+                    schemas.checked(schema),
                     location=f"file://{self.folder}",
                     properties={**PROPERTIES, **properties},
                 )

@@ -9,7 +9,7 @@ A commit has three steps: the data files are staged and fsynced; the manifest is
 the commit; the files are renamed into place. A process that dies after the second step leaves
 renames, which the next `load` completes. So a reader that lists `*.parquet` never sees a row that
 is not committed, and never one twice; at most, the newest files are still missing. A reader that
-needs exactly one version reads the list in the manifest.
+needs exactly one version reads the list in the manifest, which has a checksum.
 
 Names are `<topic>-<partition>-<first>-<end>`: a file of that name is in the table once.
 
@@ -23,6 +23,7 @@ import base64
 import contextlib
 import json
 import os
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -59,6 +60,7 @@ STATE_FOLDER: Final = "_strandlog"
 MANIFEST: Final = f"{STATE_FOLDER}/manifest.json"
 LOCK: Final = f"{STATE_FOLDER}/lock"
 STAGING: Final = f"{STATE_FOLDER}/staged"
+CHECKSUM: Final = "checksum"
 MAX_HISTORY: Final = 100  # commits that the manifest remembers
 HOUR_MS: Final = 3_600_000
 
@@ -99,6 +101,24 @@ def _packed(schema: Any) -> str:
     return base64.b64encode(schemas.plain(schema).serialize().to_pybytes()).decode()
 
 
+def _compact_json(document: Any) -> str:
+    return json.dumps(document, separators=(",", ":"))
+
+
+def _checksum(manifest: dict[str, Any]) -> str:
+    return f"{zlib.crc32(_compact_json(manifest).encode()):08x}"
+
+
+def _check_checksum(found: dict[str, Any]) -> None:
+    """Remove the checksum from a manifest; raise `ValueError` if it is wrong.
+
+    A manifest without one is accepted: it is older than checksums.
+    """
+    checksum = found.pop(CHECKSUM, None)
+    if checksum is not None and checksum != _checksum(found):
+        raise ValueError("its checksum is wrong")
+
+
 class ParquetTable:
     """A table of Parquet files in a folder."""
 
@@ -126,7 +146,9 @@ class ParquetTable:
         with self._locked():
             if self.exists():
                 return
-            first = Manifest(1, _packed(schema), list(partition_by), dict(properties))
+            first = Manifest(
+                1, _packed(schemas.checked(schema)), list(partition_by), dict(properties)
+            )
             self._save(replace(first, history=[[1, "CREATE TABLE", {}]]))
 
     def load(self) -> ParquetSnapshot:
@@ -138,6 +160,7 @@ class ParquetTable:
         path = self._path(MANIFEST)
         try:
             found = json.loads(self._files.read(path))
+            _check_checksum(found)
             listed = [Listed(**each) for each in found.pop("files")]
             return Manifest(files=listed, **found)
         except FileNotFoundError:
@@ -148,7 +171,8 @@ class ParquetTable:
             raise damaged(self.folder, ValueError(f"{path}: {error}")) from error
 
     def _save(self, manifest: Manifest) -> None:
-        text = json.dumps(asdict(manifest), separators=(",", ":"))
+        found = asdict(manifest)
+        text = _compact_json({CHECKSUM: _checksum(found), **found})
         self._files.replace(self._path(MANIFEST), text.encode())
 
     def _complete(self, manifest: Manifest) -> None:

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from strandlog.errors import SchemaNotFoundError, TableSchemaError
+from strandlog.errors import InvalidSchemaError, SchemaNotFoundError, TableSchemaError
 from strandlog.formats.columns.registry import RegistryColumns
 from strandlog.formats.registered_schema import RegisteredSchema
 from strandlog.tables.schema import plain
@@ -71,7 +71,13 @@ class TypedColumns:
 
     @property
     def schema(self) -> Any:
-        fields = plain(self._columns.schema)
+        try:
+            fields = plain(self._columns.schema)
+        except InvalidSchemaError as error:
+            reason = str(error).partition(";")[0]
+            raise TableSchemaError(
+                f"the values of {self._subject!r} cannot be columns: {reason}; use --values raw"
+            ) from error
         if not fields.names:
             raise TableSchemaError(
                 f"the schema of {self._subject!r} has no fields; use --values raw"

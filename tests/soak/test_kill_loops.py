@@ -5,7 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.soak import broker_kills, pipeline_kills, spark_kills, table_kills, transaction_kills
+from tests.soak import (
+    broker_kills,
+    kept_table_kills,
+    pipeline_kills,
+    spark_kills,
+    table_kills,
+    transaction_kills,
+)
 
 
 def test_no_record_is_lost_or_duplicated_when_the_broker_is_killed(tmp_path: Path) -> None:
@@ -30,6 +37,14 @@ def test_tables_have_every_record_once_when_syncs_and_the_broker_are_killed(
     report = table_kills.Soak(tmp_path, seed=14, records=20_000).run(rounds=4)
     assert report.is_right, report
     assert (report.kills, report.broker_kills) == (3, 1)
+
+
+def test_a_table_that_the_broker_keeps_has_every_record_once_although_retention_deletes_them(
+    tmp_path: Path,
+) -> None:
+    report = kept_table_kills.Soak(tmp_path, seed=15, records=8_000).run(rounds=3)
+    assert report.is_right, report
+    assert (report.worker_kills, report.broker_kills) == (2, 1)
 
 
 @pytest.mark.xdist_group("jvm")

@@ -43,6 +43,7 @@ from strandlog.broker.deferred import Deferred
 from strandlog.broker.facade.quotas import QuotaRequests
 from strandlog.broker.facade.records import RecordRequests
 from strandlog.broker.facade.schemas import SchemaRequests
+from strandlog.broker.facade.tables import TableRequests
 from strandlog.broker.facade.transactions import TransactionRequests
 from strandlog.broker.facade.users import UserRequests
 from strandlog.broker.flushing.durability import Durability
@@ -66,6 +67,7 @@ from strandlog.broker.security_store import SECURITY_OWNER, SecurityStore
 from strandlog.broker.timers import Timers
 from strandlog.broker.topic_admin import TopicAdmin
 from strandlog.broker.topics.catalog import TopicCatalog
+from strandlog.broker.topics.lake_tables import LakeTables
 from strandlog.broker.topics.topic import (
     OFFSETS_TOPIC,
     SCHEMAS_TOPIC,
@@ -133,7 +135,14 @@ def _transactional_id_of(key: bytes) -> str:
     return name
 
 
-class Broker(RecordRequests, TransactionRequests, UserRequests, QuotaRequests, SchemaRequests):
+class Broker(
+    RecordRequests,
+    TransactionRequests,
+    UserRequests,
+    QuotaRequests,
+    SchemaRequests,
+    TableRequests,
+):
     """A broker that serves one data folder."""
 
     def __init__(
@@ -303,6 +312,9 @@ class Broker(RecordRequests, TransactionRequests, UserRequests, QuotaRequests, S
             runtime,
             SchemaIds(self._registry.state, is_on=settings.schema_registry_enable),
         )
+        self._lake_tables = LakeTables(
+            self._catalog, settings, clock, self._log_dir.path, runtime.report
+        )
         self._maintenance = Maintenance(
             self._log_dir,
             self._catalog,
@@ -312,6 +324,7 @@ class Broker(RecordRequests, TransactionRequests, UserRequests, QuotaRequests, S
             self._timers,
             self.metrics,
             runtime,
+            self._lake_tables,
             keeps_reserve=self._keeps_reserve,
         )
         self._topic_admin = TopicAdmin(
@@ -408,7 +421,7 @@ class Broker(RecordRequests, TransactionRequests, UserRequests, QuotaRequests, S
     @property
     def problems(self) -> list[str]:
         """Problems found and repaired at start-up, and failures of maintenance tasks."""
-        found = [*self._log_dir.problems, *self._maintenance.failures]
+        found = [*self._log_dir.problems, *self._maintenance.failures, *self._lake_tables.problems]
         for log in self._log_dir.logs.values():
             report = log.last_report
             if report.torn_bytes:
@@ -434,6 +447,9 @@ class Broker(RecordRequests, TransactionRequests, UserRequests, QuotaRequests, S
         metrics.quota_sensors = self._quotas.sensor_count
         metrics.audit_events_lost = self.audit.lost
         reports = [log.last_report for log in self._log_dir.logs.values()]
+        metrics.tables = len(self._lake_tables.wanted())
+        metrics.tables_failing = self._lake_tables.failing_count
+        metrics.retention_held_bytes = self._lake_tables.held_bytes
         metrics.torn_bytes = sum(report.torn_bytes for report in reports)
         return metrics
 

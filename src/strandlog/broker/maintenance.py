@@ -29,6 +29,7 @@ from strandlog.broker.metrics import Metrics
 from strandlog.broker.runtime import Runtime
 from strandlog.broker.timers import Timers
 from strandlog.broker.topics.catalog import TopicCatalog
+from strandlog.broker.topics.lake_tables import LakeTables
 from strandlog.clock import Clock
 from strandlog.config.tables.broker import BrokerSettings
 from strandlog.errors import CorruptSegmentError, DataError, StrandlogError
@@ -85,6 +86,7 @@ class Maintenance:
         timers: Timers,
         metrics: Metrics,
         runtime: Runtime,
+        tables: LakeTables,
         *,
         keeps_reserve: bool = False,
     ) -> None:
@@ -95,6 +97,7 @@ class Maintenance:
         self._clock = clock
         self._metrics = metrics
         self._runtime = runtime
+        self._tables = tables
         self._keeps_reserve = keeps_reserve
         self.failures: deque[str] = deque(maxlen=FAILURES_KEPT)
         self.compacting: CompactionPlan | None = None
@@ -202,6 +205,7 @@ class Maintenance:
 
     def _apply_retention(self) -> Work[None]:
         """Remove expired segments and producers that have been idle for too long."""
+        self._tables.forget_deleted()
         yield from self._for_each(self._remove_expired)
         now_ms = self._log_dir.steady_clock.now_ms()
         for number, log in enumerate(self._logs(), 1):
@@ -211,7 +215,7 @@ class Maintenance:
         yield from self._log_dir.write_log_starts()
 
     def _remove_expired(self, log: PartitionLog) -> Work[None]:
-        count = count_expired(log)
+        count = self.removable(log, count_expired(log))
         if not count:
             return
         is_compacted = self.compacting is not None and self.compacting.log is log
@@ -225,6 +229,10 @@ class Maintenance:
             self._metrics.retention_segments += count
         finally:
             self._durability.release(log)
+
+    def removable(self, log: PartitionLog, count: int) -> int:
+        """Return how many of the oldest segments, which have expired, may be removed now."""
+        return self._tables.removable(log, count)
 
     # -- compaction ------------------------------------------------------------------------------
 

@@ -199,6 +199,12 @@ class Metrics:
     )
     retention_segments: int = _counter("Segments deleted by retention.")
     retention_bytes: int = _counter("Bytes deleted by retention.")
+    retention_held_bytes: int = _gauge(
+        "Expired bytes that retention keeps because they are not in the table of their topic."
+    )
+    tables: int = _gauge("Topics with a lake table (table.format).")
+    tables_failing: int = _gauge("Lake tables whose last sync failed.")
+    table_process_restarts: int = _counter("Times that the process that syncs tables ended.")
     compactions: int = _counter("Partition compactions completed.")
     compacted_bytes: int = _counter("Bytes read by compaction.")
     compaction_saved_bytes: int = _counter("Bytes saved by compaction.")

@@ -8,6 +8,7 @@ run between two steps, so each step rechecks everything that it relies on.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from strandlog.broker.flushing.durability import Durability
 from strandlog.broker.groups.coordinator import GroupCoordinator
@@ -140,7 +141,7 @@ class TopicAdmin:
             yield yield_control
             before = log.log_start_offset
             with self._catalog.guard(log):
-                enforce_retention(log)
+                enforce_retention(log, partial(self._maintenance.removable, log))
             removed += log.log_start_offset - before
         return removed
 

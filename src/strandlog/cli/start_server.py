@@ -37,6 +37,7 @@ from strandlog.errors import InvalidSettingError, MissingExtraError
 
 logger = logging.getLogger(__name__)
 
+TABLE_COMMAND = (sys.executable, "-m", "strandlog.tables.topics.worker")
 INSECURE = "allow.insecure.listeners"
 
 
@@ -241,6 +242,7 @@ def serve(arguments: ServeArguments) -> None:
         settings,
         http_hosts=server.http_hosts,
         chosen=chosen,
+        table_command=TABLE_COMMAND,
     )
 
     scheme = "http" if server.http is None else server.http.protocol

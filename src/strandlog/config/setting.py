@@ -105,7 +105,7 @@ class Setting:
             case "bool":
                 return "true or false"
             case "choice":
-                return "one of " + ", ".join(self.choices)
+                return "one of " + ", ".join(each or "(empty)" for each in self.choices)
             case "list":
                 text = "a comma-separated list of " + ", ".join(self.choices)
                 return text + ", or nothing" if self.allows_empty else text

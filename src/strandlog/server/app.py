@@ -47,6 +47,7 @@ from strandlog.server.kafka.listener import KafkaListener
 from strandlog.server.listeners import Listener, ListenerConfig, ListenerSet, check_exposure
 from strandlog.server.loop_monitor import LoopMonitor
 from strandlog.server.network.connection_limits import ConnectionLimits
+from strandlog.server.table_process import TableProcess
 from strandlog.server.tls import CertificateReload, TlsContexts
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ class ServerOptions:
     chosen: Mapping[str, ResolvedSetting] = field(
         default_factory=dict
     )  # every setting with its origin
+    table_command: tuple[str, ...] = ()  # starts the process that syncs tables
 
 
 def tls_contexts(
@@ -140,6 +142,7 @@ class Server:
         )
         self.reload = CertificateReload(self._tls.values(), self.broker.metrics, self.crash)
         self._logins = Logins(self.broker, self.runtime.check_login)
+        self._tables = TableProcess(self.broker, options.table_command)
         self._was_ready = False
         self.crashed: asyncio.Future[None] = self._loop.create_future()
 
@@ -172,6 +175,7 @@ class Server:
             if config.name != "kafka":
                 await self._listeners.open(config, self._make_listener)
         self.reload.start()
+        self._tables.start()
         self.kafka.dispatcher.listener_settings = {
             **self._listeners.settings(),
             "log.dirs": self.broker.path,
@@ -283,6 +287,7 @@ class Server:
         self.broker.stop_maintenance()
         self._listeners.stop_accepting()
         self.reload.stop()
+        await self._tables.stop()
         if self._token_keys is not None:
             self._token_keys.stop()
         if self._idle_timer is not None:

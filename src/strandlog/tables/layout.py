@@ -37,12 +37,12 @@ import pyarrow.parquet as pq
 from strandlog.errors import TableSchemaError
 from strandlog.storage.files import DiskFiles, disk_error
 from strandlog.tables.schema import conformed
+from strandlog.tables.table import READABLE_DIR_MODE
 
 SUFFIX: Final = ".parquet"
 TEMP_SUFFIX: Final = ".writing"
 STAGED_SUFFIX: Final = ".staged"
 NULL_FOLDER: Final = "__HIVE_DEFAULT_PARTITION__"
-READABLE_DIR_MODE: Final = 0o777  # other users read tables; the umask may restrict it
 COMPRESSION: Final = "zstd"
 LAST_MILLISECOND: Final = datetime.max.replace(microsecond=999_000, tzinfo=UTC)
 MAX_STATISTICS_TEXT: Final = 64  # longer texts are left out of the statistics

@@ -24,6 +24,12 @@ def small_files(table: Table) -> int:
     return sum(os.path.exists(path) and os.path.getsize(path) < SMALL_FILE_BYTES for path in paths)
 
 
+def compact_if_many(table: Table, limit: int) -> None:
+    """Merge small files if there are more than `limit`; 0: never."""
+    if limit and small_files(table) > limit:
+        compacted(table)
+
+
 def compacted(table: Table) -> Compacted:
     """Merge small files."""
     for _ in range(MAX_ATTEMPTS - 1):

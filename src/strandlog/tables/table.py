@@ -34,14 +34,15 @@ The columns of the rows are matched by name with the schema of the table; missin
 are texts that belong to it; `set_properties` changes them, also in a commit of its own.
 
 Tables are folders on a local or mounted file system. What is durable after a commit returns: data
-files and the log, manifest or catalog, all fsynced.
+files and the log, manifest or catalog, all fsynced. A process that is killed inside a commit may
+leave a version that is visible, but not durable yet; `make_durable` flushes it.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
 
 from strandlog.errors import InvalidSettingError, MissingExtraError, TableConflictError
 
@@ -57,6 +58,7 @@ UNSUPPORTED_CHARACTERS = {  # which the libraries take for parts of a URL
 Progress = Mapping[str, int]
 Metadata = Mapping[str, str]
 NO_METADATA: Metadata = {}
+READABLE_DIR_MODE: Final = 0o777  # other users read tables; the umask may restrict it
 
 
 class Commit(NamedTuple):
@@ -97,6 +99,13 @@ class Snapshot(Protocol):
         """Commit data files that `Layout.write` has written."""
 
 
+class Durable(NamedTuple):
+    """A version of a table that survives a power failure, with its data files."""
+
+    version: int
+    files: frozenset[str]
+
+
 class Compacted(NamedTuple):
     """The result of a compaction: the number of files before and after."""
 
@@ -129,6 +138,10 @@ class Table(Protocol):
         types where the format can. Raise `TableSchemaError` if a type does not fit."""
 
     def set_properties(self, properties: Metadata) -> None: ...
+
+    def make_durable(self, known: Durable | None = None) -> Durable:
+        """Flush the newest version, whichever process has committed it; `known` is already
+        durable."""
 
     def compact(self, target_bytes: int) -> Compacted:
         """Merge small data files. Concurrent appends are not affected."""

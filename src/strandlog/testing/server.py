@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -47,6 +48,7 @@ from strandlog.storage.files import Files
 
 T = TypeVar("T")
 
+TABLE_COMMAND = (sys.executable, "-m", "strandlog.tables.topics.worker")
 START_SECONDS = 30
 STOP_SECONDS = 60
 CHECK_SECONDS = 0.002
@@ -64,11 +66,13 @@ class ServerThread:
         grpc: bool = False,
         port: int = 0,
         files: Files | None = None,
+        table_command: tuple[str, ...] = TABLE_COMMAND,
     ) -> None:
         self.data = Path(data)
         self._settings = dict(settings or {})
         self._others: tuple[tuple[ListenerName, bool], ...] = (("grpc", grpc), ("http", http))
         self._files = files
+        self._table_command = table_command
         self.port = port
         self.ready = ""
         self._thread: threading.Thread | None = None
@@ -226,6 +230,7 @@ class ServerThread:
                 name: ResolvedSetting(BROKER_SETTINGS[name], value, origin)
                 for name, value in given.items()
             },
+            table_command=self._table_command,
         )
         self._server = server = Server(options, self._files)
         try:

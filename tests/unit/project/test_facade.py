@@ -121,7 +121,7 @@ NOT_ADMINISTRATIVE = {
     *("acls", "authorized_operations", "check_access", "explain_access", "has_access"),
     "has_access_to_any_topic",
     *("check_new_topic", "has_topic", "partition_count", "partition_state", "partition_states"),
-    *("producers", "size_from", "topic", "topic_names", "topics", "writable_topic"),
+    *("producers", "size_from", "table_state", "topic", "topic_names", "topics", "writable_topic"),
     *("describe_group", "fetch_offsets", "groups", "member_count", "subscribed_groups"),
     *("heartbeat", "join_group", "leave_group", "sync_group"),
     *("append", "append_all", "produce", "produce_all", "produce_work", "record_checks"),

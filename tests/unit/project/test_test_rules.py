@@ -24,6 +24,7 @@ MAY_SLEEP = {
     "soak/transaction_kills.py": "a program: random times between kills",
     "soak/spark_kills.py": "a program: random times between kills",
     "soak/table_kills.py": "a program: random times between kills",
+    "soak/kept_table_kills.py": "a program: random times between kills",
     "soak/pipeline_kills.py": "a program: random times between kills",
     "soak/exactly_once_worker.py": "a program: slow enough to be killed half-way",
     "spark/test_session_on_spark.py": "a Python worker that is slow to start",

@@ -99,6 +99,7 @@ class TopicCatalog:
         self._to_reopen: set[PartitionLog] = set()
         self._in_progress: set[str] = set()  # being created, or getting more partitions
         self._is_saving = False
+        self.version = 0  # grows with every change of topics or settings
         self._load()
 
     # -- looking up ----------------------------------------------------------------------------
@@ -317,6 +318,7 @@ class TopicCatalog:
             name: replace(topic, settings=self.effective_settings(topic.config))
             for name, topic in self._topics.items()
         }
+        self.version += 1
         for name, topic in self._topics.items():
             for log in self._logs[name]:
                 log.settings = topic.settings
@@ -388,6 +390,7 @@ class TopicCatalog:
         for name in self._logs.keys() - topics.keys():
             del self._logs[name]
         self._topics, self._deleting = topics, deleting
+        self.version += 1
         self._names_by_id = {topic.topic_id: name for name, topic in topics.items()}
         if layers is not self.dynamic.layers:
             self.dynamic.apply(layers)

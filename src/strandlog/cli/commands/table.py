@@ -43,10 +43,13 @@ from strandlog.cli.output import (
     size_text,
 )
 from strandlog.client.settings import client_settings
+from strandlog.client.wire.client import WireClient
 from strandlog.clock import SystemClock
 from strandlog.config.units import parse_bytes, parse_duration_ms
 from strandlog.errors import MissingExtraError, StrandlogError, TableNotFoundError
 from strandlog.tables.table import FORMATS, Table, detected_format, open_table
+from strandlog.tables.topics.location import table_of_cluster, table_of_folder
+from strandlog.tables.topics.worker import read_sync_status
 
 if TYPE_CHECKING:
     from strandlog.tables.topics.sync import Sync, SyncOptions
@@ -55,6 +58,12 @@ app = command_app("Sync topics to lake tables: Delta, Iceberg, Parquet.")
 
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="Topic name.")]
 Folder = Annotated[str, typer.Argument(metavar="TARGET", help="Folder of the table.")]
+TopicsFolder = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[TARGET]", help="Folder of the table. Default: that of the topic's table.format."
+    ),
+]
 FormatOption = Annotated[
     str | None,
     typer.Option(
@@ -149,6 +158,24 @@ def _existing(target: str) -> Table:
     if detected_format(target) is None:
         raise TableNotFoundError(f"{target} contains no table; `strandlog table sync` creates one")
     return _table(target, None)
+
+
+def _folder_of(topic: str, target: Target) -> str:
+    """Return the folder of the table that the broker keeps for a topic."""
+    if target.data is not None:
+        found = table_of_folder(target.data, topic)
+    else:
+        assert target.bootstrap is not None
+        settings = client_settings(target.client_config, target.client_file)
+        with WireClient(target.bootstrap, settings) as client:
+            client.check_reachable()
+            found = table_of_cluster(client, topic)
+    if found is None:
+        raise TableNotFoundError(
+            f"the broker keeps no table of topic {topic!r} (table.format); name the folder of a "
+            "table as TARGET"
+        )
+    return found
 
 
 @contextmanager
@@ -331,10 +358,9 @@ def _set_aside(table: Table, *, yes: bool, as_json: bool) -> None:
 
 
 def _compact_if_many(table: Table, compact_files: int) -> None:
-    from strandlog.tables.maintenance import small_files  # noqa: PLC0415 - imports pyarrow
+    from strandlog.tables.maintenance import compact_if_many  # noqa: PLC0415 - imports pyarrow
 
-    if compact_files and small_files(table) > compact_files:
-        _compact(table)
+    compact_if_many(table, compact_files)
 
 
 def _compact(table: Table) -> Any:
@@ -374,7 +400,7 @@ def _print_report(table: Table, source: Any, report: Any, *, as_json: bool) -> N
 @app.command()
 def status(
     topic: Topic,
-    target: Folder,
+    target: TopicsFolder = None,
     verify: Annotated[
         bool, typer.Option("--verify", help="Read all rows and count each (partition, offset).")
     ] = False,
@@ -386,16 +412,24 @@ def status(
 ) -> None:
     """Show how far a topic is synced, and what is missing.
 
+    Without TARGET, the table is the one that the broker keeps for the topic (table.format).
     With --verify, exits with 1 if a record is in the table twice.
     """
     from strandlog.tables.topics.status import read_status  # noqa: PLC0415 - imports pyarrow
 
-    table = _existing(target)
-    with _source(topic, target_of(data, bootstrap, client, client_config)) as source:
+    log = target_of(data, bootstrap, client, client_config)
+    folder = target if target is not None else _folder_of(topic, log)
+    last_sync = read_sync_status(folder)
+    failure = "" if last_sync is None else str(last_sync["error"])
+    if failure:
+        message(f"the last sync of the broker failed: {failure}")
+    table = _existing(folder)
+    with _source(topic, log) as source:
         found = read_status(table, source, verifies=verify)
     if as_json:
         document = {"table": table.folder, "format": table.format, **found._asdict()}
-        print_json({**document, "partitions": [each._asdict() for each in found.partitions]})
+        document |= {"partitions": [each._asdict() for each in found.partitions]}
+        print_json({**document, "error": failure})
     else:
         titles = ["PARTITION", "START", "END", "SYNCED", "LAG"] + (["ROWS"] if verify else [])
         rows = [list(each)[: len(titles)] for each in found.partitions]
@@ -411,6 +445,33 @@ def status(
     if found.duplicates or found.beyond:
         sys.stdout.flush()
         raise typer.Exit(1)
+
+
+@app.command("version-at")
+def version_at(
+    target: Folder,
+    offsets: Annotated[
+        list[str],
+        typer.Argument(metavar="PARTITION=OFFSET...", help="Offsets that the version must have."),
+    ],
+    as_json: Json = False,
+) -> None:
+    """Find the first version of a table with the records up to some offsets (time travel)."""
+    from strandlog.tables.topics import versions  # noqa: PLC0415 - imports pyarrow
+
+    wanted = {}
+    for pair in offsets:
+        partition, _, offset = pair.partition("=")
+        if not (partition.isdecimal() and offset.isdecimal()):
+            raise typer.BadParameter(f"{pair!r} is not PARTITION=OFFSET", param_hint="OFFSET")
+        wanted[int(partition)] = int(offset)
+    found = versions.version_at(_existing(target), wanted)
+    if as_json:
+        print_json({"version": found.version, "offsets": found.offsets})
+        return
+    sys.stdout.write(f"{found.version}\n")
+    ends = ", ".join(f"{number}: {end}" for number, end in sorted(found.offsets.items()))
+    message(f"version {found.version} ends before these offsets: {ends}")
 
 
 @app.command()

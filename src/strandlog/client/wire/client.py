@@ -39,6 +39,7 @@ from strandlog.client.wire.cluster import (
     TopicMetadata,
     broker_error,
     http_address,
+    topic_config,
 )
 from strandlog.client.wire.coordinator import (
     GROUP,
@@ -121,6 +122,10 @@ class WireClient:
         """Return the id of the cluster; empty if its brokers do not send one."""
         self._cluster.retry(lambda: self._cluster.read_metadata(()))
         return self._cluster.cluster_id or ""
+
+    def topic_config(self, topic: str, names: Sequence[str]) -> dict[str, str | None]:
+        """Return settings of a topic, those of `names` that the broker has."""
+        return self._cluster.retry(lambda: topic_config(self._cluster, topic, names))
 
     # -- quotas ----------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 from urllib.parse import urlsplit
 from uuid import UUID
@@ -42,7 +42,7 @@ UNKNOWN_TOPIC_OR_PARTITION = 3
 LEADER_NOT_AVAILABLE = 5
 READ_OR_WRITE = "READ on the topic to read it, WRITE to write to it"
 DENIED = {29, 30, 31, 53}  # authorization errors of topics, groups, the cluster, transactional ids
-RESOURCE_BROKER = 4
+RESOURCE_TOPIC, RESOURCE_BROKER = 2, 4
 DEFAULT_BROKER = ""  # the defaults of all brokers; the node id may be unknown
 HTTP_LISTENER = "http.listener"
 
@@ -283,20 +283,27 @@ def http_address(cluster: Cluster) -> str | None:
     empty if the listener is not open. Apache Kafka has no such setting.
     """
     connection = cluster.any_connection()
-    resource = {
-        "resource_type": RESOURCE_BROKER,
-        "resource_name": DEFAULT_BROKER,
-        "configuration_keys": [HTTP_LISTENER],
-    }
-    [response] = connection.send(DESCRIBE_CONFIGS.key, {"resources": [resource]}).parsed().results
-    if response.error_code:
-        raise broker_error(
-            response.error_code, "reading the broker settings", response.error_message
-        )
-    listener = next((row.value for row in response.configs if row.name == HTTP_LISTENER), None)
+    found = _config(connection, RESOURCE_BROKER, DEFAULT_BROKER, [HTTP_LISTENER])
+    listener = found.get(HTTP_LISTENER)
     if not listener:
         return None
     return reachable_url(listener, connection.peer_host, connection.address.host)
+
+
+def topic_config(cluster: Cluster, topic: str, names: Sequence[str]) -> dict[str, str | None]:
+    """Return settings of a topic, those of `names` that the broker has."""
+    return _config(cluster.any_connection(), RESOURCE_TOPIC, topic, names)
+
+
+def _config(
+    connection: WireConnection, kind: int, name: str, keys: Sequence[str]
+) -> dict[str, str | None]:
+    resource = {"resource_type": kind, "resource_name": name, "configuration_keys": list(keys)}
+    [response] = connection.send(DESCRIBE_CONFIGS.key, {"resources": [resource]}).parsed().results
+    if response.error_code:
+        what = "the broker settings" if kind == RESOURCE_BROKER else f"the settings of {name}"
+        raise broker_error(response.error_code, f"reading {what}", response.error_message)
+    return {row.name: row.value for row in response.configs}
 
 
 def reachable_url(listener: str, peer_host: str, name: str = "") -> str | None:

@@ -335,6 +335,16 @@ class BrokerSettings(
         help="Maximum number of records in a batch; a batch with more is rejected.",
     )
 
+    table_dir: str = setting(
+        kind="text",
+        default="",
+        dynamic=False,
+        help=(
+            "Folder of the lake tables of topics with table.format: that of a topic has its name. "
+            "Empty: the folder `tables` in the data folder."
+        ),
+    )
+
     explicit: Mapping[str, Value] = field(default_factory=dict)  # explicitly set values, by name
     topic_defaults: Mapping[str, Value] = field(
         default_factory=dict
@@ -371,7 +381,10 @@ def _default_of_topics(row: Setting) -> Setting:
 
 
 BROKER_SETTINGS = SettingTable(
-    (*declared_settings(BrokerSettings), *(_default_of_topics(row) for row in TOPIC_SETTINGS))
+    (
+        *declared_settings(BrokerSettings),
+        *(_default_of_topics(row) for row in TOPIC_SETTINGS if row.broker_name),
+    )
 )
 
 

@@ -7,6 +7,8 @@ accepted because tools set them and read them back.
 `broker_name` is the broker setting that supplies the default:
 
     the topic's own value  >  the broker's value of `broker_name`  >  the declared default
+
+`table.id` has no such default, because it belongs to one topic.
 """
 
 from __future__ import annotations
@@ -226,6 +228,69 @@ class LogSettings:
         kind="bool",
         default=False,
         help="Reject records whose value has no schema id of the subject TOPIC-value.",
+    )
+    table_format: str = setting(
+        broker_name="log.table.format",
+        kind="choice",
+        default="",
+        choices=("", "delta", "iceberg", "parquet"),
+        help=(
+            "Format of the lake table that the broker keeps in sync with the topic, below "
+            "table.dir. Empty: no table."
+        ),
+    )
+    table_mode: str = setting(
+        broker_name="log.table.mode",
+        kind="choice",
+        default="append",
+        choices=("append", "upsert"),
+        help=(
+            "append: one row per record. upsert: one row per key with its latest value; a null "
+            "value deletes it (only Delta)."
+        ),
+    )
+    table_values: str = setting(
+        broker_name="log.table.values",
+        kind="choice",
+        default="raw",
+        choices=("raw", "registry"),
+        help=(
+            "raw: values as bytes. registry: the fields of values as columns, by the newest schema "
+            "of the subject TOPIC-value."
+        ),
+    )
+    table_partition_by: str = setting(
+        broker_name="log.table.partition.by",
+        kind="choice",
+        default="day",
+        choices=("day", "month", "hour", "none"),
+        help="Time unit by which a new table is partitioned; for upserts always none.",
+    )
+    table_sync_interval_ms: int = setting(
+        broker_name="log.table.sync.interval.ms",
+        kind="ms",
+        default=60_000,
+        minimum=100,
+        maximum=MAX_LONG,
+        help="Time between two syncs of the table.",
+    )
+    table_id: str = setting(
+        kind="text",
+        default="",
+        help=(
+            "Id of the table that belongs to the topic. The broker sets it when it creates or "
+            "first opens the table, and stops the sync if it finds another table or none. Remove "
+            "the setting to start a new table."
+        ),
+    )
+    retention_after_table: bool = setting(
+        broker_name="log.retention.after.table",
+        kind="bool",
+        default=False,
+        help=(
+            "Retention deletes only segments whose records are all in the table of the topic. "
+            "Without a table, it deletes nothing."
+        ),
     )
     min_insync_replicas: int = setting(
         broker_name="min.insync.replicas",

@@ -20,7 +20,7 @@ continue. If the partition is deleted while it runs, the work fails with a `Stor
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -94,9 +94,11 @@ def expired(
     return count
 
 
-def enforce_retention(log: PartitionLog) -> int:
-    """Remove all expired segments and return their number."""
+def enforce_retention(log: PartitionLog, allowed: Callable[[int], int] | None = None) -> int:
+    """Remove all expired segments and return their number; `allowed` may lower it."""
     count = count_expired(log)
+    if allowed is not None:
+        count = allowed(count)
     if count:
         run_inline(drop_oldest(log, count))
     return count
@@ -111,6 +113,17 @@ def count_expired(log: PartitionLog) -> int:
     while count and segments[count - 1].end_offset > log.high_watermark:
         count -= 1
     return count
+
+
+def count_below(log: PartitionLog, count: int, offset: int) -> int:
+    """Of the `count` oldest segments, count those that have only records that were deleted or that
+    lie below an offset."""
+    end_offset = max(offset, log.log_start_offset)
+    segments = log.segments.all()[:count]
+    found = 0
+    while found < len(segments) and end_offset_of(log, segments[found]) <= end_offset:
+        found += 1
+    return found
 
 
 def summarize(log: PartitionLog, segment: Segment, now_ms: int) -> SegmentSummary:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, Final
@@ -40,6 +40,7 @@ from strandlog.tables.table import (
     NO_METADATA,
     Commit,
     Compacted,
+    Durable,
     Format,
     Metadata,
     Progress,
@@ -148,10 +149,21 @@ class DeltaLakeTable:
             change(snapshot.handle)
         _sync_log(self.folder, snapshot.version)
 
+    def make_durable(self, known: Durable | None = None) -> Durable:
+        snapshot = self.load()
+        found = Durable(snapshot.version, frozenset(snapshot.data_files()))
+        version, files = known or Durable(-1, frozenset())
+        if found.version != version:
+            _sync_files(found.files - files)
+            _sync_log(self.folder, version if version < found.version else -1)
+        return found
+
     def compact(self, target_bytes: int) -> Compacted:
         snapshot = self.load()
+        before = set(snapshot.data_files())
         with _errors(self.folder):
             found = snapshot.handle.optimize.compact(target_size=target_bytes)
+        _sync_files(set(self.load().data_files()) - before)
         _sync_log(self.folder, snapshot.version)
         return Compacted(found["numFilesRemoved"], found["numFilesAdded"])
 

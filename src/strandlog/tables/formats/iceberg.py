@@ -51,6 +51,7 @@ from strandlog.tables.table import (
     NO_METADATA,
     Commit,
     Compacted,
+    Durable,
     Format,
     Metadata,
     Progress,
@@ -178,6 +179,15 @@ class IcebergTable:
         snapshot = self.load()
         with _errors(self.folder), snapshot.handle.transaction() as change:
             change.set_properties(dict(properties))
+
+    def make_durable(self, known: Durable | None = None) -> Durable:
+        snapshot = self.load()
+        found = Durable(snapshot.version, frozenset(snapshot.data_files()))
+        if known is None or known.version != found.version:
+            # Files are flushed before their commit. SQLite commits by deleting its journal, and a
+            # power failure could bring that back.
+            table_files().sync_dir(self.folder)
+        return found
 
     def compact(self, target_bytes: int) -> Compacted:
         snapshot = self.load()

@@ -50,6 +50,7 @@ from strandlog.tables.table import (
     NO_METADATA,
     Commit,
     Compacted,
+    Durable,
     Format,
     Metadata,
     Progress,
@@ -228,6 +229,13 @@ class ParquetTable:
             return now.next("SET PROPERTIES", {}, properties=now.properties | dict(properties))
 
         self.commit(self._read(), change)
+
+    def make_durable(self, known: Durable | None = None) -> Durable:
+        snapshot = self.load()  # makes the names of its files durable
+        found = Durable(snapshot.version, frozenset(snapshot.data_files()))
+        if known is None or known.version != found.version:
+            self._files.sync_dir(self._path(STATE_FOLDER))
+        return found
 
     def compact(self, target_bytes: int) -> Compacted:
         snapshot = self.load()

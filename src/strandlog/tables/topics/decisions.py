@@ -37,6 +37,7 @@ from strandlog.tables.topics.source import TopicState
 
 TOPIC: Final = "strandlog.topic"
 TOPIC_ID: Final = "strandlog.topic.id"
+TABLE_ID: Final = "strandlog.table.id"  # random, to tell a table from a later one in its folder
 CLUSTER_ID: Final = "strandlog.cluster.id"
 MODE: Final = "strandlog.mode"
 VALUES: Final = "strandlog.values"  # raw, or how values become columns

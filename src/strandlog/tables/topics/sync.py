@@ -125,6 +125,7 @@ class Sync:
             decisions.TOPIC: topic.name,
             decisions.TOPIC_ID: topic.topic_id,
             decisions.CLUSTER_ID: topic.cluster_id,
+            decisions.TABLE_ID: uuid.uuid4().hex,
             **self._fixed_options(),
         }
         if self._options.mode == UPSERT:

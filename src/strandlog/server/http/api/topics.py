@@ -9,6 +9,7 @@ from msgspec import Meta, Struct
 
 from strandlog.broker.access.permission import DESCRIBE, DESCRIBE_CONFIGS, TOPIC
 from strandlog.broker.context import RequestContext
+from strandlog.broker.topics.lake_tables import TableState
 from strandlog.broker.topics.topic import PartitionState, Topic
 from strandlog.config.setting import Setting
 from strandlog.config.tables.broker import BrokerSettings
@@ -82,15 +83,30 @@ class TopicSetting(Struct):
     help: str
 
 
+class TopicTable(Struct):
+    """The lake table of a topic (`table.format`). `error` is empty if the last sync succeeded;
+    `lag` is the number of offsets that are not in the table; `checked_ms_ago` is null until the
+    first sync since the broker started."""
+
+    format: str
+    folder: str
+    version: int | None
+    rows: int | None
+    lag: int
+    checked_ms_ago: int | None
+    error: str
+
+
 class TopicDescription(Struct):
-    """A topic with its partitions and settings, the groups with committed offsets in it, and the
-    operations that the client may perform on it."""
+    """A topic with its partitions and settings, the groups with committed offsets in it, the
+    operations that the client may perform on it, and its lake table, if it has one."""
 
     summary: TopicSummary
     partitions: list[Partition]
     config: list[TopicSetting]
     groups: list[str]
     operations: list[str]
+    table: TopicTable | None
 
 
 class TopicsQuery(Struct, forbid_unknown_fields=True):
@@ -176,7 +192,24 @@ async def _described(state: HttpState, context: RequestContext, name: str) -> To
         config = [_setting(row, topic, broker.settings) for row in TOPIC_SETTINGS]
     operations = operation_names(broker, context, TOPIC, name)
     partition_rows = [_partition(each) for each in states]
-    return TopicDescription(summary, partition_rows, config, groups, operations)
+    table = _table(broker.table_state(context, name))
+    return TopicDescription(summary, partition_rows, config, groups, operations, table)
+
+
+def _table(state: TableState | None) -> TopicTable | None:
+    if state is None:
+        return None
+    wanted, report = state.wanted, state.report
+    is_known = report is not None and not report.error
+    return TopicTable(
+        wanted.format,
+        wanted.folder,
+        report.version if report is not None and is_known else None,
+        report.rows if report is not None and is_known else None,
+        state.lag,
+        None if report is None else state.age_ms,
+        "" if report is None else report.error,
+    )
 
 
 def _partition(state: PartitionState) -> Partition:

@@ -25,7 +25,11 @@ from strandlog.broker.context import OWNER, RequestContext
 from strandlog.broker.metrics import LIMITS_SECONDS, Metric, table
 from strandlog.server.http.health import disk_space
 from strandlog.server.http.metrics.families import FAMILIES, Family, Snapshot
-from strandlog.server.http.metrics.snapshot import group_snapshots, partition_snapshots
+from strandlog.server.http.metrics.snapshot import (
+    group_snapshots,
+    partition_snapshots,
+    table_snapshots,
+)
 from strandlog.server.http.routing import context_of
 
 if TYPE_CHECKING:
@@ -81,6 +85,7 @@ async def take_snapshot(state: HttpState, context: RequestContext) -> Snapshot:
         broker.segment_cache(),
         broker.failed_group_writes,
         state.live_clients,
+        await table_snapshots(broker, context),
     )
 
 

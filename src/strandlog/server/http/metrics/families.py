@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from strandlog.broker.broker import SegmentCacheUse
+from strandlog.broker.topics.lake_tables import TableState
 from strandlog.broker.topics.topic import PartitionState
 from strandlog.server.http.metrics.snapshot import GroupOffset, GroupSnapshot
 
@@ -36,6 +37,7 @@ class Snapshot:
     cache: SegmentCacheUse = NO_CACHE_USE
     failed_group_writes: int = 0
     live_clients: int = 0
+    tables: list[TableState] = field(default_factory=list)
 
 
 class Family(NamedTuple):
@@ -62,6 +64,10 @@ def _per_partition(
 
 def _per_group(read: Callable[[GroupSnapshot], float]) -> Callable[[Snapshot], Iterable[Sample]]:
     return lambda snapshot: [((each.group,), read(each)) for each in snapshot.groups]
+
+
+def _per_table(read: Callable[[TableState], float]) -> Callable[[Snapshot], Iterable[Sample]]:
+    return lambda snapshot: [((each.wanted.topic,), read(each)) for each in snapshot.tables]
 
 
 def _per_offset(read: Callable[[GroupOffset], float]) -> Callable[[Snapshot], Iterable[Sample]]:
@@ -109,6 +115,14 @@ FAMILIES: tuple[Family, ...] = (
     Family("strandlog_group_lag", "gauge", ("group",),
            "Records between a group's committed offsets and the ends of its partitions.",
            _per_group(lambda each: each.lag)),
+    Family("strandlog_table_lag", "gauge", ("topic",),
+           "Records of a topic that are not in its lake table.", _per_table(lambda each: each.lag)),
+    Family("strandlog_table_failing", "gauge", ("topic",),
+           "1 if the last sync of a topic's lake table failed.",
+           _per_table(lambda each: int(each.is_failing))),
+    Family("strandlog_table_age_seconds", "gauge", ("topic",),
+           "Time since the last sync of a topic's lake table ended; -1 if there was none.",
+           _per_table(lambda each: each.age_ms / 1000 if each.report is not None else -1)),
     Family("strandlog_disk_free_bytes", "gauge", (),
            "Free space on the disk that holds the data folder.", _one(lambda p: p.free_bytes)),
     Family("strandlog_disk_total_bytes", "gauge", (),

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from strandlog.broker.access.permission import DESCRIBE, GROUP
 from strandlog.broker.broker import Broker
 from strandlog.broker.context import RequestContext
+from strandlog.broker.topics.lake_tables import TableState
 from strandlog.broker.topics.topic import PartitionState
 from strandlog.errors import GroupNotFoundError, TopicNotFoundError
 from strandlog.model import OffsetAndMetadata, TopicPartition
@@ -77,6 +78,18 @@ async def topic_partitions(
         if not more:
             break
         found += more
+    return found
+
+
+async def table_snapshots(broker: Broker, context: RequestContext) -> list[TableState]:
+    """Return the lake tables of all topics, ordered by topic."""
+    found = []
+    for number, name in enumerate(sorted(broker.wanted_tables()), 1):
+        state = broker.table_state(context, name)
+        if state is not None:
+            found.append(state)
+        if not number % GROUPS_AT_ONCE:
+            await asyncio.sleep(0)
     return found
 
 

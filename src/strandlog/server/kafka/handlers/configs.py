@@ -12,6 +12,8 @@ open) with their ports (-1 if not open). Clients use `http.listener` to find the
 HTTP API: a wildcard host stands for the address that the client connected to; a loopback host is
 only reachable over loopback.
 
+A topic with a lake table also has the read-only entry `table.path`, the folder of the table.
+
 Topic settings and the dynamic settings of the broker can be changed at runtime: resource "0" is
 this node, resource "" the default for all nodes. AlterConfigs, the older API, replaces all values
 that were set; IncrementalAlterConfigs sets or removes values (`SET`, `DELETE`), or changes lists
@@ -71,6 +73,13 @@ NODE_ROWS = [
     Setting(name=name, kind="int", default=NODE_ID, dynamic=False, help="The id of the only node.")
     for name in ("node.id", "broker.id")
 ]
+TABLE_PATH = Setting(
+    name="table.path",
+    kind="text",
+    default="",
+    dynamic=False,
+    help="Folder of the topic's lake table, below table.dir of the broker.",
+)
 
 Changes = dict[str, object | None]  # None resets a setting to its default
 Layer = tuple[str, Value, int]  # the name that the value was set under, the value, its source
@@ -132,7 +141,7 @@ def _resource_rows(broker: Broker, request: Request, resource: Any) -> list[dict
     _check_access(broker, request, DESCRIBE_CONFIGS, resource)
     if kind == RESOURCE_TOPIC:
         topic = broker.topic(request.context, name, DESCRIBE_CONFIGS.on(TOPIC))
-        return topic_rows(topic, dynamic)
+        return topic_rows(topic, dynamic) + _table_rows(broker, name)
     if kind == RESOURCE_BROKER and name in RESOURCE_LAYERS:
         rows = [(row, _layers(row, dynamic, row.name)) for row in BROKER_SETTINGS]
         rows += _listener_layers(request)
@@ -157,6 +166,15 @@ def _no_such_resource(kind: int, name: str) -> InvalidRequestError:
         f"resource {name!r} of type {kind} has no settings; only topics (type {RESOURCE_TOPIC}), "
         f"broker {NODE_ID} (type {RESOURCE_BROKER}) and groups (type {RESOURCE_GROUP}) do"
     )
+
+
+def _table_rows(broker: Broker, topic: str) -> list[dict[str, Any]]:
+    """Return the folder of the topic's lake table, if it has one."""
+    wanted = broker.wanted_tables().get(topic)
+    if wanted is None:
+        return []
+    layers: list[Layer] = [(TABLE_PATH.name, wanted.folder, SOURCE_STATIC_BROKER)]
+    return [_row(TABLE_PATH, layers, read_only=True)]
 
 
 def topic_rows(topic: Topic, dynamic: DynamicSettings) -> list[dict[str, Any]]:
@@ -192,7 +210,7 @@ def _listener_layers(request: Request) -> list[tuple[Setting, list[Layer]]]:
 
 
 def _described(row: Setting, topic: Topic, dynamic: DynamicSettings) -> dict[str, Any]:
-    layers = _layers(row, dynamic, row.broker_name)
+    layers = _layers(row, dynamic, row.broker_name or row.name)
     own = topic.config.get(row.name)
     if own is not None:
         layers.insert(0, (row.name, own, SOURCE_TOPIC))

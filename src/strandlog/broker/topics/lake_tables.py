@@ -1,0 +1,273 @@
+"""Lake tables of topics: which there should be, what they have, and what retention may delete.
+
+A process beside the broker (`tables/topics/worker.py`) syncs the topics with `table.format` to
+tables and reports what it finds after each sync. The broker itself reads and writes no table:
+
+    wanted()     ──▶ the process that syncs ──▶ note(report)       what each table has now
+    removable()  ──▶ take_checks(), if the last report is old ──▶ note(report) ──▶ retention again
+
+With `retention.after.table`, retention deletes a segment only if all of its records are in the
+table. It trusts the offsets of a report under these conditions, else it deletes nothing:
+
+1. They are those of a version of the table that was durable before the report.
+2. The report is about this topic (by id) and about the table that the topic is bound to: `table.id`
+   is a setting of the topic, durable in `topics.json`. It is set when the table is first reported.
+   If the table is replaced by another one, or is gone, the process reports an error instead.
+3. The report succeeded and is at most `FRESH_MS` old. If it is older, retention asks for a check
+   and starts again when the report arrives.
+
+Reports are only in memory. After a restart, nothing is deleted until the first report.
+
+Segments that have expired but are not in the table are *held*. If the same segment of a partition
+is held for longer than `stall_ms`, that is a problem, because the disk fills: it is logged, listed
+in `problems`, and counted in `retention_held_bytes`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
+
+from strandlog.broker.topics.catalog import TopicCatalog
+from strandlog.broker.topics.topic import Topic
+from strandlog.clock import Clock
+from strandlog.config.tables.broker import BrokerSettings
+from strandlog.model import TopicPartition
+from strandlog.storage.cleaning.retention import count_below
+from strandlog.storage.partition.log import PartitionLog
+from strandlog.storage.paths import join
+
+TABLES_FOLDER: Final = "tables"  # in the data folder, unless table.dir is set
+FRESH_MS: Final = 10_000
+MIN_STALL_MS: Final = 60_000
+STALL_INTERVALS: Final = 3
+WARN_INTERVAL_MS: Final = 3_600_000
+NO_OFFSETS: Mapping[int, int] = {}
+
+
+class WantedTable(NamedTuple):
+    """A table that a topic should have. `table_id` is empty until a table is bound to the topic."""
+
+    topic: str
+    topic_id: str
+    folder: str
+    format: str
+    mode: str
+    values: str
+    partition_by: str
+    interval_ms: int
+    table_id: str
+
+
+class TableReport(NamedTuple):
+    """What the last sync of a topic found. If it failed, `error` says why, and `offsets`, which
+    has the next offset to sync by partition, is empty."""
+
+    topic: str
+    topic_id: str
+    table_id: str = ""
+    error: str = ""
+    offsets: Mapping[int, int] = NO_OFFSETS
+    version: int = -1
+    rows: int = 0
+
+
+class TableState(NamedTuple):
+    """The table of a topic. Without a report, the process that syncs has not come to it yet."""
+
+    wanted: WantedTable
+    report: TableReport | None
+    lag: int  # records that are not in the table
+    age_ms: int  # of the report; -1 without one
+
+    @property
+    def is_failing(self) -> bool:
+        return self.report is not None and bool(self.report.error)
+
+
+class _Held(NamedTuple):
+    """Expired segments of a partition that are not in the table."""
+
+    base_offset: int
+    size_bytes: int
+    since_ms: int
+
+
+class LakeTables:
+    """The tables of one broker."""
+
+    def __init__(
+        self,
+        catalog: TopicCatalog,
+        settings: BrokerSettings,
+        clock: Clock,
+        path: str,
+        warn: Callable[[str], None],
+    ) -> None:
+        self._catalog = catalog
+        self._settings = settings
+        self._clock = clock
+        self._path = path
+        self._warn = warn
+        self._wanted: dict[str, WantedTable] = {}
+        self._wanted_version = -1
+        self._reports: dict[str, tuple[TableReport, int]] = {}  # with the time of arrival
+        self._checks: set[str] = set()  # topics to check, not taken yet
+        self._awaited: set[str] = set()  # topics for whose report retention waits
+        self._held: dict[TopicPartition, _Held] = {}
+        self._warned_ms: dict[str, int] = {}
+
+    def folder(self, topic: str) -> str:
+        """Return the folder of a topic's table."""
+        return join(self._settings.table_dir or join(self._path, TABLES_FOLDER), topic)
+
+    def wanted(self) -> Mapping[str, WantedTable]:
+        """Return the tables that there should be, by topic; the same object until that changes."""
+        if self._wanted_version != self._catalog.version:
+            self._wanted_version = self._catalog.version
+            topics = map(self._catalog.topic, self._catalog.names())
+            found = {
+                topic.name: self._wanted_of(topic)
+                for topic in topics
+                if topic.settings.table_format and not topic.is_internal
+            }
+            if found != self._wanted:
+                self._wanted = found
+                self._reports = {
+                    name: each for name, each in self._reports.items() if name in found
+                }
+        return self._wanted
+
+    def _wanted_of(self, topic: Topic) -> WantedTable:
+        settings = topic.settings
+        return WantedTable(
+            topic.name,
+            topic.topic_id,
+            self.folder(topic.name),
+            settings.table_format,
+            settings.table_mode,
+            settings.table_values,
+            "none" if settings.table_mode == "upsert" else settings.table_partition_by,
+            settings.table_sync_interval_ms,
+            settings.table_id,
+        )
+
+    def note(self, report: TableReport) -> bool:
+        """Store a report; return whether retention waits for it."""
+        wanted = self.wanted().get(report.topic)
+        if wanted is None or wanted.topic_id != report.topic_id:
+            return False  # the topic was deleted, or created again, meanwhile
+        self._reports[report.topic] = (report, self._clock.monotonic_ms())
+        is_awaited = report.topic in self._awaited
+        self._awaited.discard(report.topic)
+        return is_awaited
+
+    def take_checks(self) -> list[str]:
+        """Return the topics whose tables must be synced and reported now."""
+        found, self._checks = sorted(self._checks), set()
+        return found
+
+    def state(self, topic: str) -> TableState | None:
+        """Return the state of a topic's table; None if it has none."""
+        wanted = self.wanted().get(topic)
+        if wanted is None:
+            return None
+        report, at_ms = self._reports.get(topic, (None, 0))
+        offsets = NO_OFFSETS if report is None else report.offsets
+        lag = sum(
+            max(0, log.last_stable_offset - max(offsets.get(log.tp.partition, 0), start))
+            for log in self._catalog.logs(topic)
+            for start in (log.log_start_offset,)
+        )
+        age_ms = -1 if report is None else self._clock.monotonic_ms() - at_ms
+        return TableState(wanted, report, lag, age_ms)
+
+    @property
+    def failing_count(self) -> int:
+        """The number of tables whose last sync failed."""
+        return sum(bool(report.error) for report, _ in self._reports.values())
+
+    # -- retention -------------------------------------------------------------------------------
+
+    def removable(self, log: PartitionLog, count: int) -> int:
+        """Return how many of the `count` oldest segments of a log, which have expired, retention
+        may remove: those that hold only deleted records, or only records that are in the table."""
+        if not log.settings.retention_after_table:
+            self._held.pop(log.tp, None)
+            return count
+        found = count_below(log, count, self._synced_offset(log)) if count else 0
+        self._note_held(log, found, count)
+        return found
+
+    def _synced_offset(self, log: PartitionLog) -> int:
+        """Return the offset below which all records are known to be in the table; ask for a check
+        if the last report is too old."""
+        topic = self._catalog.topic(log.tp.topic)
+        report, at_ms = self._reports.get(topic.name, (None, 0))
+        if report is None or self._clock.monotonic_ms() - at_ms > FRESH_MS:
+            if topic.name in self.wanted():
+                self._checks.add(topic.name)
+                self._awaited.add(topic.name)
+            return 0
+        is_bound = report.table_id == topic.settings.table_id != ""
+        if report.topic_id != topic.topic_id or report.error or not is_bound:
+            return 0
+        return report.offsets.get(log.tp.partition, 0)
+
+    def _note_held(self, log: PartitionLog, first: int, end: int) -> None:
+        segments = log.segments.all()[first:end]
+        if not segments:
+            self._held.pop(log.tp, None)
+            return
+        now_ms = self._clock.monotonic_ms()
+        before = self._held.get(log.tp)
+        base_offset = segments[0].base_offset
+        is_same = before is not None and before.base_offset == base_offset
+        since_ms = before.since_ms if before is not None and is_same else now_ms
+        size_bytes = sum(segment.size_bytes for segment in segments)
+        self._held[log.tp] = _Held(base_offset, size_bytes, since_ms)
+        stall_ms = max(MIN_STALL_MS, STALL_INTERVALS * log.settings.table_sync_interval_ms)
+        if now_ms - since_ms >= stall_ms:
+            self._warn_about(log.tp, now_ms)
+
+    def _warn_about(self, tp: TopicPartition, now_ms: int) -> None:
+        topic = tp.topic
+        if topic in self._warned_ms and now_ms - self._warned_ms[topic] < WARN_INTERVAL_MS:
+            return
+        self._warned_ms[topic] = now_ms
+        self._warn(self._problem(topic))
+
+    def _problem(self, topic: str) -> str:
+        held = sum(each.size_bytes for tp, each in self._held.items() if tp.topic == topic)
+        state = self.state(topic)
+        if state is None:
+            reason = "it has no table; set table.format, or retention.after.table=false"
+        elif state.report is None:
+            reason = "its table has not been synced since the broker started"
+        else:
+            reason = state.report.error or f"{state.lag} records are not in its table yet"
+        return (
+            f"retention keeps {held} expired bytes of topic {topic!r} (retention.after.table), and "
+            f"the disk fills: {reason}"
+        )
+
+    def forget_deleted(self) -> None:
+        """Forget what retention held of partitions that no longer exist."""
+        self._held = {tp: each for tp, each in self._held.items() if tp.topic in self._catalog}
+        held = {tp.topic for tp in self._held}
+        self._warned_ms = {name: at for name, at in self._warned_ms.items() if name in held}
+
+    @property
+    def held_bytes(self) -> int:
+        """The size of all segments that have expired but are not in their table."""
+        return sum(each.size_bytes for each in self._held.values())
+
+    @property
+    def problems(self) -> list[str]:
+        """One problem for each topic whose retention has stalled, and for each failing table."""
+        failing = [
+            f"the table of topic {report.topic!r} is not in sync: {report.error}"
+            for report, _ in self._reports.values()
+            if report.error
+        ]
+        return failing + [self._problem(topic) for topic in sorted(self._warned_ms)]

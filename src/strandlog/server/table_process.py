@@ -1,0 +1,209 @@
+"""Runs the process that syncs topics to lake tables (`tables/topics/worker.py`).
+
+    no table      no process
+    tables        one process for all; the broker's wishes go to its stdin, its reports come from
+                  its stdout, both as JSON lines. Its stderr is that of the broker
+    it ends       logged and counted; started again after `FIRST_BACKOFF_S`, which doubles up to
+                  `LAST_BACKOFF_S` as long as it ends before its first successful sync
+    the broker    closes the pipe when it stops, and the kernel does so when the broker is killed:
+    ends          then the process ends by itself
+
+The command that starts it comes from the program that starts the server, because the server does
+not know the layer above it. Without a command, topics with `table.format` are reported in the log.
+
+Each second, the event loop compares the tables that the broker wants with those that the process
+knows; that costs nothing unless a setting has changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import subprocess
+from collections.abc import Mapping, Sequence
+from typing import IO, Final
+
+import msgspec
+
+from strandlog.broker.broker import Broker
+from strandlog.broker.topics.lake_tables import TableReport, WantedTable
+
+logger = logging.getLogger(__name__)
+
+POLL_SECONDS: Final = 1.0
+FIRST_BACKOFF_S: Final = 1.0
+LAST_BACKOFF_S: Final = 60.0
+STOP_SECONDS: Final = 5.0
+LINE_BYTES: Final = 16 * 1024 * 1024
+NOT_STARTED: Final = 127  # as a shell reports it
+PIPE: Final = subprocess.PIPE
+
+
+class _Report(msgspec.Struct):
+    """A line that the process prints: a report, or a warning."""
+
+    topic: str = ""
+    topic_id: str = ""
+    table_id: str = ""
+    error: str = ""
+    offsets: dict[int, int] = {}
+    version: int = -1
+    rows: int = 0
+    warning: str = ""
+
+
+class TableProcess:
+    """The process of one broker, started while topics have tables."""
+
+    def __init__(self, broker: Broker, command: Sequence[str]) -> None:
+        self._broker = broker
+        self._command = [*command, broker.path]
+        self._has_command = bool(command)
+        self._task: asyncio.Task[None] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._has_synced = False  # since the process was started
+        self._errors: dict[str, str] = {}  # the last logged error by topic
+        self._decoder = msgspec.json.Decoder(_Report, strict=False)
+
+    def start(self) -> None:
+        """Start watching which tables the broker wants."""
+        self._task = asyncio.create_task(self._run(), name="tables")
+
+    @property
+    def pid(self) -> int | None:
+        """The id of the process; None if it does not run."""
+        return None if self._process is None else self._process.pid
+
+    async def stop(self) -> None:
+        """End the process. A commit that it has begun has happened or has not."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+            self._task = None
+
+    async def _run(self) -> None:
+        backoff_s = FIRST_BACKOFF_S
+        while True:
+            while not self._broker.wanted_tables():
+                await asyncio.sleep(POLL_SECONDS)
+            if not self._has_command:
+                topics = ", ".join(sorted(self._broker.wanted_tables()))
+                logger.warning("this server does not sync tables; table.format of %s", topics)
+                return
+            self._has_synced = False
+            code = await self._run_process()
+            if code is None:
+                continue  # there are no tables any more
+            backoff_s = FIRST_BACKOFF_S if self._has_synced else backoff_s
+            self._broker.metrics.table_process_restarts += 1
+            logger.warning(
+                "the process that syncs tables ended with code %d; starting it again in %g s",
+                code,
+                backoff_s,
+            )
+            await asyncio.sleep(backoff_s)
+            backoff_s = min(2 * backoff_s, LAST_BACKOFF_S)
+
+    async def _run_process(self) -> int | None:
+        """Run the process; return its exit code, or None if no topic has a table any more."""
+        try:
+            process = await asyncio.to_thread(
+                subprocess.Popen, self._command, stdin=PIPE, stdout=PIPE
+            )
+        except OSError as error:
+            logger.warning("cannot start the process that syncs tables: %s", error)
+            return NOT_STARTED
+        self._process = process
+        reading = asyncio.create_task(self._read(process.stdout), name="table reports")
+        writing = asyncio.create_task(self._write(process.stdin), name="table wishes")
+        try:
+            done, _ = await asyncio.wait((reading, writing), return_when=asyncio.FIRST_COMPLETED)
+            is_unwanted = writing in done and writing.result()
+        finally:
+            for task in (reading, writing):
+                task.cancel()
+            await asyncio.gather(reading, writing, return_exceptions=True)
+            code = await _end(process)
+            self._process = None
+        return None if is_unwanted else code
+
+    async def _write(self, pipe: IO[bytes] | None) -> bool:
+        """Send the process what the broker wants, as it changes; return True when there is no table
+        left, False if the process has gone."""
+        assert pipe is not None, "it was requested"
+        loop = asyncio.get_running_loop()
+        transport, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, pipe)
+        sent: Mapping[str, WantedTable] = {}
+        try:
+            while wanted := self._broker.wanted_tables():
+                if transport.is_closing():
+                    return False
+                if not transport.get_write_buffer_size():  # else the process hangs: do not pile up
+                    self._send(transport, sent, wanted)
+                    sent = wanted
+                await asyncio.sleep(POLL_SECONDS)
+            return True
+        finally:
+            transport.abort()
+
+    def _send(
+        self,
+        transport: asyncio.WriteTransport,
+        sent: Mapping[str, WantedTable],
+        wanted: Mapping[str, WantedTable],
+    ) -> None:
+        if wanted is not sent:
+            rows = [each._asdict() for each in wanted.values()]
+            transport.write(msgspec.json.encode({"tables": rows}) + b"\n")
+            self._errors = {name: each for name, each in self._errors.items() if name in wanted}
+        if checks := self._broker.take_table_checks():
+            transport.write(msgspec.json.encode({"check": checks}) + b"\n")
+
+    async def _read(self, pipe: IO[bytes] | None) -> None:
+        """Pass reports on to the broker until the process ends."""
+        assert pipe is not None, "it was requested"
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader(limit=LINE_BYTES)
+        transport, _ = await loop.connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), pipe
+        )
+        try:
+            while line := await reader.readline():
+                self._note(line)
+        finally:
+            transport.close()
+
+    def _note(self, line: bytes) -> None:
+        try:
+            found = self._decoder.decode(line)
+        except msgspec.DecodeError:
+            logger.warning("the process that syncs tables printed %r", line[:200])
+            return
+        if found.warning:
+            logger.warning("%s", found.warning)
+            return
+        before = self._errors.get(found.topic, "")
+        if found.error and found.error != before:
+            logger.warning("cannot sync the table of topic %r: %s", found.topic, found.error)
+        elif before and not found.error:
+            logger.info("the table of topic %r is in sync again", found.topic)
+        self._errors[found.topic] = found.error
+        self._has_synced = self._has_synced or not found.error
+        fields = msgspec.structs.asdict(found)
+        del fields["warning"]
+        self._broker.table_synced(TableReport(**fields))
+
+
+async def _end(process: subprocess.Popen[bytes]) -> int:
+    """Wait until a process has ended, whose stdin is closed; kill it if it does not end."""
+
+    def wait() -> int:
+        try:
+            return process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return process.wait()
+
+    return await asyncio.to_thread(wait)

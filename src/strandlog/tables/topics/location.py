@@ -1,0 +1,31 @@
+"""Finds the lake table that a broker keeps for a topic (`table.format`).
+
+    over the wire     `table.path` in DescribeConfigs of the topic, as the broker sees the folder
+    a data folder     `<folder>/tables/<topic>`; a broker with table.dir writes to another folder,
+                      which is not stored in the data folder
+
+The folder must be reachable from this machine under the same path.
+"""
+
+from __future__ import annotations
+
+import os
+
+from strandlog.broker.topics.lake_tables import TABLES_FOLDER
+from strandlog.client.readonly.log import ReadOnlyLog
+from strandlog.client.wire.client import WireClient
+
+FORMAT = "table.format"
+PATH = "table.path"
+
+
+def table_of_cluster(client: WireClient, topic: str) -> str | None:
+    """Return the folder of a topic's table; None if the broker keeps none."""
+    return client.topic_config(topic, [PATH]).get(PATH) or None
+
+
+def table_of_folder(data: str, topic: str) -> str | None:
+    """Return the folder of a topic's table; None if the topic has none."""
+    with ReadOnlyLog(data) as log:
+        config = log.topic_settings(topic)
+    return os.path.join(os.path.abspath(data), TABLES_FOLDER, topic) if config[FORMAT] else None

@@ -1,0 +1,350 @@
+"""The process in which a broker syncs its topics to lake tables.
+
+    python -m strandlog.tables.topics.worker DATA
+
+The broker starts it, one for all tables, and talks to it in JSON, one object per line:
+
+    stdin     {"tables": [{"topic": …}, …]}     all tables that there should be (`WantedTable`)
+              {"check": ["orders", …]}          sync and report these now
+    stdout    {"topic": …, "offsets": …, …}     after each turn of a table (`TableReport`)
+              {"warning": "…"}                  for the log
+
+The end of stdin means that the broker stops or has died, even by kill -9. Then the process ends at
+once, wherever it is: a commit has happened or it has not (`tables/table.py`). So no writer outlives
+its broker for longer than that.
+
+It reads the files of the data folder, read-only, as `strandlog table sync -d` does. Tables take
+turns: a turn syncs for about `TURN_SECONDS`, then the next table is due. One that was not completed
+is due again at once, else after its interval; after an error, after `retry_s`, which grows.
+
+A report has the offsets of a version that is durable: `make_durable` flushes what an earlier
+process, killed inside a commit, may have left. All data files of that version are there.
+
+A topic is bound to one table by `table_id`, a property of the table:
+
+    wanted   found    action
+    none     none     create a table
+    none     any      use it, if it belongs to this topic; give it an id if it has none
+    A        A        sync
+    A        none, B  error: retention may have deleted records that only table A has
+
+The outcome of the last turn is also in a file beside the table, `<topic>~sync.json`, for
+`strandlog table status`. No topic can have such a name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import queue
+import signal
+import sys
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from strandlog.broker.topics.lake_tables import TableReport, WantedTable
+from strandlog.clock import SystemClock, stopwatch
+from strandlog.errors import (
+    InvalidSettingError,
+    MissingExtraError,
+    StorageError,
+    StrandlogError,
+    TableChangedError,
+    TopicNotFoundError,
+)
+from strandlog.storage.files import DiskFiles
+from strandlog.tables.table import READABLE_DIR_MODE, Durable, Table, detected_format, open_table
+
+if TYPE_CHECKING:
+    from strandlog.tables.topics.columns import Columns
+    from strandlog.tables.topics.source import TopicState
+
+TURN_SECONDS: Final = 5.0
+ROUND_BYTES: Final = 64 * 1024 * 1024
+MIN_RETRY_S: Final = 1.0
+MAX_RETRY_S: Final = 300.0
+PATIENCE_S: Final = 10.0
+COMPACT_FILES: Final = 100
+VACUUM_INTERVAL_S: Final = 24 * 3600.0
+FIRST_VACUUM_S: Final = 600.0
+VACUUM_HOURS: Final = 168
+NICENESS: Final = 10
+STATUS_SUFFIX: Final = "~sync.json"
+
+Say = Callable[[Mapping[str, Any]], None]
+
+
+@dataclass
+class _Followed:
+    """A table that this process syncs, and when it is due."""
+
+    wanted: WantedTable
+    due: float
+    vacuum_due: float
+    found_id: str = ""  # of the table that was reported; the broker binds it a moment later
+    retry_s: float = MIN_RETRY_S
+    durable: Durable | None = None
+
+
+class Worker:
+    """Syncs tables, one turn after the other."""
+
+    def __init__(self, data: str, say: Say) -> None:
+        self._data = data
+        self._say = say
+        self._tables: dict[str, _Followed] = {}
+
+    def receive(self, message: Mapping[str, Any]) -> None:
+        """Process a message of the broker."""
+        now = stopwatch()
+        if "tables" in message:
+            wanted = [WantedTable(**each) for each in message["tables"]]
+            self._tables = {each.topic: self._followed(each, now) for each in wanted}
+        for topic in message.get("check", ()):
+            if topic in self._tables:
+                self._tables[topic].due = now
+
+    def _followed(self, wanted: WantedTable, now: float) -> _Followed:
+        known = self._tables.get(wanted.topic)
+        if known is None or known.wanted.topic_id != wanted.topic_id:
+            return _Followed(wanted, now, now + FIRST_VACUUM_S)
+        if known.wanted.table_id and not wanted.table_id:
+            known.found_id = ""  # the user has removed the setting
+        if known.wanted._replace(table_id=wanted.table_id) == wanted:
+            known.wanted = wanted  # it was bound meanwhile
+            return known
+        return replace(known, wanted=wanted, due=now, retry_s=MIN_RETRY_S, durable=None)
+
+    def seconds_to_wait(self) -> float | None:
+        """Return how long until a table is due; None if there are no tables."""
+        if not self._tables:
+            return None
+        return max(0.0, min(each.due for each in self._tables.values()) - stopwatch())
+
+    def turn(self) -> None:
+        """Sync the table that has been due for the longest time, and report the outcome."""
+        followed = min(self._tables.values(), key=lambda each: each.due)
+        wanted = followed.wanted
+        report = TableReport(wanted.topic, wanted.topic_id)
+        is_complete = True
+        try:
+            report, is_complete = self._sync(followed)
+            followed.retry_s = MIN_RETRY_S
+        except StrandlogError as error:
+            is_news = not isinstance(error, TopicNotFoundError) or followed.retry_s > PATIENCE_S
+            if not is_news:  # the topic was deleted, and the broker's list is on its way
+                self._retry(followed)
+                return
+            report = report._replace(error=_advice(error, wanted))
+        except Exception as error:  # noqa: BLE001 - of a library; the other tables continue
+            report = report._replace(error=f"{type(error).__name__}: {error}")
+        if report.error:
+            self._retry(followed)
+        else:
+            pause_s = wanted.interval_ms / 1000 if is_complete else 0.0
+            followed.due = stopwatch() + pause_s
+        _write_status(wanted, report)
+        self._say(report._asdict())
+
+    def _retry(self, followed: _Followed) -> None:
+        followed.due = stopwatch() + followed.retry_s
+        followed.retry_s = min(2 * followed.retry_s, MAX_RETRY_S)
+        followed.durable = None
+
+    def _sync(self, followed: _Followed) -> tuple[TableReport, bool]:
+        """Sync a table for one turn; return the report, and whether it has everything."""
+        wanted = followed.wanted
+        wanted = wanted._replace(table_id=wanted.table_id or followed.found_id)
+        table = _open(wanted)
+        try:
+            from strandlog.tables.topics.source import FolderSource  # noqa: PLC0415 - an extra
+            from strandlog.tables.topics.sync import Sync, SyncOptions  # noqa: PLC0415 - an extra
+        except ImportError as error:
+            raise MissingExtraError("delta", error.name or "pyarrow") from error
+        options = SyncOptions(
+            mode=wanted.mode,
+            time_unit=cast(Any, wanted.partition_by),
+            values=wanted.values,
+            round_bytes=ROUND_BYTES,
+        )
+        end = stopwatch() + TURN_SECONDS
+        is_out_of_time = False
+
+        def stops() -> bool:
+            nonlocal is_out_of_time
+            is_out_of_time = stopwatch() >= end
+            return is_out_of_time
+
+        with (
+            contextlib.closing(FolderSource(self._data, wanted.topic)) as source,
+            self._columns(wanted) as columns,
+        ):
+            topic = source.describe()
+            if topic.topic_id != wanted.topic_id:
+                raise TopicNotFoundError(wanted.topic)
+            warn = self._warner(wanted.topic)
+            syncing = Sync(table, source, columns, options, warn=warn)
+            if not wanted.table_id:
+                syncing.create()
+            followed.found_id = table_id = _check_identity(table, wanted, topic)
+            report = syncing.run(stops=stops)
+        if report.bad_rows:
+            warn(f"{report.bad_rows} values could not be decoded; see the column `error`")
+        if report.commits:
+            self._maintain(followed, table)
+        return self._report(followed, table, table_id, topic), not is_out_of_time
+
+    def _warner(self, topic: str) -> Callable[[str], None]:
+        return lambda text: self._say({"warning": f"table of topic {topic!r}: {text}"})
+
+    def _report(
+        self, followed: _Followed, table: Table, table_id: str, topic: TopicState
+    ) -> TableReport:
+        """Return what a durable version of the table has."""
+        from strandlog.tables.reading import check_present  # noqa: PLC0415 - an extra
+        from strandlog.tables.topics import decisions  # noqa: PLC0415 - an extra
+
+        snapshot = table.load()
+        followed.durable = table.make_durable(followed.durable)  # this version or a later one
+        check_present(table.folder, snapshot.data_files())
+        synced = decisions.synced_offsets(snapshot, topic)
+        return TableReport(
+            topic.name,
+            topic.topic_id,
+            table_id,
+            offsets={number: offset for number, offset in synced.items() if offset is not None},
+            version=snapshot.version,
+            rows=snapshot.row_count(),
+        )
+
+    def _maintain(self, followed: _Followed, table: Table) -> None:
+        """Merge small files if there are many, and delete old ones once a day."""
+        from strandlog.tables.maintenance import compact_if_many  # noqa: PLC0415 - an extra
+
+        compact_if_many(table, COMPACT_FILES)
+        if stopwatch() >= followed.vacuum_due:
+            followed.vacuum_due = stopwatch() + VACUUM_INTERVAL_S
+            table.vacuum(VACUUM_HOURS)
+
+    @contextlib.contextmanager
+    def _columns(self, wanted: WantedTable) -> Iterator[Columns]:
+        from strandlog.tables.topics.columns import RawColumns  # noqa: PLC0415 - an extra
+
+        if wanted.values == "raw":
+            yield RawColumns()
+            return
+        from strandlog.client.registry.folder import FolderRegistry  # noqa: PLC0415 - slow
+        from strandlog.tables.topics.typed import TypedColumns  # noqa: PLC0415 - an extra
+
+        with FolderRegistry(self._data) as registry:
+            yield TypedColumns(registry, wanted.topic)
+
+
+def _open(wanted: WantedTable) -> Table:
+    """Return the table; raise an error if it is not the one that the topic is bound to."""
+    if wanted.mode == "upsert" and wanted.format != "delta":
+        raise InvalidSettingError("table.mode", wanted.mode, "upsert needs table.format=delta")
+    found = detected_format(wanted.folder)
+    if found is not None and found != wanted.format:
+        raise TableChangedError(
+            f"{wanted.folder} contains a table in the format {found}, not {wanted.format}; set "
+            f"table.format={found}, or move the folder away and remove the topic's table.id"
+        )
+    if found is None and wanted.table_id:
+        raise TableChangedError(
+            f"{wanted.folder} no longer contains the table of the topic. Put it back; or, to start "
+            "a new table with the oldest record that the topic still has, remove the topic's "
+            f"table.id: strandlog topic alter {wanted.topic} -c table.id="
+        )
+    return open_table(wanted.folder, wanted.format)
+
+
+def _check_identity(table: Table, wanted: WantedTable, topic: TopicState) -> str:
+    """Return the id of the table; raise `TableChangedError` if the topic is bound to another."""
+    from strandlog.tables.topics import decisions  # noqa: PLC0415 - an extra
+
+    properties = table.load().properties
+    decisions.check_source(properties, topic, {})
+    found = properties.get(decisions.TABLE_ID, "")
+    if not found and not wanted.table_id:
+        found = uuid.uuid4().hex  # made by an earlier version
+        table.set_properties({decisions.TABLE_ID: found})
+    if wanted.table_id not in ("", found):
+        raise TableChangedError(
+            f"{wanted.folder} contains another table (id {found or 'none'}) than that of the topic "
+            f"(id {wanted.table_id}). Put the table back; or, to use this one, remove the topic's "
+            f"table.id: strandlog topic alter {wanted.topic} -c table.id="
+        )
+    return found
+
+
+def _advice(error: StrandlogError, wanted: WantedTable) -> str:
+    """Return the text of an error, with the command for which it names options."""
+    text = str(error)
+    if "--" in text:
+        text += f" (options of `strandlog table sync {wanted.topic} {wanted.folder}`)"
+    return text
+
+
+def status_path(folder: str) -> str:
+    """Return the path of the file with the outcome of the last sync of the table in a folder."""
+    return folder + STATUS_SUFFIX
+
+
+def _write_status(wanted: WantedTable, report: TableReport) -> None:
+    """Write the outcome of a turn beside the table, if the disk lets us."""
+    document = {**report._asdict(), "time_ms": SystemClock().now_ms()}
+    files = DiskFiles(READABLE_DIR_MODE)
+    with contextlib.suppress(StorageError, OSError):
+        files.make_dir(os.path.dirname(wanted.folder))
+        files.replace(status_path(wanted.folder), json.dumps(document).encode())
+
+
+def read_sync_status(folder: str) -> dict[str, Any] | None:
+    """Return the outcome of the last sync by a broker; None if no broker syncs the table."""
+    try:
+        found = DiskFiles().read(status_path(folder))
+        return cast("dict[str, Any]", json.loads(found))
+    except (StorageError, OSError, ValueError):
+        return None
+
+
+def _follow_input(messages: queue.SimpleQueue[Mapping[str, Any]]) -> None:
+    """Pass the broker's messages on; end the process when there are no more."""
+    try:
+        for line in sys.stdin:
+            messages.put(json.loads(line))
+    finally:
+        os._exit(0)
+
+
+def main(data: str) -> None:
+    """Sync tables until stdin ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the broker
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
+    with contextlib.suppress(OSError):
+        os.nice(NICENESS)
+    output = sys.stdout
+    sys.stdout = sys.stderr  # whatever libraries print must not get between messages
+
+    def say(message: Mapping[str, Any]) -> None:
+        output.write(json.dumps(message) + "\n")
+        output.flush()
+
+    messages: queue.SimpleQueue[Mapping[str, Any]] = queue.SimpleQueue()
+    threading.Thread(target=_follow_input, args=(messages,), daemon=True).start()
+    worker = Worker(data, say)
+    while True:
+        try:
+            worker.receive(messages.get(timeout=worker.seconds_to_wait()))
+        except queue.Empty:
+            worker.turn()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,164 @@
+"""The turns of the process that syncs tables for a broker: what it reports, and when it refuses."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import pytest
+from tests.support.lake import counts
+
+import strandlog
+from strandlog.broker.topics.lake_tables import WantedTable
+from strandlog.tables.table import FORMATS, open_table
+from strandlog.tables.topics.worker import Worker, read_sync_status
+
+TOPIC = "orders"
+
+
+class Harness:
+    """A topic, a worker, and the wish of a broker."""
+
+    def __init__(self, folder: Path, log: strandlog.Log) -> None:
+        self.log = log
+        self.said: list[Mapping[str, Any]] = []
+        self.worker = Worker(str(folder / "data"), self.said.append)
+        topic = log.create_topic(TOPIC, partitions=2)
+        self.wanted = WantedTable(
+            TOPIC, topic.topic_id, str(folder / "lake" / TOPIC), "delta", "append", "raw", "day",
+            60_000, "",
+        )  # fmt: skip
+
+    def produce(self, count: int) -> None:
+        with self.log.producer() as producer:
+            records = [{"value": b"%d" % n, "partition": n % 2} for n in range(count)]
+            producer.send_batch(TOPIC, records)
+
+    def wish(self, **changes: object) -> None:
+        self.wanted = self.wanted._replace(**changes)  # type: ignore[arg-type]
+        self.worker.receive({"tables": [self.wanted._asdict()]})
+
+    def sync(self) -> Mapping[str, Any]:
+        """Let the table take its turn and return the report."""
+        self.worker.receive({"check": [TOPIC]})
+        self.worker.turn()
+        return self.said[-1]
+
+
+@pytest.fixture
+def harness(tmp_path: Path) -> Iterator[Harness]:
+    with strandlog.open(tmp_path / "data") as log:
+        yield Harness(tmp_path, log)
+
+
+@pytest.mark.parametrize("table_format", FORMATS)
+def test_a_turn_creates_the_table_and_reports_the_offsets_it_has(
+    harness: Harness, table_format: str
+) -> None:
+    harness.produce(10)
+    harness.wish(format=table_format)
+    report = harness.sync()
+    assert (report["error"], report["offsets"], report["rows"]) == ("", {0: 5, 1: 5}, 10)
+    harness.wish(table_id=report["table_id"])
+    harness.produce(4)
+    assert harness.sync()["offsets"] == {0: 7, 1: 7}
+    assert counts(open_table(harness.wanted.folder, table_format)) == (14, 14)
+    status = read_sync_status(harness.wanted.folder)
+    assert status is not None
+    assert (status["error"], status["rows"]) == ("", 14)
+
+
+def test_a_table_that_is_gone_is_not_created_again(harness: Harness) -> None:
+    harness.produce(10)
+    harness.wish()
+    harness.wish(table_id=harness.sync()["table_id"])
+    shutil.rmtree(harness.wanted.folder)
+    report = harness.sync()
+    assert "no longer contains the table of the topic" in report["error"]
+    assert report["offsets"] == {}
+    assert not Path(harness.wanted.folder).exists()
+    harness.wish(table_id="")  # as the error says
+    assert harness.sync()["offsets"] == {0: 5, 1: 5}
+
+
+def test_a_table_is_not_created_again_before_the_broker_has_bound_it(harness: Harness) -> None:
+    harness.produce(10)
+    harness.wish()
+    harness.sync()
+    shutil.rmtree(harness.wanted.folder)
+    harness.wish(interval_ms=1000)
+    assert "no longer contains the table of the topic" in harness.sync()["error"]
+
+
+def test_a_table_that_replaces_the_bound_one_is_refused(harness: Harness) -> None:
+    harness.produce(10)
+    harness.wish()
+    harness.wish(table_id=harness.sync()["table_id"])
+    shutil.rmtree(harness.wanted.folder)
+    other = Worker(str(harness.log.path), lambda _: None)
+    other.receive({"tables": [harness.wanted._replace(table_id="")._asdict()]})
+    other.turn()
+    report = harness.sync()
+    assert "contains another table" in report["error"]
+    assert report["offsets"] == {}
+
+
+def test_a_missing_data_file_and_a_foreign_change_are_refused(harness: Harness) -> None:
+    harness.produce(10)
+    harness.wish()
+    harness.wish(table_id=harness.sync()["table_id"])
+    table = deltalake.DeltaTable(harness.wanted.folder)
+    table.delete('"offset" = 0')
+    assert "another program has changed it" in harness.sync()["error"]
+    table.restore(table.version() - 1)
+    assert harness.sync()["error"] == ""
+    Path(open_table(harness.wanted.folder, "delta").load().data_files()[0]).unlink()
+    assert "data files are missing" in harness.sync()["error"]
+
+
+def test_a_table_of_an_earlier_version_gets_an_id(harness: Harness) -> None:
+    harness.produce(4)
+    harness.wish()
+    harness.sync()
+    table = open_table(harness.wanted.folder, "delta")
+    table.set_properties({"strandlog.table.id": ""})
+    harness.worker = Worker(str(harness.log.path), harness.said.append)
+    harness.wish()
+    found = harness.sync()
+    assert found["error"] == ""
+    assert found["table_id"] == table.load().properties["strandlog.table.id"] != ""
+
+
+def test_wrong_settings_are_reported(harness: Harness) -> None:
+    harness.produce(4)
+    harness.wish(mode="upsert", format="parquet")
+    assert "upsert needs table.format=delta" in harness.sync()["error"]
+    harness.wish(mode="append", format="delta")
+    assert harness.sync()["error"] == ""
+    harness.wish(format="iceberg")
+    assert "contains a table in the format delta" in harness.sync()["error"]
+
+
+def test_a_topic_that_is_gone_is_not_a_failure_at_first(harness: Harness) -> None:
+    harness.wish(topic_id="another id")
+    harness.worker.turn()
+    assert harness.said == []
+
+
+def test_the_other_tables_continue_after_an_error(harness: Harness) -> None:
+    harness.produce(4)
+    topic = harness.log.create_topic("more")
+    more = harness.wanted._replace(
+        topic="more", topic_id=topic.topic_id, folder=harness.wanted.folder + "-more"
+    )
+    broken = harness.wanted._replace(mode="upsert", format="parquet")
+    harness.worker.receive({"tables": [broken._asdict(), more._asdict()]})
+    harness.worker.turn()
+    harness.worker.turn()
+    assert {said["topic"]: bool(said["error"]) for said in harness.said} == {
+        TOPIC: True,
+        "more": False,
+    }

@@ -85,6 +85,10 @@ def _text(name: str, text: str) -> str:
     return text
 
 
+def _history(name: str, text: str) -> str | None:
+    return None if text.strip().lower() == "false" else _text(name, text)
+
+
 def _group(_: str, text: str) -> str:
     return text  # not checked: if the broker rejects the group, the query only logs a warning
 
@@ -369,10 +373,10 @@ OPTIONS = (
     Option(
         "history",
         _READ,
-        _text,
+        _history,
         None,
-        "Folder of the table that `strandlog table sync` writes for the topic: records that it has "
-        "are read from there, and the rest from the log.",
+        "`true`: records that the topic's lake table has (`table.format`) are read from there, and "
+        "the rest from the log. Or the folder of a table that `strandlog table sync` writes.",
     ),
     Option(
         "kafkaConsumer.pollTimeoutMs",

@@ -16,6 +16,7 @@ from confluent_kafka.admin import AdminClient
 from tests.support.numbered_values import NOW_MS
 from tests.support.server import RunningBroker
 
+import strandlog
 from strandlog.client.wire.client import WireClient
 from strandlog.errors import DataLossError, InvalidSettingError, TableDamagedError
 from strandlog.model import TopicPartition
@@ -247,3 +248,24 @@ def test_errors(lake: Lake, tmp_path: Path) -> None:
     lake.recreate()
     with pytest.raises(InvalidSettingError, match="the records of another topic"):
         batch_rows(lake)
+
+
+def test_the_broker_says_which_table_the_topic_has(lake: Lake, broker: RunningBroker) -> None:
+    with pytest.raises(InvalidSettingError, match=f"no table of topic '{lake.topic}'"):
+        batch_rows(lake, history="true")
+    with strandlog.connect(lake.address) as log:
+        log.alter_topic(lake.topic, {"table.format": "delta"})
+    folder = broker.data / "tables" / lake.topic
+    lake.table = open_table(folder, "delta")
+    lake.write(0, 30)
+    lake.sync()
+    lake.trim(0, 20)
+    lake.write(1, 5)
+    assert batch_rows(lake, history="true") == sorted(lake.rows)
+    options = lake.options(history="true", path=str(broker.data))
+    del options["bootstrap.servers"]
+    found = BatchReader(reader(BATCH, options))
+    assert read(found, found.partitions()) == sorted(lake.rows)
+    assert batch_rows(lake, history="false") == [
+        row for row in sorted(lake.rows) if row[:2] >= (0, 20)
+    ]

@@ -178,6 +178,11 @@ class ClusterAccess:
         """Return evenly spaced split points, because a cluster does not expose its indexes."""
         return evenly(wanted, pieces)
 
+    def table_folder(self, topic: str) -> str | None:
+        from strandlog.tables.topics.location import table_of_cluster  # noqa: PLC0415 - rarely used
+
+        return table_of_cluster(self._client, topic)
+
     def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         self._client.commit_offsets(group, offsets)
 

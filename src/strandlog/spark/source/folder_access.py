@@ -115,6 +115,11 @@ class FolderAccess:
         cuts = self._source.split_offsets(*wanted, pieces)
         return cuts if len(cuts) == pieces - 1 else evenly(wanted, pieces)
 
+    def table_folder(self, topic: str) -> str | None:
+        from strandlog.tables.topics.location import table_of_folder  # noqa: PLC0415 - rarely used
+
+        return table_of_folder(self._options["path"], topic)
+
     def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         del offsets
         raise InvalidSettingError(

@@ -139,13 +139,15 @@ class RangeReader:
         )
         return tasks + [RangePartition(part, bounds[part.tp].topic_id) for part in parts]
 
-    def history(self, bounds: Mapping[TopicPartition, Bounds]) -> TableHistory | None:
+    def history(
+        self, access: LogAccess, bounds: Mapping[TopicPartition, Bounds]
+    ) -> TableHistory | None:
         """Return the table that has the old records, if there is one."""
         if self.options["history"] is None:
             return None
-        from strandlog.spark.source.table_history import TableHistory  # noqa: PLC0415 - an extra
+        from strandlog.spark.source.table_history import TableHistory, folder_of  # noqa: PLC0415
 
-        return TableHistory(self.options, bounds)
+        return TableHistory(folder_of(self.options, access, bounds), bounds)
 
     def read_partition(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """Return the records of a task, or none for the empty task that Spark may add."""
@@ -256,7 +258,7 @@ class BatchReader(DataSourceReader):
         options = self._reader.options
         with closing(open_access(options)) as access:
             bounds = access.bounds()
-            history = self._reader.history(bounds)
+            history = self._reader.history(access, bounds)
             whole = bounds if history is None else with_history(bounds, history.progress)
             start, end = starting(options, access, whole), ending(options, access, whole)
             check_order(options, start, end)
@@ -298,7 +300,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._log = self._seen = self._opened().bounds(partitions)
         if self._options["history"] is not None:
             if self._history is None or not self._log.keys() <= self._history.partitions:
-                self._history = self._reader.history(self._log)
+                self._history = self._reader.history(self._opened(), self._log)
             assert self._history is not None, "the option is set"
             self._seen = with_history(self._log, self._history.progress)
         return self._seen

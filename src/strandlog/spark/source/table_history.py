@@ -3,12 +3,14 @@
     driver    newest version of the table ─▶ progress of each partition, list of files
     task      some files, the wanted offsets ─▶ rows with the columns of records ─▶ Spark
 
-history.py decides which offsets come from the table. The table must be one that `strandlog table
-sync` writes for this topic, with raw values and a row for each record (mode append). A table whose
-rows another program has changed is an error, because it no longer equals the topic. Its version is
-the same for the whole query; if a stream finds that retention has overtaken it, the newest version
-is loaded, which has the missing records unless they are lost. A table does not store whether a
-timestamp is the producer's or the broker's, so `timestampType` is null in its rows.
+With `history=true`, the broker says which table the topic has (`table.format`), else the option is
+the folder. history.py decides which offsets come from the table. The table must be one that
+`strandlog table sync` writes for this topic, with raw values and a row for each record (mode
+append). A table whose rows another program has changed is an error, because it no longer equals the
+topic. Its version is the same for the whole query; if a stream finds that retention has overtaken
+it, the newest version is loaded, which has the missing records unless they are lost. A table does
+not store whether a timestamp is the producer's or the broker's, so `timestampType` is null in its
+rows.
 """
 
 from __future__ import annotations
@@ -27,7 +29,10 @@ from strandlog.spark.source.planning import OffsetRange
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from strandlog.spark.source.access import LogAccess
+
 OPTION = "history"
+BY_TOPIC = "true"
 APPEND, RAW = "append", "raw"
 TABLE_COLUMNS = ("partition", "offset", "timestamp", "key", "headers", "value")
 
@@ -40,11 +45,33 @@ class TableFiles(NamedTuple):
     ranges: tuple[OffsetRange, ...]
 
 
+def folder_of(options: Options, access: LogAccess, bounds: Mapping[TopicPartition, Bounds]) -> str:
+    """Return the folder of the table: the one given, or with `true` the one that the broker keeps
+    for the topic."""
+    given: str = options[OPTION]
+    if given.lower() != BY_TOPIC:
+        return given
+    topics = sorted({tp.topic for tp in bounds})
+    if len(topics) != 1:
+        found = ", ".join(topics) or "none"
+        raise InvalidSettingError(OPTION, given, f"it reads one topic; subscribed: {found}")
+    folder = access.table_folder(topics[0])
+    if folder is None:
+        raise InvalidSettingError(
+            OPTION,
+            given,
+            f"the broker keeps no table of topic {topics[0]!r}: let it do so (`strandlog topic "
+            f"alter {topics[0]} -c table.format=delta`), or set {OPTION} to the folder of a table "
+            "that `strandlog table sync` writes",
+        )
+    return folder
+
+
 class TableHistory:
     """One version of a table at a time."""
 
-    def __init__(self, options: Options, bounds: Mapping[TopicPartition, Bounds]) -> None:
-        self._options = options
+    def __init__(self, folder: str, bounds: Mapping[TopicPartition, Bounds]) -> None:
+        self._folder = folder
         self._bounds = bounds
         self._files: list[str] = []
         self._gaps: list[OffsetRange] = []
@@ -66,7 +93,7 @@ class TableHistory:
         )
         from strandlog.tables.topics.source import TopicState  # noqa: PLC0415
 
-        target = self._options[OPTION]
+        target = self._folder
         found = detected_format(target)
         if found is None:
             raise InvalidSettingError(OPTION, target, "this folder contains no table")
@@ -105,7 +132,7 @@ class TableHistory:
 
     def _check(self, properties: Mapping[str, str]) -> None:
         """Raise an error unless the table has the records of this topic, one row each."""
-        target = self._options[OPTION]
+        target = self._folder
         for tp, bound in self._bounds.items():
             if properties.get("strandlog.topic") != tp.topic:
                 raise InvalidSettingError(

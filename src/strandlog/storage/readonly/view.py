@@ -3,7 +3,8 @@
 The view takes no lock and relies on three guarantees of the writer: bytes below the recovery point
 do not change; a file is renamed before it is deleted; a new segment appears under its final name.
 So a reader reads up to the recovery point (with durability "page_cache": up to the last complete
-batch), and refreshes its view of the folder when a file is missing.
+batch, unless it wants only what a power failure cannot undo), and refreshes its view of the folder
+when a file is missing.
 
 The view writes nothing: an index that is missing or wrong is rebuilt in memory.
 
@@ -111,8 +112,17 @@ class SegmentReplacedError(FileNotFoundError):
 class PartitionView:
     """A read-only view of one partition."""
 
-    def __init__(self, files: Files, tp: TopicPartition, folder: str, cache: SegmentCache) -> None:
+    def __init__(
+        self,
+        files: Files,
+        tp: TopicPartition,
+        folder: str,
+        cache: SegmentCache,
+        *,
+        durable_only: bool = False,
+    ) -> None:
         self.tp = tp
+        self._durable_only = durable_only
         self.folder = folder
         self._files = files
         self._cache = cache
@@ -166,7 +176,7 @@ class PartitionView:
                     path, "no slot is intact; the next start of the owner rewrites it"
                 )
             return 0  # the partition is being created
-        if point.bounds_readers or not self._segments:
+        if point.bounds_readers or self._durable_only or not self._segments:
             return point.offset
         return max(self._end_of_last_segment(), point.offset)
 
@@ -472,7 +482,8 @@ class PartitionView:
 class FolderView:
     """A read-only view of a data folder."""
 
-    def __init__(self, files: Files, path: str) -> None:
+    def __init__(self, files: Files, path: str, *, durable_only: bool = False) -> None:
+        self._durable_only = durable_only
         if not files.exists(path):
             raise UnknownLayoutError(path, "there is no such folder")
         check_layout(files, path)
@@ -519,7 +530,9 @@ class FolderView:
             folder = join(self.path, paths.partition_dir(tp))
             if not self._files.exists(folder):
                 raise TopicNotFoundError(tp.topic)
-            found = self._views[tp] = PartitionView(self._files, tp, folder, self._cache)
+            found = self._views[tp] = PartitionView(
+                self._files, tp, folder, self._cache, durable_only=self._durable_only
+            )
             starts = read_offsets(self._files, join(self.path, paths.LOG_START_CHECKPOINT), [])
             found.checkpointed_log_start = starts.get(tp, 0)
         return found

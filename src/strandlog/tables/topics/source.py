@@ -58,11 +58,14 @@ class TopicSource(Protocol):
 
 
 class FolderSource:
-    """A topic in the files of a folder."""
+    """A topic in the files of a folder. With `durable_only`, records that a power failure could
+    undo (log.durability=page_cache) are not read yet."""
 
-    def __init__(self, path: str, topic: str, clock: Clock | None = None) -> None:
+    def __init__(
+        self, path: str, topic: str, clock: Clock | None = None, *, durable_only: bool = False
+    ) -> None:
         self._files = DiskFiles()
-        self._folder = FolderView(self._files, path)
+        self._folder = FolderView(self._files, path, durable_only=durable_only)
         self._source = ReadOnlySource(self._folder, self._files)
         self._topic = topic
         self._clock = clock or SystemClock()

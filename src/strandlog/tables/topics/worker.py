@@ -13,7 +13,9 @@ The end of stdin means that the broker stops or has died, even by kill -9. Then 
 once, wherever it is: a commit has happened or it has not (`tables/table.py`). So no writer outlives
 its broker for longer than that.
 
-It reads the files of the data folder, read-only, as `strandlog table sync -d` does. Tables take
+It reads the files of the data folder, read-only, as `strandlog table sync -d` does, but only what
+the broker has flushed: if a power failure took records back and others got their offsets, a table
+with the old ones would never get the new ones, and retention would delete them. Tables take
 turns: a turn syncs for about `TURN_SECONDS`, then the next table is due. One that was not completed
 is due again at once, else after its interval; after an error, after `retry_s`, which grows.
 
@@ -181,7 +183,7 @@ class Worker:
             return is_out_of_time
 
         with (
-            contextlib.closing(FolderSource(self._data, wanted.topic)) as source,
+            contextlib.closing(FolderSource(self._data, wanted.topic, durable_only=True)) as source,
             self._columns(wanted) as columns,
         ):
             topic = source.describe()

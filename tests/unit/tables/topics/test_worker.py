@@ -162,3 +162,21 @@ def test_the_other_tables_continue_after_an_error(harness: Harness) -> None:
         TOPIC: True,
         "more": False,
     }
+
+
+def test_records_that_a_power_failure_could_undo_are_not_in_the_table(tmp_path: Path) -> None:
+    config = {"flush.ms": 3_600_000}
+    with strandlog.open(tmp_path / "data", {"log.durability": "page_cache"}) as log:
+        harness = Harness(tmp_path, log)
+        log.alter_topic(TOPIC, config)
+        harness.produce(4)
+        log.flush()
+        harness.wish()
+        with log.producer(acks=1) as producer:
+            producer.send_batch(TOPIC, [{"value": b"new", "partition": n} for n in range(2)])
+            with strandlog.read(tmp_path / "data") as folder:
+                ends = [each.end_offset for each in folder.describe_topic(TOPIC).partitions]
+            assert ends == [3, 3]
+            assert harness.sync()["offsets"] == {0: 2, 1: 2}
+        log.flush()
+        assert harness.sync()["offsets"] == {0: 3, 1: 3}

@@ -312,7 +312,8 @@ class Consumer(Closable):
                 if records:
                     return records  # the error recurs when a poll reads this partition first
                 raise
-            records = records + found if records else found
+            if found:
+                records = records + found if records else found
         return records
 
     def _take_from(self, cursor: Cursor, count: int, decode: Decode) -> Any:

@@ -70,6 +70,18 @@ def test_no_records_make_an_empty_table_with_all_columns(tmp_path: Path) -> None
     assert table.column_names[:2] == ["key", "value"]
 
 
+def test_a_partition_without_records_after_one_with_records(tmp_path: Path) -> None:
+    """Polling `t-0`, which has records, and then `t-1`, which has none, raised AttributeError."""
+    with strandlog.open(tmp_path / "data") as log:
+        log.create_topic("t", 2)
+        log.producer().send("t", b"v", partition=0)
+        log.producer().send("t", b"v", partition=0)
+        consumer = log.consumer(["t"])
+        for _ in range(2):  # the partitions take turns in being read first
+            consumer.seek_all(0)
+            assert consumer.poll_arrow().column("value").to_pylist() == [b"v", b"v"]
+
+
 def test_without_pyarrow_no_records_are_consumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,8 +11,9 @@
                 ...
             consumer.commit()
 
-The names in `__all__` are the public API; everything else may change. Clients are imported on first
-use, so that `strandlog --help` starts fast.
+The names in `__all__` and those of `strandlog.aio` (the same for asyncio) are the public API;
+everything else may change. Clients are imported on first use, so that `strandlog --help` starts
+fast.
 """
 
 from __future__ import annotations
@@ -82,6 +83,8 @@ _IMPORTED_WHEN_USED = {
 
 
 def __getattr__(name: str) -> object:
+    if name == "aio":
+        return importlib.import_module("strandlog.aio")
     if name in _IMPORTED_WHEN_USED:
         value = getattr(importlib.import_module(_IMPORTED_WHEN_USED[name]), name)
         globals()[name] = value

@@ -904,8 +904,16 @@ class TooFewDescriptorsError(StrandlogError):
 class ClosedError(StrandlogError):
     codes = Codes(-1, 503, "UNAVAILABLE", 11)
 
-    def __init__(self, what: str) -> None:
-        super().__init__(f"this {what} is closed; open a new one")
+    def __init__(self, what: str, *, is_forked: bool = False) -> None:
+        if is_forked:
+            text = (
+                f"this {what} belongs to the parent process: after a fork, only the parent can "
+                "use it. Open a log in the child process; to share a folder, connect both to a "
+                "broker (strandlog serve)"
+            )
+        else:
+            text = f"this {what} is closed; open a new one"
+        super().__init__(text)
 
 
 class MissingExtraError(StrandlogError):

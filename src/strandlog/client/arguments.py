@@ -31,6 +31,13 @@ BatchItem = bytes | tuple[bytes | None, bytes | None] | Mapping[str, Any] | None
 GivenHeaders = Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]] | None
 
 MAX_TIMESTAMP_MS = 2**63 - 1
+FOREVER_MS = 10**15
+_TO_BYTES = {
+    "str": "encode it first: {name}.encode()",
+    "bytearray": "pass a copy that cannot change: bytes({name})",
+    "memoryview": "pass a copy that cannot change: bytes({name})",
+}
+_ENCODED = "encode it first, for example as JSON: json.dumps({name}).encode()"
 _ITEM_FIELDS = frozenset({"key", "value", "headers", "partition", "timestamp"})
 
 
@@ -74,6 +81,22 @@ def check_max_records(max_records: int) -> None:
     """Raise unless the argument of `poll` is a positive integer."""
     if not isinstance(max_records, int) or max_records < 1:
         raise InvalidSettingError("max_records", max_records, "expected an integer, at least 1")
+
+
+def check_timeout(timeout_ms: int, name: str = "timeout_ms") -> None:
+    """Raise unless a time-out is a number of milliseconds, at least 0."""
+    if isinstance(timeout_ms, bool) or not isinstance(timeout_ms, int) or timeout_ms < 0:
+        raise InvalidSettingError(
+            name, timeout_ms, "expected milliseconds as an integer, such as 1000"
+        )
+
+
+def iteration_timeout(consumer_timeout_ms: int | None) -> int:
+    """Return how long iteration waits for the next record, in ms; None means without end."""
+    if consumer_timeout_ms is None:
+        return FOREVER_MS
+    check_timeout(consumer_timeout_ms, "consumer_timeout_ms")
+    return consumer_timeout_ms
 
 
 def check_on_unreadable(on_unreadable: str) -> None:
@@ -149,9 +172,10 @@ def check_bytes(value: object, key: object) -> None:
     """Raise unless the value and the key are each bytes or None."""
     for name, part in (("value", value), ("key", key)):
         if part is not None and not isinstance(part, bytes):
+            kind = type(part).__name__
             raise TypeError(
-                f"the {name} of a record must be bytes or None, not {type(part).__name__}; "
-                "encode it first"
+                f"the {name} of a record must be bytes or None, not {kind}; "
+                f"{_TO_BYTES.get(kind, _ENCODED).format(name=name)}"
             )
 
 

@@ -27,8 +27,8 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Iterable
-from types import TracebackType
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from strandlog.broker.groups.assignors import ASSIGNORS
@@ -39,8 +39,10 @@ from strandlog.client.arguments import (
     check_max_records,
     check_on_unreadable,
     check_reset,
+    check_timeout,
     checked_assignors,
     checked_timestamp,
+    iteration_timeout,
     reset_error,
 )
 from strandlog.client.arrow.rows import decode_rows
@@ -54,6 +56,7 @@ from strandlog.client.record_source import (
     RecordSource,
     decode_records,
 )
+from strandlog.client.stepped import Step
 from strandlog.errors import (
     ClosedError,
     CorruptSegmentError,
@@ -77,12 +80,23 @@ SKIPS_REMEMBERED = 1000
 ITERATION_COMMIT_RECORDS = 500  # the default max_records of poll
 ITERATION_COMMIT_MS = 5_000  # Kafka's auto.commit.interval.ms
 WAKE_UP_MS = 100  # a waiting poll sends heartbeats and runs maintenance this often
+NOTHING_UNDELIVERED: Mapping[TopicPartition, int] = MappingProxyType({})
 
 logger = logging.getLogger(__name__)
 
 
 class Consumer(Closable):
     """A consumer, created by `Log.consumer`. Only one thread at a time may use it."""
+
+    internal_names = frozenset(
+        {
+            "close_before",
+            "commit_before",
+            "forget_topic",
+            "release",
+            "step",
+        }
+    )
 
     def __init__(
         self,
@@ -94,8 +108,10 @@ class Consumer(Closable):
         assignors: Iterable[str] = ("range", "roundrobin"),
         max_poll_interval_ms: int = 300_000,
         on_unreadable: OnUnreadable = "raise",
+        consumer_timeout_ms: int | None = 0,
     ) -> None:
         check_on_unreadable(on_unreadable)
+        self._iterates_ms = iteration_timeout(consumer_timeout_ms)
         check_reset(auto_offset_reset)
         check_auto_commit(group, auto_commit=auto_commit)
         offered = checked_assignors(assignors, ASSIGNORS)
@@ -111,7 +127,7 @@ class Consumer(Closable):
         self._turn = 0
         # The positions before the last iteration step; None if poll was called since.
         self._before_last: list[tuple[Cursor, int]] | None = None
-        self._iterated = 0  # iteration steps since the last commit
+        self._iterated = 0  # records returned by iteration since the last commit
         self._iterated_since_ms = 0
         self._membership: Membership | None = None
         self._simple_group: str | None = None
@@ -224,6 +240,7 @@ class Consumer(Closable):
     ) -> Any:
         """Poll for records and decode them with `decode`; return [] if there are none."""
         check_max_records(max_records)
+        check_timeout(timeout_ms)
         began_at: list[tuple[Cursor, int]] = []
         try:
             with self._is_open, self._log.lock, self._is_open:
@@ -231,6 +248,7 @@ class Consumer(Closable):
                 records = self._poll(max_records, timeout_ms, began_at, decode)
                 if is_iteration:
                     self._before_last = began_at
+                    self._iterated += len(records)
                 return records
         except StrandlogError:
             raise
@@ -272,6 +290,22 @@ class Consumer(Closable):
             return table_of(self.poll(max_records, timeout_ms))
         rows = self._read(max_records, timeout_ms, decode_rows)
         return rows.table() if rows else table_of([])
+
+    def step(
+        self,
+        max_records: int,
+        *,
+        is_first: bool,
+        is_iteration: bool = False,
+        wait_ms: int = 0,
+    ) -> Step:
+        """Poll without waiting, for the asyncio API (stepped.py)."""
+        del is_first, wait_ms
+        records = self._read(max_records, 0, decode_records, is_iteration=is_iteration)
+        if records:
+            return Step(records)
+        with self._log.lock:
+            return Step([], None, self._is_member(), frozenset(self._cursors))
 
     def _is_member(self) -> bool:
         """Return whether the assignment is valid; always true without a group."""
@@ -358,8 +392,9 @@ class Consumer(Closable):
         return self
 
     def __next__(self) -> Record:
-        """Return the next record; stop the iteration if none is available yet."""
-        records = cast(list[Record], self._read(1, 0, decode_records, is_iteration=True))
+        """Return the next record; stop the iteration after `consumer_timeout_ms` without one."""
+        found = self._read(1, self._iterates_ms, decode_records, is_iteration=True)
+        records = cast(list[Record], found)
         if records:
             return records[0]
         if self._auto_commit:
@@ -414,18 +449,27 @@ class Consumer(Closable):
 
     def commit(self) -> dict[TopicPartition, int]:
         """Commit the current positions durably for the group; return the changed offsets."""
+        return self.commit_before(NOTHING_UNDELIVERED)
+
+    def commit_before(self, undelivered: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Commit; in the partitions in `undelivered`, only up to the offsets given there."""
         with self._is_open, self._log.lock, self._is_open:
             if self.group is None:
                 raise InvalidGroupError(None, "commit requires a group; pass group=… to consumer()")
             if self._membership is not None and not self._membership.is_member:
                 self._membership.step()  # the group may have completed a rebalance
-            return self._commit_consumed()
+            return self._commit_consumed(undelivered)
 
-    def _commit_consumed(self) -> dict[TopicPartition, int]:
+    def _commit_consumed(
+        self, undelivered: Mapping[TopicPartition, int] = NOTHING_UNDELIVERED
+    ) -> dict[TopicPartition, int]:
+        positions = {
+            tp: undelivered.get(tp, cursor.position) for tp, cursor in self._cursors.items()
+        }
         changed = {
-            tp: cursor.position
-            for tp, cursor in self._cursors.items()
-            if self._committed.get(tp) != cursor.position != NO_POSITION
+            tp: position
+            for tp, position in positions.items()
+            if self._committed.get(tp) != position != NO_POSITION
         }
         self._iterated = 0
         if not changed:
@@ -443,10 +487,12 @@ class Consumer(Closable):
             self._cursors[tp].settled_at = offset
         return changed
 
-    def _commit_if_member(self) -> None:
+    def _commit_if_member(
+        self, undelivered: Mapping[TopicPartition, int] = NOTHING_UNDELIVERED
+    ) -> None:
         # If the group has rebalanced without this member, the new owners reread these records.
         with contextlib.suppress(GroupError):
-            self._commit_consumed()
+            self._commit_consumed(undelivered)
 
     def _commits_later(self) -> bool:
         """Return whether iteration can postpone its commit, because each commit needs an fsync."""
@@ -455,9 +501,8 @@ class Consumer(Closable):
         now_ms = self._log.clock.monotonic_ms()
         if not self._iterated:
             self._iterated_since_ms = now_ms
-        self._iterated += 1
         is_due = now_ms - self._iterated_since_ms >= ITERATION_COMMIT_MS
-        return self._iterated <= ITERATION_COMMIT_RECORDS and not is_due
+        return self._iterated < ITERATION_COMMIT_RECORDS and not is_due
 
     def _before_rejoin(self) -> None:
         """Commit what iteration has postponed, because the rebalance may revoke partitions."""
@@ -483,6 +528,10 @@ class Consumer(Closable):
 
     def close(self) -> None:
         """Make a final commit if auto_commit is set, then leave the group. Idempotent."""
+        self.close_before(NOTHING_UNDELIVERED)
+
+    def close_before(self, undelivered: Mapping[TopicPartition, int]) -> None:
+        """Close; the final commit of auto_commit excludes records from these offsets on."""
         if self._log.is_closed:
             self._is_closed = True
         if self._is_closed:
@@ -490,11 +539,12 @@ class Consumer(Closable):
         with self._log.lock:
             try:
                 if self._auto_commit and not self._log.is_closed:
-                    self._commit_if_member()
+                    self._commit_if_member(undelivered)
             finally:
-                self._release()
+                self.release()
 
-    def _release(self) -> None:
+    def release(self) -> None:
+        """Leave the group and close, without a commit."""
         self._is_closed = True
         if self._log.is_closed:
             return
@@ -523,4 +573,4 @@ class Consumer(Closable):
                         cursor.seek(position)  # exclude the record that the program was processing
                     self._commit_if_member()
         finally:
-            self._release()
+            self.release()

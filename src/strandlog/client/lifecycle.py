@@ -5,12 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable
 from threading import Condition
 from types import TracebackType
-from typing import Self
+from typing import ClassVar, Self
 
 from strandlog.errors import ClosedError
 
 
-class Closable:
+class PublicSurface:
+    """Base class of what `dir` lists only the public API of.
+
+    It leaves out names with an underscore and those in `internal_names`, which other modules of
+    strandlog use.
+    """
+
+    internal_names: ClassVar[frozenset[str]] = frozenset()
+
+    def __dir__(self) -> list[str]:
+        hidden = {"internal_names", *self.internal_names}
+        names = super().__dir__()
+        return [name for name in names if not name.startswith("_") and name not in hidden]
+
+
+class Closable(PublicSurface):
     """Base class of logs, producers and consumers, which close at the end of a `with` block."""
 
     def close(self) -> None:

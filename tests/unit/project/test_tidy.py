@@ -76,11 +76,11 @@ def test_class_names_are_not_vague(trees: dict[Path, ast.Module]) -> None:
     assert not vague
 
 
-def test_async_lives_in_the_server_only(trees: dict[Path, ast.Module]) -> None:
+def test_async_lives_in_the_server_and_the_asyncio_api_only(trees: dict[Path, ast.Module]) -> None:
     elsewhere = [
         _name(path)
         for path, tree in trees.items()
-        if "server" not in path.parts
+        if not {"server", "aio"} & set(path.parts)
         and _name(path) != "src/strandlog/testing/server.py"
         and any(isinstance(node, ast.AsyncFunctionDef) for node in ast.walk(tree))
     ]

@@ -68,6 +68,29 @@ class Log(Closable):
     In a forked child process the log is closed; the parent keeps the folder.
     """
 
+    internal_names = frozenset(
+        {
+            "broker",
+            "clock",
+            "committed_offset",
+            "condition",
+            "context",
+            "group_commit",
+            "is_forked",
+            "join_group",
+            "leave_group",
+            "lock",
+            "make_visible",
+            "memberships",
+            "partition_count_or_zero",
+            "source",
+            "tick",
+            "turns",
+            "wait",
+            "waiters",
+        }
+    )
+
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -213,7 +236,15 @@ class Log(Closable):
         partitioner: str = "murmur2",
         compression: str | None = None,
     ) -> Producer:
-        """Create a producer."""
+        """Create a producer.
+
+        `acks`: what a send waits for. "all": the records are on disk and survive a power failure;
+        1 and 0: they are written and survive a crash of the process.
+        `partitioner`: the hash that assigns keys to partitions: "murmur2" like Java clients, "md5"
+        or "fnv1a".
+        `compression`: "gzip", "snappy", "lz4", "zstd" or "none"; with None, the compression.type
+        of the topic.
+        """
         with self._is_open, self.lock, self._is_open:
             return Producer(self, acks, partitioner, compression)
 
@@ -226,8 +257,25 @@ class Log(Closable):
         assignors: Iterable[str] = ("range", "roundrobin"),
         max_poll_interval_ms: int = 300_000,
         on_unreadable: OnUnreadable = "raise",
+        consumer_timeout_ms: int | None = 0,
     ) -> Consumer:
-        """Create a consumer, either standalone or as a member of a group."""
+        """Create a consumer, either standalone or as a member of a group.
+
+        `topics`: the names of the topics to read; none if `assign` names the partitions.
+        `group`: the group whose members share the partitions and whose offsets are committed; with
+        None, the consumer reads all partitions and commits nothing.
+        `auto_offset_reset`: where to start without a valid committed offset: "earliest", "latest",
+        or "none" for an error.
+        `auto_commit`: each poll commits the records of earlier polls, and close the rest. Without
+        it, only `commit` commits.
+        `assignors`: how the group distributes partitions, by preference: "range", "roundrobin",
+        "cooperative-sticky".
+        `max_poll_interval_ms`: a member that does not poll for longer leaves the group.
+        `on_unreadable`: "raise" an error for a batch that cannot be read, or "skip" it and add it
+        to `skipped`.
+        `consumer_timeout_ms`: how long `for record in consumer` waits for the next record before
+        it ends: 0 ends at the last record, None waits without end.
+        """
         with self._is_open, self.lock, self._is_open:
             consumer = Consumer(
                 self,
@@ -238,6 +286,7 @@ class Log(Closable):
                 assignors,
                 max_poll_interval_ms,
                 on_unreadable,
+                consumer_timeout_ms,
             )
             self._consumers.add(consumer)
             return consumer

@@ -38,6 +38,8 @@ from strandlog.client.sent_batch import SentBatch
 from strandlog.errors import (
     ClosedError,
     MessageTooLargeError,
+    StorageError,
+    StrandlogError,
     TopicNotFoundError,
 )
 from strandlog.model import Headers, RecordMetadata
@@ -70,8 +72,18 @@ class _Columns(NamedTuple):
     timestamps: list[int]
 
 
+class _Appended(NamedTuple):
+    """The batch of one partition and the indexes of its records."""
+
+    partition: int
+    end_offset: int
+    indexes: list[int]
+
+
 class Producer(Closable):
     """A producer, created by `Log.producer`. Threads may share it."""
+
+    internal_names = frozenset({"send_each"})
 
     is_atomic = True
     batch_bytes = BATCH_BYTES
@@ -314,6 +326,90 @@ class Producer(Closable):
             size = len(_built(columns, 0, Codec.NONE)) - HEADER_SIZE
             if size > limit:
                 raise MessageTooLargeError(size, limit, "decompressed.max.bytes")
+
+    # -- independent records -------------------------------------------------------------------
+
+    def send_each(self, topic: str, items: list[BatchItem]) -> list[RecordMetadata | Exception]:
+        """Append independent records, in one batch per partition, for the asyncio API.
+
+        Return the metadata or the error of each record. A record that is rejected does not affect
+        the others, and a partition that fails does not affect other partitions.
+        """
+        log = self._log
+        results: dict[int, RecordMetadata | Exception] = {}
+        with self._is_open, log.lock, self._is_open:
+            now_ms = log.tick()
+            appended = self._append_valid(topic, items, list(range(len(items))), now_ms, results)
+            for number, end_offset, indexes in appended if self._waits else ():
+                try:
+                    wait = log.broker.flush_wait(log.context, topic, number, end_offset)
+                    log.group_commit.complete(wait)
+                except StrandlogError as error:
+                    results.update(dict.fromkeys(indexes, error))
+            if log.waiters:
+                log.condition.notify_all()
+        return [results[index] for index in range(len(items))]
+
+    def _append_valid(
+        self,
+        topic: str,
+        items: list[BatchItem],
+        indexes: list[int],
+        now_ms: int,
+        results: dict[int, RecordMetadata | Exception],
+    ) -> list[_Appended]:
+        """Append the items at `indexes`; if some are rejected, all but those."""
+        log = self._log
+        try:
+            target = log.broker.writable_topic(log.context, topic)
+            chosen = [items[index] for index in indexes]
+            routes, by_partition = self._sort(topic, chosen, target.partitions, now_ms)
+        except (StrandlogError, TypeError) as error:
+            return self._append_halves(topic, items, indexes, now_ms, results, error)
+        indexes_of: dict[int, list[int]] = {number: [] for number in by_partition}
+        if isinstance(routes, int):
+            indexes_of[routes] = indexes
+        else:
+            for index, number in zip(indexes, routes, strict=True):
+                indexes_of[number].append(index)
+        appended: list[_Appended] = []
+        for number, columns in by_partition.items():
+            mine = indexes_of[number]
+            try:
+                batch = self._build(target, columns, now_ms)
+                result = log.broker.append(log.context, topic, number, batch)
+            except StorageError as error:
+                results.update(dict.fromkeys(mine, error))
+            except StrandlogError as error:
+                appended += self._append_halves(topic, items, mine, now_ms, results, error)
+            else:
+                sent = SentBatch(
+                    topic, len(mine), number, {number: result}, {number: columns.timestamps}, now_ms
+                )
+                results.update(zip(mine, sent, strict=True))
+                appended.append(_Appended(number, result.last_offset + 1, mine))
+        return appended
+
+    def _append_halves(
+        self,
+        topic: str,
+        items: list[BatchItem],
+        indexes: list[int],
+        now_ms: int,
+        results: dict[int, RecordMetadata | Exception],
+        error: Exception,
+    ) -> list[_Appended]:
+        """Nothing was written because of `error`: find the record that causes it by bisection."""
+        if len(indexes) == 1:
+            results[indexes[0]] = error
+            return []
+        middle = len(indexes) // 2
+        halves = indexes[:middle], indexes[middle:]
+        return [
+            each
+            for half in halves
+            for each in self._append_valid(topic, items, half, now_ms, results)
+        ]
 
     # -- close ---------------------------------------------------------------------------------
 

@@ -220,6 +220,21 @@ def _read(view: PartitionView, offset: int, end_offset: int, decode: Decode) -> 
 class ReadOnlyLog(Closable):
     """A read-only log, returned by `strandlog.read`."""
 
+    internal_names = frozenset(
+        {
+            "clock",
+            "commit_offsets",
+            "committed_offset",
+            "join_group",
+            "leave_group",
+            "lock",
+            "make_visible",
+            "source",
+            "tick",
+            "wait",
+        }
+    )
+
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -309,12 +324,29 @@ class ReadOnlyLog(Closable):
         group: str | None = None,
         auto_offset_reset: OffsetReset = "earliest",
         on_unreadable: OnUnreadable = "raise",
+        consumer_timeout_ms: int | None = 0,
     ) -> Consumer:
-        """Create a consumer, which cannot be a member of a group."""
+        """Create a consumer, which cannot be a member of a group.
+
+        `topics`: the names of the topics to read; none if `assign` names the partitions.
+        `group`: must be None, because only the owner of the folder has groups.
+        `auto_offset_reset`: "earliest" starts with the oldest records, "latest" with new ones.
+        `on_unreadable`: "raise" an error for a batch that cannot be read, or "skip" it and add it
+        to `skipped`.
+        `consumer_timeout_ms`: how long `for record in consumer` waits for the next record before
+        it ends: 0 ends at the last record, None waits without end.
+        """
         self._check_open()
         if group is not None:
             _refuse(group)
-        return Consumer(self, topics, None, auto_offset_reset, on_unreadable=on_unreadable)
+        return Consumer(
+            self,
+            topics,
+            None,
+            auto_offset_reset,
+            on_unreadable=on_unreadable,
+            consumer_timeout_ms=consumer_timeout_ms,
+        )
 
     def _check_open(self) -> None:
         if self.is_closed:

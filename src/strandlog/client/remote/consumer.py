@@ -21,8 +21,8 @@ A consumer without a group does not read partitions that are added after it was 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
-from types import TracebackType
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from strandlog.client.arguments import (
@@ -30,8 +30,10 @@ from strandlog.client.arguments import (
     check_auto_commit,
     check_max_records,
     check_reset,
+    check_timeout,
     checked_assignors,
     checked_timestamp,
+    iteration_timeout,
     reset_error,
 )
 from strandlog.client.arrow.table import schema, table_of
@@ -49,6 +51,7 @@ from strandlog.client.remote.errors import (
 from strandlog.client.remote.groups import RemoteOffsets
 from strandlog.client.remote.login import Login
 from strandlog.client.remote.positions import NO_POSITION, Progress
+from strandlog.client.stepped import Step
 from strandlog.errors import (
     ClosedError,
     InvalidGroupError,
@@ -75,6 +78,15 @@ ASSIGNORS = ("range", "roundrobin", COOPERATIVE)
 class RemoteConsumer(Closable):
     """A consumer, created by `RemoteLog.consumer`. Only one thread at a time may use it."""
 
+    internal_names = frozenset(
+        {
+            "close_before",
+            "commit_before",
+            "release",
+            "step",
+        }
+    )
+
     def __init__(
         self,
         log: RemoteLog,
@@ -84,7 +96,9 @@ class RemoteConsumer(Closable):
         auto_commit: bool = False,
         assignors: Iterable[str] = ("range", "roundrobin"),
         max_poll_interval_ms: int = 300_000,
+        consumer_timeout_ms: int | None = 0,
     ) -> None:
+        self._iterates_ms = iteration_timeout(consumer_timeout_ms)
         check_reset(auto_offset_reset)
         check_auto_commit(group, auto_commit=auto_commit)
         offered = checked_assignors(assignors, ASSIGNORS)
@@ -227,23 +241,56 @@ class RemoteConsumer(Closable):
     def poll(self, max_records: int = 500, timeout_ms: int = 0) -> list[Record]:
         """Return up to `max_records` records; see the module docstring for `timeout_ms`."""
         check_max_records(max_records)
-        self._check_open()
-        if self._auto_commit:
-            self._commit_later()
+        check_timeout(timeout_ms)
+        self._begin_poll()
         deadline_ms = self._log.clock.monotonic_ms() + (timeout_ms or self._log.timeout_ms)
         while True:
-            if self._failure is not None:
-                failure, self._failure = self._failure, None
-                raise failure
-            self._apply_moves()
             left_ms = deadline_ms - self._log.clock.monotonic_ms()
-            records = self._take(max_records, max(0, min(left_ms, SLICE_MS)))
-            if records or (not timeout_ms and self._has_share and self._progress.is_all_read):
+            records = self._look(max_records, max(0, min(left_ms, SLICE_MS)))
+            if records or (not timeout_ms and self._is_at_end()):
                 return records
             if left_ms <= 0 and self._failure is None:
                 if timeout_ms:
                     return []
                 raise self._timeout_error()
+
+    def _begin_poll(self) -> None:
+        self._check_open()
+        if self._auto_commit:
+            self._commit_later()
+
+    def _look(self, max_records: int, wait_ms: int) -> list[Record]:
+        """Return records that have arrived, waiting up to `wait_ms`; raise a pending error."""
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
+        self._apply_moves()
+        return self._take(max_records, wait_ms)
+
+    def _is_at_end(self) -> bool:
+        return self._has_share and self._progress.is_all_read
+
+    def step(
+        self,
+        max_records: int,
+        *,
+        is_first: bool,
+        is_iteration: bool = False,
+        wait_ms: int = 0,
+    ) -> Step:
+        """Poll for `wait_ms`, for the asyncio API (client/stepped.py)."""
+        del is_iteration
+        if is_first:
+            self._begin_poll()
+        else:
+            self._check_open()
+        records = self._look(max_records, wait_ms)
+        if not records and self._failure is not None:
+            records = self._look(max_records, 0)  # raises it
+        if records:
+            return Step(records)
+        error = None if self._is_at_end() else self._timeout_error()
+        return Step([], error, self._has_share)
 
     def _timeout_error(self) -> StrandlogError:
         seconds = self._log.timeout_ms / 1000
@@ -312,8 +359,8 @@ class RemoteConsumer(Closable):
         return self
 
     def __next__(self) -> Record:
-        """Return the next record; stop the iteration if none is available yet."""
-        records = self.poll(max_records=1)
+        """Return the next record; stop the iteration after `consumer_timeout_ms` without one."""
+        records = self.poll(max_records=1, timeout_ms=self._iterates_ms)
         if not records:
             raise StopIteration
         return records[0]
@@ -377,13 +424,19 @@ class RemoteConsumer(Closable):
 
     def commit(self) -> dict[TopicPartition, int]:
         """Commit the current positions for the group; return the changed offsets."""
+        return self.commit_before({})
+
+    def commit_before(self, undelivered: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Commit; in the partitions in `undelivered`, only up to the offsets given there."""
         self._check_open()
         if self.group is None:
             raise InvalidGroupError(None, "commit requires a group; pass group=… to consumer()")
-        return self._commit_positions()
+        return self._commit_positions(undelivered)
 
-    def _commit_positions(self) -> dict[TopicPartition, int]:
-        changed = self._progress.uncommitted()
+    def _commit_positions(
+        self, undelivered: Mapping[TopicPartition, int] = MappingProxyType({})
+    ) -> dict[TopicPartition, int]:
+        changed = self._progress.uncommitted(undelivered)
         if not changed:
             return {}
         self._offsets.commit(changed)
@@ -396,10 +449,12 @@ class RemoteConsumer(Closable):
             self._offsets.commit_later(changed)
             self._progress.committed |= changed
 
-    def _commit_quietly(self) -> None:
+    def _commit_quietly(
+        self, undelivered: Mapping[TopicPartition, int] = MappingProxyType({})
+    ) -> None:
         # If the group has rebalanced without this member, the new owners reread these records.
         with contextlib.suppress(StrandlogError):
-            self._commit_positions()
+            self._commit_positions(undelivered)
 
     def committed(self, topic: str, partition: int) -> int | None:
         """Return the committed offset of a partition; None if there is none."""
@@ -416,11 +471,16 @@ class RemoteConsumer(Closable):
 
     def close(self) -> None:
         """Make a final commit if auto_commit is set, then leave the group. Idempotent."""
-        if not self._is_closed and self._auto_commit:
-            self._commit_quietly()
-        self._release()
+        self.close_before({})
 
-    def _release(self) -> None:
+    def close_before(self, undelivered: Mapping[TopicPartition, int]) -> None:
+        """Close; the final commit of auto_commit excludes records from these offsets on."""
+        if not self._is_closed and self._auto_commit:
+            self._commit_quietly(undelivered)
+        self.release()
+
+    def release(self) -> None:
+        """Leave the group and close, without a commit."""
         if not self._is_closed:
             self._is_closed = True
             self._auto_commit = False  # leaving the group calls _on_revoke, which must not commit
@@ -435,4 +495,4 @@ class RemoteConsumer(Closable):
         if error is None:
             self.close()
         else:
-            self._release()
+            self.release()

@@ -76,6 +76,23 @@ KAFKAS_OWN_TOPICS = INTERNAL_TOPICS | {"__transaction_state", "__share_group_sta
 class RemoteLog(Closable):
     """A remote log, returned by `strandlog.connect`. Threads may share it."""
 
+    internal_names = frozenset(
+        {
+            "admin",
+            "broker_settings",
+            "client_config",
+            "clock",
+            "credentials",
+            "offset_ranges",
+            "offsets_at",
+            "partition_count",
+            "partition_count_to_write",
+            "request_options",
+            "result",
+            "topic_setting_rows",
+        }
+    )
+
     def __init__(
         self,
         bootstrap: str,
@@ -373,7 +390,15 @@ class RemoteLog(Closable):
         partitioner: str = "murmur2",
         compression: str | None = None,
     ) -> RemoteProducer:
-        """Create a producer."""
+        """Create a producer.
+
+        `acks`: what a send waits for. "all": the records are on disk and survive a power failure;
+        1 and 0: they are written and survive a crash of the process; with 0 the
+        broker does not respond, and offsets are -1.
+        `partitioner`: the hash that assigns keys to partitions: "murmur2" like Java clients, "md5"
+        or "fnv1a".
+        `compression`: "gzip", "snappy", "lz4" or "zstd"; with None, records are not compressed.
+        """
         self._check_open()
         producer = RemoteProducer(self, acks, partitioner, compression)
         self._open_things.add(producer)
@@ -387,11 +412,33 @@ class RemoteLog(Closable):
         auto_commit: bool = False,
         assignors: Iterable[str] = ("range", "roundrobin"),
         max_poll_interval_ms: int = 300_000,
+        consumer_timeout_ms: int | None = 0,
     ) -> RemoteConsumer:
-        """Create a consumer, either standalone or as a member of a group."""
+        """Create a consumer, either standalone or as a member of a group.
+
+        `topics`: the names of the topics to read; none if `assign` names the partitions.
+        `group`: the group whose members share the partitions and whose offsets are committed; with
+        None, the consumer reads all partitions and commits nothing.
+        `auto_offset_reset`: where to start without a valid committed offset: "earliest", "latest",
+        or "none" for an error.
+        `auto_commit`: each poll commits the records of earlier polls, and close the rest. Without
+        it, only `commit` commits.
+        `assignors`: how the group distributes partitions, by preference: "range", "roundrobin",
+        "cooperative-sticky".
+        `max_poll_interval_ms`: a member that does not poll for longer leaves the group.
+        `consumer_timeout_ms`: how long `for record in consumer` waits for the next record before
+        it ends: 0 ends at the last record, None waits without end.
+        """
         self._check_open()
         consumer = RemoteConsumer(
-            self, topics, group, auto_offset_reset, auto_commit, assignors, max_poll_interval_ms
+            self,
+            topics,
+            group,
+            auto_offset_reset,
+            auto_commit,
+            assignors,
+            max_poll_interval_ms,
+            consumer_timeout_ms,
         )
         self._open_things.add(consumer)
         return consumer

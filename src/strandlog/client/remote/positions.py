@@ -9,7 +9,8 @@ ahead       messages that arrived while the consumer was waiting for its assignm
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from strandlog.client.remote.errors import confluent
@@ -52,12 +53,16 @@ class Progress:
     def is_all_read(self) -> bool:
         return self.at_end >= self.positions.keys()
 
-    def uncommitted(self) -> dict[TopicPartition, int]:
-        """Return the positions that differ from the committed offsets."""
+    def uncommitted(
+        self, undelivered: Mapping[TopicPartition, int] = MappingProxyType({})
+    ) -> dict[TopicPartition, int]:
+        """Return the positions that differ from the committed offsets.
+
+        In the partitions in `undelivered`, the positions are the offsets given there.
+        """
+        positions = {tp: undelivered.get(tp, at) for tp, at in self.positions.items()}
         return {
-            tp: at
-            for tp, at in self.positions.items()
-            if self.committed.get(tp) != at != NO_POSITION
+            tp: at for tp, at in positions.items() if self.committed.get(tp) != at != NO_POSITION
         }
 
     def starts(self, tps: Iterable[TopicPartition]) -> list[Any]:

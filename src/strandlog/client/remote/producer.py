@@ -119,6 +119,8 @@ def _metadata(message: Any) -> RecordMetadata:
 class RemoteProducer(Closable):
     """A producer, created by `RemoteLog.producer`. Threads may share it."""
 
+    internal_names = frozenset({"send_each"})
+
     is_atomic = False
     batch_bytes = BATCH_BYTES
 
@@ -202,8 +204,7 @@ class RemoteProducer(Closable):
 
     def _calls(self, topic: str, items: list[BatchItem]) -> list[dict[str, Any]]:
         """Return the arguments to pass to librdkafka's `produce` for each record."""
-        if topic not in self._counts:
-            self._counts[topic] = self._log.partition_count_to_write(topic)
+        self._know(topic)
         kinds = set(map(type, items))
         if kinds <= _VALUES:
             return [{"value": item} for item in items]
@@ -215,6 +216,10 @@ class RemoteProducer(Closable):
             ):
                 return [{"key": key, "value": value} for key, value in pairs]
         return [self._call(topic, item) for item in items]
+
+    def _know(self, topic: str) -> None:
+        if topic not in self._counts:
+            self._counts[topic] = self._log.partition_count_to_write(topic)
 
     def _call(self, topic: str, item: BatchItem) -> dict[str, Any]:
         fields = fields_of(item, 0)
@@ -257,6 +262,27 @@ class RemoteProducer(Closable):
         deliveries: Deliveries,
     ) -> None:
         """Send the records at `indexes` and wait until all of them are acknowledged."""
+        failures = self._attempt(topic, calls, indexes, deliveries)
+        for failure in failures:
+            if failure.error.code() != MESSAGE_TOO_LARGE:
+                raise self._error_of(failure, topic)
+        if not failures:
+            return
+        large = sorted(failure.place for failure in failures)
+        if len(large) == 1:
+            raise _too_large(calls[large[0]])
+        middle = len(large) // 2
+        self._send(topic, calls, large[:middle], deliveries)
+        self._send(topic, calls, large[middle:], deliveries)
+
+    def _attempt(
+        self,
+        topic: str,
+        calls: list[dict[str, Any]],
+        indexes: list[int],
+        deliveries: Deliveries,
+    ) -> list[Failure]:
+        """Send the records at `indexes`, wait for the responses, and return the failures."""
         wanted = len(deliveries.answered) + len(indexes)
         fields = set().union(*calls)
         if "partition" not in fields and fields <= _BULK_FIELDS:
@@ -276,17 +302,58 @@ class RemoteProducer(Closable):
         failures, deliveries.failures = deliveries.failures, []
         if not failures:
             self._login.succeeded()
-            return
-        for failure in failures:
-            if failure.error.code() != MESSAGE_TOO_LARGE:
-                raise self._error_of(failure, topic)
-        large = sorted(failure.place for failure in failures)
+        return failures
+
+    # -- independent records -------------------------------------------------------------------
+
+    def send_each(self, topic: str, items: list[BatchItem]) -> list[RecordMetadata | Exception]:
+        """Send independent records together, for the asyncio API; a failed record does not affect
+        the others. Return the metadata or the error of each."""
+        self._check_open()
+        try:
+            self._know(topic)
+        except StrandlogError as error:
+            return [error] * len(items)
+        results: dict[int, RecordMetadata | Exception] = {}
+        calls: list[dict[str, Any]] = []
+        places: list[int] = []
+        for place, item in enumerate(items):
+            try:
+                calls += self._calls(topic, [item])
+            except (StrandlogError, TypeError) as error:
+                results[place] = error
+            else:
+                places.append(place)
+        deliveries = Deliveries(len(calls))
+        if calls:
+            errors = self._send_valid(topic, calls, list(range(len(calls))), deliveries)
+            for index, place in enumerate(places):
+                results[place] = errors.get(index) or deliveries[index]
+        return [results[place] for place in range(len(items))]
+
+    def _send_valid(
+        self,
+        topic: str,
+        calls: list[dict[str, Any]],
+        indexes: list[int],
+        deliveries: Deliveries,
+    ) -> dict[int, Exception]:
+        """Send the records at `indexes`; return the errors of those that were not written."""
+        errors: dict[int, Exception] = {}
+        large = []
+        for failure in self._attempt(topic, calls, indexes, deliveries):
+            if failure.error.code() == MESSAGE_TOO_LARGE:
+                large.append(failure.place)
+            else:
+                errors[failure.place] = self._error_of(failure, topic)
         if len(large) == 1:
-            call = calls[large[0]]
-            raise too_large(len(call["value"] or b"") + len(call.get("key") or b""))
-        middle = len(large) // 2
-        self._send(topic, calls, large[:middle], deliveries)
-        self._send(topic, calls, large[middle:], deliveries)
+            errors[large[0]] = _too_large(calls[large[0]])
+        elif large:
+            middle = len(large) // 2
+            large.sort()
+            errors |= self._send_valid(topic, calls, large[:middle], deliveries)
+            errors |= self._send_valid(topic, calls, large[middle:], deliveries)
+        return errors
 
     def _error_of(self, failure: Failure, topic: str) -> StrandlogError:
         if failure.error.code() == PURGED and self._rejection is not None:
@@ -391,3 +458,7 @@ class RemoteProducer(Closable):
                 self._check_login()
         if self._rejection is not None and self._rejection is not before:
             raise self._rejection
+
+
+def _too_large(call: Mapping[str, Any]) -> StrandlogError:
+    return too_large(len(call["value"] or b"") + len(call.get("key") or b""))

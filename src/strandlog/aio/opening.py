@@ -1,0 +1,60 @@
+"""What `open`, `connect`, `producer` and `consumer` return: something to enter or to await.
+
+    async with log.consumer(["orders"]) as consumer: ...       closed at the end of the block
+    consumer = await log.consumer(["orders"])                  closed by `await consumer.close()`
+
+Nothing is opened before that. If the task is cancelled while opening is under way, what has been
+opened is closed again in the background.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Generator
+from types import TracebackType
+from typing import Any, Generic, Protocol, Self, TypeVar
+
+
+class AsyncClosable(Protocol):
+    """An object that is closed at the end of an `async with` block."""
+
+    async def close(self) -> None: ...
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+
+C = TypeVar("C", bound=AsyncClosable)
+
+
+class Opening(Generic[C]):
+    """A log, producer or consumer that is yet to be opened: `await` it or use `async with`."""
+
+    def __init__(self, opens: Callable[[], Awaitable[C]]) -> None:
+        self._opens = opens
+        self._opened: C | None = None
+
+    def __await__(self) -> Generator[Any, None, C]:
+        return self._opens().__await__()
+
+    async def __aenter__(self) -> C:
+        self._opened = await self
+        return self._opened
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            await opened.__aexit__(kind, error, trace)
+
+    def __repr__(self) -> str:
+        return "<not open yet: use `async with` or `await`>"

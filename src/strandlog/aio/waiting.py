@@ -1,0 +1,142 @@
+"""The consumers that wait for records, and what wakes them. A waiting consumer needs no thread.
+
+    embedded    sends through this log wake the consumers of the partitions that they wrote to, and
+                a change in a group wakes its members. Besides, each consumer looks again after
+                RECHECK_SECONDS: for heartbeats, new partitions and maintenance
+    read-only   the owner is another process: consumers look again every 100 ms
+    remote      librdkafka buffers records without waking the loop. Up to BLOCKING_STEPS consumers
+                wait in librdkafka, each in a worker thread; the others look again every 20 ms, or
+                less often if more than 80 consumers wait
+
+Nothing is lost between a look and a wait: `seen` is a number that `mark` returned before the look,
+and a consumer does not wait if its partitions were written to since.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from strandlog.model import TopicPartition
+
+RECHECK_SECONDS = 1.0
+REBALANCE_RECHECK_SECONDS = 0.1
+READ_ONLY_RECHECK_SECONDS = 0.1
+REMOTE_RECHECK_SECONDS = 0.02
+REMOTE_SECONDS_PER_CONSUMER = 0.000_25  # bounds the load of looking to 4,000 steps a second
+BLOCKING_STEPS = 4
+BLOCKING_STEP_MS = 50
+ANY_PARTITION = -1
+
+
+class Interest(NamedTuple):
+    """What a waiting consumer waits for."""
+
+    partitions: frozenset[TopicPartition]
+    group: str | None
+    consumer_id: int
+
+
+class Waiting:
+    """The waiting consumers of one log."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._now = 0
+        self._changed: dict[str, int] = {}  # by topic or group, the time of the last change
+        self._waiters: dict[str, set[asyncio.Future[None]]] = {}  # by topic or group
+        self._interests: dict[asyncio.Future[None], Interest] = {}
+
+    def __len__(self) -> int:
+        return len(self._interests)
+
+    def mark(self) -> int:
+        """Return a number to pass to `wait` after looking for records."""
+        return self._now
+
+    async def wait(self, interest: Interest, seen: int, seconds: float) -> None:
+        """Return when something has changed since `seen`, or after `seconds`."""
+        names = _names(interest)
+        if any(self._changed.get(name, -1) >= seen for name in names):
+            return
+        future: asyncio.Future[None] = self._loop.create_future()
+        timer = self._loop.call_later(seconds, _wake, future)
+        self._interests[future] = interest
+        for name in names:
+            self._waiters.setdefault(name, set()).add(future)
+        try:
+            await future
+        finally:
+            timer.cancel()
+            del self._interests[future]
+            for name in names:
+                self._waiters[name].discard(future)
+                if not self._waiters[name]:
+                    del self._waiters[name]
+
+    def written(self, partitions: Iterable[TopicPartition]) -> None:
+        """Wake the consumers of these partitions; ANY_PARTITION stands for all of a topic."""
+        changed = set(partitions)
+        for topic in {tp.topic for tp in changed}:
+            self._note(_of_topic(topic))
+            is_all = (topic, ANY_PARTITION) in changed
+            for future in self._waiters.get(_of_topic(topic), ()):
+                if is_all or not changed.isdisjoint(self._interests[future].partitions):
+                    _wake(future)
+
+    def group_changed(self, group: str | None) -> None:
+        """Wake the members of a group."""
+        if group is not None:
+            self._note(_of_group(group))
+            for future in self._waiters.get(_of_group(group), ()):
+                _wake(future)
+
+    def consumer_changed(self, consumer_id: int) -> None:
+        """Wake the tasks that poll a consumer, because its positions changed or it closes."""
+        for future in self._waiters.get(_of_consumer(consumer_id), ()):
+            _wake(future)
+
+    def _note(self, name: str) -> None:
+        self._changed[name] = self._now
+        self._now += 1
+
+    def wake_all(self) -> None:
+        """Wake all consumers, because the topics changed or the log closes."""
+        for future in self._interests:
+            _wake(future)
+
+
+def _of_topic(topic: str) -> str:
+    return f"topic {topic}"
+
+
+def _of_group(group: str) -> str:
+    return f"group {group}"
+
+
+def _of_consumer(consumer_id: int) -> str:
+    return f"consumer {consumer_id}"
+
+
+def _names(interest: Interest) -> set[str]:
+    names = {_of_topic(tp.topic) for tp in interest.partitions}
+    names.add(_of_consumer(interest.consumer_id))
+    if interest.group is not None:
+        names.add(_of_group(interest.group))
+    return names
+
+
+def _wake(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def recheck_seconds(*, is_member: bool) -> float:
+    """Return how soon a consumer of an embedded log looks again without being woken."""
+    return RECHECK_SECONDS if is_member else REBALANCE_RECHECK_SECONDS
+
+
+def remote_recheck_seconds(waiting_count: int) -> float:
+    """Return how soon a consumer of a remote log looks again."""
+    return max(REMOTE_RECHECK_SECONDS, REMOTE_SECONDS_PER_CONSUMER * waiting_count)

@@ -1,0 +1,214 @@
+"""The asyncio consumer: polls that wait, iteration, positions of what the program received."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import pytest
+from tests.support.async_log import Run, background, turns
+
+from strandlog import ClosedError, Record, TopicPartition
+from strandlog.aio import Consumer, Log
+
+
+async def fill(log: Log, count: int, partition: int = 0) -> None:
+    async with log.producer() as producer:
+        items = [{"value": b"%d" % n, "partition": partition} for n in range(count)]
+        await producer.send_batch("t", items)
+
+
+def test_a_poll_without_time_out_returns_what_is_there(run: Run) -> None:
+    async def program(log: Log) -> None:
+        async with log.consumer(["t"]) as consumer:
+            assert await consumer.poll() == []
+            await fill(log, 3)
+            assert [record.value for record in await consumer.poll()] == [b"0", b"1", b"2"]
+            assert await consumer.poll(timeout_ms=5) == []
+
+    run(program)
+
+
+def test_a_send_wakes_a_waiting_poll(run: Run) -> None:
+    async def program(log: Log) -> None:
+        async with (
+            log.consumer(["t"]) as consumer,
+            background(consumer.poll(timeout_ms=600_000)) as waiting,
+        ):
+            while not len(log.waiting):
+                await asyncio.sleep(0)
+            await fill(log, 1)
+            assert [record.value for record in await waiting] == [b"0"]
+
+    run(program)
+
+
+def test_another_task_can_commit_and_seek_while_a_poll_waits(run: Run) -> None:
+    async def program(log: Log) -> None:
+        await fill(log, 3)
+        async with log.consumer(["t"], group="g") as consumer:
+            await consumer.poll()
+            async with background(consumer.poll(timeout_ms=600_000)) as waiting:
+                await turns()
+                assert (await consumer.commit())[TopicPartition("t", 0)] == 3
+                await consumer.seek("t", 0, 2)
+                assert [record.value for record in await waiting] == [b"2"]
+
+    run(program)
+
+
+def test_iteration_waits_for_the_next_record_or_ends(run: Run) -> None:
+    async def program(log: Log) -> None:
+        await fill(log, 3)
+        async with log.consumer(["t"], consumer_timeout_ms=0) as consumer:
+            assert [record.value async for record in consumer] == [b"0", b"1", b"2"]
+        found: list[Record] = []
+
+        async def follow(consumer: Consumer) -> None:
+            async for record in consumer:
+                found.append(record)
+                if len(found) == 4:
+                    return
+
+        async with log.consumer(["t"]) as consumer, background(follow(consumer)) as following:
+            while len(found) < 3:
+                await asyncio.sleep(0)
+            await fill(log, 1)
+            await following
+        assert len(found) == 4
+
+    run(program)
+
+
+def test_a_commit_covers_the_records_that_the_program_received(run: Run) -> None:
+    """The consumer reads ahead for `async for`; what it has read ahead is not committed."""
+
+    async def program(log: Log) -> None:
+        await fill(log, 100)
+        async with log.consumer(["t"], group="g") as consumer:
+            async for record in consumer:
+                if record.offset == 6:
+                    break
+            assert await consumer.position("t", 0) == 7
+            assert (await consumer.commit())[TopicPartition("t", 0)] == 7
+            assert [record.offset for record in await consumer.poll(max_records=2)] == [7, 8]
+            assert await consumer.position("t", 0) == 9
+            await consumer.seek("t", 0, 50)
+            assert (await anext(consumer)).offset == 50
+            await consumer.assign([("t", 0)])
+            assert (await anext(consumer)).offset == 51
+            await consumer.seek_all(10)
+            assert await consumer.position("t", 0) == 10
+        assert (await log.committed_offsets("g"))[TopicPartition("t", 0)].offset == 7
+
+    run(program)
+
+
+@pytest.mark.parametrize("ends_with_an_error", [False, True])
+def test_auto_commit_commits_what_the_program_asked_to_go_beyond(
+    run: Run, ends_with_an_error: bool
+) -> None:
+    async def program(log: Log) -> None:
+        await fill(log, 100)
+        with contextlib.suppress(ZeroDivisionError):
+            async with log.consumer(["t"], group="g", auto_commit=True) as consumer:
+                async for record in consumer:
+                    if record.offset == 6:
+                        if ends_with_an_error:
+                            raise ZeroDivisionError
+                        break
+        expected = 6 if ends_with_an_error else 7
+        assert (await log.committed_offsets("g"))[TopicPartition("t", 0)].offset == expected
+
+    run(program)
+
+
+def test_members_of_a_group_share_the_partitions(run: Run) -> None:
+    async def program(log: Log) -> None:
+        found: dict[str, list[int]] = {"a": [], "b": []}
+
+        async def member(name: str, consumer: Consumer) -> None:
+            async for record in consumer:
+                found[name].append(record.partition)
+                await consumer.commit()
+
+        async with (
+            log.consumer(["t"], group="g") as first,
+            background(member("a", first)),
+            log.consumer(["t"], group="g") as second,
+            background(member("b", second)),
+        ):
+            while not (len(await first.assignment()) == len(await second.assignment()) == 1):
+                await asyncio.sleep(0)
+            for partition in (0, 1):
+                await fill(log, 5, partition)
+            while len(found["a"]) < 5 or len(found["b"]) < 5:
+                await asyncio.sleep(0)
+        assert sorted([*found["a"], *found["b"]]) == [0] * 5 + [1] * 5
+        assert len(set(found["a"])) == len(set(found["b"])) == 1
+
+    run(program)
+
+
+def test_the_partitions_of_a_closed_member_go_to_the_others(run: Run) -> None:
+    async def program(log: Log) -> None:
+        async with log.consumer(["t"], group="g") as first:
+            second = await log.consumer(["t"], group="g")
+            async with background(first.poll(timeout_ms=600_000)) as waiting:
+                await second.close()
+                await fill(log, 1, partition=0)
+                await waiting
+                assert len(await first.assignment()) == 2
+
+    run(program)
+
+
+def test_tasks_that_share_a_consumer_get_each_record_once(run: Run) -> None:
+    async def program(log: Log) -> None:
+        await fill(log, 1_000)
+        found: list[int] = []
+        async with log.consumer(["t"], consumer_timeout_ms=0) as consumer:
+
+            async def read() -> None:
+                while records := await consumer.poll(max_records=10):
+                    found.extend(record.offset for record in records)
+
+            await asyncio.gather(*(read() for _ in range(5)))
+            while records := await consumer.poll():
+                found.extend(record.offset for record in records)
+        assert sorted(found) == list(range(1_000))
+
+    run(program)
+
+
+def test_closing_a_consumer_wakes_its_polls(run: Run) -> None:
+    async def program(log: Log) -> None:
+        consumer = await log.consumer(["t"])
+        async with background(consumer.poll(timeout_ms=600_000)) as waiting:
+            while not len(log.waiting):
+                await asyncio.sleep(0)
+            await consumer.close()
+            await consumer.close()
+            with pytest.raises(ClosedError, match="this consumer is closed"):
+                await waiting
+        with pytest.raises(ClosedError):
+            await consumer.poll()
+
+    run(program)
+
+
+@pytest.mark.slow  # compiles kernels
+def test_an_arrow_table_has_the_records_that_are_ahead_first(run: Run) -> None:
+    async def program(log: Log) -> None:
+        await fill(log, 10)
+        async with log.consumer(["t"]) as consumer:
+            assert (await anext(consumer)).offset == 0
+            table = await consumer.poll_arrow(timeout_ms=10)
+            assert table.column("offset").to_pylist() == list(range(1, 10))
+            await consumer.seek_all(3)
+            assert (await consumer.poll_arrow()).column("offset").to_pylist() == [*range(3, 10)]
+        async with log.producer() as producer:
+            await producer.send_arrow("t", table.select(["value"]))
+
+    pytest.importorskip("pyarrow")
+    run(program)

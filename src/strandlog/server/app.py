@@ -42,7 +42,7 @@ from strandlog.server.access.jwks import token_keys
 from strandlog.server.access.logins import Logins
 from strandlog.server.background import BrokerDriver, ServerRuntime
 from strandlog.server.kafka.api import warm_up
-from strandlog.server.kafka.connections import KafkaConnections
+from strandlog.server.kafka.connections import Interceptor, KafkaConnections
 from strandlog.server.kafka.listener import KafkaListener
 from strandlog.server.listeners import Listener, ListenerConfig, ListenerSet, check_exposure
 from strandlog.server.loop_monitor import LoopMonitor
@@ -105,7 +105,12 @@ def _load() -> None:
 class Server:
     """One broker with its listeners."""
 
-    def __init__(self, options: ServerOptions, files: Files | None = None) -> None:
+    def __init__(
+        self,
+        options: ServerOptions,
+        files: Files | None = None,
+        interceptor: Interceptor | None = None,
+    ) -> None:
         check_exposure(options.listeners, options.settings)
         self._options = options
         self._loop = asyncio.get_running_loop()
@@ -132,7 +137,7 @@ class Server:
                 self._audit_log.close()
             raise
         self._log_problems()
-        self.kafka = KafkaConnections(self.broker, self.runtime)
+        self.kafka = KafkaConnections(self.broker, self.runtime, interceptor)
         self._driver = BrokerDriver(self.broker, self.crash)
         self._loop_monitor = LoopMonitor(self.broker.metrics)
         self._idle_timer: asyncio.TimerHandle | None = None
@@ -184,6 +189,14 @@ class Server:
         self.broker.audit.server("started")
         return f"ready {self._listeners.ready_words()} data={self._options.data}"
 
+    async def open_listener(self, config: ListenerConfig) -> str:
+        """Open a gRPC or HTTP listener while the server runs; return its address as HOST:PORT."""
+        assert config.name != "kafka", "Kafka listeners are open from the start"
+        listener = await self._listeners.open(config, self._make_listener)
+        if listener is not None:
+            listener.serve()
+        return str(self._listeners.addresses[config.name][1])
+
     def _wake(self) -> None:
         self._driver.schedule()
 
@@ -213,9 +226,11 @@ class Server:
         )
         return HttpListener(self.broker, self.runtime, http, self.crash, self._limits, tls)
 
-    def warm_up(self) -> None:
-        """Start loading the codecs in a thread, and start serving."""
-        self.runtime.in_thread("loading", _load)
+    def serve(self, *, warm_up: bool = True) -> None:
+        """Start serving. To `warm_up`, load the codecs in a thread; otherwise, each is loaded when
+        a request needs it."""
+        if warm_up:
+            self.runtime.in_thread("loading", _load)
         self._listeners.serve()
 
     def _log_problems(self) -> None:
@@ -361,7 +376,7 @@ async def run_until_stopped(options: ServerOptions, say: Callable[[str], None]) 
         if server.reload.is_used:  # otherwise SIGHUP ends the process, as usual
             loop.add_signal_handler(signal.SIGHUP, server.reload.check_now)
         say(ready)
-        server.warm_up()
+        server.serve()
         waiting = asyncio.create_task(stop.wait())
         ends: list[asyncio.Future[Any]] = [waiting, server.crashed]
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)

@@ -161,7 +161,7 @@ class ListenerSet:
         self._running: list[Listener] = []
         self.addresses: dict[str, tuple[ListenerConfig, Address]] = {}  # as in the ready line
 
-    async def open(self, config: ListenerConfig, make: ListenerFactory) -> None:
+    async def open(self, config: ListenerConfig, make: ListenerFactory) -> Listener | None:
         """Start one listener; raise an error if it is required and fails to start."""
         try:
             listener = make(config)
@@ -170,16 +170,17 @@ class ListenerSet:
             if config.is_required:
                 extra = EXTRAS[config.name]
                 raise MissingExtraError(extra, error.name or extra) from error
-            return
+            return None
         except OSError as error:
             if config.is_required:
                 raise
             logger.warning("%s; continuing without this listener", error)
-            return
+            return None
         self._running.append(listener)
         is_first = config.name not in self.addresses
         name = config.name if is_first else f"{config.name}.{config.label.lower()}"
         self.addresses[name] = (config, address)
+        return listener
 
     def ready_words(self) -> str:
         """Format the listeners for the ready line: `kafka=HOST:PORT http=HOST:PORT`."""

@@ -18,7 +18,7 @@ import asyncio
 import concurrent.futures
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -39,6 +39,7 @@ from strandlog.config.tables.server import (
 )
 from strandlog.config.tables.tls import split_override
 from strandlog.server.app import Server, ServerOptions
+from strandlog.server.kafka.connections import Interceptor
 from strandlog.server.listeners import (
     ListenerConfig,
     ListenerName,
@@ -67,12 +68,17 @@ class ServerThread:
         port: int = 0,
         files: Files | None = None,
         table_command: tuple[str, ...] = TABLE_COMMAND,
+        interceptor: Interceptor | None = None,
+        warm_up: bool = True,
     ) -> None:
+        """Without `warm_up`, the server loads the schema of an API when a request needs it."""
         self.data = Path(data)
         self._settings = dict(settings or {})
         self._others: tuple[tuple[ListenerName, bool], ...] = (("grpc", grpc), ("http", http))
         self._files = files
         self._table_command = table_command
+        self._interceptor = interceptor
+        self._warms_up = warm_up
         self.port = port
         self.ready = ""
         self._thread: threading.Thread | None = None
@@ -138,6 +144,11 @@ class ServerThread:
         assert self._loop is not None, "the server is not running"
         self._loop.call_soon_threadsafe(run)
         return result.result(timeout_seconds)
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine in the server's event loop and return its result."""
+        assert self._loop is not None, "the server is not running"
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
     def wait_until(
         self, condition: Callable[[Server], bool], what: str, timeout_seconds: float = START_SECONDS
@@ -232,10 +243,10 @@ class ServerThread:
             },
             table_command=self._table_command,
         )
-        self._server = server = Server(options, self._files)
+        self._server = server = Server(options, self._files, self._interceptor)
         try:
             line = await server.start()
-            server.warm_up()
+            server.serve(warm_up=self._warms_up)
             started.set_result(line)
             stopped = asyncio.create_task(self._stop.wait())
             ends: list[asyncio.Future[Any]] = [stopped, server.crashed]

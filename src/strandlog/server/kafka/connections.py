@@ -2,28 +2,58 @@
 
 Closes idle connections and drains all of them on shutdown. Connections share max.connections, the
 dispatcher and the limits on memory, whichever listener accepted them.
+
+A server may have an `Interceptor`, which sees each connection and each request before the
+dispatcher does: `strandlog.testing` injects faults with it. Without one, connections call the
+dispatcher directly, so requests cost nothing more.
 """
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Protocol
+
 from strandlog.broker.broker import Broker
 from strandlog.config.limits import LARGE_REQUESTS_MAX_BYTES
 from strandlog.server.background import ServerRuntime
-from strandlog.server.kafka.connection import Connection
+from strandlog.server.kafka.connection import Connection, HandleFrame
 from strandlog.server.kafka.dispatch import Dispatcher
+from strandlog.server.kafka.pending_reply import PendingReply
 from strandlog.server.kafka.sasl import SaslLogins, SaslSession
 from strandlog.server.memory import DecodingGate
 from strandlog.server.network.acceptor import Room
 
 
+class Interceptor(Protocol):
+    """Handles connections and requests before the dispatcher does, in the event loop."""
+
+    def accepts(self) -> bool:
+        """Return whether a new connection may stay open."""
+
+    def handle(
+        self,
+        proceed: HandleFrame,
+        frame: memoryview,
+        reply: PendingReply,
+        connection: Connection,
+    ) -> None:
+        """Handle one request, if necessary with `proceed`, the dispatcher. With SASL, these are
+        the requests after the login."""
+
+
 class KafkaConnections:
     """The open Kafka connections, and what they use of the server (`ConnectionOwner`)."""
 
-    def __init__(self, broker: Broker, runtime: ServerRuntime) -> None:
+    def __init__(
+        self, broker: Broker, runtime: ServerRuntime, interceptor: Interceptor | None = None
+    ) -> None:
         self._connections: set[Connection] = set()
+        self._interceptor = interceptor
         self.dispatcher = Dispatcher(broker, runtime)
         # The attributes of `ConnectionOwner`.
-        self.handle = self.dispatcher.handle
+        self.handle: HandleFrame = self.dispatcher.handle
+        if interceptor is not None:
+            self.handle = partial(interceptor.handle, self.handle)
         self.worked = runtime.handle_wake
         self.metrics = broker.metrics
         self.clock = broker.clock
@@ -44,6 +74,8 @@ class KafkaConnections:
         self._connections.add(connection)
         self.metrics.connections_accepted += 1
         self.metrics.connections_open = len(self._connections)
+        if self._interceptor is not None and not self._interceptor.accepts():
+            connection.abort()
 
     def _refused(self) -> None:
         self.metrics.connections_refused += 1

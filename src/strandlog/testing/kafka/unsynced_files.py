@@ -1,0 +1,60 @@
+"""Files of a test broker: real ones that are never fsynced, so that tests do not wait for the disk.
+
+The data of a test does not have to survive a power failure, and an fsync takes milliseconds on many
+machines. Everything else is as on the real disk: a broker that is stopped and started again finds
+its data. `before_fsync` is called where an fsync would be, in the thread that waits for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from strandlog.model import Buffer
+from strandlog.storage.files import (
+    PREVIOUS_SUFFIX,
+    TEMP_SUFFIX,
+    DiskFiles,
+    DiskLogFile,
+    LogFile,
+)
+
+
+class UnsyncedLogFile(DiskLogFile):
+    """A log file on the real disk without fsync."""
+
+    __slots__ = ("_before_fsync",)
+
+    def __init__(self, path: str, mode: int, before_fsync: Callable[[], None]) -> None:
+        super().__init__(path, mode)
+        self._before_fsync = before_fsync
+
+    def sync(self) -> None:
+        self._before_fsync()
+
+
+class UnsyncedFiles(DiskFiles):
+    """`Files` on the real disk without fsync."""
+
+    __slots__ = ("_before_fsync",)
+
+    def __init__(self, before_fsync: Callable[[], None]) -> None:
+        super().__init__()
+        self._before_fsync = before_fsync
+
+    def open_log(self, path: str) -> LogFile:
+        return UnsyncedLogFile(path, self._mode, self._before_fsync)
+
+    def replace(self, path: str, data: Buffer, *, keep_previous: bool = False) -> None:
+        temp = path + TEMP_SUFFIX
+        if self.exists(temp):
+            self.remove(temp)
+        self.append_to(temp, data)
+        if keep_previous and self.exists(path):
+            self.rename(path, path + PREVIOUS_SUFFIX)
+        self.rename(temp, path)
+
+    def sync_file(self, path: str) -> None:
+        """Do nothing; a file that the broker would fsync exists."""
+
+    def sync_dir(self, path: str) -> None:
+        """Do nothing."""

@@ -20,7 +20,7 @@ from typing import Any
 from strandlog.cli.configuration import CONFIG_FILE_VARIABLE, is_pair, read_configuration
 from strandlog.cli.file_limits import fit_to_limit, raise_limit, wanted
 from strandlog.config.origin import Origin
-from strandlog.config.resolve import ResolvedSetting
+from strandlog.config.resolve import Configuration, ResolvedSetting
 from strandlog.config.setting import Setting, Value
 from strandlog.config.tables.broker import BROKER_SETTINGS, BrokerSettings, broker_settings
 from strandlog.config.tables.server import (
@@ -33,7 +33,7 @@ from strandlog.config.tables.server import (
     Endpoint,
     ServerSettings,
 )
-from strandlog.errors import InvalidSettingError, MissingExtraError
+from strandlog.errors import ConfigurationError, InvalidSettingError, MissingExtraError
 
 logger = logging.getLogger(__name__)
 
@@ -208,6 +208,35 @@ def _row(name: str) -> Setting:
     return SERVER_SETTINGS[name] if name in SERVER_SETTINGS else BROKER_SETTINGS[name]
 
 
+def _set_level(server: ServerSettings) -> None:
+    logging.getLogger().setLevel(server.logging_level.upper())
+
+
+def _reload(arguments: ServeArguments, started: Configuration) -> None:
+    """Read the settings again, on SIGHUP: set the log level, and report what needs a restart."""
+    try:
+        found = read_configuration(arguments.config, arguments.pairs)
+        found.check()
+    except ConfigurationError as error:
+        logger.error("keeping the settings: %s", error)  # noqa: TRY400 - the message has it all
+        return
+    assert found.server is not None, "check() raises otherwise"
+    _set_level(found.server)
+    changed = sorted(
+        name
+        for name in {*found.chosen, *started.chosen} - {"logging.level"}
+        if _value(found, name) != _value(started, name)
+    )
+    logger.info("read %s again; logging.level is %s", arguments.config, found.server.logging_level)
+    if changed:
+        logger.warning("restart the broker to apply: %s", ", ".join(changed))
+
+
+def _value(configuration: Configuration, name: str) -> Value | None:
+    found = configuration.chosen.get(name)
+    return None if found is None else found.value
+
+
 def serve(arguments: ServeArguments) -> None:
     """Run the broker until SIGTERM or SIGINT."""
     try:
@@ -233,6 +262,7 @@ def serve(arguments: ServeArguments) -> None:
     settings = _fit_to_descriptors(settings)
     server = configuration.server
     assert server is not None, "check() raises otherwise"
+    _set_level(server)
     chosen = {**configuration.chosen, **_command_line_settings(arguments, server)}
     server = _settings(arguments, server)
     named = [name for name, each in chosen.items() if not each.is_default]
@@ -246,4 +276,5 @@ def serve(arguments: ServeArguments) -> None:
     )
 
     scheme = "http" if server.http is None else server.http.protocol
-    uvloop.run(run_until_stopped(options, partial(_print_ready, scheme)))
+    reload = partial(_reload, arguments, configuration) if arguments.config else None
+    uvloop.run(run_until_stopped(options, partial(_print_ready, scheme), reload))

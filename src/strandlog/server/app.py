@@ -47,6 +47,7 @@ from strandlog.server.kafka.listener import KafkaListener
 from strandlog.server.listeners import Listener, ListenerConfig, ListenerSet, check_exposure
 from strandlog.server.loop_monitor import LoopMonitor
 from strandlog.server.network.connection_limits import ConnectionLimits
+from strandlog.server.systemd import Systemd
 from strandlog.server.table_process import TableProcess
 from strandlog.server.tls import CertificateReload, TlsContexts
 
@@ -349,11 +350,15 @@ class Server:
         return self.broker.has_waiting_requests or self.runtime.requested > 0
 
 
-async def run_until_stopped(options: ServerOptions, say: Callable[[str], None]) -> None:
+async def run_until_stopped(
+    options: ServerOptions, say: Callable[[str], None], reload: Callable[[], None] | None = None
+) -> None:
     """Run a server until SIGTERM or SIGINT; `say` is called with the ready line.
 
-    Raises `ServerCrashError` if the server stopped because of an internal failure. A second signal
-    terminates the process immediately, like a crash.
+    On SIGHUP the server loads changed certificates and calls `reload` in a thread; if it has
+    neither and systemd does not run it, SIGHUP ends it. Raises `ServerCrashError` if the server
+    stopped because of an internal failure. A second SIGTERM or SIGINT terminates the process
+    immediately, like a crash.
     """
     sys.setswitchinterval(THREAD_SWITCH_SECONDS)
     stop = asyncio.Event()
@@ -371,19 +376,34 @@ async def run_until_stopped(options: ServerOptions, say: Callable[[str], None]) 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
     server = Server(options)
+    systemd = Systemd()
+
+    def on_hangup() -> None:
+        systemd.reloading()
+        server.reload.check_now()
+        if reload is not None:
+            server.runtime.in_thread("reading settings", reload)
+        systemd.ready(ready)
+
     try:
         ready = await server.start()
-        if server.reload.is_used:  # otherwise SIGHUP ends the process, as usual
-            loop.add_signal_handler(signal.SIGHUP, server.reload.check_now)
+        if server.reload.is_used or systemd.is_used or reload is not None:
+            loop.add_signal_handler(signal.SIGHUP, on_hangup)
+        # Otherwise SIGHUP ends the process, as usual when the terminal closes.
         say(ready)
+        systemd.ready(ready)
         server.serve()
         waiting = asyncio.create_task(stop.wait())
         ends: list[asyncio.Future[Any]] = [waiting, server.crashed]
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         waiting.cancel()
     finally:
-        with _first_crash(server):
-            await server.stop()
+        systemd.stopping()
+        try:
+            with _first_crash(server):
+                await server.stop()
+        finally:
+            systemd.close()
 
 
 @contextlib.contextmanager

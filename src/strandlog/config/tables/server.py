@@ -1,10 +1,11 @@
-"""Settings for the listeners, the advertised addresses and the data folder, with Kafka's names.
+"""Settings for listeners, advertised addresses, data folder and log level, with Kafka's names.
 
     listeners=PLAINTEXT://127.0.0.1:9092,SASL_SSL://:9093   no host: all addresses of the machine
     advertised.listeners=SASL_SSL://kafka.lan:9093          the address that clients connect to
     http.listener=https://127.0.0.1:9095                    or http.port=9095, on loopback
     grpc.listener=grpcs://127.0.0.1:9094                    or grpc.port=9094, on loopback
     log.dirs=./data                                         one folder
+    logging.level=info                                      of the messages on stderr
 
 HTTP and gRPC do not use the host in `listeners`: even if Kafka clients can reach the broker over
 the network, the console is reachable over the network only if http.listener is set accordingly.
@@ -150,6 +151,17 @@ SERVER_SETTINGS = SettingTable(
             dynamic=False,
             help="Data folder; created if it does not exist.",
         ),
+        Setting(
+            name="logging.level",
+            kind="choice",
+            default="info",
+            choices=("debug", "info", "warning", "error"),
+            dynamic=False,
+            help=(
+                "Least severe messages that the broker writes to its log (stderr). A broker that "
+                "was started with a settings file reads the new level on SIGHUP."
+            ),
+        ),
     )
 )
 
@@ -196,6 +208,7 @@ class ServerSettings(NamedTuple):
     grpc: Endpoint | None  # None: disabled
     http: Endpoint | None
     http_hosts: tuple[str, ...]
+    logging_level: str = "info"
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
@@ -239,7 +252,8 @@ def server_settings(
         return None, wrong
     places = {each.label: each.address for each in advertised}
     kafka = tuple(each._replace(advertised=places.get(each.label)) for each in kafka)
-    return ServerSettings(kafka, data, grpc, http, _hosts(values, kafka)), wrong
+    hosts, level = _hosts(values, kafka), values["logging.level"]
+    return ServerSettings(kafka, data, grpc, http, hosts, level), wrong
 
 
 def _hosts(values: Mapping[str, str], kafka: tuple[Endpoint, ...]) -> tuple[str, ...]:

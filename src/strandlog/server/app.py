@@ -45,9 +45,9 @@ from strandlog.server.kafka.api import warm_up
 from strandlog.server.kafka.connections import Interceptor, KafkaConnections
 from strandlog.server.kafka.listener import KafkaListener
 from strandlog.server.listeners import Listener, ListenerConfig, ListenerSet, check_exposure
-from strandlog.server.loop_monitor import LoopMonitor
+from strandlog.server.monitoring.loop_monitor import LoopMonitor
+from strandlog.server.monitoring.systemd import Systemd
 from strandlog.server.network.connection_limits import ConnectionLimits
-from strandlog.server.systemd import Systemd
 from strandlog.server.table_process import TableProcess
 from strandlog.server.tls import CertificateReload, TlsContexts
 

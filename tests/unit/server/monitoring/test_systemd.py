@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from strandlog.server.systemd import Systemd
+from strandlog.server.monitoring.systemd import Systemd
 
 RECEIVED_BYTES = 4096
 

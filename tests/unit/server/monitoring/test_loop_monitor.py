@@ -8,8 +8,8 @@ import pytest
 from tests.support.virtual_time import VirtualTimeLoop, virtual_time
 
 from strandlog.broker.metrics import Metrics
-from strandlog.server import loop_monitor
-from strandlog.server.loop_monitor import INTERVAL_SECONDS, LONG_SECONDS, LoopMonitor
+from strandlog.server.monitoring import loop_monitor
+from strandlog.server.monitoring.loop_monitor import INTERVAL_SECONDS, LONG_SECONDS, LoopMonitor
 
 Monitored = Callable[[Callable[[], Coroutine[None, None, None]]], Metrics]
 

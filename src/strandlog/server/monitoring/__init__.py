@@ -1,0 +1,1 @@
+"""Watches the event loop, and reports the state of the server to systemd."""

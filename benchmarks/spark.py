@@ -41,7 +41,7 @@ from benchmarks.spark_cases import Case, all_cases, prepare
 from benchmarks.spark_job import MARK
 from benchmarks.wire import running_broker
 from strandlog.client.wire.client import WireClient
-from strandlog.spark.java import java_home
+from strandlog.spark.java.installation import java_home
 from strandlog.spark.session import FASTER
 
 JOB = Path(__file__).parent / "spark_job.py"

@@ -28,7 +28,7 @@ from typing import TypeVar
 from tests.support.java_options import QUICK_JAVA
 from tests.support.waiting import eventually
 
-from strandlog.spark.java import java_home
+from strandlog.spark.java.installation import java_home
 
 PATIENCE_SECONDS = 600  # a JVM on a busy machine takes its time
 STOP_SECONDS = 20

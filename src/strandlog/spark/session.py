@@ -18,7 +18,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from strandlog.errors import MissingExtraError, SettingError
-from strandlog.spark.java import java_home
+from strandlog.spark.java.class_archive import use_archive
+from strandlog.spark.java.installation import java_home
 from strandlog.spark.monitoring.report_address import parse_report
 from strandlog.spark.starting import retry_slow_starts
 from strandlog.spark.views import register_views, view_options
@@ -93,7 +94,8 @@ def session(
         raise MissingExtraError("spark", error.name or "pyspark") from error
     running = SparkSession.getActiveSession()
     if running is None:
-        _prepare_environment()
+        prepare_environment()
+        use_archive()
     builder = SparkSession.builder.appName(app_name)
     if master is not None or running is None:
         builder = builder.master(master or os.environ.get("SPARK_MASTER") or "local[*]")
@@ -123,7 +125,8 @@ def _check_views(options: Mapping[str, str] | None, *, are_wanted: bool) -> None
         raise SettingError("options are those of the views: set topics_as_views=True")
 
 
-def _prepare_environment() -> None:
+def prepare_environment() -> None:
+    """Choose the Python and Java of Spark's processes."""
     # Workers must run this Python interpreter, not the first one on the path.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from strandlog.spark.java import _shim
+from strandlog.spark.java.installation import _shim
 
 
 @pytest.fixture

@@ -1,0 +1,1 @@
+"""The Java installation that Spark runs on, and how it starts quickly."""

@@ -57,6 +57,17 @@ def test_an_error_of_the_broker_appears_in_the_dialog(tab: Tab, api: httpx.Clien
     expect(dialog).to_have_count(0)
 
 
+def test_the_page_of_a_topic_shows_its_lake_table(tab: Tab, api: httpx.Client) -> None:
+    make(api, "plain")
+    tab.open("#/topics/plain")
+    expect(tab.figure("Partitions")).to_contain_text("1")
+    expect(tab.page.get_by_role("region", name="Lake table")).to_be_hidden()
+    make(api, "kept", **{"table.format": "delta"})
+    tab.open("#/topics/kept")
+    expect(tab.figure("Format")).to_contain_text("delta")
+    expect(tab.figure("State")).to_contain_text("ok")
+
+
 def test_topics_are_filtered_by_part_of_their_name(tab: Tab, api: httpx.Client) -> None:
     for name in ("flights.raw", "flights.clean", "weather"):
         make(api, name)

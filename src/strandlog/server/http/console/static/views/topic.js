@@ -4,7 +4,7 @@ import { get, patch, path, post, remove } from "../api.js";
 import { Chart } from "../chart.js";
 import { groupColumns, topicAddress } from "../table_columns.js";
 import { h, toast } from "../dom.js";
-import { byteRate, bytes, count, counted, rate, retention } from "../format.js";
+import { byteRate, bytes, count, counted, duration, rate, retention } from "../format.js";
 import { forget, live, WINDOW_MS } from "../live.js";
 import {
   badge,
@@ -66,6 +66,8 @@ export function topic(page) {
   const settings = settingTable(name, () => again(), (operation) => may(operation));
   const onlyOwn = h("input", { type: "checkbox", onchange: () => drawSettings() });
   const readers = readerTable();
+  const lake = new Figures({ state: "State", lag: "Lag", rows: "Rows", format: "Format" });
+  const lakePanel = panel("Lake table", lake.element);
   const settingsPanel = panel("Settings", settings.element);
   settingsPanel.head.append(
     h("label", { class: "inline" }, onlyOwn, "Only changed from the default"),
@@ -83,6 +85,7 @@ export function topic(page) {
           panel("Records in", chart.element),
           panel("Consumer groups", readers.element),
         ),
+        lakePanel,
         panel("Partitions", partitions.element),
         settingsPanel,
       );
@@ -92,6 +95,8 @@ export function topic(page) {
       permit(element, may(operation), session.lacks(operation, `topic '${name}'`));
     }
     showFigures(figures, found);
+    lakePanel.hidden = found.table === null;
+    if (found.table) showLake(lake, found.table);
     partitions.update(found.partitions);
     drawSettings();
     readers.update(found.groups.map(readerOf));
@@ -130,6 +135,20 @@ function showFigures(figures, { summary }) {
     retention(summary.retention_ms, summary.retention_bytes),
     `cleanup: ${summary.cleanup_policy}`,
   );
+}
+
+function showLake(figures, table) {
+  const { error, checked_ms_ago: age } = table;
+  const state = error ? "failed" : age === null ? "not synced yet" : "ok";
+  const checked = age === null ? "" : `checked ${duration(age)} ago`;
+  figures.set("state", state, error || checked);
+  figures.set("lag", count(table.lag), "records that are not in the table");
+  figures.set(
+    "rows",
+    table.rows === null ? "–" : count(table.rows),
+    table.version === null ? "" : `version ${table.version}`,
+  );
+  figures.set("format", table.format, table.folder);
 }
 
 /** Returns a group with the state and lag last reported by the live stream. */

@@ -107,6 +107,10 @@ class TopicCatalog:
     def names(self) -> list[str]:
         return sorted(self._topics)
 
+    def topics(self) -> Iterable[Topic]:
+        """Return all topics, in no particular order."""
+        return self._topics.values()
+
     @property
     def topic_count(self) -> int:
         return len(self._topics)

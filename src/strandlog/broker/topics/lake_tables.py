@@ -25,6 +25,7 @@ in `problems`, and counted in `retention_held_bytes`.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
@@ -118,17 +119,17 @@ class LakeTables:
         self._warned_ms: dict[str, int] = {}
 
     def folder(self, topic: str) -> str:
-        """Return the folder of a topic's table."""
-        return join(self._settings.table_dir or join(self._path, TABLES_FOLDER), topic)
+        """Return the absolute path of the folder of a topic's table."""
+        tables = self._settings.table_dir or join(self._path, TABLES_FOLDER)
+        return join(os.path.abspath(tables), topic)
 
     def wanted(self) -> Mapping[str, WantedTable]:
         """Return the tables that there should be, by topic; the same object until that changes."""
         if self._wanted_version != self._catalog.version:
             self._wanted_version = self._catalog.version
-            topics = map(self._catalog.topic, self._catalog.names())
             found = {
                 topic.name: self._wanted_of(topic)
-                for topic in topics
+                for topic in self._catalog.topics()
                 if topic.settings.table_format and not topic.is_internal
             }
             if found != self._wanted:

@@ -33,10 +33,11 @@ OPEN_METRICS = "application/openmetrics-text; version=1.0.0"
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerThread]:
-    """A broker that has worked: records in and out, a group that is behind by 40."""
+    """A broker that has worked: records in and out, a group that is behind by 40, a table."""
     with http_broker(tmp_path_factory.mktemp("metrics") / "data") as running:
         admin = AdminClient({"bootstrap.servers": running.address})
-        for future in admin.create_topics([NewTopic("worked", 2, 1)]).values():
+        worked = NewTopic("worked", 2, 1, config={"table.format": "parquet"})
+        for future in admin.create_topics([worked]).values():
             future.result(PATIENCE_S)
         producer = Producer({"bootstrap.servers": running.address, "acks": "all"})
         for number in range(100):

@@ -327,7 +327,9 @@ def _follow_input(messages: queue.SimpleQueue[Mapping[str, Any]]) -> None:
 
 def main(data: str) -> None:
     """Sync tables until stdin ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the broker
+    # Ctrl-C, and a SIGTERM to all processes of a service, are for the broker, which closes stdin.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
     with contextlib.suppress(OSError):
         os.nice(NICENESS)

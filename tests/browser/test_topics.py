@@ -62,7 +62,8 @@ def test_the_page_of_a_topic_shows_its_lake_table(tab: Tab, api: httpx.Client) -
     tab.open("#/topics/plain")
     expect(tab.figure("Partitions")).to_contain_text("1")
     expect(tab.page.get_by_role("region", name="Lake table")).to_be_hidden()
-    make(api, "kept", **{"table.format": "delta"})
+    body = {"name": "kept", "config": {"table.format": "delta"}}
+    ok(api.post("/api/v1/topics", json=body), 201)
     tab.open("#/topics/kept")
     expect(tab.figure("Format")).to_contain_text("delta")
     expect(tab.figure("State")).to_contain_text("ok")

@@ -244,6 +244,7 @@ def sync(
             _set_aside(table, yes=yes, as_json=as_json)
         syncing = Sync(table, source, columns, options, warn=_warn)
         syncing.create()
+        syncing.check_last_records()
         while True:
             _run(syncing, table, source, stop, compact_files, goes_on=follow)
             if not follow or stop.wait(interval_ms / 1000):

@@ -12,6 +12,9 @@ finds the new offsets when it starts again. Nothing else remembers progress: con
 part. If another writer commits between 1 and 6, `TableConflictError` leads back to step 1, and the
 rows are thrown away and read again. Two syncs of one topic are therefore safe, only slower.
 
+`check_last_records` finds offsets that were used again since they were synced (last_records.py);
+callers call it when they start.
+
 Records of aborted transactions and control records become no rows, but the offsets move past them.
 """
 
@@ -46,6 +49,12 @@ from strandlog.tables.topics.columns import (
     with_time_column,
 )
 from strandlog.tables.topics.decisions import OffsetRange, app_id
+from strandlog.tables.topics.last_records import (
+    LastRecord,
+    as_metadata,
+    check_last_records,
+    last_record,
+)
 from strandlog.tables.topics.source import TopicSource, TopicState
 from strandlog.tables.topics.upsert import Upserts
 
@@ -86,6 +95,7 @@ class _Round:
     """What one round has read: data files or upserts, and the offsets reached."""
 
     reached: dict[int, tuple[int, int]] = field(default_factory=dict)  # partition: [start, end)
+    last: dict[int, LastRecord] = field(default_factory=dict)
     files: list[DataFile] = field(default_factory=list)
     upserts: Upserts | None = None
     rows: int = 0
@@ -144,6 +154,11 @@ class Sync:
             decisions.VALUES: options.values,
             decisions.TIME_UNIT: options.time_unit,
         }
+
+    def check_last_records(self) -> None:
+        """Raise `TableChangedError` if offsets that the table has were used again."""
+        history = self._table.load().history(decisions.HISTORY_LIMIT)
+        check_last_records(history, self._source.describe(), self._source)
 
     def run(
         self,
@@ -247,7 +262,9 @@ class Sync:
         for wanted in ranges:
             if left <= 0:
                 break
-            rows, end = self._read_range(snapshot, wanted, min(share, left))
+            rows, end, last = self._read_range(snapshot, wanted, min(share, left))
+            if last is not None:
+                read.last[wanted.partition] = last
             left -= rows.nbytes
             read.reached[wanted.partition] = (wanted.start, end)
             read.rows += rows.num_rows
@@ -266,15 +283,18 @@ class Sync:
 
     def _read_range(
         self, snapshot: Snapshot, wanted: OffsetRange, max_bytes: int
-    ) -> tuple[Any, int]:
-        """Return the rows of a range, and the offset after them; about `max_bytes` at most."""
+    ) -> tuple[Any, int, LastRecord | None]:
+        """Return the rows of a range, about `max_bytes` at most, the offset after them, and their
+        last record."""
         pieces: list[Any] = []
+        last: LastRecord | None = None
         size = 0
         offset = wanted.start
         is_complete = True
         try:
             for batch, next_offset in self._batches(snapshot, wanted, max_bytes):
                 pieces.append(self._columns.decode(batch))
+                last = last_record(batch) if batch.num_rows else last
                 offset = next_offset
                 size += pieces[-1].nbytes
                 if size >= max_bytes:
@@ -294,7 +314,7 @@ class Sync:
         if merged(snapshot.layout.schema, table.schema) != snapshot.layout.schema:
             self._table.extend(table.schema)
             raise _ExtendedError
-        return table, offset
+        return table, offset, last
 
     def _batches(
         self, snapshot: Snapshot, wanted: OffsetRange, max_bytes: int
@@ -329,7 +349,7 @@ class Sync:
         progress = {app_id(topic, number): end for number, end in ends.items()}
         progress[app_id(topic, decisions.SUM)] = decisions.offset_sum({**synced, **ends})
         ranges = {str(number): list(reached) for number, reached in read.reached.items()}
-        metadata = {decisions.RANGES: json.dumps(ranges)}
+        metadata = {decisions.RANGES: json.dumps(ranges), **as_metadata(read.last)}
         if read.upserts is not None:
             upsert = getattr(snapshot, "upsert", None)
             if upsert is None:

@@ -194,6 +194,8 @@ class Worker:
             if not wanted.table_id:
                 syncing.create()
             followed.found_id = table_id = _check_identity(table, wanted, topic)
+            if followed.durable is None:  # the first turn of this process, or after an error
+                syncing.check_last_records()
             report = syncing.run(stops=stops)
         if report.bad_rows:
             warn(f"{report.bad_rows} values could not be decoded; see the column `error`")

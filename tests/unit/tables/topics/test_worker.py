@@ -180,3 +180,33 @@ def test_records_that_a_power_failure_could_undo_are_not_in_the_table(tmp_path: 
             assert harness.sync()["offsets"] == {0: 2, 1: 2}
         log.flush()
         assert harness.sync()["offsets"] == {0: 3, 1: 3}
+
+
+@pytest.mark.parametrize("table_format", FORMATS)
+def test_offsets_that_were_used_again_are_noticed(tmp_path: Path, table_format: str) -> None:
+    data = tmp_path / "data"
+    with strandlog.open(data) as log:
+        harness = Harness(tmp_path, log)
+        harness.produce(4)
+    shutil.copytree(data, tmp_path / "copy")
+    with strandlog.open(data) as log:
+        harness.log = log
+        harness.produce(6)
+        harness.wish(format=table_format)
+        harness.wish(table_id=harness.sync()["table_id"])
+        assert harness.sync()["offsets"] == {0: 5, 1: 5}
+        harness.worker = Worker(str(data), harness.said.append)  # as after a restart
+        harness.wish()
+        assert harness.sync()["error"] == ""
+    shutil.rmtree(data)
+    (tmp_path / "copy").rename(data)
+    with strandlog.open(data) as log:
+        harness.log = log
+        with log.producer() as producer:
+            records = [{"value": b"other", "partition": n % 2} for n in range(20)]
+            producer.send_batch(TOPIC, records)
+        harness.worker = Worker(str(data), harness.said.append)
+        harness.wish()
+        report = harness.sync()
+    assert "has another record than the one that is in the table" in report["error"]
+    assert report["offsets"] == {}

@@ -16,7 +16,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # starts compiles the whole package.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-all lint types contracts check crash corrupt fuzz soak attack bench bench-spark bench-security bench-console screenshots grpc peers clean
+.PHONY: help setup demo test test-all lint types contracts check crash corrupt fuzz soak attack bench bench-spark bench-security bench-console bench-pytest screenshots grpc peers clean
 
 help:
 	@echo "make setup   create $(VENV) with strandlog and everything its tests need"
@@ -32,6 +32,7 @@ help:
 	@echo "make bench   measure this machine, as a table and as JSON (only Spark: make bench-spark)"
 	@echo "make bench-security  measure the cost of TLS, SASL and ACLs on produce and fetch"
 	@echo "make bench-console  measure the cost of an open console (needs Chromium)"
+	@echo "make bench-pytest   measure the pytest plugin in a project of its own (needs the registry)"
 	@echo "make screenshots    update the pictures in the console guide, from two minutes of traffic"
 	@echo "make grpc    regenerate the gRPC modules from proto/"
 	@echo "make peers   fetch clients of other languages for tests/clients (needs npm, Java, Maven)"
@@ -108,6 +109,9 @@ bench-security: setup
 
 bench-console: setup
 	$(BIN)/python -m benchmarks.console
+
+bench-pytest: setup
+	$(BIN)/python -m benchmarks.pytest_plugin
 
 screenshots: setup
 	PICTURES=docs/images PICTURE_SECONDS=120 $(PYTEST) tests/browser/test_pictures.py

@@ -60,4 +60,4 @@ def test_a_broker_that_restarts_loses_no_order(kafka_broker: KafkaBroker, topics
     kafka_broker.wait_for_records(topics.invoices, 1)
     kafka_broker.restart()
     kafka_broker.produce(topics.orders, ORDER)
-    assert len(kafka_broker.wait_for_records(topics.invoices, 2, timeout=30)) >= 2
+    assert len(kafka_broker.wait_for_records(topics.invoices, 2)) >= 2

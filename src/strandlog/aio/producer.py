@@ -41,6 +41,11 @@ class Producer(PublicSurface):
         self._on_closed = on_closed
         self._closing: asyncio.Task[None] | None = None
 
+    def __repr__(self) -> str:
+        is_open = self._closing is None and not self._workers.is_closing
+        shown = f"shares {self._queue.producer!r}" if is_open else "closed"
+        return f"<strandlog.aio.Producer, {shown}>"
+
     @property
     def is_atomic(self) -> bool:
         """Whether `send_batch` writes nothing if one of its batches is too large."""
@@ -97,7 +102,7 @@ class Producer(PublicSurface):
         return sent
 
     async def send_arrow(self, topic: str, table: Any) -> Sequence[RecordMetadata]:
-        """Append the rows of an Arrow table, one batch per partition."""
+        """Append the rows of an Arrow table or data frame, one batch per partition."""
         self._check()
         work = partial(self._queue.producer.send_arrow, topic, table)
         sent: Sequence[RecordMetadata] = await self._queue.call(topic, work)

@@ -102,7 +102,7 @@ class Waiting:
         self._now += 1
 
     def wake_all(self) -> None:
-        """Wake all consumers, because the topics changed or the log closes."""
+        """Wake all consumers, because the topics have changed."""
         for future in self._interests:
             _wake(future)
 

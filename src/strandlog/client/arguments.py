@@ -85,10 +85,9 @@ def check_max_records(max_records: int) -> None:
 
 def check_timeout(timeout_ms: int, name: str = "timeout_ms") -> None:
     """Raise unless a time-out is a number of milliseconds, at least 0."""
-    if isinstance(timeout_ms, bool) or not isinstance(timeout_ms, int) or timeout_ms < 0:
-        raise InvalidSettingError(
-            name, timeout_ms, "expected milliseconds as an integer, such as 1000"
-        )
+    is_number = isinstance(timeout_ms, int | float) and not isinstance(timeout_ms, bool)
+    if not is_number or not timeout_ms >= 0:  # NaN is not
+        raise InvalidSettingError(name, timeout_ms, "expected a number of ms, such as 1000")
 
 
 def iteration_timeout(consumer_timeout_ms: int | None) -> int:

@@ -47,8 +47,8 @@ from strandlog.client.arguments import (
 )
 from strandlog.client.arrow.rows import decode_rows
 from strandlog.client.arrow.table import schema, table_of
-from strandlog.client.cursor import NO_POSITION, Cursor
-from strandlog.client.lifecycle import Closable, OpenCheck
+from strandlog.client.cursor import NO_POSITION, Cursor, warn_of_reset
+from strandlog.client.lifecycle import Closable, OpenCheck, state_of
 from strandlog.client.record_source import (
     ConsumerHost,
     Decode,
@@ -132,11 +132,20 @@ class Consumer(Closable):
         self._membership: Membership | None = None
         self._simple_group: str | None = None
         self._is_closed = False
-        self._is_open = OpenCheck(lambda: self._is_closed or log.is_closed, "consumer")
+        self._is_open = OpenCheck(
+            lambda: self._is_closed or log.is_closed, "consumer", lambda: log.is_forked
+        )
         with self._is_open, self._log.lock, self._is_open:
             for topic in self._topics:
                 self._source.partition_count(topic)
             self._start(group, offered, max_poll_interval_ms)
+
+    def __repr__(self) -> str:
+        state = state_of(self._log, is_closed=self._is_closed)
+        return (
+            f"<strandlog.Consumer of {self._log.path!r}, topics={self._topics!r}, "
+            f"group={self.group!r}, {len(self._cursors)} partitions, {state}>"
+        )
 
     def _start(self, group: str | None, assignors: list[str], max_poll_interval_ms: int) -> None:
         if group is None:
@@ -216,13 +225,18 @@ class Consumer(Closable):
             return start
         if self._reset == "none":
             return NO_POSITION if committed is None else committed  # the next poll raises the error
-        return start if self._reset == "earliest" else end
+        position = start if self._reset == "earliest" else end
+        if committed is not None:
+            warn_of_reset(f"the committed offset {committed} of {tp}", start, end, position)
+        return position
 
     def _reset_position(self, tp: TopicPartition, offset: int) -> int:
         start, end = self._source.offset_range(tp)
         if self._reset == "none":
             raise reset_error(self.group, tp, offset, start, end)
-        return start if self._reset == "earliest" else end
+        position = start if self._reset == "earliest" else end
+        warn_of_reset(f"the position {offset} of {tp}", start, end, position)
+        return position
 
     def _fetch_committed(self, tp: TopicPartition) -> int | None:
         if self.group is None:

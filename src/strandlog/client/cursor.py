@@ -14,6 +14,7 @@ read starts at the point of failure.
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from strandlog.client.record_source import Decode, RecordSource
@@ -21,6 +22,8 @@ from strandlog.errors import StrandlogError
 from strandlog.model import TopicPartition
 
 NO_POSITION = -1
+
+logger = logging.getLogger(__name__)
 
 
 class Cursor:
@@ -84,3 +87,15 @@ class Cursor:
             if fetched.records:
                 return True
             self.position = self._ahead_end  # a gap, or control records
+
+
+def warn_of_reset(what: str, start: int, end: int, position: int) -> None:
+    """Report that a consumer skips records or reads them again because of auto_offset_reset."""
+    logger.warning(
+        "%s is outside the valid range [%d, %d]; by auto_offset_reset, the consumer continues at "
+        "offset %d",
+        what,
+        start,
+        end,
+        position,
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from threading import Condition
 from types import TracebackType
-from typing import ClassVar, Self
+from typing import ClassVar, Protocol, Self
 
 from strandlog.errors import ClosedError
 
@@ -58,15 +58,25 @@ class OpenCheck:
     use its lock.
     """
 
-    __slots__ = ("_is_closed", "_what")
+    __slots__ = ("_is_closed", "_is_forked", "_what")
 
-    def __init__(self, is_closed: Callable[[], bool], what: str) -> None:
+    def __init__(
+        self,
+        is_closed: Callable[[], bool],
+        what: str,
+        is_forked: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._is_closed = is_closed
+        self._is_forked = is_forked
         self._what = what
 
     def __enter__(self) -> None:
         if self._is_closed():
-            raise ClosedError(self._what)
+            raise self.error()
+
+    def error(self) -> ClosedError:
+        """Return the error, which says whether the log belongs to the parent process."""
+        return ClosedError(self._what, is_forked=self._is_forked())
 
     def __exit__(
         self,
@@ -75,6 +85,15 @@ class OpenCheck:
         trace: TracebackType | None,
     ) -> None:
         """Do nothing: there is nothing to release."""
+
+
+class _Stateful(Protocol):
+    is_closed: bool
+
+
+def state_of(log: _Stateful, *, is_closed: bool = False) -> str:
+    """Return "open" or "closed" for the repr of a log, or of a producer or consumer of it."""
+    return "closed" if is_closed or log.is_closed else "open"
 
 
 def wait_on(condition: Condition, seconds: float | None = None) -> None:

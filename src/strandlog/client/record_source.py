@@ -68,7 +68,9 @@ class ConsumerHost(Protocol):
 
     clock: Clock
     lock: RLock
+    path: str
     is_closed: bool
+    is_forked: bool
 
     @property
     def source(self) -> RecordSource: ...

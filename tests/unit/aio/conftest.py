@@ -9,6 +9,14 @@ import pytest
 from tests.support.async_log import Program, Run
 
 import strandlog.aio
+from strandlog.aio import waiting
+
+
+@pytest.fixture(autouse=True)
+def _no_recheck(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let waiting consumers not look again by themselves: a test in which no event wakes them
+    hangs instead of passing late."""
+    monkeypatch.setattr(waiting, "RECHECK_SECONDS", 3_600.0)
 
 
 @pytest.fixture

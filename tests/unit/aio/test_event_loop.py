@@ -69,9 +69,14 @@ def test_closing_a_log_completes_sends_and_wakes_polls(tmp_path: Path) -> None:
         polls = [asyncio.create_task(each.poll(timeout_ms=600_000)) for each in consumers]
         while len(log.waiting) < 3:
             await asyncio.sleep(0)
-        sends = [asyncio.create_task(producer.send("t", b"v")) for _ in range(10)]
-        await asyncio.sleep(0)
-        await log.close()
+        with blocked(log):
+            sends = [asyncio.create_task(producer.send("t", b"v"))]
+            await turns()  # the first one is with a worker thread, the others are in the queue
+            sends += [asyncio.create_task(producer.send("t", b"v")) for _ in range(9)]
+            await turns()
+            closing = asyncio.create_task(log.close())
+            await turns()
+        await closing
         await log.close()
         assert [sent.offset for sent in await asyncio.gather(*sends)] == list(range(10))
         for outcome in await asyncio.gather(*polls, return_exceptions=True):

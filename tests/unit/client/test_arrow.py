@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pandas
 import pyarrow as pa
 import pytest
 
@@ -60,6 +61,34 @@ def test_a_table_without_values_raises(tmp_path: Path) -> None:
         log.create_topic("t")
         with pytest.raises(InvalidRecordError, match="column 'value'"):
             log.producer().send_arrow("t", pa.table({"key": ["a"]}))
+
+
+class ArrowStream:
+    """An object that is no table but can be read as one, by Arrow's C interface."""
+
+    def __init__(self, table: Any) -> None:
+        self._table = table
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self._table.__arrow_c_stream__(requested_schema)
+
+
+def test_data_frames_are_tables(tmp_path: Path) -> None:
+    frames = [
+        pandas.DataFrame({"key": ["a"], "value": ["1"]}, index=[7]),
+        ArrowStream(pa.table({"key": ["a"], "value": ["1"]})),  # like a frame of polars
+        pa.record_batch({"key": [b"a"], "value": [b"1"]}),
+    ]
+    with strandlog.open(tmp_path / "data") as log:
+        log.create_topic("t")
+        for frame in frames:
+            for partitioner in ("murmur2", "md5"):  # compiled and plain
+                log.producer(partitioner=partitioner).send_arrow("t", frame)
+        records = log.consumer(["t"]).poll()
+        assert [(record.key, record.value) for record in records] == [(b"a", b"1")] * 6
+        for wrong in ([b"1"], {"value": [b"1"]}, None):
+            with pytest.raises(TypeError, match=r"send_arrow takes a pyarrow Table .* send_batch"):
+                log.producer().send_arrow("t", wrong)
 
 
 def test_no_records_make_an_empty_table_with_all_columns(tmp_path: Path) -> None:

@@ -72,6 +72,26 @@ def table_of_batches(batches: list[Any]) -> Any:
     return _pyarrow().Table.from_batches(batches, schema())
 
 
+def as_table(table: Any) -> Any:
+    """Return an Arrow table; convert data frames of pandas and polars.
+
+    The index of a pandas data frame is not a column of the table.
+    """
+    arrow = _pyarrow()
+    if isinstance(table, arrow.Table):
+        return table
+    if isinstance(table, arrow.RecordBatch):
+        return arrow.Table.from_batches([table])
+    if type(table).__module__.split(".")[0] == "pandas" and hasattr(table, "columns"):
+        return arrow.Table.from_pandas(table, preserve_index=False)
+    if hasattr(table, "__arrow_c_stream__"):  # such as a data frame of polars
+        return arrow.table(table)
+    raise TypeError(
+        "send_arrow takes a pyarrow Table or RecordBatch, or a data frame of pandas or polars, not "
+        f"{type(table).__name__}; use send_batch for a list of records"
+    )
+
+
 def record_at(table: Any, index: int) -> Record:
     """Return one row of a table as a record."""
     row = {name: table.column(name)[index] for name in table.schema.names}
@@ -90,6 +110,7 @@ def record_at(table: Any, index: int) -> Record:
 def items_of(table: Any) -> Iterator[dict[str, Any]]:
     """Yield the rows of a table in the form that `send_batch` accepts."""
     arrow = _pyarrow()
+    table = as_table(table)
     if "value" not in table.column_names:
         raise InvalidRecordError(
             f"the table must have a column 'value'; it has {', '.join(table.column_names)}"

@@ -38,7 +38,7 @@ from strandlog.client.embedded.group_commit import GroupCommit
 from strandlog.client.embedded.membership import Membership
 from strandlog.client.embedded.producer import Producer
 from strandlog.client.embedded.source import EmbeddedSource
-from strandlog.client.lifecycle import Closable, OpenCheck, wait_on
+from strandlog.client.lifecycle import Closable, OpenCheck, state_of, wait_on
 from strandlog.client.record_source import GroupSubscription
 from strandlog.clock import Clock, SystemClock
 from strandlog.config.setting import Value
@@ -112,11 +112,15 @@ class Log(Closable):
         self.group_commit = GroupCommit(self.condition)
         self.source = EmbeddedSource(self.broker, self.context)
         self.is_closed = False
-        self._is_open = OpenCheck(lambda: self.is_closed, "log")
+        self.is_forked = False  # this is a child of the process that opened the log
+        self._is_open = OpenCheck(lambda: self.is_closed, "log", lambda: self.is_forked)
         self._memberships: list[Membership] = []
         self._consumers: WeakSet[Consumer] = WeakSet()
         self._next_due_ms = self.broker.next_deadline_ms()
         _OPEN_LOGS.add(self)
+
+    def __repr__(self) -> str:
+        return f"<strandlog.Log {self.path!r}, {state_of(self)}>"
 
     # -- topics --------------------------------------------------------------------------------
 
@@ -501,7 +505,7 @@ def _abandon_in_child() -> None:
     """
     for log in list(_OPEN_LOGS):
         if not log.is_closed:
-            log.is_closed = True
+            log.is_closed = log.is_forked = True
             log.broker.abandon()
 
 

@@ -32,8 +32,8 @@ from strandlog.client.arguments import (
     waits_for_disk,
 )
 from strandlog.client.arrow.send import RoutedTable, SentTable
-from strandlog.client.arrow.table import items_of
-from strandlog.client.lifecycle import Closable, OpenCheck
+from strandlog.client.arrow.table import as_table, items_of
+from strandlog.client.lifecycle import Closable, OpenCheck, state_of
 from strandlog.client.sent_batch import SentBatch
 from strandlog.errors import (
     ClosedError,
@@ -102,7 +102,14 @@ class Producer(Closable):
         self._hash: KeyHash = key_hash(partitioner)
         self._codec = None if compression is None else codec_named(compression)
         self._is_closed = False
-        self._is_open = OpenCheck(lambda: self._is_closed or log.is_closed, "producer")
+        self._is_open = OpenCheck(
+            lambda: self._is_closed or log.is_closed, "producer", lambda: log.is_forked
+        )
+        self._settings = f"acks={acks!r}, partitioner={partitioner!r}, compression={compression!r}"
+
+    def __repr__(self) -> str:
+        state = state_of(self._log, is_closed=self._is_closed)
+        return f"<strandlog.Producer of {self._log.path!r}, {self._settings}, {state}>"
 
     # -- single records ------------------------------------------------------------------------
 
@@ -124,10 +131,10 @@ class Producer(Closable):
             checked_timestamp(timestamp)
         log = self._log
         if self._is_closed or log.is_closed:
-            raise ClosedError("producer")
+            raise self._is_open.error()
         with log.lock:  # same checks as `OpenCheck`, inlined because this is a hot path
             if self._is_closed or log.is_closed:
-                raise ClosedError("producer")
+                raise self._is_open.error()
             broker, context = log.broker, log.context
             target = broker.writable_topic(context, topic)
             number = self._route(topic, target.partitions, key, partition)
@@ -200,7 +207,11 @@ class Producer(Closable):
         return SentBatch(topic, len(items), routes, results, timestamps, now_ms)
 
     def send_arrow(self, topic: str, table: Any) -> Sequence[RecordMetadata]:
-        """Append the rows of an Arrow table (see arrow/table.py), one batch per partition."""
+        """Append the rows of an Arrow table or data frame, one batch per partition.
+
+        The columns are those that `poll_arrow` returns; only `value` is required.
+        """
+        table = as_table(table)
         if self._partitioner != "murmur2" or not table.num_rows or not are_available():
             return self.send_batch(topic, items_of(table))
         log = self._log

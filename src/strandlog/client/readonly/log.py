@@ -27,7 +27,7 @@ from strandlog.client.api import OpenLog, PartitionInfo, TopicInfo
 from strandlog.client.arguments import OffsetReset, OnUnreadable
 from strandlog.client.consumer import Consumer
 from strandlog.client.embedded.membership import Membership
-from strandlog.client.lifecycle import Closable, wait_on
+from strandlog.client.lifecycle import Closable, state_of, wait_on
 from strandlog.client.readonly.groups import ReadOnlyGroups
 from strandlog.client.record_source import (
     FETCH_BYTES,
@@ -225,6 +225,7 @@ class ReadOnlyLog(Closable):
             "clock",
             "commit_offsets",
             "committed_offset",
+            "is_forked",
             "join_group",
             "leave_group",
             "lock",
@@ -248,6 +249,7 @@ class ReadOnlyLog(Closable):
         self.lock = RLock()
         self._condition = Condition(self.lock)
         self.is_closed = False
+        self.is_forked = False  # a forked child may go on reading
         self._folder = FolderView(self._files, self.path)
         self._source = ReadOnlySource(self._folder, self._files)
         self._groups = ReadOnlyGroups(self.consumer)
@@ -261,6 +263,9 @@ class ReadOnlyLog(Closable):
                     "strandlog.open, or strandlog.connect where a broker owns the folder"
                 )
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def __repr__(self) -> str:
+        return f"<strandlog.ReadOnlyLog {self.path!r}, {state_of(self)}>"
 
     @property
     def source(self) -> RecordSource:

@@ -37,7 +37,7 @@ from strandlog.client.arguments import (
     reset_error,
 )
 from strandlog.client.arrow.table import schema, table_of
-from strandlog.client.lifecycle import Closable
+from strandlog.client.lifecycle import Closable, state_of
 from strandlog.client.remote.errors import (
     AUTO_OFFSET_RESET,
     BAD_COMPRESSION,
@@ -141,6 +141,13 @@ class RemoteConsumer(Closable):
             self._take_over(
                 [TopicPartition(name, n) for name, count in counts.items() for n in range(count)]
             )
+
+    def __repr__(self) -> str:
+        state = state_of(self._log, is_closed=self._is_closed)
+        return (
+            f"<strandlog.RemoteConsumer of {self._log.bootstrap!r}, topics={self._topics!r}, "
+            f"group={self.group!r}, {len(self._progress.positions)} partitions, {state}>"
+        )
 
     # -- assignment ----------------------------------------------------------------------------
 

@@ -33,7 +33,7 @@ from strandlog.client.api import (
     UserInfo,
 )
 from strandlog.client.arguments import Acks, OffsetReset
-from strandlog.client.lifecycle import Closable
+from strandlog.client.lifecycle import Closable, state_of
 from strandlog.client.remote.client_config import client_config, credential_sources
 from strandlog.client.remote.consumer import RemoteConsumer
 from strandlog.client.remote.errors import (
@@ -120,6 +120,9 @@ class RemoteLog(Closable):
         self._groups = RemoteGroups(self)
         self._settings = RemoteSettings(self)
         self._security = RemoteSecurity(self)
+
+    def __repr__(self) -> str:
+        return f"<strandlog.RemoteLog {self.bootstrap!r}, {state_of(self)}>"
 
     def _note_trouble(self, error: Any) -> None:
         self._troubles[error.code()] = error

@@ -32,7 +32,7 @@ from strandlog.client.arguments import (
     waits_for_disk,
 )
 from strandlog.client.arrow.table import items_of
-from strandlog.client.lifecycle import Closable
+from strandlog.client.lifecycle import Closable, state_of
 from strandlog.client.remote.errors import (
     MESSAGE_TOO_LARGE,
     confluent,
@@ -154,6 +154,11 @@ class RemoteProducer(Closable):
         self._is_served = False
         self._is_closed = False
         self._rejection: StrandlogError | None = None  # of the latest login that failed
+        self._settings = f"acks={acks!r}, partitioner={partitioner!r}, compression={compression!r}"
+
+    def __repr__(self) -> str:
+        state = state_of(self._log, is_closed=self._is_closed)
+        return f"<strandlog.RemoteProducer of {self._log.bootstrap!r}, {self._settings}, {state}>"
 
     # -- sending -------------------------------------------------------------------------------
 
@@ -199,7 +204,10 @@ class RemoteProducer(Closable):
         return deliveries
 
     def send_arrow(self, topic: str, table: Any) -> Sequence[RecordMetadata]:
-        """Send the rows of an Arrow table (see arrow/table.py)."""
+        """Send the rows of an Arrow table or data frame.
+
+        The columns are those that `poll_arrow` returns; only `value` is required.
+        """
         return self.send_batch(topic, items_of(table))
 
     def _calls(self, topic: str, items: list[BatchItem]) -> list[dict[str, Any]]:

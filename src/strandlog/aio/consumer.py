@@ -68,6 +68,7 @@ class ConsumerOptions(NamedTuple):
     group: str | None
     auto_commit: bool
     consumer_timeout_ms: int | None
+    max_poll_interval_ms: int
 
 
 class Consumer(PublicSurface):
@@ -86,6 +87,9 @@ class Consumer(PublicSurface):
         self._group = options.group
         self._auto_commit = options.auto_commit
         self._iterates_ms = options.consumer_timeout_ms
+        # A member that waits for records looks at least this often, and so stays in its group.
+        is_member = options.group is not None
+        self._heartbeat_seconds = options.max_poll_interval_ms / 3_000 if is_member else math.inf
         self._ahead: deque[Record] = deque()
         self._last: Record | None = None  # of the iteration; None if poll was called since
         self._is_busy = False
@@ -185,7 +189,7 @@ class Consumer(PublicSurface):
                     raise step.timeout_error
                 return
             interest = Interest(step.partitions, self._group, id(self))
-            await self._log.pause(interest, step, seen, left)
+            await self._log.pause(interest, step, seen, min(left, self._heartbeat_seconds))
             self._check()
 
     async def _step(self, call: Callable[..., Step], left_seconds: float) -> Step:

@@ -105,7 +105,7 @@ class Log(AsyncOpenLog[EmbeddedLog]):
             max_poll_interval_ms,
             on_unreadable,
         )
-        options = ConsumerOptions(group, auto_commit, consumer_timeout_ms)
+        options = ConsumerOptions(group, auto_commit, consumer_timeout_ms, max_poll_interval_ms)
         return self._opening_consumer(create, options)
 
     async def client_quotas(
@@ -156,7 +156,7 @@ class ReadOnlyLog(AsyncReadableLog[FolderLog]):
         `consumer_timeout_ms`, whose default is different: `async for` waits without end.
         """
         create = partial(self._log.consumer, topics, group, auto_offset_reset, on_unreadable)
-        options = ConsumerOptions(group, False, consumer_timeout_ms)
+        options = ConsumerOptions(None, False, consumer_timeout_ms, 0)
         return self._opening_consumer(create, options)
 
     async def pause(self, interest: Interest, step: Step, seen: int, left_seconds: float) -> None:
@@ -200,7 +200,7 @@ class RemoteLog(AsyncOpenLog[BrokerLog]):
             assignors,
             max_poll_interval_ms,
         )
-        options = ConsumerOptions(group, auto_commit, consumer_timeout_ms)
+        options = ConsumerOptions(group, auto_commit, consumer_timeout_ms, max_poll_interval_ms)
         return self._opening_consumer(create, options)
 
     @property

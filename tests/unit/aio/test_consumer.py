@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from pathlib import Path
 
 import pytest
 from tests.support.async_log import Run, background, turns
 
+import strandlog.aio
 from strandlog import ClosedError, Record, TopicPartition
 from strandlog.aio import Consumer, Log
 
@@ -161,6 +163,20 @@ def test_the_partitions_of_a_closed_member_go_to_the_others(run: Run) -> None:
                 assert len(await first.assignment()) == 2
 
     run(program)
+
+
+def test_a_member_that_waits_stays_in_its_group(tmp_path: Path) -> None:
+    async def program() -> None:
+        settings = {"group.min.session.timeout.ms": "100"}
+        async with strandlog.aio.open(tmp_path / "data", settings) as log:
+            await log.create_topic("t")
+            async with log.consumer(["t"], group="g", max_poll_interval_ms=300) as consumer:
+                await consumer.poll()
+                before = await log.describe_group("g")
+                assert await consumer.poll(timeout_ms=1_000) == []
+                assert await log.describe_group("g") == before
+
+    asyncio.run(program())
 
 
 def test_tasks_that_share_a_consumer_get_each_record_once(run: Run) -> None:

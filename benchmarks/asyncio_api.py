@@ -4,9 +4,9 @@
                 other, or from 100 threads; the asyncio API from one task, or from 1,000
     polls       100-byte records, by poll and by iteration
     loop        1,000 producers and 1,000 consumers in one event loop, and how late a task runs that
-                sleeps for 1 ms. The longest delay is that of starting 1,000 tasks at once
+                sleeps for 1 ms, while thousands of tasks are ready at the same time
 
-Both APIs are measured alternately; a figure is the best of three rounds.
+The synchronous API is measured first, then the other; a figure is the best of three rounds.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from the protocols; the type checker verifies that they conform.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol, Self
 
@@ -122,6 +122,9 @@ class AnyConsumer(AnyClosable, Protocol):
     def commit(self) -> dict[TopicPartition, int]: ...
 
     def committed(self, topic: str, partition: int) -> int | None: ...
+
+    def __iter__(self) -> Iterator[Record]:
+        """Iterate over records; end after `consumer_timeout_ms` without one."""
 
 
 class ReadableLog(AnyClosable, Protocol):

@@ -23,6 +23,8 @@ from strandlog.formats.avro_schema import (
     TIME_BASE,
     WIDER,
     Document,
+    parsed,
+    read_decimal,
 )
 
 NULLS = ("null", {"type": "null"})
@@ -86,6 +88,68 @@ class _Rewrite:
             "type": self.schema(branch, place),
         }
         return {"type": "record", "name": place, "fields": [field]}
+
+
+def parsed_with_defaults(schema: Document) -> Any:
+    """Parse a reader's schema. Defaults become what the decoder returns for such values.
+
+    In a schema they are JSON: bytes are a string with one character per byte, for example. fastavro
+    returns them as they are.
+    """
+    named: dict[str, Any] = {}
+    whole = parsed(schema, named)
+    fields = [field for each in named.values() for field in each.get("fields", ())]
+    found = [
+        _decoded(field["type"], field["default"], named) if "default" in field else None
+        for field in fields
+    ]
+    for field, default in zip(fields, found, strict=True):
+        if "default" in field:
+            field["default"] = default
+    return whole
+
+
+def _decoded(schema: Any, value: Any, named: dict[str, Any]) -> Any:
+    """Return a default value as the decoder returns it."""
+    if isinstance(schema, list):
+        if value is None:
+            return None
+        branches = [branch for branch in schema if branch not in NULLS]
+        return _decoded(branches[0], value, named) if branches else value
+    if isinstance(schema, str):
+        schema = named.get(schema, {"type": schema})
+    kind = schema["type"]
+    if kind in ("bytes", "fixed") and isinstance(value, str):
+        data = value.encode("latin-1", "replace")
+        is_decimal = schema.get("logicalType") == BOUNDED_DECIMAL
+        return read_decimal(data, schema) if is_decimal else data
+    if kind == "array" and isinstance(value, list):
+        return [_decoded(schema["items"], each, named) for each in value]
+    if kind == "map" and isinstance(value, dict):
+        return {name: _decoded(schema["values"], each, named) for name, each in value.items()}
+    if kind != "record":
+        return value
+    fields = schema["fields"]
+    if is_member(schema):
+        return {fields[0]["name"]: _decoded(fields[0]["type"], value, named)}
+    if not isinstance(value, dict):
+        return value
+    return {
+        field["name"]: _decoded(
+            field["type"], value.get(field["name"], field.get("default")), named
+        )
+        for field in fields
+    }
+
+
+def is_member(record: dict[str, Any]) -> bool:
+    """Return whether a record stands for a branch of a union."""
+    fields = record["fields"]
+    return (
+        len(fields) == 1
+        and fields[0]["name"].startswith("member")
+        and len(fields[0].get("aliases", ())) == MAX_MEMBERS - 1
+    )
 
 
 def _type_name(schema: Document) -> str:

@@ -268,7 +268,7 @@ def register_readers() -> None:
     from fastavro.read import LOGICAL_READERS  # noqa: PLC0415 - only tasks need it
 
     for kind in ("bytes", "fixed"):
-        LOGICAL_READERS[f"{kind}-{BOUNDED_DECIMAL}"] = _read_decimal
+        LOGICAL_READERS[f"{kind}-{BOUNDED_DECIMAL}"] = read_decimal
     for kind in ("int", "long"):
         LOGICAL_READERS[f"{kind}-{CONVERTED_TIME}"] = _read_time
 
@@ -278,7 +278,8 @@ def _read_time(data: int, writer: Document = None, reader: Document = None) -> i
     return data if wanted is None else data * int(writer["nanos"]) // int(wanted)
 
 
-def _read_decimal(data: Any, writer: Document = None, _: Document = None) -> Decimal:
+def read_decimal(data: Any, writer: Document = None, _: Document = None) -> Decimal:
+    """Return a decimal; raise `ValueError` if it has more digits than its type allows."""
     unscaled = int.from_bytes(data, "big", signed=True)
     if abs(unscaled) >= 10 ** min(writer["precision"], MAX_DIGITS):
         raise ValueError("more digits than the type allows")

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from strandlog.formats.avro_decodable import decodable, in_micros
+from strandlog.formats.avro_decodable import decodable, in_micros, parsed_with_defaults
 from strandlog.formats.avro_depth import DepthCheck, is_recursive
 from strandlog.formats.avro_flat import FlatReader, Prefix, flat_reader
 from strandlog.formats.avro_form import CONFLUENT, NONE, AvroForm
@@ -263,7 +263,7 @@ def _whole(writer: Document, reader: Document, start: int) -> Read:
 
     named: dict[str, Any] = {}
     written = parsed(writer, named)
-    wanted = None if reader == writer else parsed(reader)
+    wanted = None if reader == writer else parsed_with_defaults(reader)
     depth = DepthCheck(written, named) if is_recursive(written, named) else None
     register_readers()
 

@@ -9,14 +9,16 @@ a misspelled one would be silently lost.
 from __future__ import annotations
 
 import struct
+import sys
 from collections.abc import Callable
-from decimal import Decimal, InvalidOperation
-from typing import Any
+from dataclasses import replace
+from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal, InvalidOperation
+from typing import Any, Final
 from uuid import UUID
 
 from strandlog.errors import DataError
 from strandlog.formats.registry.avro_times import time_count
-from strandlog.formats.registry.avro_tree import NO_DEFAULT, UNION, Field, Node
+from strandlog.formats.registry.avro_tree import NO_DEFAULT, UNION, Node
 
 _FLOAT, _DOUBLE = struct.Struct("<f"), struct.Struct("<d")
 _INTEGERS = {"int": 2**31, "long": 2**63}
@@ -158,14 +160,20 @@ def _write_record(node: Node, value: Any, to: bytearray) -> None:
     if unknown:
         raise DataError(f"{node.name} has no field {min(unknown)!r}")
     for each in node.fields:
-        _part(each.name, each.node, _field_value(each, node, value), to)
+        if each.name in value:
+            _part(each.name, each.node, value[each.name], to)
+        elif each.default is NO_DEFAULT:
+            raise DataError(f"field {each.name} of {node.name} is missing, and has no default")
+        else:
+            _part(each.name, _without_logical(each.node), each.default, to)
 
 
-def _field_value(each: Field, node: Node, value: dict[str, Any]) -> Any:
-    found = value.get(each.name, each.default)
-    if found is NO_DEFAULT:
-        raise DataError(f"field {each.name} of {node.name} is missing, and has no default")
-    return found
+def _without_logical(node: Node) -> Node:
+    """Return the type in which the default of a field is written: the bytes of a decimal, not its
+    text."""
+    if node.kind == UNION:
+        return replace(node, parts=[_without_logical(part) for part in node.parts])
+    return replace(node, logical="") if node.logical in _LOGICAL else node
 
 
 def _part(name: str, node: Node, value: Any, to: bytearray) -> None:
@@ -203,11 +211,19 @@ def _write_union(node: Node, value: Any, to: bytearray) -> None:
     raise _mismatch(value, " or ".join(each.label for each in node.parts))
 
 
+# The default context would round a decimal to 28 digits.
+_EXACT: Final = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN)
+
+
 def _write_decimal(node: Node, value: Any, to: bytearray) -> None:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise _mismatch(value, 'a decimal such as "12.50"')
+    if isinstance(value, float) and len(Decimal(str(value)).as_tuple().digits) > sys.float_info.dig:
+        raise DataError(f"write {value} as text: a number in JSON is exact up to 15 digits")
     try:
-        exact = Decimal(str(value)).scaleb(node.scale)
+        exact = Decimal(str(value)).scaleb(node.scale, _EXACT)
+        if exact.adjusted() >= node.precision:
+            raise DataError(f"{value} has more than {node.precision} digits")
         unscaled = int(exact)
     except (InvalidOperation, ValueError, OverflowError):
         raise _mismatch(value, 'a decimal such as "12.50"') from None

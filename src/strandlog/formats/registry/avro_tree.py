@@ -47,6 +47,7 @@ class Node:
     kind: str
     name: str = ""  # full name, of a named type
     logical: str = ""
+    precision: int = 0  # of a decimal, in digits
     scale: int = 0  # of a decimal
     size: int = 0  # of a fixed
     symbols: tuple[str, ...] = ()
@@ -127,9 +128,9 @@ def _with_logical(node: Node, found: dict[str, Any]) -> Node:
     if logical == "uuid" and node.size != UUID_BYTES:
         return node
     if logical == "decimal":
-        scale = found.get("scale", 0)
-        if not isinstance(scale, int) or not 0 <= scale <= int(found.get("precision", 0)):
+        precision, scale = int(found.get("precision", 0)), found.get("scale", 0)
+        if not isinstance(scale, int) or not 0 <= scale <= precision:
             return node
-        node.scale = scale
+        node.precision, node.scale = precision, scale
     node.logical = logical
     return node

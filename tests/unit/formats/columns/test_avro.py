@@ -460,3 +460,37 @@ def test_flat_values_of_several_schemas_are_read_by_kernels(
         {"id": 1, "name": "a", "city": None},
         {"id": 2, "name": None, "city": "b"},
     ]
+
+
+def test_defaults_that_are_not_plain_json_are_values_and_not_faults() -> None:
+    """Bytes are one character per byte in a schema, so that "\xff" is one byte, not two."""
+    price = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}
+    inner = {
+        "type": "record",
+        "name": "Inner",
+        "fields": [{"name": "b", "type": "bytes"}, {"name": "n", "type": "int", "default": 7}],
+    }
+    old = record(("a", "int"))
+    new = record(("a", "int"))
+    new["fields"] += [
+        {"name": "raw", "type": "bytes", "default": "\xff\x00"},
+        {"name": "fix", "type": {"type": "fixed", "name": "F", "size": 2}, "default": "\x80a"},
+        {"name": "price", "type": price, "default": "\x04\xe2"},
+        {"name": "maybe", "type": ["bytes", "null"], "default": "\xfe"},
+        {"name": "inner", "type": inner, "default": {"b": "\xfd"}},
+        {"name": "list", "type": {"type": "array", "items": "bytes"}, "default": ["\xfc"]},
+        {"name": "either", "type": ["string", "long"], "default": "x"},
+    ]
+    columns = RegistryColumns(registered(2, new), [registered(1, old)])
+    parsed = columns.parse(pa.array(encoded(1, old, {"a": 1}), pa.binary()), columns.schema)
+    assert parsed.reasons == []
+    assert {name: column.to_pylist()[0] for name, column in parsed.columns.items()} == {
+        "a": 1,
+        "raw": b"\xff\x00",
+        "fix": b"\x80a",
+        "price": decimal.Decimal("12.50"),
+        "maybe": b"\xfe",
+        "inner": {"b": b"\xfd", "n": 7},
+        "list": [b"\xfc"],
+        "either": {"member0": "x", "member1": None},
+    }

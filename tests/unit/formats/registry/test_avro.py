@@ -198,12 +198,32 @@ def test_a_value_of_a_million_levels_is_an_error() -> None:
         (record({"type": "array", "items": "int"}), {"f0": [1, "x"]}, "at /f0/1: expected an int"),
         (logical("bytes", "decimal", precision=4, scale=1), "1.23", "more than 1 digits"),
         (logical("bytes", "decimal", precision=4, scale=1), "x", "12.50"),
+        (logical("bytes", "decimal", precision=4, scale=1), "1000.0", "more than 4 digits"),
+        (logical("bytes", "decimal", precision=4, scale=1), "1e999999999", "more than 4 digits"),
+        (logical("bytes", "decimal", precision=30, scale=1), 12345678901234567.8, "as text"),
         (logical("int", "date"), "tomorrow", "ISO 8601"),
     ],
 )
 def test_json_that_does_not_fit_is_an_error(schema: Any, value: Any, reason: str) -> None:
     with pytest.raises(DataError, match=reason):
         codec(schema).encode(value)
+
+
+@pytest.mark.parametrize("sign", ["", "-"])
+def test_a_decimal_of_38_digits_is_not_rounded(sign: str) -> None:
+    schema = logical("bytes", "decimal", precision=38, scale=10)
+    text = f"{sign}{'9' * 28}.{'9' * 10}"
+    assert codec(schema).decode(codec(schema).encode(text), None) == text
+
+
+def test_the_default_of_a_decimal_is_its_bytes() -> None:
+    kind = logical("bytes", "decimal", precision=9, scale=2)
+    fields = [
+        {"name": "d", "type": kind, "default": "\x04\xe2"},
+        {"name": "n", "type": ["null", kind], "default": None},
+    ]
+    schema = {"type": "record", "name": "R", "fields": fields}
+    assert codec(schema).decode(codec(schema).encode({}), None) == {"d": "12.50", "n": None}
 
 
 @pytest.mark.parametrize(

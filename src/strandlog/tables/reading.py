@@ -9,7 +9,7 @@ Files that Delta's library has written, in a compaction or a merge, have no chec
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -50,17 +50,46 @@ def data_set(paths: Sequence[str], schema: Any = None) -> Any:
     return ds.dataset(list(paths), schema=schema, format=parquet)
 
 
-def read_files(folder: str, paths: Sequence[str], schema: Any, columns: Sequence[str]) -> Any:
-    """Return a RecordBatchReader over some columns of data files."""
+PartitionColumns = Mapping[str, Mapping[str, Any]]  # by path: columns that the file does not have
+
+
+def read_files(
+    folder: str,
+    paths: Sequence[str],
+    schema: Any,
+    columns: Sequence[str],
+    partitions: PartitionColumns | None = None,
+) -> Any:
+    """Return a RecordBatchReader over some columns of data files.
+
+    `partitions` has the values (Arrow scalars) of the columns that are not in the files, if
+    `columns` names such columns.
+    """
     check_present(folder, paths)
     wanted = pa.schema([schema.field(name) for name in columns])
 
     def batches() -> Iterator[Any]:
-        if not paths:
-            return
         try:
-            yield from data_set(paths, schema).to_batches(columns=list(columns))
+            if partitions is None:
+                if paths:
+                    yield from data_set(paths, schema).to_batches(columns=list(columns))
+                return
+            for path in paths:
+                yield from _with_values(path, wanted, partitions[path])
         except (pa.ArrowException, OSError) as error:
             raise damaged(folder, error) from error
 
     return pa.RecordBatchReader.from_batches(wanted, batches())
+
+
+def _with_values(path: str, wanted: Any, values: Mapping[str, Any]) -> Iterator[Any]:
+    """Yield the rows of a file, with columns that have one value in all rows."""
+    stored = pa.schema([field for field in wanted if field.name not in values])
+    for batch in data_set([path], stored).to_batches(columns=stored.names):
+        arrays = [
+            pa.repeat(values[field.name], len(batch))
+            if field.name in values
+            else batch.column(field.name)
+            for field in wanted
+        ]
+        yield pa.RecordBatch.from_arrays(arrays, schema=wanted)

@@ -10,6 +10,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+import deltalake
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -136,6 +137,25 @@ def test_rows_are_split_by_the_partition_columns(table: Table) -> None:
     first = next(path for path in paths if "day=2026-11-01" in path)
     assert pq.ParquetFile(first).read(columns=["number"]).column(0).to_pylist() == [0, 1, 2, 5]
     assert table.load().row_count() == 7
+
+
+def test_partition_columns_are_read_like_others(table: Table) -> None:
+    table.create(SCHEMA, partition_by=("day", "text"))
+    data = pa.concat_tables([rows(0, 2, 1), rows(2, 3, 2)])
+    data = data.set_column(1, SCHEMA.field(1), pa.array([None, "a b/%", "ü"], pa.string()))
+    append(table, data, "numbers-0-0-3", app=3)
+    found = table.load().read(["text", "number", "day"]).read_all().sort_by("number")
+    assert found.to_pylist() == [
+        {"text": None, "number": 0, "day": date(2026, 11, 1)},
+        {"text": "a b/%", "number": 1, "day": date(2026, 11, 1)},
+        {"text": "ü", "number": 2, "day": date(2026, 11, 2)},
+    ]
+    assert table.load().read(["day"]).read_all().num_rows == 3
+    assert all(os.path.isfile(path) for path in table.load().data_files())
+    if table.format == "delta":  # its library finds the files too
+        read = deltalake.DeltaTable(table.folder).to_pyarrow_dataset().to_table()
+        assert sorted(read.column("text").to_pylist(), key=str) == [None, "a b/%", "ü"]
+        assert table.vacuum(0) == []
 
 
 def test_new_columns_extend_the_table(made: Table) -> None:

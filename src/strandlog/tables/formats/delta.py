@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, Final
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 import deltalake
 import pyarrow as pa
@@ -222,10 +222,18 @@ class DeltaSnapshot:
         return sorted(os.path.join(self._folder, unquote(path)) for path in paths)
 
     def read(self, columns: Sequence[str]) -> Any:
-        names = [
-            field for field in self.layout.schema if field.name not in self.layout.partition_by
-        ]
-        return read_files(self._folder, self.data_files(), pa.schema(names), columns)
+        schema, by = self.layout.schema, self.layout.partition_by
+        if set(by).isdisjoint(columns):
+            return read_files(self._folder, self.data_files(), schema, columns)
+        with _errors(self._folder):
+            actions = pa.table(self.handle.get_add_actions(flatten=True))
+        found = {
+            os.path.join(self._folder, unquote(action["path"])): {
+                name: pa.scalar(action[f"partition.{name}"], schema.field(name).type) for name in by
+            }
+            for action in actions.to_pylist()
+        }
+        return read_files(self._folder, sorted(found), schema, columns, found)
 
     def history(self, limit: int) -> list[Commit]:
         with _errors(self._folder):
@@ -245,7 +253,7 @@ class DeltaSnapshot:
         check_progress(self, progress)
         actions = [
             AddAction(
-                quote(each.name, safe="/="),
+                each.name,  # the library escapes it
                 each.size_bytes,
                 partition_values(each.partition),
                 int(os.path.getmtime(each.path) * 1000),

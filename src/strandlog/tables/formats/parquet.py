@@ -322,8 +322,17 @@ class ParquetSnapshot:
         return sorted(os.path.join(self._table.folder, each.name) for each in self.manifest.files)
 
     def read(self, columns: Sequence[str]) -> Any:
-        fields = [each for each in self.layout.schema if each.name not in self.layout.partition_by]
-        return read_files(self._table.folder, self.data_files(), pa.schema(fields), columns)
+        schema, folder = self.layout.schema, self._table.folder
+        if set(self.layout.partition_by).isdisjoint(columns):
+            return read_files(folder, self.data_files(), schema, columns)
+        found = {
+            os.path.join(folder, each.name): {
+                name or "": pa.scalar(text, pa.string()).cast(schema.field(name).type)
+                for name, text in each.partition
+            }
+            for each in self.manifest.files
+        }
+        return read_files(folder, sorted(found), schema, columns, found)
 
     def history(self, limit: int) -> list[Commit]:
         return [

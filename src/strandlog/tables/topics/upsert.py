@@ -33,7 +33,7 @@ class Upserts:
             at = f"{rows.column('partition')[index]} at offset {rows.column('offset')[index]}"
             raise TableSchemaError(
                 f"the record in partition {at} has no key; a table in upsert mode has one row per "
-                "key: use append mode"
+                "key: use append mode, and another folder"
             )
         newest = rows.select(["key", "offset"]).group_by("key").aggregate([("offset", "max")])
         is_newest = pc.is_in(rows.column("offset"), newest.column("offset_max").combine_chunks())

@@ -10,17 +10,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.dataset as ds
 
 from strandlog.errors import DiskFullError, TableDamagedError
 
+MAX_REASON_CHARACTERS: Final = 300
+
 
 def damaged(folder: str, error: Exception) -> TableDamagedError:
     """Return the error for a table with a missing or unreadable file."""
     reason = " ".join(str(error).split())
+    if len(reason) > MAX_REASON_CHARACTERS:
+        reason = reason[:MAX_REASON_CHARACTERS] + "…"
     return TableDamagedError(
         f"the table in {folder} is damaged: {reason}; restore the file from a copy, or write the "
         "table again with `strandlog table sync --rebuild`"

@@ -307,6 +307,22 @@ def test_a_flipped_bit_in_the_log_of_a_table_does_not_write_records_twice_or_lea
         sync(delta, data)
 
 
+def test_a_commit_that_a_power_failure_has_emptied_is_repeated(
+    log: strandlog.Log, data: Path, delta: Table
+) -> None:
+    for first in (0, 20):
+        produce(log, first, first + 20)
+        sync(delta, data)
+    newest = max(Path(delta.folder, "_delta_log").glob("*.json"))
+    newest.write_bytes(b"")
+    assert sync(delta, data).rows == 20
+    assert counts(delta) == (40, 40)
+    newest.unlink()  # there is a later commit now
+    with pytest.raises(TableDamagedError) as raised:
+        sync(delta, data)
+    assert len(str(raised.value)) < 700, "the library describes the log at length"
+
+
 def test_the_ranges_of_a_commit_are_in_its_metadata(
     log: strandlog.Log, data: Path, table: Table
 ) -> None:

@@ -37,7 +37,6 @@ from strandlog.cli.output import (
     text,
     time_text,
 )
-from strandlog.spark.java.class_archive import make_archive
 from strandlog.spark.pipeline.cases.file import case_path
 from strandlog.spark.pipeline.cases.rows import plain
 from strandlog.spark.pipeline.cases.run import CaseResult, load_cases, run_cases
@@ -47,6 +46,7 @@ from strandlog.spark.pipeline.runner import RunningPipeline
 from strandlog.spark.pipeline.runner import run as run_pipeline
 from strandlog.spark.pipeline.runner import validate as validate_with_spark
 from strandlog.spark.pipeline.session import spark_log
+from strandlog.spark.prepare import make_archive
 
 if TYPE_CHECKING:
     from strandlog.spark.monitoring.progress import QueryReport

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from strandlog.errors import PipelineError
-from strandlog.spark.java.class_archive import _archive_name, make_archive, use_archive
+from strandlog.spark.java.class_archive import archive_name, use_archive
+from strandlog.spark.prepare import make_archive
 
 pytest.importorskip("pyspark", reason="the archive is of PySpark's jars")
 
@@ -23,7 +24,7 @@ def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("STRANDLOG_CACHE_DIR", str(folder))
     monkeypatch.setenv("JAVA_HOME", "/java")
     monkeypatch.setenv("SPARK_SUBMIT_OPTS", "-Dmine=1")
-    path = folder / f"{_archive_name()}-{len(CONTENTS)}.jsa"
+    path = folder / f"{archive_name()}-{len(CONTENTS)}.jsa"
     path.write_bytes(CONTENTS)
     path.chmod(0o600)
     return path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pickle
@@ -203,6 +204,31 @@ def test_compaction_merges_files_and_keeps_rows_and_progress(table: Table) -> No
     assert table.compact(1_000_000) == (0, 0)
     append(table, rows(6, 7), "numbers-0-6", app=7)
     assert numbers(table) == list(range(7))
+
+
+def test_two_compactions_at_once_do_not_double_rows(
+    made: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(4):
+        append(made, rows(number, number + 1), f"numbers-0-{number}-{number + 1}", app=number + 1)
+    first = open_table(made.folder, made.format)
+    load = first.load
+    second: list[int] = []
+
+    def overtaken() -> Any:
+        found = load()
+        if not second:
+            second.append(0)
+            second[0] = made.compact(10**8).removed
+        return found
+
+    monkeypatch.setattr(first, "load", overtaken)
+    with contextlib.suppress(TableConflictError):
+        first.compact(10**8)
+    assert numbers(made) == [0, 1, 2, 3]
+    assert made.load().row_count() == 4
+    made.compact(10**8)
+    assert len(made.load().data_files()) == 1
 
 
 def test_vacuum_removes_what_no_version_needs(made: Table) -> None:

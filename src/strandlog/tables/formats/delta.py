@@ -2,6 +2,7 @@
 
     <folder>/_delta_log/<version>.json     one commit; the name is claimed atomically
     <folder>/<name>.parquet                data files, written by `Layout.write`
+    <folder>/_compaction/lock              held by the one process that merges files
 
 Progress is Delta's `txn` action: (application id, version), in the same commit as the files. The
 library reports a conflict only for commits made after the snapshot of the handle that commits. A
@@ -34,7 +35,13 @@ from strandlog.errors import (
 )
 from strandlog.storage.files import disk_error
 from strandlog.tables import schema as schemas
-from strandlog.tables.layout import DataFile, Layout, partition_values, table_files
+from strandlog.tables.layout import (
+    DataFile,
+    Layout,
+    make_durable_folder,
+    partition_values,
+    table_files,
+)
 from strandlog.tables.reading import damaged, full, read_files
 from strandlog.tables.table import (
     NO_METADATA,
@@ -49,6 +56,7 @@ from strandlog.tables.table import (
 
 LOG_FOLDER: Final = "_delta_log"
 LOG_RETENTION: Final = "interval 30 days"
+COMPACTION_FOLDER: Final = "_compaction"  # with the lock; readers ignore names with an underscore
 UNSUPPORTED: Final = frozenset({"deletionVectors", "columnMapping", "rowTracking"})
 
 
@@ -159,11 +167,25 @@ class DeltaLakeTable:
         return found
 
     def compact(self, target_bytes: int) -> Compacted:
+        """Merge small files, unless another process does so.
+
+        The library accepts a second compaction of the same files, which doubles their rows: it
+        ignores that they were removed meanwhile. So only one runs at a time, on what it finds.
+        """
+        folder = os.path.join(self.folder, COMPACTION_FOLDER)
+        make_durable_folder(folder)
+        lock = table_files().lock(os.path.join(folder, "lock"))
+        if lock is None:
+            return Compacted(0, 0)
+        try:
+            return self._compact(target_bytes)
+        finally:
+            lock.release()
+
+    def _compact(self, target_bytes: int) -> Compacted:
         snapshot = self.load()
-        before = set(snapshot.data_files())
         with _errors(self.folder):
             found = snapshot.handle.optimize.compact(target_size=target_bytes)
-        _sync_files(set(self.load().data_files()) - before)
         _sync_log(self.folder, snapshot.version)
         return Compacted(found["numFilesRemoved"], found["numFilesAdded"])
 

@@ -32,7 +32,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from strandlog.clock import Clock, SystemClock
-from strandlog.errors import TableConflictError, TableNotFoundError
+from strandlog.errors import TableConflictError, TableDamagedError, TableNotFoundError
 from strandlog.storage.files import Lock
 from strandlog.tables import schema as schemas
 from strandlog.tables.formats.merging import merge_small_files
@@ -240,7 +240,6 @@ class ParquetTable:
     def compact(self, target_bytes: int) -> Compacted:
         snapshot = self.load()
         listed = snapshot.manifest.files
-        check_present(self.folder, snapshot.data_files())
         old = {each.name: each for each in listed}
         candidates = [
             DataFile(
@@ -254,7 +253,15 @@ class ParquetTable:
             for each in listed
         ]
         attempt = f"v{snapshot.version}-{self._clock.now_ms()}"
-        merged = merge_small_files(snapshot.layout, candidates, target_bytes, attempt)
+        try:
+            check_present(self.folder, snapshot.data_files())
+            merged = merge_small_files(snapshot.layout, candidates, target_bytes, attempt)
+        except TableDamagedError as error:
+            if self._read().version == snapshot.version:
+                raise
+            raise TableConflictError(
+                f"another process has merged files of the table in {self.folder} meanwhile"
+            ) from error
         gone = {each.name for group in merged for each in group.removed}
         added = [each for group in merged for each in group.added]
         if not gone:

@@ -347,6 +347,27 @@ def test_an_unknown_format_is_an_error(tmp_path: Path) -> None:
         open_table(tmp_path, "orc")
 
 
+def test_two_processes_that_create_an_iceberg_catalog_at_once_are_not_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pyiceberg.catalog.sql import SqlCatalog
+    from sqlalchemy.exc import OperationalError
+
+    table = open_table(tmp_path / "numbers", "iceberg")
+    calls: list[str] = []
+
+    def overtaken(name: str, **properties: str) -> Any:
+        calls.append(name)
+        if len(calls) == 1:
+            text = "table iceberg_namespace_properties already exists"
+            raise OperationalError("CREATE TABLE", {}, Exception(text))
+        return SqlCatalog(name, **properties)
+
+    monkeypatch.setattr("strandlog.tables.formats.iceberg.SqlCatalog", overtaken)
+    table.create(SCHEMA)
+    assert table.load().row_count() == 0
+
+
 # -- plain Parquet ---------------------------------------------------------------------------------
 
 

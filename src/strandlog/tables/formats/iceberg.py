@@ -108,6 +108,14 @@ class IcebergTable:
 
     @cached_property
     def _catalog(self) -> Any:
+        try:
+            return self._opened_catalog()
+        except sql_errors.OperationalError as error:
+            if "already exists" not in str(error):
+                raise
+            return self._opened_catalog()  # another process has created it meanwhile
+
+    def _opened_catalog(self) -> Any:
         path = os.path.join(self.folder, CATALOG_FILE)
         return SqlCatalog(
             CATALOG,

@@ -40,7 +40,7 @@ def test_an_empty_variable_counts_as_unset() -> None:
     assert not source.problems
 
 
-def test_variables_of_a_kubernetes_service_called_strandlog_are_ignored() -> None:
+def test_variables_of_kubernetes_and_of_other_commands_are_ignored() -> None:
     variables = {
         "STRANDLOG_SERVICE_HOST": "10.0.0.1",
         "STRANDLOG_SERVICE_PORT": "9092",
@@ -49,6 +49,7 @@ def test_variables_of_a_kubernetes_service_called_strandlog_are_ignored() -> Non
         "STRANDLOG_PORT_9092_TCP": "tcp://10.0.0.1:9092",
         "STRANDLOG_PORT_9092_TCP_ADDR": "10.0.0.1",
         "STRANDLOG_CONFIG": "server.toml",
+        "STRANDLOG_CACHE_DIR": "./cache",
     }
     source = read_environment(variables, known_names())
     assert not source.entries

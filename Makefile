@@ -23,7 +23,7 @@ help:
 	@echo "make demo    replay a year of flights through a broker and a Spark pipeline"
 	@echo "make test    run the unit and server tests and a sample of the other tiers (minutes)"
 	@echo "make test-all  run all tests, including other clients, browser, Spark, kill loops, crash points"
-	@echo "make check   run what CI runs: lint, types, import contracts, test-all"
+	@echo "make check   run lint, types, import contracts, test-all; CI: make check TESTS='not long'"
 	@echo "make crash   cut the power of a simulated disk at 13,000 or more points"
 	@echo "make corrupt damage files of every kind, 1,000 times, and check what can still be read"
 	@echo "make fuzz    send random and damaged requests to a broker for some minutes"
@@ -51,10 +51,11 @@ test: setup
 	HYPOTHESIS_PROFILE=quick $(PYTEST) $(WORKERS) -m "(unit or server or smoke) and not slow" tests/unit tests/server $(SMOKE)
 
 # Spark gives a Python process ten seconds to connect. With more than one Java or browser per core, a
-# slow machine exceeds that.
+# slow machine exceeds that. TESTS limits what runs: CI runs `make check TESTS="not long"`.
+TESTS ?= unit or server or soak or clients or browser or spark
 test-all: setup
-	HYPOTHESIS_PROFILE=ci $(PYTEST) -n 2 $(GROUPED) -m "spark or soak or browser or clients"
-	HYPOTHESIS_PROFILE=ci $(PYTEST) $(WORKERS) -m "unit or server"
+	HYPOTHESIS_PROFILE=ci $(PYTEST) $(WORKERS) -m "not java and not browser and ($(TESTS))"
+	HYPOTHESIS_PROFILE=ci $(PYTEST) -n 2 $(GROUPED) -m "(java or browser) and ($(TESTS))"
 
 lint: setup
 	$(BIN)/ruff check .

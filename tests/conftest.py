@@ -3,7 +3,8 @@
 The first directory below `tests` is a test's tier and becomes its marker; `smoke` is set by hand on
 one or two tests of each slow tier, and `slow` on unit and server tests that take seconds, mostly
 because they restart a broker or wait for a time-out.
-`make test` runs `unit or server or smoke` without `slow`.
+`make test` runs `unit or server or smoke` without `slow`. `long` tests take most of a minute or
+more, and a shorter test has the same subject; CI leaves them out.
 
 With `--dist loadgroup` one worker runs all tests of a group, so that they start what they share
 once: the tests that use the shared Spark session are one group; the other tests that start Java
@@ -67,6 +68,13 @@ def pytest_unconfigure() -> None:
 
 def pytest_itemcollected(item: pytest.Item) -> None:
     item.add_marker(_tier(item))
+    if _needs_java(item):
+        item.add_marker("java")
+
+
+def _needs_java(item: pytest.Item) -> bool:
+    group = item.get_closest_marker("xdist_group")
+    return _tier(item) == "spark" or (group is not None and group.args == ("jvm",))
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups

@@ -42,7 +42,7 @@ EXPOSED_BY = {
 }
 
 
-@pytest.mark.parametrize("seed", [101, 104])
+@pytest.mark.parametrize("seed", [101, pytest.param(104, marks=pytest.mark.long)])
 def test_no_crash_breaks_a_promise(seed: int) -> None:
     tally = Watcher(seed, QUICK).run()
     assert tally.failures == []

@@ -49,6 +49,7 @@ def test_a_table_that_the_broker_keeps_has_every_record_once_although_retention_
 
 @pytest.mark.xdist_group("jvm")
 @pytest.mark.timeout(900)
+@pytest.mark.long
 def test_a_spark_job_is_exactly_once_when_driver_executor_and_broker_are_killed(
     tmp_path: Path,
 ) -> None:
@@ -61,6 +62,7 @@ def test_a_spark_job_is_exactly_once_when_driver_executor_and_broker_are_killed(
 
 @pytest.mark.xdist_group("jvm")
 @pytest.mark.timeout(900)
+@pytest.mark.long
 def test_a_table_and_a_topic_have_each_row_once_when_their_pipeline_is_killed(
     tmp_path: Path,
 ) -> None:

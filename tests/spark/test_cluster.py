@@ -26,7 +26,7 @@ COUNT = 10_000
 SOURCE, TARGET, ENDINGS = "cluster", "cluster.copy", "cluster.endings"
 PATIENCE_SECONDS = 600  # on a busy machine
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.long]
 
 PIPELINE = """
 [pipeline]

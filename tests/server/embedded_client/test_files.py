@@ -372,6 +372,7 @@ def test_a_reader_at_every_step_of_the_owner(embedded: EmbeddedHarness, deed: st
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_reader_skips_nothing_after_the_owner_died_during_compaction(
     embedded: EmbeddedHarness,
 ) -> None:

@@ -97,7 +97,7 @@ def interrupted_at(line: int) -> Iterator[Interrupter]:
 def lines_to_try(deed: Callable[[int], bool]) -> int:
     """Calls `deed` with one line after the other until it is not interrupted; skips some lines."""
     chance = random.Random(7)
-    every_line, longest_step = (20, 60) if is_quick() else (300, 12)
+    every_line, longest_step = (20, 60) if is_quick() else (150, 24)
     line = 0
     while deed(line):
         line += 1 if line < every_line else chance.randrange(1, longest_step)
@@ -222,7 +222,7 @@ def test_an_interrupted_flush_blocks_no_later_flush(deed: str) -> None:
 
     line = 0
     while interrupt(line):
-        line += 5 if is_quick() else 1
+        line += 5 if is_quick() else 2
     assert line > 100
 
 

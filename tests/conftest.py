@@ -3,8 +3,8 @@
 The first directory below `tests` is a test's tier and becomes its marker; `smoke` is set by hand on
 one or two tests of each slow tier, and `slow` on unit and server tests that take seconds, mostly
 because they restart a broker or wait for a time-out.
-`make test` runs `unit or server or smoke` without `slow`. `long` tests take most of a minute or
-more, and a shorter test has the same subject; CI leaves them out.
+`make test` runs `unit or server or smoke` without `slow`. `long` tests take half a minute or more
+on a slow machine; `make test-all` runs them, CI does not.
 
 With `--dist loadgroup` one worker runs all tests of a group, so that they start what they share
 once: the tests that use the shared Spark session are one group; the other tests that start Java

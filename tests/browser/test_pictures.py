@@ -24,6 +24,7 @@ MAX_BYTES = 200_000
 
 
 @pytest.mark.timeout(300 + SECONDS)
+@pytest.mark.long
 def test_pictures_are_taken(browser: Browser, broker: RunningBroker, api: httpx.Client) -> None:
     FOLDER.mkdir(parents=True, exist_ok=True)
     address = http_address(broker)

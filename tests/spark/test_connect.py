@@ -19,6 +19,7 @@ MISSING = [name for name in NEEDED if find_spec(name) is None]
 
 
 @pytest.mark.skipif(bool(MISSING), reason=f"Spark Connect needs {', '.join(MISSING)}")
+@pytest.mark.long
 def test_a_topic_is_read_over_spark_connect(
     broker: BrokerProcess, client: WireClient, topic: str, tmp_path: Path
 ) -> None:

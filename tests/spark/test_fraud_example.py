@@ -34,6 +34,7 @@ def pay(client: WireClient, *payments: tuple[str, str]) -> None:
     assert client.produce({tp: [build_batch(1, rows)]})[tp].error is None
 
 
+@pytest.mark.long
 def test_a_card_that_pays_too_often_within_ten_minutes_raises_an_alert_once(
     with_state_store: Any, broker: BrokerProcess, client: WireClient, checkpoint: str
 ) -> None:

@@ -131,6 +131,7 @@ def test_a_case_that_fails_shows_the_difference(spark: Any, file: Path, capsys: 
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.long
 def test_a_query_that_fails_is_the_error_of_its_case(spark: Any, file: Path, capsys: Any) -> None:
     file.write_text(PIPELINE.replace("SELECT name, delay,", "SELECT name, raise_error('no') AS d,"))
     file.with_name("delays.test.toml").write_text(WRONG.replace(', "oops"', ""))

@@ -145,6 +145,7 @@ def test_a_pipeline_resumes_where_it_stopped_and_sets_bad_records_aside(
     assert client.committed_offsets(topic)[TopicPartition(topic, 0)].offset == 4
 
 
+@pytest.mark.long
 def test_ctrl_c_on_a_terminal_stops_a_pipeline_with_exit_code_0(
     broker: BrokerProcess, client: WireClient, topic: str, tmp_path: Path
 ) -> None:

@@ -212,6 +212,7 @@ def test_a_pipeline_logs_in_for_sources_sinks_dead_letters_and_progress(
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.long
 def test_secrets_are_not_in_plans_the_ui_logs_events_checkpoints_or_errors(
     secured: SecuredBroker, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

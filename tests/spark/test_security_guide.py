@@ -31,6 +31,7 @@ def commands(folder: Path) -> Path:
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="the guide's commands need bash")
+@pytest.mark.long
 def test_the_commands_of_the_guide_secure_a_broker(tmp_path: Path) -> None:
     pytest.importorskip("pyspark", reason="Spark tests need the spark extra")
     blocks = BLOCK.findall(GUIDE.read_text())

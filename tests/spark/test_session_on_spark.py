@@ -61,6 +61,7 @@ if any("python_streaming_source_runner" in word for word in sys.orig_argv):
 """
 
 
+@pytest.mark.long
 def test_start_survives_a_python_process_that_is_too_slow(
     spark: Any, broker: BrokerProcess, client: WireClient, topic: str, tmp_path: Path
 ) -> None:

@@ -14,12 +14,11 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from types import TracebackType
-from typing import Generic, ParamSpec, Self, TypeVar, cast
+from typing import Generic, ParamSpec, TypeVar, cast
 from weakref import WeakSet
 
 from strandlog.aio.consumer import Consumer, ConsumerOptions
-from strandlog.aio.opening import Opening
+from strandlog.aio.opening import AsyncClosable, Opening
 from strandlog.aio.producer import Producer
 from strandlog.aio.rounds import Rounds
 from strandlog.aio.send_queue import SendQueue
@@ -39,7 +38,6 @@ from strandlog.client.api import (
     UserInfo,
 )
 from strandlog.client.arguments import Acks, iteration_timeout
-from strandlog.client.lifecycle import PublicSurface
 from strandlog.client.stepped import Step, SteppedConsumer, SteppedProducer
 from strandlog.config.setting import Value
 from strandlog.errors import StrandlogError
@@ -53,7 +51,7 @@ OpenT = TypeVar("OpenT", bound=OpenLog)
 PARALLEL_ROUNDS = 2  # the second one can read while the first one waits for an fsync
 
 
-class AsyncReadableLog(PublicSurface, Generic[ReadableT]):
+class AsyncReadableLog(AsyncClosable, Generic[ReadableT]):
     """A log that can be read."""
 
     internal_names = frozenset(
@@ -172,17 +170,6 @@ class AsyncReadableLog(PublicSurface, Generic[ReadableT]):
 
     async def _complete_sends(self) -> None:
         """Wait for the sends that were called before `close`."""
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
 
 
 class AsyncOpenLog(AsyncReadableLog[OpenT]):

@@ -26,11 +26,11 @@ from functools import partial
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
+from strandlog.aio.opening import AsyncClosable
 from strandlog.aio.waiting import Interest, Waiting
 from strandlog.aio.workers import Workers, finish
 from strandlog.client.arguments import check_max_records, check_timeout
 from strandlog.client.arrow.table import table_of
-from strandlog.client.lifecycle import PublicSurface
 from strandlog.client.stepped import Step, SteppedConsumer
 from strandlog.errors import ClosedError, GroupError
 from strandlog.model import Record, SkippedOffsets, TopicPartition
@@ -71,7 +71,7 @@ class ConsumerOptions(NamedTuple):
     max_poll_interval_ms: int
 
 
-class Consumer(PublicSurface):
+class Consumer(AsyncClosable):
     """A consumer, created by `Log.consumer`. Tasks may share it, each record goes to one of them.
 
     `async for record in consumer` waits for the next record without end, or for at most
@@ -413,9 +413,6 @@ class Consumer(PublicSurface):
             await self._run(work)
         finally:
             self._log.waiting.group_changed(self._group)
-
-    async def __aenter__(self) -> Self:
-        return self
 
     async def __aexit__(
         self,

@@ -11,22 +11,28 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator
 from types import TracebackType
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
+
+from strandlog.client.lifecycle import PublicSurface
 
 
-class AsyncClosable(Protocol):
-    """An object that is closed at the end of an `async with` block."""
+class AsyncClosable(PublicSurface):
+    """Base class of logs, producers and consumers, which close at the end of `async with`."""
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Release all resources. This method is idempotent."""
+        raise AssertionError("subclasses implement close()")
 
-    async def __aenter__(self) -> Self: ...
+    async def __aenter__(self) -> Self:
+        return self
 
     async def __aexit__(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
-    ) -> None: ...
+    ) -> None:
+        await self.close()
 
 
 C = TypeVar("C", bound=AsyncClosable)

@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
+from strandlog.aio.opening import AsyncClosable
 from strandlog.aio.send_queue import SendQueue
 from strandlog.aio.workers import Workers, finish
 from strandlog.client.arguments import (
@@ -22,12 +22,11 @@ from strandlog.client.arguments import (
     checked_headers,
     checked_timestamp,
 )
-from strandlog.client.lifecycle import PublicSurface
 from strandlog.errors import ClosedError
 from strandlog.model import RecordMetadata
 
 
-class Producer(PublicSurface):
+class Producer(AsyncClosable):
     """A producer, created by `Log.producer`. All tasks of the event loop may share it."""
 
     def __init__(
@@ -135,14 +134,3 @@ class Producer(PublicSurface):
         self._workers.check("producer")
         if self._closing is not None:
             raise ClosedError("producer")
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()

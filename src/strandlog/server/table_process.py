@@ -1,8 +1,8 @@
 """Runs the process that syncs topics to lake tables (`tables/topics/worker.py`).
 
     no table      no process
-    tables        one process for all; the broker's wishes go to its stdin, its reports come from
-                  its stdout, both as JSON lines. Its stderr is that of the broker
+    tables        one process for all; its stdin gets the tables that the broker wants, its stdout
+                  has its reports, both as JSON lines. Its stderr is that of the broker
     it ends       logged and counted; started again after `FIRST_BACKOFF_S`, which doubles up to
                   `LAST_BACKOFF_S` as long as it ends before its first successful sync
     the broker    closes the pipe when it stops, and the kernel does so when the broker is killed:
@@ -117,7 +117,7 @@ class TableProcess:
             return NOT_STARTED
         self._process = process
         reading = asyncio.create_task(self._read(process.stdout), name="table reports")
-        writing = asyncio.create_task(self._write(process.stdin), name="table wishes")
+        writing = asyncio.create_task(self._write(process.stdin), name="wanted tables")
         try:
             done, _ = await asyncio.wait((reading, writing), return_when=asyncio.FIRST_COMPLETED)
             is_unwanted = writing in done and writing.result()

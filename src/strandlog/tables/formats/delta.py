@@ -239,7 +239,7 @@ class DeltaSnapshot:
     def data_files(self) -> list[str]:
         with _errors(self._folder):
             actions = pa.table(self.handle.get_add_actions())
-        # `file_uris` escapes the folder too, so a space in its name could not be told from "%20".
+        # `file_uris` escapes the folder too, so a space in its name would look like "%20".
         paths = actions.column("path").to_pylist()
         return sorted(os.path.join(self._folder, unquote(path)) for path in paths)
 

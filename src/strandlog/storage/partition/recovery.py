@@ -14,7 +14,8 @@ What can be wrong, and how recovery handles it:
                  copied to a `.damaged` file, and their offsets are not reused.
     damage       The bad batch is below the recovery point. Its bytes stay in place and are copied
                  to a `.damaged` file, the log continues at the next intact batch, and the range is
-                 reported.
+                 reported. If transactions were open there, the damage may contain their markers,
+                 so they are reported too.
     missing end  The log ends below the recovery point. This is reported, and the lost offsets are
                  not reused. If the recovery point is missing as well, the log continues after all
                  offsets that may have been assigned (`KnownEnd`).
@@ -86,6 +87,7 @@ class KnownEnd(NamedTuple):
 
 
 NOT_KNOWN = KnownEnd(0)
+NAMES_SHOWN = 5  # how many producers a problem names
 
 
 @dataclass(slots=True)
@@ -377,9 +379,24 @@ class Recovery:
                 break
             else:
                 found.damage.append(item)
+                self._say_unknown_outcomes(item)
                 if item.end_offset is not None:
                     found.next_offset = item.end_offset
         return found
+
+    def _say_unknown_outcomes(self, damage: Damage) -> None:
+        """Report the transactions that were open at damage, which may have destroyed a marker. The
+        next marker of the producer then also decides about the records before the damage."""
+        began = self._producers.open_transactions()
+        if not began:
+            return
+        names = [f"producer {key} from offset {first}" for key, first in sorted(began.items())]
+        more = f" and {len(names) - NAMES_SHOWN} others" if len(names) > NAMES_SHOWN else ""
+        self._report.problems.append(
+            f"{self._folder}: the damage at offset {damage.start_offset} may contain the end of "
+            f"transactions: {', '.join(names[:NAMES_SHOWN])}{more}. Whether they were committed or "
+            "aborted is unknown; the producer's next marker decides for them too"
+        )
 
     def _note_batch(self, batch: Batch, view: memoryview, active: ActiveSegment) -> None:
         position, header = batch

@@ -23,9 +23,11 @@ from tests.support.log_builders import (
 )
 
 from strandlog.errors import CorruptSegmentError
-from strandlog.record.batch_header import read_header
+from strandlog.record.batch_header import MAGIC_POSITION, read_header
+from strandlog.record.control import ControlType, control_batch
 from strandlog.storage.files import Files
 from strandlog.storage.partition.log import PartitionLog
+from strandlog.storage.partition.recovery import Recovery
 from strandlog.storage.partition.time_lookup import find_timestamp
 from strandlog.storage.work import run_inline
 from strandlog.testing import FakeClock, SimulatedFiles
@@ -339,3 +341,23 @@ def test_a_start_after_a_clean_stop_needs_few_disk_operations() -> None:
     assert log.log_end_offset == 1
     assert counting.calls["list_dir"] == 1
     assert counting.calls.total() <= 9
+
+
+def test_a_damaged_abort_marker_is_reported_with_the_transactions_that_were_open() -> None:
+    files = SimulatedFiles()
+    _, log = new_log(files, settings=small_settings(segment_bytes=1_000_000))
+    log.append(batch(b"aborted", producer=(7, 0, 0), transactional=True))
+    position = log.segments.active.size_bytes
+    for kind, sequence in ((ControlType.ABORT, 1), (ControlType.COMMIT, 2)):
+        marker = control_batch(kind, 7, 0, START_MS)
+        log.append(marker, is_control=True, from_coordinator=True)
+        log.append(batch(b"committed", producer=(7, 0, sequence), transactional=True))
+    log.flush()
+    for name in [name for name in files.list_dir(FOLDER) if name.endswith(".snapshot")]:
+        files.remove(f"{FOLDER}/{name}")
+    files.write_at(log.segments.active.log_path, position + MAGIC_POSITION, b"\xff")
+    report = Recovery(files, FOLDER, small_settings(), START_MS).run().report
+    unknown = [problem for problem in report.problems if "is unknown" in problem]
+    assert len(unknown) == 1
+    assert "the damage at offset 1 may contain the end of" in unknown[0]
+    assert "producer 7 from offset 0" in unknown[0]

@@ -15,6 +15,7 @@ the others have finished.
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import signal
@@ -56,7 +57,6 @@ def pytest_configure() -> None:
 
 def pytest_collection_finish() -> None:
     """Exclude the collected tests from garbage collection: each pass would visit them all."""
-    gc.collect()
     gc.freeze()
     gc.enable()
 
@@ -92,4 +92,9 @@ def _group(item: pytest.Item) -> str:
 
 
 def _tier(item: pytest.Item) -> str:
-    return item.path.relative_to(HERE).parts[0]
+    return _tier_of_file(item.path)
+
+
+@functools.cache
+def _tier_of_file(path: Path) -> str:
+    return path.relative_to(HERE).parts[0]

@@ -115,7 +115,6 @@ def user(number: int, **more: Any) -> dict[str, Any]:
     return {"id": number, "name": f"n{number}", "seen": SEEN, "tags": ["a"], **more}
 
 
-@pytest.mark.smoke
 def test_avro_of_confluents_serializer(
     registry: Any, topic: str, write: Callable[..., None], reader: Callable[..., Any]
 ) -> None:

@@ -41,7 +41,6 @@ def numbers(frame: Any) -> list[int]:
     return sorted(int(row.value) for row in frame.select("value").collect())
 
 
-@pytest.mark.smoke
 def test_a_batch_has_kafkas_columns(
     client: WireClient, topic: str, reading: Callable[..., Any]
 ) -> None:
@@ -187,7 +186,6 @@ def run_available(frame: Any, checkpoint: str, name: str) -> Any:
     return query
 
 
-@pytest.mark.smoke
 def test_a_stream_resumes_where_it_stopped_and_shows_its_lag(
     spark: Any, broker: BrokerProcess, client: WireClient, topic: str, tmp_path: Path
 ) -> None:

@@ -16,7 +16,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # starts compiles the whole package.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-all lint types contracts check crash corrupt fuzz soak attack bench bench-spark bench-security bench-console bench-pytest screenshots grpc peers clean
+.PHONY: help setup demo test test-all lint types contracts check crash corrupt fuzz soak attack bench bench-kafka bench-spark bench-security bench-console bench-pytest screenshots grpc peers clean
 
 help:
 	@echo "make setup   create $(VENV) with strandlog and everything its tests need"
@@ -30,6 +30,7 @@ help:
 	@echo "make soak    kill the broker and its clients, 50 times each, and check every record"
 	@echo "make attack  run hostile clients against a broker; print stalls, memory and SIGTERM time"
 	@echo "make bench   measure this machine, as a table and as JSON (only Spark: make bench-spark)"
+	@echo "make bench-kafka  measure beside Apache Kafka, and update docs/benchmarks.md (needs make peers)"
 	@echo "make bench-security  measure the cost of TLS, SASL and ACLs on produce and fetch"
 	@echo "make bench-console  measure the cost of an open console (needs Chromium)"
 	@echo "make bench-pytest   measure the pytest plugin in a project of its own (needs the registry)"
@@ -101,6 +102,10 @@ attack: setup
 bench: setup
 	$(BIN)/python -m benchmarks.run
 	$(BIN)/python -m benchmarks.spark --rounds 1
+
+# Runs beside Apache Kafka if `make peers` has fetched it; writes a section of docs/benchmarks.md.
+bench-kafka: setup
+	$(BIN)/python -m benchmarks.kafka $(ARGS)
 
 bench-spark: setup
 	$(BIN)/python -m benchmarks.spark

@@ -30,6 +30,7 @@ from tools.fetch_peers import KAFKA_BROKER
 from benchmarks.measure import Row, print_table, write_json
 from benchmarks.wire import running_broker
 from strandlog.client.wire.client import WireClient
+from strandlog.model import TopicPartition
 from strandlog.record.builder import build_batch
 
 TOPIC = "latency"
@@ -54,12 +55,12 @@ class Route:
         host, _, port = address.rpartition(":")
         with WireClient(address) as client:
             client.create_topic(TOPIC, 1)
+            self._offset = _first_record(client)
         self._producer, self._consumer = (
             socket.create_connection((host, int(port)), timeout=60) for _ in range(2)
         )
         for connection in (self._producer, self._consumer):
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._offset = 0
 
     def seconds(self) -> float:
         """Send one record to a waiting consumer, and return how long it took."""
@@ -79,6 +80,17 @@ class Route:
     def close(self) -> None:
         self._producer.close()
         self._consumer.close()
+
+
+def _first_record(client: WireClient) -> int:
+    """Write records until one is readable, because Kafka answers the first requests for a new
+    topic with errors. Return the next offset."""
+    partition = TopicPartition(TOPIC, 0)
+    while True:
+        batch = build_batch(time.time_ns() // 1_000_000, [VALUE])
+        client.produce({partition: [batch]})
+        if next_offset := client.latest_offsets([partition])[partition]:
+            return next_offset
 
 
 def _frame(api_key: int, version: int, body: bytes) -> bytes:

@@ -45,7 +45,7 @@ def running_broker(folder: Path, *settings: str) -> Iterator[str]:
             process.wait(timeout=60)
 
 
-def _create(address: str, name: str, partitions: int = PARTITIONS) -> None:
+def create_topic(address: str, name: str, partitions: int = PARTITIONS) -> None:
     admin = AdminClient({"bootstrap.servers": address})
     admin.create_topics([NewTopic(name, partitions, 1)])[name].result(timeout=30)
 
@@ -111,7 +111,7 @@ def produce_rows(address: str, unsynced: str, folder: Path) -> list[Row]:
     for size, count in ((100, 300_000), (1000, 150_000)):
         topic = f"produce-{size}"
         for each in (address, unsynced):
-            _create(each, topic)
+            create_topic(each, topic)
         value = b"x" * size
         ours: dict[str, Any] = {"bootstrap.servers": address}
         best = {"mock": 0.0, "acks=1": 0.0, "acks=all": 0.0, "acks=1, page_cache": 0.0}
@@ -148,7 +148,7 @@ def produce_rows(address: str, unsynced: str, folder: Path) -> list[Row]:
 def consume_rows(address: str) -> list[Row]:
     """Measure consuming 1 KB records, with librdkafka and on a plain socket."""
     topic, count, value = "consume", 300_000, b"x" * 1000
-    _create(address, topic)
+    create_topic(address, topic)
     produce_seconds(new_producer({"bootstrap.servers": address}), topic, value, count)
     best = 0.0
     for number in range(3):
@@ -174,7 +174,7 @@ def consume_rows(address: str) -> list[Row]:
         consumer.close()
     wire = 0.0
     for _ in range(3):
-        with _connect(address) as connection:
+        with connect(address) as connection:
             wire = max(wire, raw_fetch_rate(connection, topic)[0])
     return [
         Row("consume 1 KB, librdkafka", best, "MB/s", 400),
@@ -197,7 +197,7 @@ def _exactly(connection: socket.socket, length: int) -> bytes:
     return bytes(parts)
 
 
-def _connect(address: str) -> socket.socket:
+def connect(address: str) -> socket.socket:
     host, _, port = address.rpartition(":")
     connection = socket.create_connection((host, int(port)))
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -269,9 +269,9 @@ def fetch_request(topic: str, offset: int, max_bytes: int) -> bytes:
 
 def latency_rows(address: str) -> list[Row]:
     """Measure the rate of pipelined single-record requests, and the latency of one request."""
-    _create(address, "single", 1)
+    create_topic(address, "single", 1)
     rows = []
-    with _connect(address) as connection:
+    with connect(address) as connection:
         rate = max(pipelined_rate(connection, produce_request("single", 1)) for _ in range(3))
         rows.append(Row("single-record requests, pipelined", rate, "requests/s", 20_000))
         for acks, label, tries in ((1, "acks=1", 3000), (-1, "acks=all", 500)):

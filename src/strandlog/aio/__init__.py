@@ -1,4 +1,4 @@
-"""The asyncio API: the methods of `strandlog.open` and `strandlog.connect`, awaited.
+"""The asyncio API: logs, producers and consumers like the synchronous ones, but awaitable.
 
     import strandlog.aio
 
@@ -12,7 +12,7 @@
                 await consumer.commit()
 
 Nothing here blocks the event loop. `open`, `connect`, `read`, `producer` and `consumer` return
-something to enter with `async with` or to `await`. The names in `__all__` are the public API.
+an object to enter with `async with` or to `await`. The names in `__all__` are the public API.
 """
 
 from __future__ import annotations

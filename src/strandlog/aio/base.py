@@ -1,11 +1,11 @@
-"""What all asyncio logs share: worker threads, waiting consumers, send queues, closing.
+"""What all asyncio logs share: worker threads, waiting consumers, send queues, and closing.
 
-    closing     no new calls; sends that were called before are completed; tasks that wait for
-                records get ClosedError; consumers and producers are closed; then the log; the
-                worker threads end
+`close` rejects new calls, completes the sends in progress, raises ClosedError in tasks that wait
+for records, closes the consumers, producers and the log, and ends the worker threads.
 
-A task that is cancelled while it waits for a call stops waiting; the call runs to its end in its
-thread. A task that is cancelled in `close` waits for the end, so that nothing stays open.
+A task that is cancelled while it waits for a call stops waiting; the call runs to completion in its
+thread. A task that is cancelled in `close` still waits until closing is complete, so that nothing
+stays open.
 """
 
 from __future__ import annotations
@@ -122,8 +122,8 @@ class AsyncReadableLog(AsyncClosable, Generic[ReadableT]):
 
     @property
     def longest_look_seconds(self) -> float:
-        """How long poll(timeout_ms=0) may take: one look at the files tells whether there are
-        records."""
+        """How long poll(timeout_ms=0) may repeat its look for records: one look at the files is
+        conclusive."""
         return 0.0
 
     def run_step(
@@ -132,7 +132,7 @@ class AsyncReadableLog(AsyncClosable, Generic[ReadableT]):
         left_seconds: float,
         done: Callable[[Step | Exception], None],
     ) -> None:
-        """Run a step of a consumer in one of the next rounds, and `done` in the loop."""
+        """Run a consumer step in one of the next rounds, then call `done` in the event loop."""
         del left_seconds
         self.rounds.add(partial(work, 0), done)
 
@@ -147,7 +147,7 @@ class AsyncReadableLog(AsyncClosable, Generic[ReadableT]):
         """Complete the sends in progress, close consumers and producers, and release the log.
 
         This method is idempotent. Tasks that wait for records get `ClosedError`. A task that is
-        cancelled here waits for the end first.
+        cancelled here still waits until the log is closed.
         """
         if self._closing is None:
             self.workers.check("log")
@@ -169,7 +169,7 @@ class AsyncReadableLog(AsyncClosable, Generic[ReadableT]):
                 self.workers.shut_down()
 
     async def _complete_sends(self) -> None:
-        """Wait for the sends that were called before `close`."""
+        """Wait for the sends that were queued before `close` was called."""
 
 
 class AsyncOpenLog(AsyncReadableLog[OpenT]):
@@ -227,7 +227,7 @@ class AsyncOpenLog(AsyncReadableLog[OpenT]):
         return await self._call(self._log.acls, wanted)
 
     async def create_acls(self, acls: Iterable[Acl]) -> None:
-        """Create ACLs; those that exist stay."""
+        """Create ACLs; those that already exist are kept."""
         await self._call(self._log.create_acls, list(acls))
 
     async def delete_acls(self, filters: Iterable[AclFilter | Acl]) -> list[Acl]:
@@ -267,11 +267,9 @@ class AsyncOpenLog(AsyncReadableLog[OpenT]):
         partitioner: str = "murmur2",
         compression: str | None = None,
     ) -> Opening[Producer]:
-        """Create a producer. Those with the same arguments share their batches.
+        """Create a producer. Producers with the same arguments share their batches.
 
-        `acks`: "all" returns when the records are on disk, 1 when they are written, 0 at once.
-        `partitioner`: the hash of keys, "murmur2" (like Java clients), "md5" or "fnv1a".
-        `compression`: "gzip", "snappy", "lz4", "zstd", "none"; None: as the topic says.
+        The arguments are those of the synchronous log's `producer` method.
         """
         key = (acks, partitioner, compression)
         create = partial(self._log.producer, acks, partitioner, compression)
@@ -297,7 +295,7 @@ class AsyncOpenLog(AsyncReadableLog[OpenT]):
         return SendQueue(self.workers, producer, self.waiting.written)
 
     def _drop(self, key: tuple[object, ...], shared: SharedQueue) -> None:
-        """Note that a task was cancelled while it opened a producer, or that this failed."""
+        """Release a queue that a task did not get, because it was cancelled or opening failed."""
 
         def close(creation: asyncio.Task[SendQueue]) -> None:
             if not creation.cancelled() and creation.exception() is None:
@@ -307,7 +305,7 @@ class AsyncOpenLog(AsyncReadableLog[OpenT]):
             shared.creation.add_done_callback(close)
 
     def _is_last(self, key: tuple[object, ...], shared: SharedQueue) -> bool:
-        """Note that a producer is closed; return whether no other one shares its queue."""
+        """Remove one user of a queue; return whether it was the last one."""
         shared.users -= 1
         if shared.users:
             return False
@@ -335,4 +333,4 @@ class SharedQueue:
 
 
 def _nothing() -> None:
-    """Run after everything else in a queue."""
+    """Do nothing: the result of this call arrives after those of all calls queued before it."""

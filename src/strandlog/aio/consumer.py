@@ -1,17 +1,17 @@
-"""The asyncio consumer: polling, iterating, committing, without a thread per consumer.
+"""The asyncio consumer: polling, iterating and committing, without a thread per consumer.
 
     received      the program got the record from `poll` or from `async for`
-    ahead         the consumer has the record, but the program has not received it: it was read
-                  ahead by `async for`, or for a poll whose task was cancelled
+    read ahead    the consumer has the record, but the program has not received it yet: `async for`
+                  read it in advance, or the task that polled for it was cancelled
 
-The position that `position` returns and `commit` commits is that of the received records, so a
-record that is ahead is never committed. The next poll or iteration returns the records that are
-ahead; a seek discards them and reads from the new position.
+`position` returns, and `commit` commits, the offset after the last received record, so records that
+were only read ahead are never committed. The next poll or iteration returns them; a seek discards
+them and reads from the new position.
 
-One call at a time runs on the synchronous consumer. A poll that waits for records does not occupy
+The synchronous consumer executes one call at a time. A poll that waits for records does not occupy
 it, so another task can commit or seek meanwhile; `close` makes the waiting poll raise ClosedError.
-If a task is cancelled while a worker thread executes its call, the call ends in the background,
-and the next call of any task starts after it.
+If a task is cancelled while a worker thread executes its call, the call completes in the
+background, and the next call of any task starts after it.
 """
 
 from __future__ import annotations
@@ -56,14 +56,17 @@ class ConsumerHost(Protocol):
         left_seconds: float,
         done: Callable[[Step | Exception], None],
     ) -> None:
-        """Run a step in a worker thread and `done` in the loop; `work` gets the ms to wait."""
+        """Run a step in a worker thread, then call `done` in the event loop.
+
+        The argument of `work` is the number of milliseconds that the step may wait for records.
+        """
 
     async def pause(self, interest: Interest, step: Step, seen: int, left_seconds: float) -> None:
         """Wait after a step without records, until it is worth looking again."""
 
 
 class ConsumerOptions(NamedTuple):
-    """The arguments of `Log.consumer` that the asyncio consumer needs itself."""
+    """The arguments of `Log.consumer` that the asyncio consumer uses itself."""
 
     group: str | None
     auto_commit: bool
@@ -72,9 +75,9 @@ class ConsumerOptions(NamedTuple):
 
 
 class Consumer(AsyncClosable):
-    """A consumer, created by `Log.consumer`. Tasks may share it, each record goes to one of them.
+    """A consumer, created by `Log.consumer`. Tasks may share it; each record goes to one of them.
 
-    `async for record in consumer` waits for the next record without end, or for at most
+    `async for record in consumer` waits for the next record indefinitely, or for at most
     `consumer_timeout_ms`, a parameter of `Log.consumer`.
     """
 
@@ -87,11 +90,12 @@ class Consumer(AsyncClosable):
         self._group = options.group
         self._auto_commit = options.auto_commit
         self._iterates_ms = options.consumer_timeout_ms
-        # A member that waits for records looks at least this often, and so stays in its group.
+        # A member that waits for records polls at least this often, so that it stays in its group.
         is_member = options.group is not None
         self._heartbeat_seconds = options.max_poll_interval_ms / 3_000 if is_member else math.inf
         self._ahead: deque[Record] = deque()
-        self._last: Record | None = None  # of the iteration; None if poll was called since
+        # The last record that iteration returned; None if poll was called since.
+        self._last: Record | None = None
         self._is_busy = False
         self._turns: deque[asyncio.Future[None]] = deque()
         self._closing: asyncio.Task[None] | None = None
@@ -104,7 +108,7 @@ class Consumer(AsyncClosable):
     async def poll(self, max_records: int = 500, timeout_ms: int = 0) -> list[Record]:
         """Return up to `max_records` records; wait up to `timeout_ms` for the first one.
 
-        If the task is cancelled, no record is lost: the next poll returns them.
+        If the task is cancelled, no records are lost: the next poll returns them.
         """
         check_max_records(max_records)
         check_timeout(timeout_ms)
@@ -129,7 +133,7 @@ class Consumer(AsyncClosable):
         self._check()
         self._last = None
         if not self._ahead and timeout_ms:
-            # Wait with a read of one record, which the table then starts with.
+            # Wait by reading one record, which becomes the first row of the table.
             await self._read_ahead(1, timeout_ms, is_iteration=False)
         if self._ahead:
             records = self._take(max_records)
@@ -153,7 +157,7 @@ class Consumer(AsyncClosable):
         return self
 
     async def __anext__(self) -> Record:
-        """Return the next record; wait for it as `consumer_timeout_ms` says."""
+        """Return the next record; stop the iteration after `consumer_timeout_ms` without one."""
         if not self._ahead:
             await self._read_ahead(READ_AHEAD_RECORDS, self._iterates_ms, is_iteration=True)
             if not self._ahead:
@@ -169,7 +173,7 @@ class Consumer(AsyncClosable):
     ) -> None:
         """Return when there are records in `_ahead`, or when `timeout_ms` has passed.
 
-        With 0, return when it is certain that there are none; with None, wait without end.
+        With 0, return as soon as it is certain that there are none; with None, wait indefinitely.
         """
         loop = self._workers.loop
         limit = self._log.longest_look_seconds if timeout_ms == 0 else (timeout_ms or 0) / 1000
@@ -195,7 +199,7 @@ class Consumer(AsyncClosable):
     async def _step(self, call: Callable[..., Step], left_seconds: float) -> Step:
         """Run one step, and put its records into `_ahead`."""
         await self._acquire()
-        if self._ahead:  # of a cancelled poll, or read ahead by another task
+        if self._ahead:  # left by a cancelled poll, or read ahead by another task
             self._release()
             return Step([])
         answer: asyncio.Future[Step] = self._workers.loop.create_future()
@@ -266,12 +270,12 @@ class Consumer(AsyncClosable):
         self._discard(lambda _: True)
 
     def _discard(self, is_obsolete: Callable[[Record], bool]) -> None:
-        """Discard records that are ahead, and let the polls that wait look at the new positions."""
+        """Discard read-ahead records, and wake waiting polls to read from the new positions."""
         self._ahead = deque(record for record in self._ahead if not is_obsolete(record))
         self._log.waiting.consumer_changed(id(self))
 
     def _undelivered(self) -> dict[TopicPartition, int]:
-        """Return the first offset that is ahead, by partition."""
+        """Return the offset of the first read-ahead record of each partition."""
         firsts: dict[TopicPartition, int] = {}
         for record in self._ahead:
             tp = TopicPartition(record.topic, record.partition)
@@ -300,7 +304,7 @@ class Consumer(AsyncClosable):
         then: Callable[[T], None] | None = None,
         abandoned: Callable[[T], None] | None = None,
     ) -> T:
-        """Run a call of the synchronous consumer after those that other tasks have made."""
+        """Call the synchronous consumer, after the calls that other tasks made earlier."""
         await self._acquire()
         return await self._run(work, then, abandoned)
 
@@ -312,7 +316,8 @@ class Consumer(AsyncClosable):
     ) -> T:
         """Run `work` in a worker thread, then `then` in the loop; the caller has acquired the turn.
 
-        Both happen even if the task is cancelled. Only in this case, `abandoned` runs in a thread.
+        Both run even if the task is cancelled. Only in that case, `abandoned` gets the result
+        afterwards, in a worker thread, before the turn is released.
         """
         answer: asyncio.Future[T] = self._workers.loop.create_future()
 
@@ -339,7 +344,7 @@ class Consumer(AsyncClosable):
         return await answer
 
     async def _acquire(self, *, is_closing: bool = False) -> None:
-        """Wait for the end of the calls that other tasks have made before."""
+        """Wait until the calls that other tasks made earlier are complete."""
         if not is_closing:
             self._check()
         if not self._is_busy:
@@ -379,7 +384,7 @@ class Consumer(AsyncClosable):
         """Make a final commit if auto_commit is set, then leave the group.
 
         This method is idempotent. Tasks that wait in `poll` get `ClosedError`. A task that is
-        cancelled here waits for the end first.
+        cancelled here still waits until the consumer is closed.
         """
         await self._close_once(self._close_received)
 
@@ -397,7 +402,7 @@ class Consumer(AsyncClosable):
         await self._close_with(partial(self._consumer.close_before, self._undelivered()))
 
     async def _close_after_error(self) -> None:
-        """Commit what the iteration had received before its last record, if auto_commit is set."""
+        """Close after an error; auto_commit commits iterated records, except the last one."""
         await self._acquire(is_closing=True)
         work: Callable[[], None]
         if self._auto_commit and self._last is not None:

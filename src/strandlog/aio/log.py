@@ -1,11 +1,11 @@
-"""The three asyncio logs, each a wrapper of the synchronous log of the same name.
+"""The three asyncio logs, each a wrapper around the synchronous log of the same name.
 
     strandlog.aio.open      Log            owns a data folder
     strandlog.aio.connect   RemoteLog      a broker
     strandlog.aio.read      ReadOnlyLog    a folder that another process may own
 
-What could block the event loop runs in a bounded number of worker threads: file access, fsync,
-network requests, and waiting for the log's lock. base.py has what they share.
+Operations that could block the event loop run in a bounded number of worker threads: file access,
+fsync, network requests, and waiting for the log's lock. base.py contains the common base classes.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ logger = logging.getLogger(__name__)
 class Log(AsyncOpenLog[EmbeddedLog]):
     """An open log, returned by `strandlog.aio.open`. All tasks of its event loop may share it.
 
-    It runs maintenance itself, every second. In a forked child process the log is closed.
+    The log runs maintenance every second. In a forked child process it is closed.
     """
 
     def __init__(self, log: EmbeddedLog, workers: Workers) -> None:
@@ -93,7 +93,7 @@ class Log(AsyncOpenLog[EmbeddedLog]):
         """Create a consumer, either standalone or as a member of a group.
 
         The arguments are those of `strandlog.Log.consumer`, except for `consumer_timeout_ms`, whose
-        default is different: `async for` waits for the next record without end.
+        default is different: `async for` waits for the next record indefinitely.
         """
         create = partial(
             self._log.consumer,
@@ -111,11 +111,11 @@ class Log(AsyncOpenLog[EmbeddedLog]):
     async def client_quotas(
         self, parts: Sequence[FilterPart] = ()
     ) -> list[tuple[Entity, dict[str, float]]]:
-        """Return the entities that fulfil all conditions, with their client quotas."""
+        """Return the entities that match all parts of a filter, with their client quotas."""
         return await self._call(self._log.client_quotas, parts)
 
     async def alter_client_quotas(self, changes: Sequence[QuotaChange]) -> None:
-        """Set and delete client quotas, for the clients of a broker on the folder."""
+        """Set and delete client quotas for the clients of a broker started on the folder."""
         await self._call(self._log.alter_client_quotas, changes)
 
     async def compact(self, name: str) -> CompactionReport:
@@ -123,7 +123,7 @@ class Log(AsyncOpenLog[EmbeddedLog]):
         return await self._call(self._log.compact, name)
 
     async def enforce_retention(self, name: str) -> int:
-        """Delete the segments that retention no longer retains; return the number of offsets."""
+        """Delete segments that have exceeded retention; return the number of offsets removed."""
         return await self._call(self._log.enforce_retention, name)
 
     async def problems(self) -> list[str]:
@@ -131,7 +131,7 @@ class Log(AsyncOpenLog[EmbeddedLog]):
         return await self._call(lambda: self._log.problems)
 
     async def run_maintenance(self) -> None:
-        """Run the maintenance tasks that are due. The log does this itself every second."""
+        """Run the maintenance tasks that are due. The log also does this every second."""
         await self._call(self._log.run_maintenance)
 
     async def flush(self) -> None:
@@ -153,14 +153,14 @@ class ReadOnlyLog(AsyncReadableLog[FolderLog]):
         """Create a consumer, which cannot be a member of a group.
 
         The arguments are those of `strandlog.ReadOnlyLog.consumer`, except for
-        `consumer_timeout_ms`, whose default is different: `async for` waits without end.
+        `consumer_timeout_ms`, whose default is different: `async for` waits indefinitely.
         """
         create = partial(self._log.consumer, topics, group, auto_offset_reset, on_unreadable)
         options = ConsumerOptions(None, False, consumer_timeout_ms, 0)
         return self._opening_consumer(create, options)
 
     async def pause(self, interest: Interest, step: Step, seen: int, left_seconds: float) -> None:
-        """Wait for a moment: the owner is another process and cannot wake this one."""
+        """Wait briefly, because the owner is another process and cannot wake this one."""
         del step
         await self.waiting.wait(interest, seen, min(left_seconds, READ_ONLY_RECHECK_SECONDS))
 
@@ -189,7 +189,7 @@ class RemoteLog(AsyncOpenLog[BrokerLog]):
         """Create a consumer, either standalone or as a member of a group.
 
         The arguments are those of `strandlog.RemoteLog.consumer`, except for `consumer_timeout_ms`,
-        whose default is different: `async for` waits for the next record without end.
+        whose default is different: `async for` waits for the next record indefinitely.
         """
         create = partial(
             self._log.consumer,
@@ -205,7 +205,7 @@ class RemoteLog(AsyncOpenLog[BrokerLog]):
 
     @property
     def longest_look_seconds(self) -> float:
-        """How long poll(timeout_ms=0) may take, for a rebalance and a round trip."""
+        """How long poll(timeout_ms=0) may take, including a rebalance and a round trip."""
         return self._log.timeout_ms / 1000
 
     def run_step(
@@ -214,7 +214,7 @@ class RemoteLog(AsyncOpenLog[BrokerLog]):
         left_seconds: float,
         done: Callable[[Step | Exception], None],
     ) -> None:
-        """Run a step of a consumer, which waits in librdkafka if a thread is free for that."""
+        """Run a consumer step, which waits in librdkafka for records if a thread is free."""
         if self._blocking >= BLOCKING_STEPS or left_seconds <= 0:
             self.rounds.add(partial(work, 0), done)
             return
@@ -228,7 +228,7 @@ class RemoteLog(AsyncOpenLog[BrokerLog]):
         self.workers.submit(partial(run_step, partial(work, wait_ms)), finished)
 
     async def pause(self, interest: Interest, step: Step, seen: int, left_seconds: float) -> None:
-        """Wait until it is worth looking again, unless the next step waits in librdkafka."""
+        """Wait until it is worth looking again, unless the next step can wait in librdkafka."""
         del step
         if self._blocking < BLOCKING_STEPS:
             return

@@ -1,8 +1,8 @@
-"""The asyncio producer: the methods of the synchronous one, awaited.
+"""The asyncio producer: the methods of the synchronous producer, as coroutines.
 
 `send` returns when the record is acknowledged according to `acks`. Sends of concurrent tasks are
 written together (send_queue.py), so a thousand tasks share one fsync. A single task that awaits
-each send gets one fsync or round trip per record: use `send_batch` there.
+each send pays for one fsync or round trip per record and should use `send_batch` instead.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Producer(AsyncClosable):
 
     @property
     def is_atomic(self) -> bool:
-        """Whether `send_batch` writes nothing if one of its batches is too large."""
+        """Whether `send_batch` checks the size of all its batches before it writes the first."""
         return self._queue.producer.is_atomic
 
     @property
@@ -115,7 +115,8 @@ class Producer(AsyncClosable):
     async def close(self) -> None:
         """Wait for the sends in progress, flush, and close the producer.
 
-        This method is idempotent. A task that is cancelled here waits for the end first.
+        This method is idempotent. A task that is cancelled here still waits until the producer is
+        closed.
         """
         if self._closing is None:
             if self._workers.is_closed:

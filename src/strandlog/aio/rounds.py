@@ -1,8 +1,8 @@
 """Runs the steps of many consumers in few worker threads.
 
 A step is one `step` call of a synchronous consumer. Steps that become due while a round runs are
-collected for the next one, so a thousand consumers that wake at once cost sixteen rounds and not a
-thousand trips to a thread. A round has at most MAX_ROUND_STEPS, so that its results arrive soon.
+collected for the next one, so a thousand consumers that wake at once need sixteen rounds instead of
+a thousand thread switches. A round has at most MAX_ROUND_STEPS, so that its results arrive soon.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Rounds:
 
 
 def run_step(work: Callable[[], Step]) -> Step | Exception:
-    """Run a step in a worker thread; the task that polls raises its error."""
+    """Run a step in a worker thread; return its error, which the polling task raises."""
     try:
         return work()
     except Exception as error:  # noqa: BLE001 - see above

@@ -10,8 +10,8 @@ of the calls.
                   ▼              ▼
                 not written    written or failed; the task does not learn which
 
-Each call waits for its own acknowledgement, and nothing else is buffered: the memory in use is that
-of the calls in progress. One write takes at most MAX_WRITE_RECORDS and MAX_WRITE_BYTES.
+Each call waits for its own acknowledgement. The queue buffers nothing but the calls in progress.
+One write takes at most MAX_WRITE_RECORDS and MAX_WRITE_BYTES.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Written = tuple[list[Result | Exception], set[TopicPartition]]
 
 
 class Entry:
-    """One call that waits in the queue: a record if `work` is None, otherwise a call by itself."""
+    """A queued call: a record to send if `work` is None, otherwise the function `work`."""
 
     __slots__ = ("answer", "item", "size_bytes", "topic", "work")
 
@@ -127,7 +127,7 @@ class SendQueue:
         self._write_next()
 
     def _answer(self, outcomes: deque[tuple[Entry, Result | BaseException]]) -> None:
-        """Wake the tasks, some at a time: in between, the loop runs what else is ready."""
+        """Wake the waiting tasks in portions, so that the loop runs other tasks in between."""
         for _ in range(min(len(outcomes), ANSWERS_AT_ONCE)):
             entry, result = outcomes.popleft()
             if entry.answer.done():
@@ -182,4 +182,4 @@ def _write_records(
 
 
 def _flush() -> None:
-    """Stand for a flush in an entry: `_write` flushes once for several of them."""
+    """Mark an entry as a flush; `_write` flushes once for several consecutive ones."""

@@ -1,15 +1,15 @@
 """The consumers that wait for records, and what wakes them. A waiting consumer needs no thread.
 
     embedded    sends through this log wake the consumers of the partitions that they wrote to, and
-                a change in a group wakes its members. Besides, each consumer looks again after
-                RECHECK_SECONDS: for heartbeats, new partitions and maintenance
-    read-only   the owner is another process: consumers look again every 100 ms
+                a change in a group wakes its members. In addition, each consumer polls again after
+                RECHECK_SECONDS, for heartbeats, new partitions and maintenance
+    read-only   the owner is another process, so consumers look again every 100 ms
     remote      librdkafka buffers records without waking the loop. Up to BLOCKING_STEPS consumers
                 wait in librdkafka, each in a worker thread; the others look again every 20 ms, or
                 less often if more than 80 consumers wait
 
-Nothing is lost between a look and a wait: `seen` is a number that `mark` returned before the look,
-and a consumer does not wait if its partitions were written to since.
+No wake-up is lost between looking for records and waiting: `seen` is the number that `mark`
+returned before the consumer looked, and it does not wait if its topics were written to since.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RECHECK_SECONDS = 1.0
 REBALANCE_RECHECK_SECONDS = 0.1
 READ_ONLY_RECHECK_SECONDS = 0.1
 REMOTE_RECHECK_SECONDS = 0.02
-REMOTE_SECONDS_PER_CONSUMER = 0.000_25  # bounds the load of looking to 4,000 steps a second
+REMOTE_SECONDS_PER_CONSUMER = 0.000_25  # all consumers together look at most 4,000 times a second
 BLOCKING_STEPS = 4
 BLOCKING_STEP_MS = 50
 ANY_PARTITION = -1

@@ -7,7 +7,7 @@
 what the work produced. A task that is cancelled stops waiting at once; the work runs to its end.
 
 A log belongs to the event loop in which it was opened and to the process that opened it. `check`
-raises an error in any other.
+raises an error in any other event loop or process.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class Workers:
             self.shut_down()
 
     def shut_down(self) -> None:
-        """Let the threads end. They do so as soon as they have no work."""
+        """Shut down the thread pool; each thread ends as soon as it has no work."""
         self.is_closed = True
         self._executor.shutdown(wait=False)
 
@@ -147,7 +147,7 @@ def ignore_outcome(future: Future[object]) -> None:
 
 
 async def finish(work: asyncio.Future[T]) -> T:
-    """Wait until `work` is done, even if this task is cancelled meanwhile; then raise that."""
+    """Wait until `work` is done. If this task is cancelled meanwhile, raise that afterwards."""
     cancellation: asyncio.CancelledError | None = None
     while not work.done():
         try:

@@ -46,7 +46,7 @@ class TopicInfo(NamedTuple):
 
 
 class UserInfo(NamedTuple):
-    """Describes a user: for each SASL mechanism by which it can log in, the iterations."""
+    """Describes a user; `mechanisms` maps each SASL mechanism that it can use to the iterations."""
 
     name: str
     mechanisms: dict[str, int]
@@ -72,7 +72,7 @@ class AnyProducer(AnyClosable, Protocol):
 
     @property
     def is_atomic(self) -> bool:
-        """Whether `send_batch` writes nothing if one of its batches is too large."""
+        """Whether `send_batch` checks the size of all its batches before it writes the first."""
 
     @property
     def batch_bytes(self) -> int:

@@ -34,8 +34,8 @@ MAX_TIMESTAMP_MS = 2**63 - 1
 FOREVER_MS = 10**15
 _TO_BYTES = {
     "str": "encode it first: {name}.encode()",
-    "bytearray": "pass a copy that cannot change: bytes({name})",
-    "memoryview": "pass a copy that cannot change: bytes({name})",
+    "bytearray": "pass an immutable copy: bytes({name})",
+    "memoryview": "pass an immutable copy: bytes({name})",
 }
 _ENCODED = "encode it first, for example as JSON: json.dumps({name}).encode()"
 _ITEM_FIELDS = frozenset({"key", "value", "headers", "partition", "timestamp"})
@@ -86,12 +86,12 @@ def check_max_records(max_records: int) -> None:
 def check_timeout(timeout_ms: int, name: str = "timeout_ms") -> None:
     """Raise unless a time-out is a number of milliseconds, at least 0."""
     is_number = isinstance(timeout_ms, int | float) and not isinstance(timeout_ms, bool)
-    if not is_number or not timeout_ms >= 0:  # NaN is not
+    if not is_number or not timeout_ms >= 0:  # written this way to reject NaN too
         raise InvalidSettingError(name, timeout_ms, "expected a number of ms, such as 1000")
 
 
 def iteration_timeout(consumer_timeout_ms: int | None) -> int:
-    """Return how long iteration waits for the next record, in ms; None means without end."""
+    """Return how long iteration waits for the next record, in ms; None means indefinitely."""
     if consumer_timeout_ms is None:
         return FOREVER_MS
     check_timeout(consumer_timeout_ms, "consumer_timeout_ms")
@@ -122,7 +122,7 @@ def checked_assignors(assignors: Iterable[str], known: Collection[str]) -> list[
 
 
 def mechanism_named(name: str) -> ScramMechanism:
-    """Return the SCRAM mechanism with a SASL name; raise if it is unknown."""
+    """Return the SCRAM mechanism with this SASL name; raise if it is unknown."""
     if name not in MECHANISMS_BY_NAME:
         allowed = ", ".join(MECHANISMS_BY_NAME)
         raise InvalidSettingError("mechanisms", name, f"expected one of {allowed}")

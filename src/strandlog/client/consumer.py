@@ -1,4 +1,4 @@
-"""The consumer of embedded and read-only logs: positions, polling, committing.
+"""The consumer of embedded and read-only logs: positions, polling and committing.
 
 Records from all assigned partitions are merged. They are ordered within a partition but not across
 partitions, which are read round robin. Without a group, the consumer reads all partitions of its
@@ -466,7 +466,7 @@ class Consumer(Closable):
         return self.commit_before(NOTHING_UNDELIVERED)
 
     def commit_before(self, undelivered: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Commit; in the partitions in `undelivered`, only up to the offsets given there."""
+        """Commit the positions, or the offset in `undelivered` for partitions that it contains."""
         with self._is_open, self._log.lock, self._is_open:
             if self.group is None:
                 raise InvalidGroupError(None, "commit requires a group; pass group=… to consumer()")
@@ -545,7 +545,7 @@ class Consumer(Closable):
         self.close_before(NOTHING_UNDELIVERED)
 
     def close_before(self, undelivered: Mapping[TopicPartition, int]) -> None:
-        """Close; the final commit of auto_commit excludes records from these offsets on."""
+        """Close; the final auto-commit excludes records at and after these offsets."""
         if self._log.is_closed:
             self._is_closed = True
         if self._is_closed:

@@ -5,8 +5,8 @@
     settled_at   the initial position, or the position at the last commit; equal to `position` if
                  there is nothing to commit
 
-Records are read ahead in the form that was last requested, either records or columns. A request for
-the other form discards them and reads again from the position.
+Records are read ahead in the form that was last requested, either as Python records or as Arrow
+columns. A request for the other form discards them and reads again from the position.
 
 An error loses no records: a read that fails after some records returns those records, and the next
 read starts at the point of failure.
@@ -92,8 +92,7 @@ class Cursor:
 def warn_of_reset(what: str, start: int, end: int, position: int) -> None:
     """Report that a consumer skips records or reads them again because of auto_offset_reset."""
     logger.warning(
-        "%s is outside the valid range [%d, %d]; by auto_offset_reset, the consumer continues at "
-        "offset %d",
+        "%s is outside the valid range [%d, %d]; auto_offset_reset moves the consumer to offset %d",
         what,
         start,
         end,

@@ -11,10 +11,10 @@ from strandlog.errors import ClosedError
 
 
 class PublicSurface:
-    """Base class of what `dir` lists only the public API of.
+    """Base class whose instances list only their public API in `dir`.
 
-    It leaves out names with an underscore and those in `internal_names`, which other modules of
-    strandlog use.
+    `dir` leaves out names that start with an underscore and those in `internal_names`, which are
+    meant only for other modules of strandlog.
     """
 
     internal_names: ClassVar[frozenset[str]] = frozenset()
@@ -92,7 +92,7 @@ class _Stateful(Protocol):
 
 
 def state_of(log: _Stateful, *, is_closed: bool = False) -> str:
-    """Return "open" or "closed" for the repr of a log, or of a producer or consumer of it."""
+    """Return "open" or "closed" for the repr of a log or of one of its producers or consumers."""
     return "closed" if is_closed or log.is_closed else "open"
 
 

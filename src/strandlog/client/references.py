@@ -3,12 +3,12 @@
     sasl.password=${file:/run/secrets/app}     the contents of a file, without the last line end
     sasl.password=${env:APP_PASSWORD}          the value of an environment variable
 
-A reference may stand anywhere in the value of any client setting. Programs, settings files, Spark
+A reference may appear anywhere in the value of any client setting. Programs, settings files, Spark
 options and pipeline files then contain only the reference. It is replaced in the process that
 opens the connection. A changed password or token takes effect without a restart: the wire client
 reads it for each login, and the remote log when the broker rejects a login (remote/login.py).
-What a reference yields is not searched for further references. Relative paths start at the working
-directory of the process.
+The replacement text is not searched for further references. Relative paths are relative to the
+working directory of the process.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def dereferenced(name: str, text: str) -> str:
 
 
 def current_token(source: object) -> str:
-    """Return the bearer token from a text with references, or from a function of the program."""
+    """Return the bearer token; `source` is text with references, or a function that returns it."""
     found = source() if callable(source) else dereferenced(TOKEN, str(source))
     if not isinstance(found, str) or not found.strip():
         raise SettingError(f"{TOKEN} yields no token")

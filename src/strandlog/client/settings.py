@@ -1,18 +1,18 @@
-"""Merges the settings of a client from all their sources, under one name for each.
+"""Merges client settings from all sources, under one canonical name for each setting.
 
     default  <  settings file  <  environment  <  the program (connect, -X, Spark options)
 
     settings file    --client-config FILE or connect(config_file=…), else the file that the variable
-                     STRANDLOG_CLIENT_CONFIG names: a properties file, like that of Kafka's tools
+                     STRANDLOG_CLIENT_CONFIG names: a properties file, as for Kafka's tools
     environment      STRANDLOG_CLIENT_SASL_USERNAME=app sets sasl.username, and so on for every
                      setting in the reference; an empty variable counts as unset
 
-They apply to every client: `strandlog.connect`, the command line, Spark's source and sink, and
-pipelines. On a Spark cluster, each executor has its own environment and files.
+These sources apply to every client: `strandlog.connect`, the command line, Spark's source and sink,
+and pipelines. On a Spark cluster, each executor has its own environment and files.
 
-The Java client's names are translated to librdkafka's (`canonical`), so that both kinds of clients
-accept both. Values keep their references to secrets (references.py). Errors never contain the
-value of a secret.
+Other names that the Java client or librdkafka uses are translated to those of the settings table
+(`canonical`), so every client accepts both. References to secrets (references.py) are not replaced
+here. Errors never contain the value of a secret.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ def client_settings(
 
 
 def canonical(given: Mapping[str, object]) -> dict[str, object]:
-    """Return settings under the names of the table; other names are kept.
+    """Return settings under their names in the settings table; unknown names are kept.
 
-    Values are text. The token may also be a function, and librdkafka has callbacks.
+    The returned values are text, except for functions: a token source or a librdkafka callback.
     """
     texts = {name: _plain(value) for name, value in given.items() if value is not None}
     found: dict[str, object] = {}
@@ -126,7 +126,7 @@ def _read_environment(variables: Mapping[str, str]) -> dict[str, str]:
         elif not _SERVICE_LINK.fullmatch(variable.removeprefix(CLIENT_PREFIX)):
             near = difflib.get_close_matches(variable, names, n=1)
             hint = f"did you mean {near[0]}?" if near else "remove it"
-            raise SettingError(f"{variable}: no client setting corresponds to it; {hint}")
+            raise SettingError(f"{variable} does not correspond to a client setting; {hint}")
     return found
 
 

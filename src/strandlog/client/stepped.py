@@ -1,12 +1,13 @@
 """What the asyncio API needs from producers and consumers beyond their public methods.
 
-The public methods wait, and a thread would be needed for each waiting call. These do not:
+The public methods block, so every waiting call would need its own thread. The asyncio API uses
+these instead:
 
     send_each       sends the records of many independent calls together, and returns the metadata
                     or the error of each
-    step            polls once without waiting for records (network requests of a rebalance aside)
+    step            polls once without waiting for records (except for requests during a rebalance)
     commit_before   like commit and close, for a program that has not received every record that
-    close_before    the consumer returned: `undelivered` has the first such offset by partition
+    close_before    the consumer returned: `undelivered` maps partitions to the first such offset
 
 The caller makes one call at a time on a consumer.
 """
@@ -23,7 +24,7 @@ from strandlog.model import Record, RecordMetadata, TopicPartition
 
 
 class Step(NamedTuple):
-    """The result of one step of a poll. The fields after `records` are set if there are none."""
+    """The result of one step of a poll. The other fields are only valid if `records` is empty."""
 
     records: list[Record]
     # The error of a poll(timeout_ms=0) that gives up now; None if every partition is at its end.

@@ -59,7 +59,7 @@ def test_a_forked_child_learns_that_the_log_belongs_to_its_parent(tmp_path: Path
     ("value", "advice"),
     [
         ("text", r"not str; encode it first: value\.encode\(\)"),
-        (bytearray(b"v"), r"not bytearray; pass a copy that cannot change: bytes\(value\)"),
+        (bytearray(b"v"), r"not bytearray; pass an immutable copy: bytes\(value\)"),
         (memoryview(b"v"), r"not memoryview; .* bytes\(value\)"),
         ({"a": 1}, r"not dict; encode it first, for example as JSON: json\.dumps"),
     ],
@@ -91,8 +91,8 @@ def test_a_committed_offset_past_the_end_is_reported(
     with caplog.at_level(logging.WARNING), embedded.log.consumer(["t"], group="g") as consumer:
         assert len(consumer.poll()) == 2
     assert caplog.messages == [
-        "the committed offset 99 of t-0 is outside the valid range [0, 2]; by auto_offset_reset, "
-        "the consumer continues at offset 0"
+        "the committed offset 99 of t-0 is outside the valid range [0, 2]; auto_offset_reset "
+        "moves the consumer to offset 0"
     ]
 
 

@@ -73,9 +73,9 @@ def table_of_batches(batches: list[Any]) -> Any:
 
 
 def as_table(table: Any) -> Any:
-    """Return an Arrow table; convert data frames of pandas and polars.
+    """Return an Arrow table; convert pandas and polars data frames.
 
-    The index of a pandas data frame is not a column of the table.
+    The index of a pandas data frame does not become a column.
     """
     arrow = _pyarrow()
     if isinstance(table, arrow.Table):
@@ -84,10 +84,10 @@ def as_table(table: Any) -> Any:
         return arrow.Table.from_batches([table])
     if type(table).__module__.split(".")[0] == "pandas" and hasattr(table, "columns"):
         return arrow.Table.from_pandas(table, preserve_index=False)
-    if hasattr(table, "__arrow_c_stream__"):  # such as a data frame of polars
+    if hasattr(table, "__arrow_c_stream__"):  # such as a polars data frame
         return arrow.table(table)
     raise TypeError(
-        "send_arrow takes a pyarrow Table or RecordBatch, or a data frame of pandas or polars, not "
+        "send_arrow takes a pyarrow Table or RecordBatch, or a pandas or polars data frame, not "
         f"{type(table).__name__}; use send_batch for a list of records"
     )
 

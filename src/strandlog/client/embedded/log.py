@@ -265,20 +265,20 @@ class Log(Closable):
     ) -> Consumer:
         """Create a consumer, either standalone or as a member of a group.
 
-        `topics`: the names of the topics to read; none if `assign` names the partitions.
+        `topics`: the names of the topics to read; leave it empty to choose partitions by `assign`.
         `group`: the group whose members share the partitions and whose offsets are committed; with
         None, the consumer reads all partitions and commits nothing.
         `auto_offset_reset`: where to start without a valid committed offset: "earliest", "latest",
         or "none" for an error.
         `auto_commit`: each poll commits the records of earlier polls, and close the rest. Without
         it, only `commit` commits.
-        `assignors`: how the group distributes partitions, by preference: "range", "roundrobin",
-        "cooperative-sticky".
-        `max_poll_interval_ms`: a member that does not poll for longer leaves the group.
+        `assignors`: how the group may distribute partitions, in order of preference: "range",
+        "roundrobin" or "cooperative-sticky".
+        `max_poll_interval_ms`: a member that does not poll for this long is removed from the group.
         `on_unreadable`: "raise" an error for a batch that cannot be read, or "skip" it and add it
         to `skipped`.
         `consumer_timeout_ms`: how long `for record in consumer` waits for the next record before
-        it ends: 0 ends at the last record, None waits without end.
+        it ends: 0 ends at the last record, None waits indefinitely.
         """
         with self._is_open, self.lock, self._is_open:
             consumer = Consumer(
@@ -333,10 +333,10 @@ class Log(Closable):
             return run_inline(self.broker.acls(self.context, wanted))
 
     def create_acls(self, acls: Iterable[Acl]) -> None:
-        """Create ACLs; they are durable when this method returns, and those that exist stay.
+        """Create ACLs; they are durable when this method returns. Existing ACLs are kept.
 
-        An owner of the folder may do everything: ACLs are for the clients of a broker that is
-        started on it with authorizer.class.name=strandlog.
+        ACLs do not restrict the process that owns the folder. They apply to the clients of a broker
+        that is started on it with authorizer.class.name=strandlog.
         """
         wanted = [checked_acl(acl) for acl in acls]
         with self._is_open, self.lock, self._is_open:
@@ -355,7 +355,7 @@ class Log(Closable):
     def client_quotas(
         self, parts: Sequence[FilterPart] = ()
     ) -> list[tuple[Entity, dict[str, float]]]:
-        """Return the entities that fulfil all conditions, with their client quotas."""
+        """Return the entities that match all parts of a filter, with their client quotas."""
         with self._is_open, self.lock, self._is_open:
             found = run_inline(self.broker.client_quotas(self.context, QuotaFilter(parts)))
         return [
@@ -363,8 +363,10 @@ class Log(Closable):
         ]
 
     def alter_client_quotas(self, changes: Sequence[QuotaChange]) -> None:
-        """Set and delete client quotas, for the clients of a broker that is started on the
-        folder; they are durable when this method returns."""
+        """Set and delete client quotas; the changes are durable when this method returns.
+
+        Quotas apply to the clients of a broker that is started on the folder.
+        """
         with self._is_open, self.lock, self._is_open:
             self.broker.alter_client_quotas(self.context, changes).result()
 
@@ -387,10 +389,10 @@ class Log(Closable):
         mechanisms: Iterable[str] = EVERY_MECHANISM,
         iterations: int = DEFAULT_ITERATIONS,
     ) -> None:
-        """Create a user, or replace its password; it is durable when this method returns.
+        """Create a user, or replace its password; the change is durable when this method returns.
 
-        The folder has salted hashes, from which the password cannot be computed. The user can log
-        in by the given SCRAM mechanisms only, and with PLAIN, over HTTP and gRPC.
+        The folder stores only salted hashes of the password. The user can log in with the given
+        SCRAM mechanisms, with SASL PLAIN, and over HTTP and gRPC.
         """
         kinds = [mechanism_named(name) for name in mechanisms]
         with self._is_open, self.lock, self._is_open:

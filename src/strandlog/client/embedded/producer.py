@@ -369,7 +369,7 @@ class Producer(Closable):
         now_ms: int,
         results: dict[int, RecordMetadata | Exception],
     ) -> list[_Appended]:
-        """Append the items at `indexes`; if some are rejected, all but those."""
+        """Append the items at `indexes`, except those that are rejected."""
         log = self._log
         try:
             target = log.broker.writable_topic(log.context, topic)
@@ -410,7 +410,10 @@ class Producer(Closable):
         results: dict[int, RecordMetadata | Exception],
         error: Exception,
     ) -> list[_Appended]:
-        """Nothing was written because of `error`: find the record that causes it by bisection."""
+        """Find the record that caused `error` by bisection, and append the other records.
+
+        The failed attempt has written none of the records at `indexes`.
+        """
         if len(indexes) == 1:
             results[indexes[0]] = error
             return []

@@ -1,6 +1,6 @@
-"""The address of an HTTP server, and the one that a broker announces over the Kafka protocol.
+"""HTTP server addresses: parses them, and finds the one that a broker announces over Kafka.
 
-    "http://host:9095"          this address (or https://…); a path is prepended to every request
+    "http://host:9095"          or https://…; a path in the URL is prepended to that of each request
 
 A strandlog broker announces its HTTP listener as the broker setting `http.listener`. Apache Kafka
 announces none.
@@ -46,9 +46,10 @@ def parse_address(setting: str, text: str, allowed: str = ALLOWED) -> HttpAddres
 
 
 def announced_address(bootstrap: str, client: Mapping[str, object]) -> HttpAddress | None:
-    """Return the address that a broker announces; None if it announces none that is reachable.
+    """Return the HTTP address that a broker announces; None if there is no reachable one.
 
-    Raises `UnreachableError`, and the broker's error if the client may not read it.
+    Raises `UnreachableError` if the broker does not respond, and the broker's error if the client
+    is not authorized to read it.
     """
     from strandlog.client.wire.client import WireClient  # noqa: PLC0415 - slow to load
 

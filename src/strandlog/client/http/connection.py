@@ -1,11 +1,12 @@
-"""Requests to an HTTP server over one connection that is kept open, from any thread.
+"""Sends requests to an HTTP server over one persistent connection, from any thread.
 
-    unreachable, time-out, response too large    UnreachableError, RemoteError
-    any status                                   returned; the caller decides
+    unreachable, or no response in time    UnreachableError
+    response too large                     RemoteError
+    any status                             returned; the caller handles it
 
 The server may close an idle connection at any time. A request that finds the connection closed is
-sent again once, over a new one; a DELETE, whose repetition could fail, starts with a new one.
-Redirects are not followed.
+resent once over a new connection. A DELETE always starts with a new connection, because repeating
+it could fail. Redirects are not followed.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ class HttpConnections:
                 reason = str(error) or type(error).__name__
                 raise UnreachableError(f"cannot reach {self.address}: {reason}") from error
             except BaseException:
-                self._disconnect()  # a response may be under way
+                self._disconnect()  # a response may still arrive
                 raise
 
     def close(self) -> None:
@@ -109,7 +110,7 @@ class HttpConnections:
         return HttpAnswer(response.status, self._body(response, deadline))
 
     def _body(self, response: HTTPResponse, deadline: float) -> bytes:
-        """Read a body, whose sender may be slow or never stop."""
+        """Read a response body; its size and the time until it is complete are limited."""
         pieces: list[bytes] = []
         size = 0
         while piece := response.read1(READ_BYTES):

@@ -1,11 +1,11 @@
-"""TLS and credentials of requests to an HTTP listener, from the settings of a client.
+"""TLS and credentials for requests to an HTTP listener, taken from the client settings.
 
-The HTTP listener knows the same users as the Kafka listener:
+The HTTP listener accepts the same users as the Kafka listener:
 
     sasl.username, sasl.password      HTTP Basic
     sasl.oauthbearer.token            HTTP Bearer
     ssl.certificate.location, …       mutual TLS
-    ssl.ca.location                   the CA that the listener's certificate must come from
+    ssl.ca.location                   the CA that must have issued the listener's certificate
 
 Credentials are read for each connection, and are sent only over TLS or to a loopback address.
 """
@@ -27,7 +27,7 @@ ANY_BROKER = "localhost"  # the options are parsed only for their security setti
 
 
 class HttpLogin:
-    """Opens connections to HTTP listeners and supplies the header with the credentials."""
+    """Creates connections to HTTP listeners and the header with the credentials."""
 
     def __init__(self, client: Mapping[str, object]) -> None:
         self._client = client

@@ -249,7 +249,7 @@ class ReadOnlyLog(Closable):
         self.lock = RLock()
         self._condition = Condition(self.lock)
         self.is_closed = False
-        self.is_forked = False  # a forked child may go on reading
+        self.is_forked = False  # a forked child may continue to read
         self._folder = FolderView(self._files, self.path)
         self._source = ReadOnlySource(self._folder, self._files)
         self._groups = ReadOnlyGroups(self.consumer)
@@ -260,7 +260,7 @@ class ReadOnlyLog(Closable):
             if hasattr(OpenLog, name):
                 raise AttributeError(
                     f"a log opened with strandlog.read is read-only and has no {name}: use "
-                    "strandlog.open, or strandlog.connect where a broker owns the folder"
+                    "strandlog.open, or strandlog.connect if a broker owns the folder"
                 )
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
@@ -333,13 +333,13 @@ class ReadOnlyLog(Closable):
     ) -> Consumer:
         """Create a consumer, which cannot be a member of a group.
 
-        `topics`: the names of the topics to read; none if `assign` names the partitions.
+        `topics`: the names of the topics to read; leave it empty to choose partitions by `assign`.
         `group`: must be None, because only the owner of the folder has groups.
         `auto_offset_reset`: "earliest" starts with the oldest records, "latest" with new ones.
         `on_unreadable`: "raise" an error for a batch that cannot be read, or "skip" it and add it
         to `skipped`.
         `consumer_timeout_ms`: how long `for record in consumer` waits for the next record before
-        it ends: 0 ends at the last record, None waits without end.
+        it ends: 0 ends at the last record, None waits indefinitely.
         """
         self._check_open()
         if group is not None:
@@ -393,5 +393,5 @@ def _refuse(group: str) -> NoReturn:
     raise InvalidGroupError(
         None,
         f"a log opened with strandlog.read is read-only and cannot join group {group!r}: use "
-        "strandlog.open, or strandlog.connect where a broker owns the folder",
+        "strandlog.open, or strandlog.connect if a broker owns the folder",
     )

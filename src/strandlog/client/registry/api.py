@@ -2,7 +2,7 @@
 
     with connect_registry("localhost:9092") as registry:      over HTTP (remote.py)
     with FolderRegistry("./data") as registry:                reads a data folder (folder.py)
-        registry.by_id(7)                                     the schema of a value
+        registry.by_id(7)                                     the schema with this id
         registry.version("orders-value")                      the newest version of a subject
 
 Schemas never change, so they are cached by id. A schema, version or subject that does not exist
@@ -32,14 +32,14 @@ class NewSchema:
 
 
 class SchemaUse(NamedTuple):
-    """A version of a subject that has a schema."""
+    """A subject and the version of it that uses a schema."""
 
     subject: str
     version: int
 
 
 class NewestVersion(NamedTuple):
-    """The newest version of a subject, without its text."""
+    """The newest version of a subject, without the text of its schema."""
 
     subject: str
     version: int
@@ -77,10 +77,10 @@ class ReadableRegistry(Protocol):
         """Return a version of a subject, by default the newest."""
 
     def uses(self, schema_id: int) -> list[SchemaUse]:
-        """Return the versions of subjects that have a schema."""
+        """Return the subjects and versions that use a schema."""
 
     def source_text(self, schema: RegisteredSchema) -> str:
-        """Return a schema for people: the text of a .proto file instead of a descriptor."""
+        """Return a readable schema: for Protobuf, .proto source instead of a descriptor."""
 
     def compatibility(self, subject: str | None = None) -> str:
         """Return the compatibility level that applies to a subject, or the global one."""
@@ -102,10 +102,13 @@ class SchemaRegistry(ReadableRegistry, Protocol):
     """A registry that can be changed."""
 
     def register(self, subject: str, schema: NewSchema) -> SubjectSchema:
-        """Register a schema, unless the subject has it already; raise `IncompatibleSchemaError`."""
+        """Register a schema, unless the subject has it already.
+
+        Raises `IncompatibleSchemaError` if it is incompatible with the earlier versions.
+        """
 
     def find(self, subject: str, schema: NewSchema) -> SubjectSchema:
-        """Return the version of a subject that has a schema."""
+        """Return the version of a subject that has this schema."""
 
     def check(self, subject: str, schema: NewSchema) -> Sequence[str]:
         """Return why a schema cannot be registered as the next version; empty if it can."""
@@ -113,7 +116,10 @@ class SchemaRegistry(ReadableRegistry, Protocol):
     def delete(
         self, subject: str, version: int | None = None, *, permanent: bool = False
     ) -> list[int]:
-        """Delete a version, or all of a subject; return them. `permanent` is the second step."""
+        """Delete one or all versions of a subject; return the version numbers.
+
+        Only versions that are already deleted can be deleted with `permanent`.
+        """
 
     def set_compatibility(self, level: str, subject: str | None = None) -> None:
         """Change the compatibility level of a subject, or the global one."""

@@ -1,10 +1,10 @@
-"""Opens the registry of a broker, or the one that the setting schema.registry.url names.
+"""Connects to a broker's schema registry, or to the one that schema.registry.url names.
 
     registry = connect_registry("localhost:9092", {"sasl.username": "app", …})
 
 A strandlog broker announces the address of its HTTP listener, which is also its registry. The
-settings are those of every client (client/settings.py): the listener knows the same users, and TLS
-uses the same certificates. Nothing is sent before the first request.
+settings are those of every client (client/settings.py): the listener accepts the same users, and
+TLS uses the same certificates. Nothing is sent before the first request.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def connect_registry(
     config_file: str | os.PathLike[str] | None = None,
     clock: Clock | None = None,
 ) -> RemoteRegistry:
-    """Return a client of the registry at `url`, else of schema.registry.url, else of the broker."""
+    """Return a registry client for `url`, else for schema.registry.url, else for the broker."""
     settings = client_settings(client or {}, config_file)
     options = WireOptions.parse(bootstrap or ANY_BROKER, settings)
     given = url or dereferenced(URL, str(settings.get(URL, "")))
@@ -56,7 +56,7 @@ def _announced(bootstrap: str, settings: Mapping[str, object]) -> HttpAddress:
         raise
     except StrandlogError as error:
         raise RemoteError(
-            f"cannot read the address of the registry of {bootstrap}: {error}; set {URL}"
+            f"cannot determine the registry address of {bootstrap}: {error}; set {URL}"
         ) from error
     if found is None:
         raise RemoteError(

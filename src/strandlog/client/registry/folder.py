@@ -1,9 +1,9 @@
 """The schema registry of a data folder, read from the files of `_schemas`.
 
-It takes no lock and writes nothing; a broker may own the folder meanwhile. The result is what the
-broker has made durable. A schema that is not known yet may have been registered since the last
-read, so every call reads the records that were added. Unusable records are skipped, as the broker
-does, and listed in `problems`.
+It takes no lock and writes nothing; a broker may own the folder at the same time. The result is
+what the broker has made durable. A schema that is not known yet may have been registered since the
+last read, so the calls read the records that were added. Like the broker, this class skips unusable
+records; it lists them in `problems`.
 """
 
 from __future__ import annotations
@@ -104,13 +104,13 @@ class FolderRegistry(Closable):
         return RegisteredSchema(schema_id, schema.type, schema.text, resolved)
 
     def source_text(self, schema: RegisteredSchema) -> str:
-        """Return a schema for people: the text of a .proto file instead of a descriptor."""
+        """Return a readable schema: for Protobuf, .proto source instead of a descriptor."""
         if schema.kind != PROTOBUF:
             return schema.text
         return self._protobuf.text(Schema(schema.kind, schema.text))
 
     def uses(self, schema_id: int) -> list[SchemaUse]:
-        """Return the versions of subjects that have a schema."""
+        """Return the subjects and versions that use a schema."""
         found = self._load().uses(schema_id)
         if not found:
             raise SchemaNotFoundError(40403, f"Schema {schema_id} not found")

@@ -1,13 +1,14 @@
 """A schema registry over HTTP: strandlog's, or any other with Confluent's REST API.
 
-    connection      one, kept open; see client/http/connection.py
-    by_id, by_guid  cached for the life of the client, up to CACHED_SCHEMAS; an id that does not
-                    exist is asked for again after UNKNOWN_MS
-    Protobuf        descriptors in base64, so that no compiler is needed (format=serialized)
+    connection      one persistent connection; see client/http/connection.py
+    by_id, by_guid  results are cached for the life of the client, up to CACHED_SCHEMAS; an id that
+                    does not exist is requested again only after UNKNOWN_MS
+    Protobuf        schemas are requested as base64 descriptors (format=serialized), so that no
+                    compiler is needed
 
 Errors: no response → `UnreachableError`; 401 → `AuthenticationError`; 403 → `AuthorizationError`;
 404 → `SchemaNotFoundError`; 409 → `IncompatibleSchemaError`; 422 → `InvalidSchemaError`; any other
-status, or a response that no registry sends → `RemoteError`.
+status, or a response that is not that of a registry → `RemoteError`.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class RemoteRegistry(Closable):
         self._clock: Clock = clock or SystemClock()
         self._by_id: OrderedDict[int, RegisteredSchema] = OrderedDict()
         self._ids: OrderedDict[str, int] = OrderedDict()  # by guid
-        self._unknown: OrderedDict[int | str, int] = OrderedDict()  # → when, in ms
+        self._unknown: OrderedDict[int | str, int] = OrderedDict()  # → time of the request, in ms
 
     def close(self) -> None:
         """Close the connection."""
@@ -95,7 +96,7 @@ class RemoteRegistry(Closable):
         return self.by_id(schema_id)
 
     def _known(self, key: int | str, ask: Callable[[], T]) -> T:
-        """Ask for a schema, unless it did not exist a moment ago."""
+        """Request a schema, unless the registry did not have it less than UNKNOWN_MS ago."""
         now = self._clock.monotonic_ms()
         if now - self._unknown.get(key, now - UNKNOWN_MS) < UNKNOWN_MS:
             raise SchemaNotFoundError(40403, f"Schema {key} not found")
@@ -118,7 +119,7 @@ class RemoteRegistry(Closable):
     def _resolve(
         self, fields: Mapping[str, Any], resolved: dict[str, ResolvedReference], depth: int
     ) -> None:
-        """Load the schemas that a schema refers to, and before each those that it refers to."""
+        """Load the schemas that a schema refers to; each follows the ones that it refers to."""
         if depth > SCHEMA_MAX_REFERENCE_DEPTH or len(resolved) > SCHEMA_MAX_REFERENCES:
             raise RemoteError(f"a schema of {self._connections.address} has too many references")
         for each in fields.get("references") or ():
@@ -131,13 +132,13 @@ class RemoteRegistry(Closable):
                 resolved[name] = ResolvedReference(name, self._text(found, "schema"))
 
     def source_text(self, schema: RegisteredSchema) -> str:
-        """Return a schema for people: the text of a .proto file instead of a descriptor."""
+        """Return a readable schema: for Protobuf, .proto source instead of a descriptor."""
         if schema.kind != PROTOBUF:
             return schema.text
         return self._text(self._object(self._request("GET", f"/schemas/ids/{schema.id}")), "schema")
 
     def uses(self, schema_id: int) -> list[SchemaUse]:
-        """Return the versions of subjects that have a schema."""
+        """Return the subjects and versions that use a schema."""
         rows = self._list(self._request("GET", f"/schemas/ids/{schema_id}/versions"))
         return [
             SchemaUse(self._text(each, "subject"), self._number(each, "version")) for each in rows
@@ -164,7 +165,7 @@ class RemoteRegistry(Closable):
                 )
                 for each in page
             ]
-            if len(page) != PAGE_SCHEMAS:  # all, or a registry that ignores the limit
+            if len(page) != PAGE_SCHEMAS:  # the last page, or the registry ignores the limit
                 return sorted(set(rows))
 
     def versions(self, subject: str) -> list[int]:
@@ -193,12 +194,12 @@ class RemoteRegistry(Closable):
         found = self._object(self._request("POST", f"{_subject(subject)}/versions", _body(schema)))
         schema_id = self._number(found, "id")
         self._unknown.pop(schema_id, None)
-        if "version" not in found:  # a registry from before 2024
+        if "version" not in found:  # registries before 2024 do not return it
             return self.find(subject, schema)
         return SubjectSchema(subject, self._number(found, "version"), self.by_id(schema_id))
 
     def find(self, subject: str, schema: NewSchema) -> SubjectSchema:
-        """Return the version of a subject that has a schema."""
+        """Return the version of a subject that has this schema."""
         found = self._request("POST", f"{_subject(subject)}?{SERIALIZED}", _body(schema))
         return self._subject_schema(subject, self._object(found))
 
@@ -213,11 +214,11 @@ class RemoteRegistry(Closable):
     def delete(
         self, subject: str, version: int | None = None, *, permanent: bool = False
     ) -> list[int]:
-        """Delete a version, or all of a subject; return them."""
+        """Delete one or all versions of a subject; return the version numbers."""
         path = _subject(subject) + ("" if version is None else f"/versions/{version}")
         found = self._request("DELETE", path + ("?permanent=true" if permanent else ""))
         if permanent:
-            self._by_id.clear()  # the schemas may be gone
+            self._by_id.clear()  # the schemas may no longer exist
         return [int(each) for each in (found if isinstance(found, list) else [found])]
 
     def compatibility(self, subject: str | None = None) -> str:

@@ -1,10 +1,10 @@
 """Converts client settings to librdkafka's configuration.
 
-The names of the table are librdkafka's, except for those in `NAMES`; names that are not in the
-table are passed on unchanged. References are replaced when the log connects, because librdkafka
-keeps its own copy. Two are read again: those in the user name and password after the broker rejects
-a login (login.py), and that of the bearer token when librdkafka asks for a new one, which is before
-the old one expires.
+Names in the settings table (config/tables/client.py) are librdkafka's, except for those in `NAMES`;
+names that are not in the table are passed on unchanged. References are replaced when the log
+connects, because librdkafka keeps its own copy of the values. Some are replaced again later: those
+in the user name and password after the broker rejects a login (login.py), and those in the bearer
+token when librdkafka requests a new token, before the old one expires.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from strandlog.config.tables.client import CLIENT_SETTINGS, OAUTHBEARER
 from strandlog.errors import AuthenticationError, SettingError
 
 LOG_CRITICAL, LOG_DEBUG = 2, 7
-# Settings that librdkafka calls differently; None if it has no such setting.
+# Settings that have another name in librdkafka; None if it has no such setting.
 NAMES = {
     "buffer.memory": None,
     "default.api.timeout.ms": None,
@@ -36,7 +36,7 @@ NAMES = {
     "schema.registry.url": None,
     "send.buffer.bytes": "socket.send.buffer.bytes",
 }
-PROBE = "probe"  # as ssl.ca.location: librdkafka looks for the system's certificates
+PROBE = "probe"  # value of ssl.ca.location: librdkafka searches for the system's certificates
 # How often a token without an expiry time is read again, in seconds.
 OPAQUE_TOKEN_SECONDS = 300.0
 
@@ -70,7 +70,7 @@ def client_config(
 def credential_sources(
     given: Mapping[str, object], file: str | os.PathLike[str] | None = None
 ) -> dict[str, str]:
-    """Return the user name and the password with their references; empty unless both are set."""
+    """Return the user name and password, references not replaced; empty unless both are set."""
     settings = _settings(given, file)
     found = {name: str(settings[name]) for name in (USER, PASSWORD) if name in settings}
     return found if len(found) == 2 else {}
@@ -88,7 +88,7 @@ def _dotted(name: str) -> str:
 
 
 def _value(name: str, value: object) -> object:
-    """Replace references, and write times and sizes without their units."""
+    """Replace references, and convert times and sizes to plain numbers."""
     if not isinstance(value, str):
         return value
     text = dereferenced(name, value)
@@ -100,8 +100,8 @@ def _value(name: str, value: object) -> object:
         try:
             number = CLIENT_SETTINGS[name].parse(text)
         except SettingError:
-            return text  # librdkafka has its own range
-        return "0" if number == -1 else str(number)  # the socket buffers of the system
+            return text  # librdkafka checks its own range
+        return "0" if number == -1 else str(number)  # both mean the system's default
     return text
 
 

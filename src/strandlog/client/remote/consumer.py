@@ -434,7 +434,7 @@ class RemoteConsumer(Closable):
         return self.commit_before({})
 
     def commit_before(self, undelivered: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Commit; in the partitions in `undelivered`, only up to the offsets given there."""
+        """Commit the positions, or the offset in `undelivered` for partitions that it contains."""
         self._check_open()
         if self.group is None:
             raise InvalidGroupError(None, "commit requires a group; pass group=… to consumer()")
@@ -481,7 +481,7 @@ class RemoteConsumer(Closable):
         self.close_before({})
 
     def close_before(self, undelivered: Mapping[TopicPartition, int]) -> None:
-        """Close; the final commit of auto_commit excludes records from these offsets on."""
+        """Close; the final auto-commit excludes records at and after these offsets."""
         if not self._is_closed and self._auto_commit:
             self._commit_quietly(undelivered)
         self.release()

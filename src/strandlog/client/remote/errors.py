@@ -6,7 +6,7 @@
     any other             RemoteError, with the code
 
 A strandlog broker sends the same messages as the embedded library. Kafka's own messages are terse,
-so the topic or group is added if the caller provides it, and the permission that the call needs.
+so this module adds the topic or group if the caller provides it, and the permission that is needed.
 """
 
 from __future__ import annotations
@@ -97,8 +97,10 @@ def error_of(
     to: str = "",
     needs: str = "",
 ) -> StrandlogError:
-    """Return the strandlog error that corresponds to a `KafkaError`. `needs` is the operation on
-    the topic or group that the caller must be allowed."""
+    """Return the strandlog error that corresponds to a `KafkaError`.
+
+    `needs` is the operation on the topic or group that the user must be authorized for.
+    """
     code, text = error.code(), without_state(error.str())
     if code in UNREACHABLE and _TLS_FAILURE.search(text):
         code = SSL  # librdkafka sometimes reports a certificate as a transport error

@@ -68,7 +68,7 @@ WRITE, DESCRIBE_CONFIGS = Operation.WRITE.name, Operation.DESCRIBE_CONFIGS.name
 ALL_BROKERS_DOWN = -187
 NO_OFFSET, LOOK_UP_ATTEMPTS = -1001, 5
 # By default, librdkafka forgets all brokers and partition leaders when its last connection closes,
-# and requests of its admin client then fail at once. Like this, they wait for the next connection.
+# and its admin client's requests then fail at once. With "none", they wait for the next connection.
 ADMIN_DEFAULTS = {"metadata.recovery.strategy": "none"}
 KAFKAS_OWN_TOPICS = INTERNAL_TOPICS | {"__transaction_state", "__share_group_state"}
 
@@ -150,7 +150,7 @@ class RemoteLog(Closable):
             # The connection was accepted: librdkafka reports a refused one with its reason.
             return UnreachableError(
                 f"{self.bootstrap} accepted the connection and closed it; this listener may "
-                "require TLS, a login or a client certificate, or have no TLS: check "
+                "require TLS, a login or a client certificate, or may not use TLS: check "
                 f"security.protocol, or run: strandlog doctor -b {self.bootstrap}"
             )
         return UnreachableError(
@@ -326,15 +326,15 @@ class RemoteLog(Closable):
     def partition_count(self, topic: str, needs: str = "DESCRIBE") -> int:
         """Return the number of partitions; raise `TopicNotFoundError` if the topic is unknown.
 
-        `needs` is the operation for which the caller needs the number; errors name it.
+        `needs` is the operation that the caller is about to perform; authorization errors name it.
         """
         return len(self._metadata([topic], needs)[topic].partitions)
 
     def partition_count_to_write(self, topic: str) -> int:
         """Return the number of partitions; raise an error if the user may not write to the topic.
 
-        The broker is asked because librdkafka's idempotent producer would need it before it sends:
-        it then fails for good, with an error about the cluster.
+        This is checked before the first send, because librdkafka's idempotent producer fails
+        permanently without the permission, with a misleading error about the cluster.
         """
         found = self._metadata([topic], WRITE, with_operations=True)[topic]
         if not _may(found, WRITE):
@@ -370,7 +370,7 @@ class RemoteLog(Closable):
         raise UnreachableError(f"{self.bootstrap} closed the connection while offsets were read")
 
     def _look_up_once(self, tps: list[TopicPartition], spec: Any) -> dict[TopicPartition, int]:
-        """Return the offsets of the partitions about which the broker responds. If it closes the
+        """Return the offsets of those partitions for which the broker responds. If it closes the
         connection, librdkafka returns `NO_OFFSET` without an error."""
         if not tps:
             return {}
@@ -396,8 +396,8 @@ class RemoteLog(Closable):
         """Create a producer.
 
         `acks`: what a send waits for. "all": the records are on disk and survive a power failure;
-        1 and 0: they are written and survive a crash of the process; with 0 the
-        broker does not respond, and offsets are -1.
+        1: the broker has written them and they survive a crash of its process; 0: nothing, because
+        the broker does not respond, and offsets are -1.
         `partitioner`: the hash that assigns keys to partitions: "murmur2" like Java clients, "md5"
         or "fnv1a".
         `compression`: "gzip", "snappy", "lz4" or "zstd"; with None, records are not compressed.
@@ -419,18 +419,18 @@ class RemoteLog(Closable):
     ) -> RemoteConsumer:
         """Create a consumer, either standalone or as a member of a group.
 
-        `topics`: the names of the topics to read; none if `assign` names the partitions.
+        `topics`: the names of the topics to read; leave it empty to choose partitions by `assign`.
         `group`: the group whose members share the partitions and whose offsets are committed; with
         None, the consumer reads all partitions and commits nothing.
         `auto_offset_reset`: where to start without a valid committed offset: "earliest", "latest",
         or "none" for an error.
         `auto_commit`: each poll commits the records of earlier polls, and close the rest. Without
         it, only `commit` commits.
-        `assignors`: how the group distributes partitions, by preference: "range", "roundrobin",
-        "cooperative-sticky".
-        `max_poll_interval_ms`: a member that does not poll for longer leaves the group.
+        `assignors`: how the group may distribute partitions, in order of preference: "range",
+        "roundrobin" or "cooperative-sticky".
+        `max_poll_interval_ms`: a member that does not poll for this long is removed from the group.
         `consumer_timeout_ms`: how long `for record in consumer` waits for the next record before
-        it ends: 0 ends at the last record, None waits without end.
+        it ends: 0 ends at the last record, None waits indefinitely.
         """
         self._check_open()
         consumer = RemoteConsumer(
@@ -475,7 +475,7 @@ class RemoteLog(Closable):
         return self._security.acls(wanted)
 
     def create_acls(self, acls: Iterable[Acl]) -> None:
-        """Create ACLs; those that exist stay."""
+        """Create ACLs; those that already exist are kept."""
         self._security.create_acls(acls)
 
     def delete_acls(self, filters: Iterable[AclFilter | Acl]) -> list[Acl]:
@@ -499,8 +499,8 @@ class RemoteLog(Closable):
     ) -> None:
         """Create a user, or replace its password, for each of the SCRAM mechanisms.
 
-        The broker gets a salted hash by which one can log in as well as by the password: connect
-        with TLS, except on this machine.
+        The broker receives a salted hash that is as good as the password for logging in, so connect
+        with TLS unless the broker runs on this machine.
         """
         self._security.set_password(user, password, mechanisms, iterations)
 
@@ -525,7 +525,9 @@ class RemoteLog(Closable):
 
 
 def _may(topic: Any, operation: str) -> bool:
-    """Return whether the user is allowed an operation on a topic, by its description. Brokers
-    before Kafka 2.3 do not list the operations: then the answer is yes."""
+    """Return whether a topic description lists an operation as authorized.
+
+    Brokers before Kafka 2.3 do not list operations; for these, the result is True.
+    """
     allowed = {each.name for each in topic.authorized_operations or ()}
     return not allowed or operation in allowed

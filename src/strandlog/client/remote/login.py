@@ -1,17 +1,19 @@
 """The logins of librdkafka's clients, and what happens when the broker rejects one.
 
-librdkafka keeps its own copy of the user name and the password. When the broker rejects them, it
-reports this to a callback and tries again, about once a second, while the calls of the program keep
-waiting. So each client has a `Login`, and after each call that runs callbacks, `check` decides:
+librdkafka keeps its own copy of the user name and the password. When the broker rejects them,
+librdkafka calls a callback and tries again about once a second, while the program's calls keep
+waiting. Therefore each client has a `Login`, and after each call that runs callbacks, `check`
+decides:
 
-    login rejected ──▶ references changed       the client gets the new credentials and goes on
-                   └─▶ unchanged                for ROTATION_MS, they are read again and again,
-                                                because a rotation changes the password first and
-                                                the file afterwards; then AuthenticationError
+    login rejected ──▶ references changed       the client continues with the new credentials
+                   └─▶ unchanged                they are reread for ROTATION_MS, because a rotation
+                                                changes the password first and the file afterwards;
+                                                then AuthenticationError
                    └─▶ credentials without      AuthenticationError at once
                        references
 
-A connection that breaks during a login, for example because the broker restarts, is no rejection.
+A connection that breaks during a login, for example because the broker restarts, does not count as
+a rejection.
 The clients of one log share their `Credentials`, and each adopts new ones when its own login fails.
 A bearer token has its own callback (client_config.py).
 """
@@ -42,7 +44,7 @@ class Credentials:
     """The user name and password of a log, read from their references. Threads may share it."""
 
     def __init__(self, sources: Mapping[str, str], clock: Clock) -> None:
-        """`sources` has both settings as the user wrote them, or is empty without a password."""
+        """`sources` contains both settings as the user wrote them, or is empty."""
         self._sources = sources
         self._lock = Lock()
         self.clock = clock
@@ -51,7 +53,7 @@ class Credentials:
 
     @property
     def can_change(self) -> bool:
-        """Whether a reference may yield other credentials."""
+        """Whether the credentials contain references, whose values may change."""
         return any(map(has_reference, self._sources.values()))
 
     def refresh(self) -> None:
@@ -77,7 +79,7 @@ class Login:
         config: Mapping[str, object],
         credentials: Credentials,
     ) -> None:
-        """Create the client by `make`, with the current credentials."""
+        """Create the client with `make`, using the current credentials."""
         credentials.refresh()
         self._credentials = credentials
         self._clock = credentials.clock
@@ -133,7 +135,7 @@ class Login:
         try:
             self._credentials.refresh()
         except SettingError:
-            return False  # such as a file that is being replaced
+            return False  # for example because a file is being replaced
         if self._version == self._credentials.version:
             return False
         self._version = self._credentials.version

@@ -58,7 +58,7 @@ class Progress:
     ) -> dict[TopicPartition, int]:
         """Return the positions that differ from the committed offsets.
 
-        In the partitions in `undelivered`, the positions are the offsets given there.
+        For partitions in `undelivered`, its offsets take the place of the positions.
         """
         positions = {tp: undelivered.get(tp, at) for tp, at in self.positions.items()}
         return {

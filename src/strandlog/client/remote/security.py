@@ -1,12 +1,13 @@
 """ACLs and users of a cluster: Describe-, Create- and DeleteAcls, and the SCRAM credential APIs.
 
-librdkafka has no resource types for delegation tokens and users, and no operations on them; rules
-about these cannot be listed or changed through it. librdkafka calls the CLUSTER resource BROKER.
+librdkafka has no resource types for delegation tokens and users, and no operations on them; ACLs
+for these cannot be listed or changed through it. librdkafka calls the CLUSTER resource BROKER.
 
-librdkafka (2.16) has two defects. It ignores the error of a DescribeAcls response and reports an
-empty list; so an empty list is confirmed: the client must have DESCRIBE on the cluster, and the
-broker an authorizer. And it aborts the process if a DescribeUserScramCredentials response has an
-error, so that request is only sent if the client has DESCRIBE on the cluster.
+librdkafka (2.16) has two defects. First, it ignores the error in a DescribeAcls response and
+reports an empty list. An empty list is therefore verified: the client must have DESCRIBE on the
+cluster, and the broker must have an authorizer. Second, it aborts the process if a
+DescribeUserScramCredentials response contains an error, so that request is only sent if the client
+has DESCRIBE on the cluster.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class RemoteSecurity:
         return found
 
     def _confirm_empty(self) -> None:
-        """Raise the error that explains why there are no ACLs, if there is one."""
+        """Raise an error if the client may not list ACLs, or the broker has no authorizer."""
         if Operation.DESCRIBE_CONFIGS.name in self._operations_with_describe():
             values = {row.name: row.value for row in self._log.broker_settings()}
             if values.get(AUTHORIZER) == "":
@@ -61,7 +62,7 @@ class RemoteSecurity:
                 )
 
     def _operations_with_describe(self) -> set[str]:
-        """Return what the client may do with the cluster; raise if it may not describe it."""
+        """Return the client's authorized operations on the cluster; raise if it lacks DESCRIBE."""
         with translated(to=self._log.bootstrap):
             future = self._log.admin.describe_cluster(
                 include_authorized_operations=True, **self._log.request_options
@@ -115,9 +116,9 @@ class RemoteSecurity:
         a user only once. Credentials for other mechanisms are deleted: they would accept the old
         password.
 
-        A broker may close the connections of a user whose credentials change. So the mechanism by
-        which this client logs in comes last: until then, it can connect again, and afterwards it
-        need not."""
+        A broker may close the connections of a user whose credentials change. The mechanism that
+        this client itself logs in with is therefore changed last: until then the client can
+        reconnect, and afterwards it does not need to."""
         kinds = sorted({mechanism_named(name) for name in mechanisms})
         if not kinds:
             raise UnacceptableCredentialError("name at least one SCRAM mechanism")
@@ -181,7 +182,7 @@ def _filter(wanted: AclFilter) -> Any:
 
 
 def _converted(kind: Any, given: Acl | AclFilter) -> Any:
-    """Return a rule or filter as an object of librdkafka, which uses Kafka's codes."""
+    """Convert an ACL or filter to a librdkafka object; both use Kafka's codes."""
     admin = confluent().admin
     try:
         return kind(
@@ -195,8 +196,8 @@ def _converted(kind: Any, given: Acl | AclFilter) -> Any:
         )
     except ValueError as error:
         raise InvalidRequestError(
-            f"rules about {given.resource_type.name} {given.operation.name} are not possible over "
-            "the wire: librdkafka does not know them"
+            f"librdkafka does not support ACLs for {given.operation.name} on "
+            f"{given.resource_type.name}"
         ) from error
 
 

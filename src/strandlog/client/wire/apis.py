@@ -1,7 +1,7 @@
 """The versions of each Kafka API that strandlog's own client can use.
 
 A connection uses the highest version that the broker also supports. Every broker since Kafka 2.4
-supports at least one of them, except that DescribeTransactions and ListTransactions require 3.0,
+supports a version in each range, except that DescribeTransactions and ListTransactions require 3.0,
 and client quotas 2.6. Some ranges deliberately end before Kafka's newest version: from Fetch 13 on,
 topics are identified by id instead of name; Produce 12 and EndTxn 5 belong to transactions that
 change the producer epoch when they end, so a commit could not be retried with its original epoch;

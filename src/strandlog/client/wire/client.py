@@ -17,8 +17,8 @@ Kafka's clients (config/tables/client.py); a settings file and the environment s
 
 A client is not thread-safe. It starts no threads and cannot be pickled: pickle the options instead.
 Connections are opened on first use. Calls retry retriable errors for `default.api.timeout.ms`. They
-raise `UnreachableError` with the address, `AuthenticationError`, `TopicNotFoundError`,
-`OffsetOutOfRangeError` with the valid range, …
+raise, for example, `UnreachableError` with the address, `AuthenticationError`,
+`TopicNotFoundError`, or `OffsetOutOfRangeError` with the valid range.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class WireClient:
         self._cluster.check_reachable()
 
     def http_address(self) -> str | None:
-        """Return the URL of the broker's HTTP listener; None if it has none that is reachable."""
+        """Return the URL of the broker's HTTP listener; None if it has no reachable one."""
         return self._cluster.retry(lambda: http_address(self._cluster))
 
     def cluster_id(self) -> str:
@@ -124,7 +124,7 @@ class WireClient:
         return self._cluster.cluster_id or ""
 
     def topic_config(self, topic: str, names: Sequence[str]) -> dict[str, str | None]:
-        """Return settings of a topic, those of `names` that the broker has."""
+        """Return those topic settings in `names` that the broker has."""
         return self._cluster.retry(lambda: topic_config(self._cluster, topic, names))
 
     # -- quotas ----------------------------------------------------------------------------------
@@ -132,7 +132,7 @@ class WireClient:
     def client_quotas(
         self, parts: Sequence[FilterPart] = ()
     ) -> list[tuple[Entity, dict[str, float]]]:
-        """Return the entities that fulfil all conditions, with their client quotas."""
+        """Return the entities that match all parts of a filter, with their client quotas."""
         return self._cluster.retry(lambda: describe_quotas(self._cluster, parts))
 
     def alter_client_quotas(self, changes: Sequence[QuotaChange]) -> None:

@@ -41,7 +41,7 @@ NO_LEADER = -1
 UNKNOWN_TOPIC_OR_PARTITION = 3
 LEADER_NOT_AVAILABLE = 5
 READ_OR_WRITE = "READ on the topic to read it, WRITE to write to it"
-DENIED = {29, 30, 31, 53}  # authorization errors of topics, groups, the cluster, transactional ids
+DENIED = {29, 30, 31, 53}  # authorization errors: topic, group, cluster and transactional id
 RESOURCE_TOPIC, RESOURCE_BROKER = 2, 4
 DEFAULT_BROKER = ""  # the defaults of all brokers; the node id may be unknown
 HTTP_LISTENER = "http.listener"
@@ -291,7 +291,7 @@ def http_address(cluster: Cluster) -> str | None:
 
 
 def topic_config(cluster: Cluster, topic: str, names: Sequence[str]) -> dict[str, str | None]:
-    """Return settings of a topic, those of `names` that the broker has."""
+    """Return those topic settings in `names` that the broker has."""
     return _config(cluster.any_connection(), RESOURCE_TOPIC, topic, names)
 
 
@@ -309,9 +309,9 @@ def _config(
 def reachable_url(listener: str, peer_host: str, name: str = "") -> str | None:
     """Return the URL of a listener for a client that reached the broker at `peer_host`.
 
-    A wildcard host is replaced by the address that the client connected to; with TLS by its `name`,
-    because that is in the certificate. A loopback host is only reachable if the address is a
-    loopback address too; otherwise the result is None.
+    A wildcard host is replaced by the address that the client connected to or, with TLS, by its
+    host `name`, which the certificate contains. A loopback host is only reachable if the client
+    connected to a loopback address too; otherwise the result is None.
     """
     url = urlsplit(listener)
     host, port = url.hostname or "", url.port

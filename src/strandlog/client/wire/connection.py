@@ -13,8 +13,8 @@ connection is closed: each pending reply fails with `UnreachableError`, and a ne
 needed.
 
 A broker may limit how long a login is valid (KIP-368). After 85 to 95 % of that time, the next
-`send` receives the pending replies and logs in again on the same connection, with the credentials
-that the options then yield. The random factor keeps clients that started together apart.
+`send` receives the pending replies and logs in again on the same connection, with the current
+credentials. The random factor spreads the logins of clients that started at the same time.
 
 Each frame is received into its own buffer, which is never overwritten, so record bytes are returned
 as views of it.
@@ -53,7 +53,7 @@ MAX_VECTORS = 512
 _LOGIN_SETTINGS = "sasl.username, sasl.password and sasl.mechanism"
 _SET_UP_HINT = (
     " before the first response; check that security.protocol matches its listener, and set "
-    "ssl.certificate.location if it requires certificates of clients"
+    "ssl.certificate.location if it requires client certificates"
 )
 
 
@@ -207,7 +207,7 @@ class WireConnection:
                     self._versions[row.api_key] = version
 
     def _tls_rejection(self, error: OSError) -> AuthenticationError | None:
-        """Return the error if one side rejects the other for good; None if a retry may succeed."""
+        """Return the error if one side rejects the other, so that a retry would fail, else None."""
         if isinstance(error, ssl.SSLCertVerificationError):
             return AuthenticationError(
                 f"the certificate of {self.name} is not trusted: {error.verify_message}; "
@@ -239,7 +239,7 @@ class WireConnection:
                 f"{', '.join(shake.mechanisms) or 'none'}: set sasl.mechanism"
             )
         if shake.error_code:
-            raise self.broken(f"the login cannot start here (code {shake.error_code})")
+            raise self.broken(f"the SASL handshake failed with code {shake.error_code}")
         exchange = tokens(mechanism, *self._options.credentials())
         token = next(exchange)
         while True:
@@ -387,7 +387,7 @@ class WireConnection:
             position += count
 
     def _lost(self, error: OSError) -> UnreachableError | AuthenticationError:
-        """Close the connection after an error of the socket, and return the error to raise."""
+        """Close the connection after a socket error, and return the error to raise."""
         rejection = self._tls_rejection(error)
         if rejection is not None:
             self.close()
@@ -411,7 +411,7 @@ class WireConnection:
 
 
 def _words(reason: str) -> str:
-    """Return the name of a TLS alert in words: TLSV13_ALERT_CERTIFICATE_REQUIRED, …"""
+    """Return a TLS alert in words: TLSV13_ALERT_CERTIFICATE_REQUIRED → certificate required."""
     return reason.partition("ALERT_")[2].replace("_", " ").lower() or reason
 
 

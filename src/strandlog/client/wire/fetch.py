@@ -222,7 +222,7 @@ def cut_at(chunk: RawFetch, end_offset: int) -> RawFetch:
 
 
 def _next_max_bytes(chunk: RawFetch, offset: int, end: int, max_bytes: int) -> int:
-    """Return a max_bytes for the next request that fetches little past the range."""
+    """Return the max_bytes of the next request, so that it fetches little beyond `end`."""
     record_bytes = len(chunk.data) / max(1, chunk.next_offset - offset)
     rest_bytes = int(record_bytes * (end - chunk.next_offset) * SPARE)
     return min(max(rest_bytes, MIN_PIECE_BYTES), max_bytes)

@@ -4,8 +4,8 @@
 default port is 9092. The other options are defined in config/tables/client.py. `WireOptions` holds
 plain values, so it can be pickled and sent to the process that creates the client.
 
-Text keeps its references to secrets (client/references.py); `text` replaces them whenever it is
-called. Neither `repr` nor an error shows a secret.
+References to secrets (client/references.py) in text settings are not replaced when the options are
+parsed, but each time `text` is called. Neither `repr` nor an error shows a secret.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def parse_bootstrap(text: str) -> tuple[Address, ...]:
 
 
 def _parsed(name: str, raw: str) -> Value:
-    """Parse a value; text keeps its references."""
+    """Parse a value. References are replaced now, except in text settings, which are unchanged."""
     if CLIENT_SETTINGS[name].kind == "text":
         return raw
     text = dereferenced(name, raw).strip()

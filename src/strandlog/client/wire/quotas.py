@@ -25,7 +25,7 @@ CODES = {match: code for code, match in MATCH_CODES.items()}
 def describe_quotas(
     cluster: Cluster, parts: Sequence[FilterPart]
 ) -> list[tuple[Entity, dict[str, float]]]:
-    """Return the entities that fulfil all conditions, with their quotas."""
+    """Return the entities that match all parts of a filter, with their quotas."""
     components = [
         {"entity_type": part.kind, "match_type": CODES[part.match], "match": part.name}
         for part in parts

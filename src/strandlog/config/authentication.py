@@ -1,13 +1,13 @@
 """Decides whether clients of the HTTP and gRPC listeners must authenticate.
 
     setting      on loopback   elsewhere    a request without credentials
-    (empty)      optional      required
+    (empty)      optional      required     see below
     none         none          none         User:ANONYMOUS; credentials are ignored
     optional     optional      optional     User:ANONYMOUS; wrong credentials are an error
     required     required      required     an error
 
-By default, programs on the same machine work without a password, and a listener that the network
-reaches asks for one. What an authenticated or anonymous client may do, the ACLs decide.
+By default, programs on the same machine need no password, but a listener that is reachable from the
+network requires one. ACLs decide what an authenticated or anonymous client may do.
 """
 
 from __future__ import annotations
@@ -30,8 +30,10 @@ def authentication_mode(setting: str, host: str) -> AuthenticationMode:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only programs on the same machine can connect to an address. A name other
-    than localhost counts as reachable, whatever it resolves to."""
+    """Return whether only programs on the same machine can connect to an address.
+
+    Any name other than localhost counts as reachable from other machines.
+    """
     if host.lower() == "localhost":
         return True
     try:

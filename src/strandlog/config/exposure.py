@@ -1,11 +1,11 @@
-"""Which listeners accept clients of other machines without authentication.
+"""Finds the listeners that accept clients on other machines without authentication.
 
     Kafka        authenticates with SASL, or with TLS if ssl.client.auth=required
     HTTP, gRPC   authenticate if http.authentication or grpc.authentication is required, which is
                  the default for an address other than loopback
 
-A broker starts with such a listener only if allow.insecure.listeners is set: by default, not every
-machine of a network may read, write and delete everything.
+A broker starts with such a listener only if allow.insecure.listeners is set. Otherwise, every
+machine on the network could read, write and delete everything.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ _SECURE_KAFKA = (
 
 
 def accepts_anonymous(endpoint: Endpoint, tls: TlsSettings, settings: BrokerSettings) -> bool:
-    """Return whether a listener accepts clients that do not authenticate; `tls` are its own
-    settings for TLS."""
+    """Return whether a listener, whose TLS settings are `tls`, accepts unauthenticated clients."""
     if endpoint.label in ("http", "grpc"):
         chosen = getattr(settings, f"{endpoint.label}_authentication")
         return authentication_mode(chosen, endpoint.address.host) != "required"
@@ -46,7 +45,7 @@ def exposed_endpoints(
 
 
 def exposure_text(exposed: Sequence[Endpoint]) -> str:
-    """Return what is wrong with exposed listeners, and how to secure them."""
+    """Return a message that names the exposed listeners and explains how to secure them."""
     steps = []
     for each in exposed:
         if each.label in ("http", "grpc"):

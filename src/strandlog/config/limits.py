@@ -114,9 +114,9 @@ UNAUTHENTICATED_MAX_BYTES = _limit(
 )
 LOGIN_THROTTLE_MAX_KEYS = _limit(
     10_000,
-    "Kafka: addresses, and users by address, whose logins are counted",
-    above="the oldest are no longer counted",
-    why="a client can try any user name, and have many addresses",
+    "Kafka: addresses, and users per address, whose logins are tracked",
+    above="the oldest are no longer tracked",
+    why="a client can try any user name and use many addresses",
 )
 LARGE_REQUESTS_MAX_BYTES = _limit(
     2 * MIB,
@@ -173,13 +173,13 @@ USER_NAME_MAX_CHARACTERS = _limit(
     255,
     "characters in the name of a user",
     above="an error",
-    why="names are in every rule, log line and response about a user",
+    why="names appear in every ACL, log line and response about a user",
 )
 SUBJECT_MAX_CHARACTERS = _limit(
     4096,
-    "characters in the name of a user from the subject of a client certificate",
+    "characters in a user name that is derived from the subject of a client certificate",
     above="the connection is closed",
-    why="subjects are longer than other names, and every log line about the user has it",
+    why="subjects are longer than other names, and appear in every log line about the user",
 )
 PASSWORD_MAX_BYTES = _limit(
     1024,
@@ -189,7 +189,7 @@ PASSWORD_MAX_BYTES = _limit(
 )
 SALT_MAX_BYTES = _limit(
     1024,
-    "size of the salt of a credential that a client sends",
+    "size of the salt in a SCRAM credential that a client sends",
     above="an error",
     why="the broker sends it to everyone who tries to log in",
 )
@@ -197,11 +197,11 @@ SCRAM_MAX_ITERATIONS = _limit(
     16_384,
     "iterations of a SCRAM credential",
     above="an error",
-    why="it is Kafka's maximum",
+    why="Kafka's maximum",
 )
 SCRAM_MAX_MESSAGE_BYTES = _limit(
     4 * KIB,
-    "size of a SCRAM message of a client",
+    "size of a SCRAM message from a client",
     above="the login fails",
     why="the first message is held in memory before the client has authenticated",
 )
@@ -209,11 +209,11 @@ QUOTA_MAX_NAME_CHARACTERS = _limit(
     1024,
     "characters in the name of a user or client id that has a quota",
     above="an error; clients with a longer id share one allowance per quota",
-    why="clients choose their ids, so long ones would fill the memory",
+    why="clients choose their ids, and long ones could exhaust memory",
 )
 MAX_CONNECTIONS_OVER_QUOTA = _limit(
     1000,
-    "connections of a listener that wait to be closed because of the quota of their address",
+    "connections of a listener that wait to be closed because their address exceeded its quota",
     above="further ones are closed at once",
     why="each holds a file descriptor for at most quota.window.size.seconds",
 )
@@ -231,55 +231,55 @@ AUTHORIZATION_MAX_CHARACTERS = _limit(
 )
 LOGINS_MAX_CONCURRENT = _limit(
     1,
-    "HTTP and gRPC: passwords and tokens that are checked concurrently",
+    "HTTP and gRPC: passwords and tokens that are verified concurrently",
     above="further ones wait",
-    why="a check takes milliseconds of CPU time, in a thread that other requests need too",
+    why="this takes milliseconds of CPU time, in a thread that other requests need too",
 )
 LOGINS_MAX_WAITING = _limit(
     100,
-    "HTTP and gRPC: requests that wait for the check of their password or token",
+    "HTTP and gRPC: requests that wait until their password or token is verified",
     above="429, RESOURCE_EXHAUSTED",
     why="the last of them already waits for about a second",
 )
 LOGINS_MAX_REMEMBERED = _limit(
     1_000,
-    "HTTP and gRPC: passwords and tokens that are not checked again for a minute",
-    above="the oldest is checked again",
-    why="a check takes milliseconds",
+    "HTTP and gRPC: verified passwords and tokens that are cached for a minute",
+    above="the oldest is verified again",
+    why="verifying one takes milliseconds",
 )
 LOGINS_MAX_FAILING_ADDRESSES = _limit(
     10_000,
     "HTTP and gRPC: client addresses whose failed logins are counted",
-    above="the one that failed the longest ago is forgotten",
+    above="the address that failed longest ago is forgotten",
     why="each takes memory, and failed logins cost an attacker nothing",
 )
 AUDIT_MAX_TEXT_CHARACTERS = _limit(
     500,
     "characters of a name in the audit log",
-    above="the rest is cut off",
-    why="names come from clients, and the log must not grow by what they send",
+    above="the name is truncated",
+    why="names come from clients, which must not be able to inflate the log",
 )
 AUDIT_MAX_DETAILS = _limit(
     50,
     "changed settings listed in one event of the audit log",
-    above="the event has the number of further ones",
-    why="names come from clients, and the log must not grow by what they send",
+    above="the event states how many more there are",
+    why="names come from clients, which must not be able to inflate the log",
 )
 AUDIT_MAX_EVENTS_PER_CLIENT = _limit(
     100,
-    "different denials and failures of one client that the audit log lists within a minute",
-    above="further ones share one line, which has their number",
+    "distinct denials and failures of one client that the audit log lists per minute",
+    above="further ones share one line, which states their number",
     why="a flood of requests must not displace older events",
 )
 AUDIT_MAX_DISTINCT_EVENTS = _limit(
     5_000,
-    "different denials, or failures of one kind, that the audit log lists within a minute",
-    above="further ones share one line, which has their number",
+    "distinct denials, or failures of one kind, that the audit log lists per minute",
+    above="further ones share one line, which states their number",
     why="a flood of requests must not displace older events",
 )
 AUDIT_MAX_QUEUED_EVENTS = _limit(
     20_000,
-    "events that wait for the disk of the audit log",
+    "audit events that wait to be written to disk",
     above="further ones are lost and counted (`audit_events_lost`)",
     why="memory must stay bounded, and no request waits for the audit log",
 )
@@ -324,7 +324,7 @@ HTTP_DECODE_PAGE_MS = _limit(
 )
 HTTP_DECODE_MAX_SCHEMAS = _limit(
     100,
-    "HTTP: schemas that the keys and values of one response are decoded with",
+    "HTTP: schemas used to decode the keys and values of one response",
     above="keys and values with other schemas are shown as bytes",
     why="each may have to be compiled",
 )
@@ -336,13 +336,13 @@ SCHEMA_MAX_IDS = _limit(
 )
 SCHEMA_MAX_TOTAL_VERSIONS = _limit(
     200_000,
-    "versions of all subjects, deleted ones included",
+    "versions of all subjects, including deleted ones",
     above="42205",
     why="they are kept in memory",
 )
 SCHEMA_MAX_VERSIONS = _limit(
     1_000,
-    "versions of a subject, deleted ones included",
+    "versions of a subject, including deleted ones",
     above="42205",
     why="a transitive check compares a new version with all of them",
 )
@@ -362,13 +362,13 @@ SCHEMA_MAX_SUBJECT_CHARACTERS = _limit(
     1_000,
     "characters in the name of a subject",
     above="42208",
-    why="the name of a topic has at most 249",
+    why="topic names have at most 249 characters",
 )
 SCHEMA_MAX_REQUEST_BYTES = _limit(
     2 * MIB,
     "HTTP: size of a request to the schema registry",
     above="413",
-    why="the largest schema fits, with its characters escaped",
+    why="the largest schema fits, even with escaped characters",
 )
 SCHEMA_MAX_EXTRA_BYTES = _limit(
     64 * KIB,
@@ -379,8 +379,8 @@ SCHEMA_MAX_EXTRA_BYTES = _limit(
 SCHEMA_MAX_COMPARISONS = _limit(
     50_000,
     "parts of two JSON or Avro schemas that are compared",
-    above="the schemas are incompatible",
-    why="combinations multiply the parts",
+    above="the schemas are reported as incompatible",
+    why="combinations such as unions multiply the number of comparisons",
 )
 SCHEMA_MAX_MESSAGES = _limit(
     20,
@@ -413,7 +413,7 @@ GRPC_MAX_METADATA_BYTES = _limit(
     16 * KIB,
     "gRPC: size of the metadata of a call",
     above="RESOURCE_EXHAUSTED",
-    why="no method uses metadata",
+    why="methods only use the credentials, which are shorter",
 )
 GRPC_CONSUME_MESSAGE_BYTES = _limit(
     MIB,
@@ -451,7 +451,7 @@ TLS_MAX_HANDSHAKES = _limit(
 TLS_STORE_MAX_BYTES = _limit(
     16 * MIB,
     "bytes of a PEM file with a key or certificates",
-    above="an error at the start; a changed file is not loaded",
+    above="an error at startup; a changed file is not loaded",
     why="a file with all public CAs has 0.2 MB",
 )
 
@@ -519,19 +519,19 @@ HTTP_JSON_VALUE_BYTES = _limit(
 )
 HTTP_PARSED_VALUE_BYTES = _limit(
     8 * MIB,
-    "HTTP: size of a value in which a search looks up a path",
+    "HTTP: size of a value in which a record search follows a JSON path",
     above="the page reports that the value was not searched",
     why="parsing a larger value takes too long",
 )
 HTTP_PARSED_VALUE_ITEMS = _limit(
     50_000,
-    "HTTP: JSON items in a value in which a search looks up a path",
+    "HTTP: JSON items in a value in which a record search follows a JSON path",
     above="the page reports that the value was not searched",
     why="parsing a larger value takes too long",
 )
 HTTP_PATH_MAX_STEPS = _limit(
     50,
-    "HTTP: steps of a path in a search",
+    "HTTP: steps in the JSON path of a record search",
     above="400",
     why="values are rarely nested that deeply",
 )

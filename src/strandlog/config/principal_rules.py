@@ -1,17 +1,17 @@
-r"""Rules of `ssl.principal.mapping.rules`: from the subject of a certificate to a user name.
+r"""Rules of `ssl.principal.mapping.rules`, which map a certificate's subject to a user name.
 
     RULE:^CN=([^,]+),OU=Services.*$/$1/L,RULE:^.*CN=(.*?)(,.*)?$/$1/,DEFAULT
 
 A rule applies if its pattern matches the whole subject, which is RFC 2253 text with the most
 specific part first: `CN=carol,OU=x,O=y`. The first rule that applies decides:
 
-    $1 … $9   in the replacement: a group of the pattern; a number without a group stays as it is
+    $1 … $9   in the replacement: a group of the pattern; left verbatim if there is no such group
     \/        a slash in the pattern or the replacement
-    L, U      the result in lower or upper case
+    L, U      converts the result to lower or upper case
     DEFAULT   the subject itself
 
-Without a rule that applies, the client has no name and is disconnected. Patterns are Python's
-regular expressions, which for these purposes are those of Java.
+If no rule applies, the client has no name and is disconnected. Patterns are Python regular
+expressions, which agree with Java's in the syntax that such rules use.
 """
 
 from __future__ import annotations

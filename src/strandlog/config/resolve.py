@@ -97,7 +97,7 @@ class Configuration:
         return broker_settings(explicit)
 
     def listener_overrides(self) -> dict[str, dict[str, Value]]:
-        """Return the settings for single listeners, by the listener's name in lower case."""
+        """Return the settings for individual listeners, by the listener's name in lower case."""
         found: dict[str, dict[str, Value]] = {}
         for name, each in self.chosen.items():
             if (parts := split_override(name)) is not None:
@@ -160,7 +160,7 @@ class Configuration:
             self._check_listeners(self.server)
 
     def _check_listeners(self, server: ServerSettings) -> None:
-        """Check the settings for connections and for the listeners that use TLS."""
+        """Check per-address connection limits, the JWKS URL, super users and TLS of listeners."""
         settings, overrides = self.broker_settings(), self.listener_overrides()
         self._report("max.connections.per.ip.overrides", settings.per_ip_overrides)
         self._report(JWKS_URL, settings.jwks_address)
@@ -168,7 +168,7 @@ class Configuration:
         if settings.super_users and not settings.has_authorizer:
             text = (
                 "super.users has no effect without an authorizer: every client may do everything; "
-                "set authorizer.class.name=strandlog to allow others only what ACLs allow"
+                "set authorizer.class.name=strandlog to restrict other users by ACLs"
             )
             self.notes.append(Problem(self.chosen[SUPER_USERS].origin, SUPER_USERS, text))
         for endpoint in server.endpoints:

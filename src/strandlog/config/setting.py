@@ -8,7 +8,7 @@ Its name is that of the attribute, with dots for underscores (`retention.ms`). T
 command-line help, DescribeConfigs and the reference page derive from the declarations. Values are
 given as text in Kafka's format or as Python values, and are stored as Python values.
 
-A secret setting (`is_secret`) is shown as `[hidden]`, as null by DescribeConfigs; errors do not
+A secret setting (`is_secret`) is shown as `[hidden]`, and as null by DescribeConfigs. Errors do not
 quote it, and clients cannot change it at run time.
 """
 
@@ -28,7 +28,7 @@ Kind = Literal["int", "bytes", "ms", "float", "bool", "choice", "list", "text"]
 MAX_INT = 2**31 - 1
 MAX_LONG = 2**63 - 1
 # A client that may alter settings must not choose the broker's files, addresses or credentials
-# (as in CVE-2023-25194): such settings are never dynamic, even if declared so.
+# (as in CVE-2023-25194): such settings are never dynamic, even if they are declared as dynamic.
 START_UP_ONLY = ("ssl.", "sasl.", "listener", "advertised.", "http.", "grpc.", "audit.")
 DEFAULT_BATCH_MAX_RECORDS = 1_000_000  # also used by a log that is opened without a broker
 
@@ -51,7 +51,7 @@ class Setting:
 
     @property
     def is_dynamic(self) -> bool:
-        """Whether clients may change the setting at run time: declared so, and not for security."""
+        """Whether clients may change the setting at run time; never true for `START_UP_ONLY`."""
         return self.dynamic and not self.is_secret and not self.name.startswith(START_UP_ONLY)
 
     def parse(self, raw: object) -> Value:
@@ -126,7 +126,7 @@ class Setting:
         return ",".join(value) if isinstance(value, tuple) else str(value)
 
     def shown(self, value: Value) -> str:
-        """Format a value for people: as `format` does, but hide a secret unless it is not set."""
+        """Format a value for display: like `format`, but hide a secret that is set."""
         return HIDDEN if self.is_secret and value != self.default else self.format(value)
 
 

@@ -4,8 +4,8 @@
 
 An empty variable counts as unset, because that is how compose files unset a variable. A variable
 with this prefix that does not match any setting is probably misspelled and is an error. Exceptions
-are the variables that the command line and Spark read, those of clients (STRANDLOG_CLIENT_*), and
-those that Kubernetes and Docker set for a service called strandlog.
+are the variables that the command line and Spark read, client settings (STRANDLOG_CLIENT_*), and
+the variables that Kubernetes and Docker set for a service called strandlog.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PREFIX = "STRANDLOG_"
 ALIAS_VARIABLES = {"STRANDLOG_DATA": "log.dirs"}
 # The command line and Spark read these.
 NOT_SETTINGS = frozenset({"STRANDLOG_CONFIG", "STRANDLOG_BOOTSTRAP", "STRANDLOG_CACHE_DIR"})
-CLIENT_PREFIX = "STRANDLOG_CLIENT_"  # settings of clients (client/settings.py)
+CLIENT_PREFIX = "STRANDLOG_CLIENT_"  # prefix for client settings (client/settings.py)
 _SERVICE_LINK = re.compile(
     r"STRANDLOG_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)"
     r"|STRANDLOG_(NAME|ENV_\w+)"

@@ -95,8 +95,8 @@ NO_EFFECT = {
         "transaction.abort.timed.out.transaction.cleanup.interval.ms",
         "transaction.remove.expired.transaction.cleanup.interval.ms",
     ),
-    "ssl.enabled.protocols decides": ("ssl.protocol",),
-    "strandlog has nothing that this setting would configure": (
+    "ssl.enabled.protocols determines the TLS versions": ("ssl.protocol",),
+    "strandlog does not have what this setting configures": (
         "offsets.commit.",
         "offsets.load.buffer.size",
         "offsets.topic.compression.codec",
@@ -114,7 +114,10 @@ NO_EFFECT = {
     "strandlog has no fetch sessions": ("max.incremental.fetch.session.cache.slots",),
     "compaction is always on, for topics with cleanup.policy=compact": ("log.cleaner.enable",),
     "there is no tiered storage": ("log.local.", "remote.", "rlmm.config.", "rsm.config."),
-    "there are no quotas": ("client.quota.callback.class", "quota."),
+    "quotas are set with 'strandlog quota' or AlterClientQuotas": (
+        "client.quota.callback.class",
+        "quota.",
+    ),
     "strandlog or the operating system chooses the value": (
         "socket.listen.backlog.size",
         "socket.receive.buffer.bytes",
@@ -146,8 +149,8 @@ SECURITY = (
 # What to do instead of setting one of `SECURITY`; the first name that matches applies.
 SECURITY_HINTS = {
     "listener.name.": "only settings with the prefix ssl. can be set for one listener",
-    "ssl.keystore.password": "it is for keystores in Java's formats; convert the keystore to PEM",
-    "ssl.truststore.password": "it is for truststores in Java's formats; convert it to PEM",
+    "ssl.keystore.password": "only keystores in Java's formats use it; convert the keystore to PEM",
+    "ssl.truststore.password": "only truststores in Java's formats use it; convert it to PEM",
     "ssl.cipher.suites": "the TLS library chooses the cipher suites; remove the setting",
 }
 

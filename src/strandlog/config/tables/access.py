@@ -81,7 +81,7 @@ class AccessSettings:
     @property
     def super_user_names(self) -> list[str]:
         """The super users, in Kafka's notation: `User:admin`. Raises `InvalidSettingError` for
-        another notation, which would match no client."""
+        any other notation, because it would match no client."""
         found = [name.strip() for name in self.super_users.split(";") if name.strip()]
         for principal in found:
             kind, _, name = principal.partition(":")

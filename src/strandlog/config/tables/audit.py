@@ -1,4 +1,4 @@
-"""Settings of the audit log. Kafka has no such settings; it uses those of its logging library."""
+"""Audit log settings. Kafka has none; its audit log is configured in its logging library."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class AuditSettings:
         choices=(LOGINS, DENIALS, ADMIN, ACCESS),
         dynamic=False,
         help=(
-            "What the audit log has: successful and failed `logins`; `denials`; `admin`, the "
-            "changes of topics, settings, groups, users, ACLs and quotas; `access`, allowed reads "
-            "and writes, at most one line per minute for each client and topic."
+            "Events in the audit log: successful and failed `logins`; `denials`; `admin`, changes "
+            "to topics, settings, groups, users, ACLs and quotas; `access`, allowed reads and "
+            "writes, at most one line per minute for each client and topic."
         ),
     )
     audit_log_max_bytes: int = setting(
@@ -41,8 +41,8 @@ class AuditSettings:
         maximum=MAX_LONG,
         dynamic=False,
         help=(
-            "Maximum size of an audit log file. Then the file is renamed, with the suffix `.1`, "
-            "and a new one is started."
+            "Maximum size of an audit log file. When it is reached, the file is renamed with the "
+            "suffix `.1`, and a new one is started."
         ),
     )
     audit_log_max_files: int = setting(
@@ -51,5 +51,7 @@ class AuditSettings:
         minimum=1,
         maximum=MAX_INT,
         dynamic=False,
-        help="Maximum number of audit log files, with the current one; older ones are deleted.",
+        help=(
+            "Maximum number of audit log files, including the current one; older ones are deleted."
+        ),
     )

@@ -1,6 +1,6 @@
 """Settings for users, SASL and bearer tokens, with Kafka's names and defaults.
 
-The settings for tokens apply to every listener: to OAUTHBEARER, HTTP and gRPC. No setting can be
+The token settings apply to OAUTHBEARER on Kafka listeners, to HTTP and to gRPC. No setting can be
 changed at run time, so that no client can weaken the authentication of others.
 """
 
@@ -88,29 +88,32 @@ class AuthenticationSettings(LoginSettings):
         default="",
         dynamic=False,
         help=(
-            "Where the public keys of the provider of bearer tokens are: an https:// or file:// "
-            "address of a JWKS document (http:// only on the same machine). The certificate of an "
-            "HTTPS server is checked with the CAs of the system, or with those in the file that "
-            "the environment variable SSL_CERT_FILE names. Empty: tokens are not accepted."
+            "URL of the JWKS document with the public keys of the token provider: https:// or "
+            "file:// (http:// only on the same machine). The certificate of an HTTPS server is "
+            "verified with the system's CAs, or with those in the file that the environment "
+            "variable SSL_CERT_FILE names. Empty: tokens are not accepted."
         ),
     )
     sasl_oauthbearer_expected_audience: str = setting(
         kind="text",
         default="",
         dynamic=False,
-        help="Audiences (aud) of tokens, separated by commas; one is enough. Empty: any.",
+        help=(
+            "Accepted audiences (aud), separated by commas; a token must have at least one of "
+            "them. Empty: any."
+        ),
     )
     sasl_oauthbearer_expected_issuer: str = setting(
         kind="text",
         default="",
         dynamic=False,
-        help="Issuer (iss) of tokens. Empty: any.",
+        help="Issuer (iss) that tokens must have. Empty: any.",
     )
     sasl_oauthbearer_sub_claim_name: str = setting(
         kind="text",
         default="sub",
         dynamic=False,
-        help="The claim of a token that has the name of the principal.",
+        help="Token claim that contains the name of the principal.",
     )
     sasl_oauthbearer_clock_skew_seconds: int = setting(
         kind="int",
@@ -119,7 +122,7 @@ class AuthenticationSettings(LoginSettings):
         maximum=3600,
         dynamic=False,
         help=(
-            "How far the clock of the provider may be ahead of that of the broker. No token is "
+            "How far the clock of the token provider may be ahead of the broker's. No token is "
             "accepted after its expiry."
         ),
     )
@@ -130,8 +133,8 @@ class AuthenticationSettings(LoginSettings):
         maximum=MAX_INT,
         dynamic=False,
         help=(
-            "Interval at which the keys are loaded again; from a file at least once a minute. A "
-            "token with an unknown key loads them earlier, at most every 10 seconds."
+            "Interval at which the keys are reloaded; a file is read at least once a minute. A "
+            "token with an unknown key causes an earlier reload, at most every 10 seconds."
         ),
     )
     sasl_oauthbearer_jwks_endpoint_retry_backoff_ms: int = setting(
@@ -152,18 +155,18 @@ class AuthenticationSettings(LoginSettings):
     )
 
     def jwks_address(self) -> SplitResult | None:
-        """Return the parts of the address of the keys, None if tokens are not accepted. Raise
-        `InvalidSettingError` if the keys may not come from there."""
+        """Return the parsed URL of the keys, or None if tokens are not accepted. Raise
+        `InvalidSettingError` if the URL is invalid or not allowed."""
         url = self.sasl_oauthbearer_jwks_endpoint_url
         if not url and OAUTHBEARER in self.sasl_enabled_mechanisms:
-            raise InvalidSettingError(JWKS_URL, url, f"{OAUTHBEARER} requires an address")
+            raise InvalidSettingError(JWKS_URL, url, f"{OAUTHBEARER} requires a URL")
         if not url:
             return None
         try:
             parts = urlsplit(url)
             host, user = parts.hostname or "", parts.username
         except ValueError as error:
-            raise InvalidSettingError(JWKS_URL, url, "it is not an address") from error
+            raise InvalidSettingError(JWKS_URL, url, "it is not a valid URL") from error
         if user is not None:
             raise InvalidSettingError(JWKS_URL, HIDDEN, "it must not contain a user or password")
         is_file = parts.scheme == "file" and host in ("", "localhost") and bool(parts.path)
@@ -172,7 +175,7 @@ class AuthenticationSettings(LoginSettings):
             raise InvalidSettingError(
                 JWKS_URL,
                 url,
-                "expected https:// or file://; http:// is possible on the same machine only, "
+                "expected https:// or file://; http:// is allowed only on the same machine, "
                 "because others on the network could replace the keys",
             )
         return parts

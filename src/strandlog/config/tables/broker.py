@@ -1,9 +1,9 @@
 """Broker settings, with Kafka's names and defaults.
 
-`BrokerSettings` declares each setting once, as a typed attribute; the parts for coordinators and
-listeners are in `groups` and `listeners`, those for permissions, users and quotas in `access`,
-`audit`, `authentication` and `quotas`. `BROKER_SETTINGS` is the table derived from it, together
-with the defaults for topics (such as log.retention.ms), which derive from the topic settings.
+`BrokerSettings` declares each setting once, as a typed attribute; its base classes, such as
+`GroupSettings` and `TlsSettings`, are in the other modules of this package. `BROKER_SETTINGS` is
+the table derived from it, together with the defaults for topics (such as log.retention.ms), which
+derive from the topic settings.
 
 A setting is `dynamic` if the broker reads it on every use, so that clients can change it at run
 time (`broker/topics/dynamic_settings.py`). If the default differs from Kafka's, the help says why.
@@ -340,8 +340,8 @@ class BrokerSettings(
         default="",
         dynamic=False,
         help=(
-            "Folder of the lake tables of topics with table.format: that of a topic has its name. "
-            "Empty: the folder `tables` in the data folder."
+            "Folder for the lake tables of topics with table.format; each table is in a subfolder "
+            "with the name of its topic. Empty: the folder `tables` in the data folder."
         ),
     )
 

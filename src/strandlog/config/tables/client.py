@@ -1,10 +1,10 @@
 """Settings of remote clients, with the names that Kafka's clients use.
 
-The names of the table are librdkafka's where the two differ; `ALIASES` maps the Java client's names
-to them, and client/settings.py translates the Java settings that hold several values (`JAVA_ONLY`).
-Certificates and keys are PEM files or PEM text. Other settings are ignored, because they have no
-effect on a client that only transfers batches. Those in `SECURITY` are errors, because ignoring
-them would weaken security.
+The names of the Java client and of librdkafka differ in some cases. `ALIASES` maps those that are
+not in the table to those that are, and client/settings.py translates the Java settings that have no
+single equivalent (`JAVA_ONLY`). Certificates and keys are PEM files or PEM text. The wire client
+ignores all other settings, because they have no effect on a client that only transfers batches,
+except that those in `SECURITY` are errors, because ignoring them would weaken security.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ALIASES = {
     "socket.send.buffer.bytes": "send.buffer.bytes",
     "request.required.acks": "acks",
 }
-# Settings of the Java client that set more than one setting of the table, and which.
+# Java client settings without a single equivalent -> what they set.
 JAVA_ONLY = {
     "sasl.jaas.config": "`sasl.username` and `sasl.password`",
     "ssl.keystore.location": "`ssl.certificate.location` and `ssl.key.location`: one PEM file",
@@ -103,8 +103,8 @@ CLIENT_SETTINGS = SettingTable(
         _secret("sasl.password", "Password."),
         _secret(
             "sasl.oauthbearer.token",
-            "Bearer token for OAUTHBEARER; read again for each login. In Python also a function "
-            "that returns it.",
+            "Bearer token for OAUTHBEARER; read again for each login. In Python, this may also be "
+            "a function that returns the token.",
         ),
         _text(
             "ssl.ca.location",
@@ -155,7 +155,7 @@ CLIENT_SETTINGS = SettingTable(
             kind="choice",
             default="all",
             choices=("all", "-1", "1"),
-            help="all: wait until a batch is durable. 1: wait until the leader has it.",
+            help="all: wait until a batch is durable. 1: wait until the leader has written it.",
         ),
         Setting(
             name="max.in.flight.requests.per.connection",

@@ -1,4 +1,4 @@
-"""Authentication and limits of the HTTP and gRPC listeners. Kafka has no such settings."""
+"""Settings of the HTTP and gRPC listeners and the schema registry. Kafka has no such settings."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ class ListenerSettings:
         dynamic=False,
         help=(
             "Whether HTTP clients must authenticate. `required`: a request without credentials "
-            "gets a 401. `optional`: it is from User:ANONYMOUS. `none`: every request is, and "
-            "credentials are ignored. Empty: optional on loopback, otherwise required."
+            "gets a 401. `optional`: its principal is User:ANONYMOUS. `none`: the principal is "
+            "always User:ANONYMOUS, and credentials are ignored. Empty: optional on loopback, "
+            "otherwise required."
         ),
     )
     schema_registry_max_schema_bytes: int = setting(
@@ -43,8 +44,9 @@ class ListenerSettings:
         default=True,
         dynamic=False,
         help=(
-            "Whether the broker is a schema registry, with Confluent's API on the HTTP listener, "
-            "and the only writer of the topic `_schemas`. Turn it off to run another registry."
+            "Whether the broker provides a schema registry, with Confluent's API on the HTTP "
+            "listener, and is the only writer of the topic `_schemas`. Set it to false to run "
+            "another registry."
         ),
     )
     grpc_authentication: str = setting(
@@ -53,8 +55,9 @@ class ListenerSettings:
         choices=AUTHENTICATION_CHOICES,
         dynamic=False,
         help=(
-            "Whether gRPC clients must authenticate, with the values of http.authentication; a "
-            "call without credentials gets UNAUTHENTICATED. Health checks never need any."
+            "Whether gRPC clients must authenticate. The values are those of http.authentication; "
+            "with `required`, a call without credentials gets UNAUTHENTICATED. Health checks never "
+            "need credentials."
         ),
     )
     metrics_authentication: str = setting(
@@ -63,9 +66,9 @@ class ListenerSettings:
         choices=(AUTOMATIC, "none", "required"),
         dynamic=False,
         help=(
-            "Whether a scrape of /metrics must authenticate. Empty: as http.authentication says, "
-            "and the principal needs DESCRIBE on the cluster. `required`: in any case. `none`: "
-            "every client sees the names and figures of all topics and groups."
+            "Whether a scrape of /metrics must authenticate. Empty: as for http.authentication, "
+            "and the principal needs DESCRIBE on the cluster. `required`: always. `none`: every "
+            "client sees the names and figures of all topics and groups."
         ),
     )
     http_session_idle_timeout_ms: int = setting(
@@ -74,7 +77,7 @@ class ListenerSettings:
         minimum=1_000,
         maximum=MAX_LONG,
         dynamic=False,
-        help="A session of the console ends after this time without a request.",
+        help="A console session ends after this time without a request.",
     )
     http_session_max_lifetime_ms: int = setting(
         kind="ms",
@@ -82,7 +85,7 @@ class ListenerSettings:
         minimum=1_000,
         maximum=MAX_LONG,
         dynamic=False,
-        help="A session of the console ends this long after the login, even if it is in use.",
+        help="A console session ends this long after the login, even if it is in use.",
     )
     http_max_sessions: int = setting(
         kind="int",
@@ -90,7 +93,7 @@ class ListenerSettings:
         minimum=1,
         maximum=MAX_INT,
         dynamic=False,
-        help="Maximum number of sessions of the console; a further login gets a 503.",
+        help="Maximum number of console sessions; a further login gets a 503.",
     )
     http_user_max_sessions: int = setting(
         kind="int",
@@ -98,7 +101,7 @@ class ListenerSettings:
         minimum=1,
         maximum=MAX_INT,
         dynamic=False,
-        help="Maximum number of sessions of one user; a further login ends the oldest.",
+        help="Maximum number of console sessions of one user; a further login ends the oldest.",
     )
     http_max_failed_logins: int = setting(
         kind="int",
@@ -109,7 +112,7 @@ class ListenerSettings:
         help=(
             "Failed logins over HTTP and gRPC per minute and client address; further attempts get "
             "a 429 or RESOURCE_EXHAUSTED, and are not checked. Sessions, and passwords that were "
-            "right in the last minute, are not affected."
+            "verified in the last minute, are not affected."
         ),
     )
     http_max_connections: int = setting(

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from strandlog.config.setting import MAX_INT, setting
 
-SAMPLES_HELP = "A rate covers this many samples, the current one included."
+SAMPLES_HELP = "A rate covers this many samples, including the current one."
 
 
 @dataclass(kw_only=True)
 class QuotaSettings:
-    """The part of `BrokerSettings` that measures and limits what clients use."""
+    """The part of `BrokerSettings` that client quotas use."""
 
     quota_window_num: int = setting(
         kind="int",
@@ -19,7 +19,7 @@ class QuotaSettings:
         minimum=2,
         maximum=1000,
         dynamic=False,
-        help=f"Number of samples for quotas of bytes, time and connections. {SAMPLES_HELP}",
+        help=f"Number of samples for byte, request-time and connection quotas. {SAMPLES_HELP}",
     )
     quota_window_size_seconds: int = setting(
         kind="int",
@@ -27,7 +27,7 @@ class QuotaSettings:
         minimum=1,
         maximum=3600,
         dynamic=False,
-        help="Length of a sample for quotas of bytes, time and connections, in seconds.",
+        help="Length of a sample for byte, request-time and connection quotas, in seconds.",
     )
     controller_quota_window_num: int = setting(
         kind="int",
@@ -44,8 +44,8 @@ class QuotaSettings:
         maximum=3600,
         dynamic=False,
         help=(
-            "Length of a sample for controller_mutation_rate, in seconds. Unused changes of all "
-            "samples together can be made at once."
+            "Length of a sample for controller_mutation_rate, in seconds. A client may use the "
+            "unused allowance of all samples in one burst."
         ),
     )
     client_quotas_max_count: int = setting(
@@ -64,7 +64,7 @@ class QuotaSettings:
         dynamic=False,
         help=(
             "Maximum number of users, client ids and addresses that are measured separately, for "
-            "each kind of quota; one user may have a quarter of them. Idle ones are forgotten; "
-            "further ones share one allowance per quota."
+            "each kind of quota; one user may take up to a quarter of them. Idle ones are "
+            "forgotten; further ones share one allowance per quota."
         ),
     )

@@ -5,15 +5,15 @@
     http.listener=https://127.0.0.1:9095                    or http.port=9095, on loopback
     grpc.listener=grpcs://127.0.0.1:9094                    or grpc.port=9094, on loopback
     log.dirs=./data                                         one folder
-    logging.level=info                                      of the messages on stderr
+    logging.level=info                                      least severe messages on stderr
 
 HTTP and gRPC do not use the host in `listeners`: even if Kafka clients can reach the broker over
 the network, the console is reachable over the network only if http.listener is set accordingly.
 
 A Kafka listener has a name and one of the protocols in `KAFKA_PROTOCOLS`. The name is that of the
-protocol, or any other that listener.security.protocol.map maps to a protocol; upper and lower case
-are equal. A listener that is not in advertised.listeners advertises the address that the client
-connected to. Listeners in controller.listener.names are for other nodes and are ignored. So the
+protocol, or any other that listener.security.protocol.map maps to a protocol; case does not matter.
+A listener that is not in advertised.listeners advertises the address that the client connected to.
+Listeners in controller.listener.names are for other nodes and are ignored, so that the
 configuration file that ships with Kafka works unchanged.
 
 `https://` and `grpcs://` (or `https://` for both) enable TLS.
@@ -33,7 +33,7 @@ SASL_PLAINTEXT, SASL_SSL = "SASL_PLAINTEXT", "SASL_SSL"
 KAFKA_PROTOCOLS = (PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL)
 TLS_PROTOCOLS = (SSL, SASL_SSL, "https", "grpcs")
 SASL_PROTOCOLS = (SASL_PLAINTEXT, SASL_SSL)
-# The scheme of an address of HTTP or gRPC -> the listener's protocol.
+# Listener -> URL scheme in its address -> its protocol.
 OTHER_PROTOCOLS = {
     "http": {"http": "http", "https": "https"},
     "grpc": {"grpc": "grpc", "http": "grpc", "grpcs": "grpcs", "https": "grpcs"},
@@ -85,7 +85,7 @@ SERVER_SETTINGS = SettingTable(
             kind="text",
             default="",
             dynamic=False,
-            help="Listeners between the nodes of a Kafka cluster; ignored.",
+            help="Listeners for traffic between the nodes of a Kafka cluster; they are ignored.",
         ),
         Setting(
             name="grpc.listener",
@@ -183,7 +183,7 @@ class Address(NamedTuple):
 class Endpoint(NamedTuple):
     """One listener: its name in Kafka's settings, its protocol and its addresses."""
 
-    label: str  # of a Kafka listener in upper case; http, grpc
+    label: str  # the name of a Kafka listener in upper case, or http or grpc
     protocol: str
     address: Address
     advertised: Address | None = None  # None: the address that a client connected to
@@ -212,7 +212,7 @@ class ServerSettings(NamedTuple):
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
-        """All listeners, those of Kafka first."""
+        """All listeners, Kafka listeners first."""
         others = (each for each in (self.grpc, self.http) if each is not None)
         return (*self.kafka, *others)
 
@@ -300,7 +300,7 @@ def _kafka_listeners(name: str, values: Mapping[str, str]) -> tuple[Endpoint, ..
 def _advertised_error(
     kafka: tuple[Endpoint, ...], advertised: tuple[Endpoint, ...], values: Mapping[str, str]
 ) -> InvalidSettingError | None:
-    """Return what is wrong with the advertised addresses, or None."""
+    """Return the error if an advertised address is invalid, otherwise None."""
     name = "advertised.listeners"
     labels = [each.label for each in kafka]
     for each in advertised:

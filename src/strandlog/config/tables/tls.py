@@ -103,7 +103,7 @@ class TlsSettings:
         kind="text",
         default="",
         dynamic=False,
-        help="PEM file with the CAs that sign the certificates of clients.",
+        help="PEM file with the CAs that sign client certificates.",
     )
     ssl_truststore_certificates: str = setting(
         kind="text",
@@ -171,7 +171,7 @@ class ConnectionSettings:
         default=False,
         dynamic=False,
         help=(
-            "Start although a listener that other machines can reach does not authenticate its "
+            "Start even if a listener that other machines can reach does not authenticate its "
             "clients. `serve --insecure` sets it."
         ),
     )
@@ -190,7 +190,7 @@ class ConnectionSettings:
         default="",
         dynamic=False,
         help=(
-            "Other limits for some IP addresses or host names, separated by commas: "
+            "Limits for individual IP addresses or host names, separated by commas: "
             "10.0.0.7:200,127.0.0.1:1000. Host names are resolved at start-up."
         ),
     )
@@ -232,7 +232,7 @@ def split_override(name: str) -> tuple[str, str] | None:
 def for_listener(
     settings: TlsSettings, overrides: Mapping[str, Value], protocol: str
 ) -> TlsSettings:
-    """Return the TLS settings of a listener; `overrides` are its own, by name."""
+    """Return the TLS settings of a listener; `overrides` contains those set only for it."""
     found: dict[str, Any] = {
         each.name: getattr(settings, each.name) for each in fields(TlsSettings)
     }
@@ -244,7 +244,7 @@ def for_listener(
 def client_auth_note(
     settings: TlsSettings, overrides: Mapping[str, Value], label: str, protocol: str
 ) -> str | None:
-    """Return what a listener makes of ssl.client.auth if it does not follow it, else None."""
+    """Return a note if a listener does not apply the general ssl.client.auth, otherwise None."""
     used = for_listener(settings, overrides, protocol).ssl_client_auth
     if CLIENT_AUTH in overrides or used == settings.ssl_client_auth:
         return None
@@ -256,7 +256,7 @@ def client_auth_note(
 
 
 def store_problems(tls: TlsSettings) -> Iterator[str]:
-    """Yield what is wrong with the settings of a listener that uses TLS, without reading files."""
+    """Yield the problems in the TLS settings of a listener that can be found without its files."""
     has_text = bool(tls.ssl_keystore_key or tls.ssl_keystore_certificate_chain)
     for kind, location in (
         (tls.ssl_keystore_type, tls.ssl_keystore_location),
@@ -272,7 +272,7 @@ def store_problems(tls: TlsSettings) -> Iterator[str]:
     elif not tls.ssl_keystore_location and not has_text:
         yield (
             "TLS requires ssl.keystore.location, a PEM file with key and certificate; "
-            "'strandlog tls init DIR' makes one for development"
+            "'strandlog tls init DIR' creates one for development"
         )
     has_trust = bool(tls.ssl_truststore_location or tls.ssl_truststore_certificates)
     if tls.ssl_truststore_location and tls.ssl_truststore_certificates:
@@ -280,5 +280,5 @@ def store_problems(tls: TlsSettings) -> Iterator[str]:
     if tls.ssl_client_auth != NO_CLIENT_CERTIFICATE and not has_trust:
         yield (
             f"ssl.client.auth={tls.ssl_client_auth} requires ssl.truststore.location, a PEM file "
-            f"with the CAs of the clients"
+            f"with the CAs that sign client certificates"
         )

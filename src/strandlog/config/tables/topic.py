@@ -221,13 +221,13 @@ class LogSettings:
         broker_name="log.key.schema.validation",
         kind="bool",
         default=False,
-        help="Reject records whose key has no schema id of the subject TOPIC-key.",
+        help="Reject records whose key has no id of a schema in the subject TOPIC-key.",
     )
     value_schema_validation: bool = setting(
         broker_name="log.value.schema.validation",
         kind="bool",
         default=False,
-        help="Reject records whose value has no schema id of the subject TOPIC-value.",
+        help="Reject records whose value has no id of a schema in the subject TOPIC-value.",
     )
     table_format: str = setting(
         broker_name="log.table.format",
@@ -245,8 +245,8 @@ class LogSettings:
         default="append",
         choices=("append", "upsert"),
         help=(
-            "append: one row per record. upsert: one row per key with its latest value; a null "
-            "value deletes it (only Delta)."
+            "append: one row per record. upsert (only Delta): one row per key with its latest "
+            "value; a null value deletes the row."
         ),
     )
     table_values: str = setting(
@@ -255,8 +255,8 @@ class LogSettings:
         default="raw",
         choices=("raw", "registry"),
         help=(
-            "raw: values as bytes. registry: the fields of values as columns, by the newest schema "
-            "of the subject TOPIC-value."
+            "raw: values as bytes. registry: one column per field of the value, according to the "
+            "newest schema of the subject TOPIC-value."
         ),
     )
     table_partition_by: str = setting(
@@ -264,7 +264,7 @@ class LogSettings:
         kind="choice",
         default="day",
         choices=("day", "month", "hour", "none"),
-        help="Time unit by which a new table is partitioned; for upserts always none.",
+        help="Time unit by which a new table is partitioned; ignored with table.mode=upsert.",
     )
     table_sync_interval_ms: int = setting(
         broker_name="log.table.sync.interval.ms",

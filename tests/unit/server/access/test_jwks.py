@@ -152,7 +152,7 @@ def test_other_addresses_are_errors_that_show_no_password(url: str) -> None:
 def test_oauthbearer_requires_an_address() -> None:
     assert token_keys(broker_settings()) is None
     chosen = broker_settings(BROKER_SETTINGS.parse({"sasl.enabled.mechanisms": "OAUTHBEARER"}))
-    with pytest.raises(InvalidSettingError, match="OAUTHBEARER requires an address"):
+    with pytest.raises(InvalidSettingError, match="OAUTHBEARER requires a URL"):
         token_keys(chosen)
 
 

@@ -1,9 +1,9 @@
 """Test utilities, for this project and for programs that use it.
 
 broker            a Kafka broker in a thread of this process, as a context manager
-KafkaBroker       the same as a class; it has `faults` (needs the server extra)
+KafkaBroker       the class of that broker, whose `faults` inject errors (needs the server extra)
 NewRecord         a record for `KafkaBroker.produce`, with headers and a timestamp
-pytest_plugin     fixtures with such a broker, which pytest finds by itself
+pytest_plugin     fixtures with such a broker, which pytest loads automatically
 FakeClock         a clock that moves only when a test advances it
 SimulatedFiles    an in-memory disk that can lose power, fill up, fail and corrupt data
 PowerCut          the exception that the simulated disk raises when it loses power

@@ -1,14 +1,14 @@
 """The pytest plugin `strandlog`: a Kafka broker, a topic and client settings as fixtures.
 
-    kafka_broker            the broker, one per run or per worker of pytest-xdist (session)
+    kafka_broker            the broker, one per test run or pytest-xdist worker (session)
     kafka_broker_settings   its settings; override it in conftest.py (session)
     kafka_broker_security   its protocol: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL; likewise
     kafka_topic             the name of a new topic with one partition, which is deleted afterwards
     kafka_client_config     settings for confluent-kafka, as a new dictionary
     kafka_faults            the faults of the broker, which end with the test
 
-pytest imports this module in every project that has strandlog installed, so it imports nothing
-itself: the broker is imported when a test first uses one of the fixtures.
+pytest imports this module in every project that has strandlog installed, so the module does not
+import the broker until a test first uses one of the fixtures.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def kafka_topic(kafka_broker: KafkaBroker, request: pytest.FixtureRequest) -> It
 
 @pytest.fixture
 def kafka_client_config(kafka_broker: KafkaBroker) -> dict[str, Any]:
-    """Client settings for confluent-kafka; add to them what the test needs."""
+    """Client settings for confluent-kafka, to which the test may add its own."""
     return kafka_broker.client_config()
 
 

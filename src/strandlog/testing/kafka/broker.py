@@ -8,14 +8,14 @@
 It is the broker of `strandlog serve`, with real sockets and files, on a free port of 127.0.0.1, in
 a temporary folder. It differs in three ways, so that tests are fast:
 
-    no fsync                              `unsynced_files.py`; the data survives `restart`, but no
-                                          power failure
+    no fsync                              `unsynced_files.py`; the data survives `restart`, but not
+                                          a power failure
     group.initial.rebalance.delay.ms=0    a new group does not wait three seconds for more members
-    schemas are loaded when needed        a start takes milliseconds
+    schemas are loaded when needed        so the broker starts within milliseconds
 
-The methods are for the thread of the test: they call the broker in its event loop and wait for the
-result. They need no Kafka client and no login. `wait_for_records` would block the event loop of an
-asynchronous test; such a test awaits `wait_for_records_async`.
+Tests call the methods in their own thread; the methods call the broker in its event loop and wait
+for the result. They need no Kafka client and no login. `wait_for_records` would block the event
+loop of an asynchronous test; such a test awaits `wait_for_records_async`.
 
 A restart keeps the port and the data, so that clients reconnect. `stop` leaves no thread, socket or
 file descriptor behind; `close` also removes the temporary folder.
@@ -58,7 +58,7 @@ FETCH_BYTES = 8 * 1024 * 1024
 SHOWN_VALUE_BYTES = 40
 
 Payload = bytes | str | None
-Produced = Payload | tuple[Payload, Payload] | NewRecord  # a value, (key, value), or everything
+Produced = Payload | tuple[Payload, Payload] | NewRecord  # a value, (key, value) or a full record
 
 
 class KafkaBroker:
@@ -72,8 +72,8 @@ class KafkaBroker:
         data: Path | str | None = None,
     ) -> None:
         """`settings` are those of `strandlog serve`, under Kafka's names; `security` is PLAINTEXT,
-        SSL, SASL_PLAINTEXT or SASL_SSL. `data` is a folder that stays; by default, the broker uses
-        a temporary one."""
+        SSL, SASL_PLAINTEXT or SASL_SSL. `data` is a folder that is kept; by default, the broker
+        uses a temporary one."""
         self.faults = Faults()
         self._folder = Path(tempfile.mkdtemp(prefix="strandlog-test-"))
         self.data = self._folder / "data" if data is None else Path(data)
@@ -106,8 +106,8 @@ class KafkaBroker:
     def start(self) -> None:
         """Start the broker and wait until it accepts connections."""
         assert self._server is None, "the broker is already running"
-        # kio hides another package while it is imported (`protocol/kafka/schemas.py`), which must
-        # not happen in another thread than the one that imports the tests.
+        # kio hides another package while it is imported (`protocol/kafka/schemas.py`). This must
+        # happen in the thread that imports the tests.
         kio("index")
         server = ServerThread(
             self.data,
@@ -135,7 +135,7 @@ class KafkaBroker:
         server.run(add())
 
     def stop(self) -> None:
-        """Stop the broker as SIGTERM would; clients find its port closed. The data stays."""
+        """Stop the broker as SIGTERM would; clients find its port closed. The data is kept."""
         server, self._server = self._server, None
         self._http_url = ""
         if server is not None:
@@ -178,8 +178,8 @@ class KafkaBroker:
         return self._http_url
 
     def client_config(self, **more: Any) -> dict[str, Any]:
-        """The settings of a client for confluent-kafka and other clients on librdkafka. `more` are
-        further settings, with underscores instead of dots."""
+        """Return client settings for confluent-kafka and other clients based on librdkafka. `more`
+        adds settings, whose names have underscores instead of dots."""
         extra = {name.replace("_", "."): value for name, value in more.items()}
         return {
             "bootstrap.servers": self.bootstrap_servers,
@@ -188,7 +188,7 @@ class KafkaBroker:
         }
 
     def aiokafka_config(self, **more: Any) -> dict[str, Any]:
-        """The arguments of aiokafka's producer, consumer and admin client."""
+        """Return arguments for aiokafka's producer, consumer and admin client."""
         found: dict[str, Any] = {"bootstrap_servers": self.bootstrap_servers}
         settings = self.security.client_settings()
         if settings:
@@ -205,7 +205,7 @@ class KafkaBroker:
             }
         return {**found, **more}
 
-    # kafka-python has the same names.
+    # kafka-python uses the same names.
     kafka_python_config = aiokafka_config
 
     # -- topics ----------------------------------------------------------------------------------
@@ -241,8 +241,8 @@ class KafkaBroker:
         self, topic: str, *records: Produced, partition: int | None = None
     ) -> list[RecordPosition]:
         """Append records to an existing topic and return their partitions and offsets. A record is
-        a value, a pair of key and value, or a `NewRecord`; text is encoded as UTF-8. The faults do
-        not affect it."""
+        a value, a pair of key and value, or a `NewRecord`; text is encoded as UTF-8. Faults do not
+        affect this method."""
         producer = self._producer
         assert producer is not None, "the broker is not running"
         new = [_new_record(each) for each in records]
@@ -258,7 +258,7 @@ class KafkaBroker:
         self, topic: str, count: int, timeout: float = WAIT_SECONDS
     ) -> list[Record]:
         """Wait until a topic has at least `count` records, and return all of them like `records`.
-        The topic need not exist yet. Raises TimeoutError with what there is."""
+        The topic need not exist yet. The message of TimeoutError shows the last records."""
         if _runs_in_event_loop():
             raise RuntimeError(
                 "wait_for_records would block the event loop of this test; "
@@ -269,7 +269,7 @@ class KafkaBroker:
     async def wait_for_records_async(
         self, topic: str, count: int, timeout: float = WAIT_SECONDS
     ) -> list[Record]:
-        """The same for asynchronous tests."""
+        """Do the same as `wait_for_records` in an asynchronous test."""
         return await asyncio.to_thread(self._wait, topic, count, timeout)
 
     def _wait(self, topic: str, count: int, timeout: float) -> list[Record]:
@@ -283,7 +283,7 @@ class KafkaBroker:
         return found
 
     def _collect(self, topic: str, count: int | None, timeout: float) -> list[Record]:
-        """Read a topic to its end; if `count` is given, go on until there are so many records."""
+        """Read a topic to its end; if `count` is given, continue until there are that many."""
         deadline = stopwatch() + timeout
         positions: dict[int, int] = {}
         found: list[Record] = []
@@ -356,7 +356,7 @@ def broker(
     security: str = PLAINTEXT,
     data: Path | str | None = None,
 ) -> Iterator[KafkaBroker]:
-    """Run a broker for the time of a block; the arguments are those of `KafkaBroker`."""
+    """Run a broker during a `with` block; the arguments are those of `KafkaBroker`."""
     with KafkaBroker(settings, security=security, data=data) as running:
         yield running
 

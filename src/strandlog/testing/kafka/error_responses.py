@@ -1,20 +1,20 @@
-"""Builds the response to any Kafka request in which everything has failed with one error code.
+"""Builds a response to any Kafka request in which everything has failed with one error code.
 
 A response mirrors its request: Produce names topics and partitions, and the response has a row with
-an error code for each. The schemas of both do not say which array of the response belongs to which
-one of the request, but this rule finds it for all APIs:
+an error code for each. The schemas do not say which array of the response corresponds to which
+array of the request, but these rules find it for all APIs:
 
     1. the array with the same name                       topics → topics
     2. otherwise, for an array whose rows have an error   topic_data → responses
-       code, the first array that is left                 coordinator_keys → coordinators
+       code, the first array that is not used yet         coordinator_keys → coordinators
 
-A row gets the fields that have the same name in the request, and the name and the partition under
-other names (`_SYNONYMS`). A row of the request that is a plain value (the name of a group, say)
-becomes the first field of its kind. All other fields have the schema's defaults.
+A row gets the values of the fields that have the same name, or a synonym (`_SYNONYMS`), in the
+request. If a row of the request is a plain value, such as the name of a group, it becomes the first
+field of that type. All other fields have the schema's defaults.
 
-Errors at the top level are set as well, except where clients understand them as something else
-(`_ROWS_ONLY`). Some responses have no place for an error code, if the request names nothing: then
-there is no error response.
+Top-level error codes are set as well, except where clients interpret them differently
+(`_ROWS_ONLY`). Some responses have no field for an error code if the request names nothing; in this
+case, there is no error response.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _UNLIKE_REQUESTS = {"AlterReplicaLogDirs"}
 
 
 def error_code(error: str | int) -> int:
-    """Return the code of an error that is given by its name in Kafka's protocol, or as a code."""
+    """Return the code of an error, given by its name in Kafka's protocol or as a code."""
     if isinstance(error, int):
         return error
     codes = kio("schema.errors").ErrorCode
@@ -62,7 +62,7 @@ def api_named(name: str) -> int:
         if each.name == name:
             return each.key
     known = ", ".join(sorted(each.name for each in API_BY_KEY.values()))
-    raise ValueError(f"Kafka has no API {name!r}; these exist: {known}")
+    raise ValueError(f"Kafka has no API {name!r}; it has {known}")
 
 
 def can_fail(api_key: int) -> bool:
@@ -74,7 +74,7 @@ def error_response(
     api_key: int, version: int, request: Any, code: int, address: Address
 ) -> Mapping[str, Any] | None:
     """Return the body of a response in which everything has failed; None if the response has no
-    place for an error code. `address` is the broker's."""
+    field for an error code. `address` is the broker's."""
     schema = response_schema(api_key, version)
     body, is_placed = _failed(schema, request, code)
     if api_key in _ROWS_ONLY:
@@ -153,7 +153,7 @@ def _has_error(schema: Any) -> bool:
 
 
 def _arrays(source: Any) -> dict[str, Any]:
-    """Return the arrays of a decoded structure, without null ones, in their order."""
+    """Return the arrays of a decoded structure that are not null, in order."""
     found = {name: getattr(source, name) for name in getattr(source, "_fields", ())}
     return {
         name: value
@@ -163,7 +163,7 @@ def _arrays(source: Any) -> dict[str, Any]:
 
 
 def _same(name: str, source: Any) -> Any:
-    """Return the value of the field that has the same name, or means the same."""
+    """Return the value of the field that has the same name or a synonym."""
     for each in (name, *_SYNONYMS.get(name, ())):
         value = getattr(source, each, None)
         if isinstance(value, str | int | UUID):

@@ -1,23 +1,23 @@
-"""Faults of a test broker: failed requests, lost connections, late answers, slow disks.
+"""Faults of a test broker: failed requests, lost connections, late answers and slow disks.
 
     faults.fail("Produce", "NOT_LEADER_OR_FOLLOWER", times=2)   answers with this error
     faults.drop("Produce")                closes the connection instead of handling the request
     faults.drop("Produce", handled=True)  handles the request, then closes instead of answering
     faults.delay("Fetch", ms=200)         answers later
     faults.delay("Produce")               answers when the fault is removed
-    faults.delay_fsync(ms=50)             as a slow disk; acks=all waits for it
+    faults.delay_fsync(ms=50)             simulates a slow disk; acks=all waits for it
     faults.refuse_connections()           closes each new connection at once
     faults.drop_connections()             closes all connections now
 
 All but the last return a `Fault`: it counts its `hits`, `wait` waits for them, and `remove` ends
 it; as a context manager, it ends with the block. A fault affects the requests of one API, or of all
-of them without a name; with `topic`, only those that name the topic. It ends after `times` hits. If
-several faults affect a request, the oldest one does. On a listener with SASL, requests before the
-login are not affected.
+APIs if none is named; with `topic`, only requests that name the topic. It ends after `times` hits.
+If several faults match a request, the oldest one affects it. On a listener with SASL, requests
+before the login are not affected.
 
 `Faults` is the server's `Interceptor`: it runs in the event loop, while tests add and remove faults
-in their own thread. `_active` is a tuple that is only ever replaced, under the lock. A request
-that no fault affects costs one comparison.
+in their own thread. `_active` is a tuple that is only replaced, under the lock. If there are no
+faults, a request costs one comparison.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Fault:
         self._faults.remove(self)
 
     def wait(self, hits: int = 1, timeout: float = WAIT_SECONDS) -> None:
-        """Wait until the fault has affected so many requests; raise TimeoutError otherwise."""
+        """Wait until the fault has had this many hits; raise TimeoutError if it takes too long."""
         with self._changed:
             if not self._changed.wait_for(lambda: self.hits >= hits, timeout):
                 raise TimeoutError(
@@ -126,7 +126,7 @@ class Faults:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._active: tuple[Fault, ...] = ()
-        self._not_removed: list[Fault] = []  # also those that have occurred as often as they should
+        self._not_removed: list[Fault] = []  # includes faults that have had all their hits
         self._delayed: list[_DelayedAnswer] = []
         self._server: ServerThread | None = None
 
@@ -146,12 +146,12 @@ class Faults:
     ) -> Fault:
         """Answer requests of an API with an error, by its name in Kafka's protocol or its code.
 
-        The request has no effect. Requests whose response has no place for an error code, such as
-        Metadata for all topics, are handled as usual and do not count.
+        The request has no effect. Requests whose response has no field for an error code, such as
+        Metadata for all topics, are handled as usual and do not count as hits.
         """
         key = api_named(api)
         if not can_fail(key):
-            raise ValueError(f"the response of {api} cannot be made up; use drop instead")
+            raise ValueError(f"cannot build an error response for {api}; use drop instead")
         return self._add(Effect("fail", key, topic, error_code(error)), times)
 
     def drop(
@@ -163,7 +163,7 @@ class Faults:
         topic: str | None = None,
     ) -> Fault:
         """Close the connection when a request arrives. If `handled`, the request takes effect, but
-        the client does not learn of it: the case for which producers are idempotent."""
+        the client gets no response; idempotent producers exist for this case."""
         action: Action = "lose" if handled else "drop"
         return self._add(Effect(action, _key(api), topic), times)
 
@@ -175,13 +175,13 @@ class Faults:
         times: int | None = None,
         topic: str | None = None,
     ) -> Fault:
-        """Handle requests, but answer `ms` later; without `ms`, when the fault is removed."""
+        """Handle requests, but answer `ms` later or, without `ms`, when the fault is removed."""
         seconds = None if ms is None else ms / 1000
         return self._add(Effect("delay", _key(api), topic, seconds=seconds), times)
 
     def delay_fsync(self, ms: float | None = None, *, times: int | None = None) -> Fault:
-        """Let each flush to disk take `ms` longer; without `ms`, until the fault is removed. A
-        Produce with acks=all is answered after the flush, and consumers see its records then."""
+        """Make each fsync take `ms` longer or, without `ms`, last until the fault is removed. A
+        Produce with acks=all is answered after the fsync, and consumers see its records then."""
         seconds = None if ms is None else ms / 1000
         return self._add(Effect("fsync", seconds=seconds), times)
 
@@ -210,7 +210,7 @@ class Faults:
 
     @property
     def active(self) -> Sequence[Fault]:
-        """The faults that have neither been removed nor occurred as often as they should."""
+        """The faults that have not been removed and can still have hits."""
         return self._active
 
     def _add(self, effect: Effect, times: int | None) -> Fault:
@@ -253,7 +253,7 @@ class Faults:
     def handle(
         self, proceed: HandleFrame, frame: memoryview, reply: PendingReply, connection: Connection
     ) -> None:
-        """Handle one request, as the first fault wants that affects it."""
+        """Apply the first fault that affects a request, or handle the request normally."""
         if self._active:
             try:
                 header = read_request_header(frame, SUPPORTED_VERSIONS)
@@ -277,7 +277,7 @@ class Faults:
         reply: PendingReply,
         connection: Connection,
     ) -> bool:
-        """Let the fault affect the request; return False if it does not."""
+        """Apply the fault to the request; return False if that is not possible."""
         answer: Callable[[], None] | None = None
         if fault.effect.action == "fail":
             answer = _error_answer(fault.effect.code, header, frame, reply, connection)
@@ -311,7 +311,7 @@ class Faults:
         )
 
     def before_fsync(self) -> None:
-        """Called before each flush, in the thread that flushes."""
+        """Wait as long as the active faults require; called in the thread that would fsync."""
         for fault in self._active:
             if fault.effect.action == "fsync" and self._hit(fault):
                 fault.removed.wait(fault.effect.seconds)
@@ -348,7 +348,7 @@ def _error_answer(
     reply: PendingReply,
     connection: Connection,
 ) -> Callable[[], None] | None:
-    """Return the function that answers with the error code; None if the response cannot."""
+    """Return a function that answers with the error code; None if no response can contain it."""
     request = _decoded(header, frame)
     if request is None:
         return None
@@ -366,7 +366,7 @@ def _error_answer(
 
 
 class _ChangedReply(PendingReply):
-    """Takes the place of a reply in the handler; passes the response to a function instead."""
+    """A reply that passes the handler's response to a function instead of sending it."""
 
     __slots__ = ("_on_filled", "_original")
 
@@ -399,7 +399,7 @@ class _ChangedReply(PendingReply):
 
 
 class _DelayedAnswer:
-    """An answer that waits for its time, or for the end of its fault."""
+    """An answer that is sent after a delay, or when its fault is removed."""
 
     def __init__(self, fault: Fault, reply: PendingReply) -> None:
         self.fault = fault
@@ -410,7 +410,7 @@ class _DelayedAnswer:
         self._timer: asyncio.TimerHandle | None = None
 
     def ready(self, answer: Sequence[Buffer] | None) -> None:
-        """The handler has answered."""
+        """Take the handler's answer, and send it now or start the timer."""
         self._answer, self._is_ready = answer, True
         if self.fault.removed.is_set():
             self._send()

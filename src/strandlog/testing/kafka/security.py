@@ -1,12 +1,12 @@
-"""TLS and SASL for a test broker: a CA of its own, one user, and the settings of both sides.
+"""TLS and SASL for a test broker: its own CA, one user, and the settings for both sides.
 
     PLAINTEXT        no settings
     SSL              the server has a certificate for localhost and 127.0.0.1
     SASL_PLAINTEXT   the user `test` logs in with SCRAM-SHA-256 or PLAIN
     SASL_SSL         both
 
-Everything is made for one run of the tests: the CA signs one certificate that is valid for a day,
-and the password is random.
+Everything is generated for one test run: the CA signs one certificate that is valid for a day, and
+the password is random.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Security(NamedTuple):
         return self.protocol in SASL_PROTOCOLS
 
     def client_settings(self) -> dict[str, str]:
-        """The settings of a client, by the names of librdkafka."""
+        """Return client settings, under librdkafka's names."""
         found = {}
         if self.ca is not None:
             found["ssl.ca.location"] = str(self.ca)
@@ -57,9 +57,9 @@ class Security(NamedTuple):
 
 
 def new_security(protocol: str, folder: Path) -> Security:
-    """Make the keys and the password that a protocol needs; the files are in `folder`."""
+    """Generate the keys and the password that a protocol needs; write the files to `folder`."""
     if protocol not in KAFKA_PROTOCOLS:
-        raise ValueError(f"the security protocol is one of {', '.join(KAFKA_PROTOCOLS)}")
+        raise ValueError(f"the security protocol must be one of {', '.join(KAFKA_PROTOCOLS)}")
     settings = {"listeners": f"{protocol}://{LOOPBACK}:0"}
     ca: Path | None = None
     if protocol in TLS_PROTOCOLS:

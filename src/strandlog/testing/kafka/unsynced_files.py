@@ -1,8 +1,8 @@
-"""Files of a test broker: real ones that are never fsynced, so that tests do not wait for the disk.
+"""Files of a test broker: real files that are never fsynced, so that tests need not wait for disks.
 
 The data of a test does not have to survive a power failure, and an fsync takes milliseconds on many
-machines. Everything else is as on the real disk: a broker that is stopped and started again finds
-its data. `before_fsync` is called where an fsync would be, in the thread that waits for it.
+machines. Otherwise these are ordinary files: a broker that is stopped and started again finds its
+data. `before_fsync` is called instead of the fsync of a log file, in the thread that would wait.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class UnsyncedFiles(DiskFiles):
         self.rename(temp, path)
 
     def sync_file(self, path: str) -> None:
-        """Do nothing; a file that the broker would fsync exists."""
+        """Do nothing, not even check that the file exists."""
 
     def sync_dir(self, path: str) -> None:
         """Do nothing."""

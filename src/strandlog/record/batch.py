@@ -4,7 +4,7 @@ A view copies nothing until its records are requested. The header is read once, 
 buffer may contain more than this batch: the view covers `size_bytes` bytes from `position`.
 
     is_intact, check   verify magic, length and checksum, before the bytes are trusted
-    records, pieces    decode the records from an offset on, all at once or in chunks
+    records, pieces    decode the records at or after an offset, all at once or in chunks
     find_timestamp     finds the first record at or after a time
 
 `records` does not verify the checksum, because the code that received the bytes has done so.

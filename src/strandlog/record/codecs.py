@@ -1,7 +1,7 @@
 """Compresses and decompresses the records of a batch in Kafka's framings, with a size limit.
 
     id  name    framing
-    0   none    the records as they are
+    0   none    uncompressed records
     1   gzip    one gzip member; on reading, consecutive members are concatenated
     2   snappy  written as xerial blocks, as in Java; read as xerial blocks or as one raw block
     3   lz4     LZ4 frame with independent blocks (Java rejects linked ones)

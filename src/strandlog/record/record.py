@@ -320,9 +320,7 @@ def _read_headers(data: bytes, position: int, end: int) -> tuple[Headers, int]:
     if not 0 <= count * 2 <= end - position:
         raise CorruptRecordError(f"{count} headers do not fit into their record")
     if count > MAX_RECORD_HEADERS:
-        raise CorruptRecordError(
-            f"a record has {count} headers; at most {MAX_RECORD_HEADERS} are read"
-        )
+        raise CorruptRecordError(f"a record has {count} headers; the limit is {MAX_RECORD_HEADERS}")
     headers: list[tuple[str, bytes | None]] = []
     for _ in range(count):
         name, position = _read_field(data, position, end)

@@ -44,7 +44,7 @@ class UnpackedBatches:
         self.used_bytes = 0
 
     def unpack(self, codec: Codec, packed: Buffer) -> int:
-        """Decompress a batch to the end of the buffer and return its decompressed size."""
+        """Append a decompressed batch to the buffer, and return its decompressed size."""
         while True:
             rest = self._room[self.used_bytes :][: self._limit_bytes]
             size = decompress_into(codec, packed, rest)
@@ -227,8 +227,8 @@ class _Group:
         self._plan: list[tuple[int, ...]] = []
 
     def add(self, view: BatchView, start: int, size: int, is_unpacked: bool) -> None:
-        """Add a batch. If `is_unpacked`, its records are at `start` in the buffer of decompressed
-        batches, else at `start` in the input."""
+        """Add a batch, whose records are at `start` in the buffer of decompressed batches if
+        `is_unpacked`, otherwise at `start` in the input."""
         header = view.header
         is_append_time = int(header.timestamp_type)
         self._plan.append(

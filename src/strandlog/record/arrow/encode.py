@@ -103,7 +103,7 @@ def route(
     row_count: int | None,
     is_sticky: bool,
 ) -> Routed:
-    """See `columns.route_rows`."""
+    """Implement `columns.route_rows`."""
     assert partition_count > 0, "partition_count must be positive"
     columns = [column for column in (keys, given) if column is not None]
     assert columns or row_count is not None, "row_count is required if there are no columns"
@@ -127,7 +127,7 @@ def route(
 
 
 def group(partitions: Int32Array, partition_count: int) -> Grouped:
-    """See `columns.group_rows`."""
+    """Implement `columns.group_rows`."""
     numbers = np.ascontiguousarray(partitions, np.int32)
     if len(numbers) and not 0 <= numbers.min() <= numbers.max() < partition_count:
         raise InvalidRecordError(f"partition numbers must be between 0 and {partition_count - 1}")

@@ -11,7 +11,7 @@
                 ...
             consumer.commit()
 
-The names in `__all__` and those of `strandlog.aio` (the same for asyncio) are the public API;
+The names in `__all__` and those in `strandlog.aio`, the asyncio API, are the public API;
 everything else may change. Clients are imported on first use, so that `strandlog --help` starts
 fast.
 """
@@ -121,7 +121,7 @@ def connect(
     timeout_ms: int = 15_000,
     **settings: object,
 ) -> RemoteLog:
-    """Connect to a broker and return a log with the same methods as the one from `open`.
+    """Connect to a broker; the returned log has the methods of `Log` that need no file access.
 
         strandlog.connect("host:9093", {"security.protocol": "SASL_SSL", "sasl.username": "app",
             "sasl.mechanism": "SCRAM-SHA-512", "sasl.password": "${file:/run/secrets/app}"})

@@ -24,7 +24,7 @@
     │   ├── TooManyOffsetsError         delete groups or raise offsets.max.bytes
     │   ├── CoordinatorLoadingError     retry in a moment                           (retriable)
     │   ├── UnknownMemberError          join again
-    │   ├── MemberIdRequiredError       join again with the id that this error carries
+    │   ├── MemberIdRequiredError       join again with the id in `member_id`
     │   ├── FencedInstanceError         another member uses this group.instance.id
     │   ├── IllegalGenerationError      the group has rebalanced: join again
     │   ├── RebalanceInProgressError    join again                                  (retriable)
@@ -41,7 +41,7 @@
     │   ├── StorageError                the disk failed; see the message            (retriable)
     │   │   ├── DiskFullError           free some space                             (retriable)
     │   │   └── PartialAppendError      find out what was appended before you send again
-    │   ├── DataLossError               records were deleted before a query read them
+    │   ├── DataLossError               a query lost records; see the message
     │   ├── UndecodableBatchError       the records of a batch cannot be decoded: seek past it
     │   └── CorruptSegmentError         bytes on disk are damaged; see `strandlog log verify`
     ├── DataError                       the bytes or values passed in are invalid
@@ -61,10 +61,10 @@
     │   ├── TooManyChangesError         split the request
     │   ├── TooManySettingsError        split the request
     │   ├── ThrottlingQuotaExceededError    pause as long as the error says          (retriable)
-    │   ├── SecurityDisabledError       the broker has no users, ACLs or quotas
+    │   ├── SecurityDisabledError       set authorizer.class.name=strandlog to use ACLs
     │   ├── ResourceNotFoundError       check the name of the user
     │   ├── DuplicateResourceError      name each user once
-    │   ├── UnacceptableCredentialError choose the name, iterations or password as the message says
+    │   ├── UnacceptableCredentialError change the name, iterations or password as the message says
     │   ├── UnsupportedSaslMechanismError   use a mechanism that the message lists
     │   ├── IllegalSaslStateError       send SaslHandshake, then SaslAuthenticate, then the rest
     │   ├── LogDirNotFoundError         use the data folder of the broker
@@ -87,20 +87,20 @@
     │   ├── InvalidTransactionStateError    begin a transaction first
     │   ├── InvalidTransactionTimeoutError  choose a timeout in the range given
     │   ├── ConcurrentTransactionsError the previous one is still completing: retry (retriable)
-    │   ├── UnstableOffsetError         an open transaction may change it: retry    (retriable)
+    │   ├── UnstableOffsetError         a transaction may change the offset: retry  (retriable)
     │   ├── TooManyTransactionalIdsError    use fewer ids or raise the limit given
     │   ├── TooManyOpenTransactionsError    end some, or raise open.transactions.max.count
     │   └── TransactionalIdNotFoundError    check the id
-    ├── SchemaError                     an error of the schema registry, with its code there
+    ├── SchemaError                     an error from the schema registry, with its registry code
     │   ├── SchemaNotFoundError         check the subject, version or id
     │   ├── InvalidSchemaError          fix the schema or the request as the message says
     │   └── IncompatibleSchemaError     change the schema, or the compatibility level
-    ├── TableError                      an error of a lake table
+    ├── TableError                      an error about a lake table
     │   ├── TableNotFoundError          check the folder, or let `strandlog table sync` create it
     │   ├── TableConflictError          another writer was faster: load the table again (retriable)
     │   ├── TableSchemaError            the records do not fit the columns of the table
     │   ├── TableGapError               records were deleted before they were synced
-    │   ├── TableChangedError           the table is not as the last sync left it
+    │   ├── TableChangedError           the table does not match the topic; see the message
     │   └── TableDamagedError           restore the missing or damaged file, or rebuild the table
     ├── SettingError
     │   ├── UnknownSettingError         the message suggests the nearest name
@@ -417,7 +417,7 @@ class PartialAppendError(StorageError):
 
 
 class DataLossError(LogError):
-    """A query lost records that were deleted or cannot be decoded, or published only a part of a
+    """A query lost records that were deleted or cannot be decoded, or it published only part of a
     batch."""
 
     codes = Codes(1, 410, "DATA_LOSS", 20)
@@ -560,7 +560,7 @@ class TooManySettingsError(RequestError):
 class ThrottlingQuotaExceededError(RequestError):
     codes = Codes(89, 429, "RESOURCE_EXHAUSTED", 11)
     retriable = True
-    retry_after_ms: int = 0  # how long to pause; 0 if a remote broker did not say so
+    retry_after_ms: int = 0  # how long to pause; 0 if a remote broker did not specify it
 
     def __init__(self, words: str, retry_after_ms: int) -> None:
         super().__init__(f"{words}; pause for {retry_after_ms} ms")
@@ -705,7 +705,7 @@ class TransactionalIdNotFoundError(TransactionError):
 
 
 class SchemaError(StrandlogError):
-    """An error of the schema registry; `registry_code` is its code in Confluent's API."""
+    """An error from the schema registry; `registry_code` is its code in Confluent's API."""
 
     codes = Codes(42, 422, "FAILED_PRECONDITION", 22)
 
@@ -736,7 +736,7 @@ class IncompatibleSchemaError(SchemaError):
 
 
 class TableError(StrandlogError):
-    """An error of a lake table (tables/)."""
+    """An error about a lake table (tables/)."""
 
     codes = Codes(-1, 409, "FAILED_PRECONDITION", 22)
 
@@ -755,7 +755,7 @@ class TableSchemaError(TableError):
 
 
 class TableGapError(TableError):
-    """`gaps` has the offsets [start, end) that are neither in the table nor in the topic."""
+    """`gaps` lists (partition, start, end) ranges that the table and the topic both lack."""
 
     codes = Codes(-1, 410, "DATA_LOSS", 20)
 
@@ -782,7 +782,7 @@ class TableDamagedError(TableError):
 
 
 class SettingError(StrandlogError):
-    """An error about a setting of the broker or of a topic."""
+    """An error about a setting of a broker, topic, client or pipeline."""
 
     codes = Codes(40, 400, "INVALID_ARGUMENT", 12)
 
@@ -808,8 +808,8 @@ def is_secret_name(name: str) -> bool:
 
 
 class InvalidSettingError(SettingError):
-    """The message quotes the value, unless it is secret: `value` is HIDDEN, the name suggests it,
-    or the value contains a private key."""
+    """The message quotes the value, unless it is secret. A value is secret if it is HIDDEN, if the
+    name of the setting suggests so, or if it contains a private key."""
 
     def __init__(self, name: str, value: object, reason: str) -> None:
         is_secret = is_secret_name(name) or "PRIVATE KEY" in str(value)
@@ -872,7 +872,7 @@ class UnreachableError(RemoteError):
 
 
 class AuthenticationError(RemoteError):
-    """The login of a client failed. The message does not reveal which part of it was wrong."""
+    """A login or TLS handshake failed. A broker does not reveal which part of a login was wrong."""
 
     codes = Codes(58, 401, "UNAUTHENTICATED", 22)
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import strandlog.aio
 
 CUSTOMERS = 200
-ORDERS = 20  # of each customer
+ORDERS = 20  # per customer
 WORKERS = 3
 
 

@@ -11,10 +11,11 @@
         ▼
     topic alerts     {"card": "c1", "payments": 3, "since": "…", "until": "…"}, exactly once
 
-SQL windows have fixed limits, so five payments around a full hour fall into two windows. The
-operator sees every payment with the state of its card, and decides by itself.
+SQL windows have fixed boundaries, so payments shortly before and after a boundary are counted
+separately. This operator gets each payment together with the state of its card, so its window ends
+with the payment.
 
-Needs the packages pyarrow and protobuf (extra `spark`) and Spark's RocksDB state store.
+Requires the packages pyarrow and protobuf (extra `spark`) and Spark's RocksDB state store.
 """
 
 from __future__ import annotations
@@ -72,13 +73,13 @@ class PaymentCounter(StatefulProcessor):  # type: ignore[misc]
         timerValues: Any,  # noqa: N803
         expiredTimerInfo: Any,  # noqa: N803
     ) -> Iterator[Row]:
-        """Forget a card: no payment can arrive any more that would count with the known ones."""
+        """Forget a card, because later payments cannot be in one window with the known ones."""
         del key, timerValues, expiredTimerInfo
         self._times.clear()
         return iter(())
 
     def close(self) -> None:
-        """There is nothing to close."""
+        """Do nothing, because there is nothing to close."""
 
 
 def _time(ms: int) -> datetime:
@@ -86,7 +87,7 @@ def _time(ms: int) -> datetime:
 
 
 def alerts(payments: DataFrame) -> DataFrame:
-    """Return an alert for each payment that is too much."""
+    """Return an alert for each payment with which a card reaches or exceeds the limit."""
     return (
         payments.withWatermark("at", "10 minutes")
         .groupBy("card")

@@ -12,7 +12,7 @@ so that partitions and topics never diverge by more than one step.
 The departures include some special records, which are the same in every replay:
 
     bad          after every 997th departure, a record that cannot be parsed: truncated, not JSON,
-                 or with a wrong type, alternately
+                 or with a wrong type, in turn
     stragglers   every 1009th departure is held back until the end of the year, so it is weeks late
 """
 
@@ -175,7 +175,7 @@ def main() -> None:
     print(
         f"{replay.departures:,} departures ({replay.out_of_order:,} out of order), "
         f"{len(replay.stragglers)} stragglers, {replay.bad} bad records, "
-        f"{replay.observations:,} observations of the weather"
+        f"{replay.observations:,} weather observations"
     )
 
 

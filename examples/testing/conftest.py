@@ -1,5 +1,7 @@
-"""Three topics for each test. Before, this file started a container with Kafka (see
-docs/guides/testing.md); the tests are the same.
+"""Creates three topics for each test.
+
+In the version without strandlog (docs/guides/testing.md), this file starts a container with Kafka;
+the tests are the same.
 """
 
 from __future__ import annotations

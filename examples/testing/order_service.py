@@ -2,10 +2,11 @@
 
     orders     {"id": 7, "price": 2.5, "quantity": 4}
     invoices   {"order": 7, "total": 10.0}, with the id as key
-    rejected   orders that cannot be read, as they are
+    rejected   orders that cannot be parsed, unchanged
 
-An offset is committed after its invoice has been acknowledged, so no order is lost. A crash between
-the two repeats an invoice; its key is the id of the order, so that readers can tell.
+The offset of an order is committed after its invoice has been acknowledged, so no order is lost. A
+crash between the two repeats an invoice; its key is the id of the order, so that readers can
+recognize the duplicate.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class OrderService:
             self._consumer.close()
 
     def stop(self) -> None:
-        """End `run` soon; may be called from another thread."""
+        """Make `run` return soon; may be called from another thread."""
         self._is_stopped = True
 
     def _handle(self, message: Message) -> None:

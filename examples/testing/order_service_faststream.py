@@ -7,7 +7,7 @@ from faststream.confluent import KafkaBroker, KafkaMessage
 
 
 def order_broker(bootstrap_servers: str, orders: str, invoices: str) -> KafkaBroker:
-    """Return the broker object of FastStream, with the service as its subscriber."""
+    """Return a FastStream broker object, with the service as its subscriber."""
     broker = KafkaBroker(bootstrap_servers)
 
     @broker.subscriber(orders, group_id="order-service-faststream", auto_offset_reset="earliest")

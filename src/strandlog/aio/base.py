@@ -122,8 +122,7 @@ class AsyncReadableLog(AsyncClosable, Generic[ReadableT]):
 
     @property
     def longest_look_seconds(self) -> float:
-        """How long poll(timeout_ms=0) may repeat its look for records: one look at the files is
-        conclusive."""
+        """How long poll(timeout_ms=0) may take; 0 means one look at the files, which suffices."""
         return 0.0
 
     def run_step(

@@ -286,7 +286,7 @@ class Consumer(AsyncClosable):
     # -- committing ----------------------------------------------------------------------------
 
     async def commit(self) -> dict[TopicPartition, int]:
-        """Commit the positions after the received records durably; return the changed offsets."""
+        """Durably commit the offsets after the received records; return the changed offsets."""
         await self._acquire()
         committed = await self._run(partial(self._consumer.commit_before, self._undelivered()))
         self._log.waiting.group_changed(self._group)

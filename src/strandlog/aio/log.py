@@ -168,7 +168,7 @@ class ReadOnlyLog(AsyncReadableLog[FolderLog]):
 class RemoteLog(AsyncOpenLog[BrokerLog]):
     """A remote log, returned by `strandlog.aio.connect`.
 
-    Producers with the same arguments share one client of librdkafka. Each consumer has its own,
+    Producers with the same arguments share one librdkafka client. Each consumer has its own client,
     with its own native threads and connections.
     """
 

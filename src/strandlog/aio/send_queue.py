@@ -33,7 +33,7 @@ MAX_WRITE_BYTES = 512 * 1024  # below the default of max.message.bytes, 1 MiB
 RECORD_OVERHEAD_BYTES = 64
 ANSWERS_AT_ONCE = 100
 
-Result = Any  # of a call: RecordMetadata, a sequence of them, or None
+Result = Any  # the result of a call: RecordMetadata, a sequence of them, or None
 Written = tuple[list[Result | Exception], set[TopicPartition]]
 
 
@@ -77,7 +77,7 @@ class SendQueue:
         return self._put(topic, item, size_bytes + RECORD_OVERHEAD_BYTES, None)
 
     def call(self, topic: str, work: Callable[[], Result]) -> asyncio.Future[Result]:
-        """Queue a call of the synchronous producer, which runs after everything queued so far."""
+        """Queue a call to the synchronous producer, which runs after everything queued so far."""
         return self._put(topic, None, 0, work)
 
     def flush(self) -> asyncio.Future[None]:
@@ -91,7 +91,7 @@ class SendQueue:
         self._waiting.append(Entry(answer, topic, item, size_bytes, work))
         if not self._is_writing:
             self._is_writing = True
-            self._workers.loop.call_soon(self._write_next)  # after the other tasks that are ready
+            self._workers.loop.call_soon(self._write_next)  # after the tasks that are ready now
         return answer
 
     def _write_next(self) -> None:
@@ -144,7 +144,7 @@ def _write(producer: SteppedProducer, entries: list[Entry]) -> Written:
     """Write the entries, in a worker thread; return their results and the partitions written."""
     results: dict[int, Result | Exception] = {}
     records: dict[str, list[int]] = {}
-    flush: int | None = None  # the index of a flush since the last record
+    flush: int | None = None  # the index of the first flush since the last record
     for index, entry in enumerate(entries):
         if entry.work is None:
             flush = None

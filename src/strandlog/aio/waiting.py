@@ -44,7 +44,7 @@ class Waiting:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._now = 0
-        self._changed: dict[str, int] = {}  # by topic or group, the time of the last change
+        self._changed: dict[str, int] = {}  # `_now` at the last change, by topic or group
         self._waiters: dict[str, set[asyncio.Future[None]]] = {}  # by topic or group
         self._interests: dict[asyncio.Future[None], Interest] = {}
 
@@ -76,7 +76,7 @@ class Waiting:
                     del self._waiters[name]
 
     def written(self, partitions: Iterable[TopicPartition]) -> None:
-        """Wake the consumers of these partitions; ANY_PARTITION stands for all of a topic."""
+        """Wake the consumers of these partitions; ANY_PARTITION stands for a whole topic."""
         changed = set(partitions)
         for topic in {tp.topic for tp in changed}:
             self._note(_of_topic(topic))
@@ -93,7 +93,7 @@ class Waiting:
                 _wake(future)
 
     def consumer_changed(self, consumer_id: int) -> None:
-        """Wake the tasks that poll a consumer, because its positions changed or it closes."""
+        """Wake the tasks that poll a consumer, because its positions changed or it is closing."""
         for future in self._waiters.get(_of_consumer(consumer_id), ()):
             _wake(future)
 

@@ -40,8 +40,8 @@ class Workers:
 
     def __init__(self, threads: int) -> None:
         self.loop = asyncio.get_running_loop()
-        self.is_closing = False  # no new calls
-        self.is_closed = False  # no threads
+        self.is_closing = False  # new calls are rejected
+        self.is_closed = False  # the thread pool is shut down
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix="strandlog-aio")
         self._forks = _forks[0]
         self._running = 0
@@ -70,7 +70,7 @@ class Workers:
     ) -> None:
         """Run `work` in a thread, and then `done` in the event loop.
 
-        If the event loop has been closed meanwhile, `abandoned` gets the result, in the thread.
+        If the event loop has been closed meanwhile, the thread passes the result to `abandoned`.
         """
         self._running += 1
         future = self._executor.submit(work)
@@ -95,7 +95,7 @@ class Workers:
         done(future)
 
     async def run(self, work: Callable[[], T], abandoned: Callable[[T], object] | None = None) -> T:
-        """Return the result of `work`. If the task is cancelled, `abandoned` gets the result."""
+        """Return the result of `work`, or pass it to `abandoned` if the task is cancelled."""
         answer: asyncio.Future[T] = self.loop.create_future()
 
         def done(future: Future[T]) -> None:
@@ -128,7 +128,7 @@ class Workers:
             await self._idle
 
     def shut_down_when_idle(self) -> None:
-        """Let the threads end after the work in progress and the cleanup that follows it."""
+        """Shut down the thread pool after the work in progress and its cleanup are complete."""
         self.is_closing = True
         if self._running:
             self.loop.call_later(IDLE_CHECK_SECONDS, self.shut_down_when_idle)
@@ -147,7 +147,7 @@ def ignore_outcome(future: Future[object]) -> None:
 
 
 async def finish(work: asyncio.Future[T]) -> T:
-    """Wait until `work` is done. If this task is cancelled meanwhile, raise that afterwards."""
+    """Wait until `work` is done, and only then raise a cancellation of this task, if any."""
     cancellation: asyncio.CancelledError | None = None
     while not work.done():
         try:

@@ -35,7 +35,7 @@ def is_reference(text: str) -> bool:
 
 
 def dereferenced(name: str, text: str) -> str:
-    """Replace the references in the value of a setting; raises `SettingError` for a missing one."""
+    """Replace the references in the value of a setting; raise `SettingError` if that fails."""
     if "${" not in text:
         return text
 

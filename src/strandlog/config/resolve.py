@@ -160,7 +160,7 @@ class Configuration:
             self._check_listeners(self.server)
 
     def _check_listeners(self, server: ServerSettings) -> None:
-        """Check per-address connection limits, the JWKS URL, super users and TLS of listeners."""
+        """Check per-IP connection limits, the JWKS URL, super users and listener TLS settings."""
         settings, overrides = self.broker_settings(), self.listener_overrides()
         self._report("max.connections.per.ip.overrides", settings.per_ip_overrides)
         self._report(JWKS_URL, settings.jwks_address)

@@ -22,7 +22,7 @@ class GroupCommit:
     """Executes the flushes that the threads of one log wait for."""
 
     def __init__(self, condition: Condition) -> None:
-        """Create the group commit of a log; `condition` belongs to the log's lock."""
+        """`condition` is a condition variable of the log's lock."""
         self._condition = condition
 
     def complete(self, wait: FlushWait) -> None:

@@ -19,7 +19,7 @@ DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 class HttpAddress(NamedTuple):
-    """An HTTP server."""
+    """The address of an HTTP server."""
 
     is_tls: bool
     host: str

@@ -28,7 +28,7 @@ _CLOSED_BY_SERVER = (RemoteDisconnected, ConnectionResetError, BrokenPipeError)
 
 
 class HttpAnswer(NamedTuple):
-    """A response."""
+    """An HTTP response."""
 
     status: int
     body: bytes
@@ -62,7 +62,7 @@ class HttpConnections:
     def request(
         self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]
     ) -> HttpAnswer:
-        """Send a request; raise `UnreachableError` or `RemoteError` if there is no response."""
+        """Send a request; raise `UnreachableError`, or `RemoteError` for a too large response."""
         with self._lock:
             if method == "DELETE":
                 self._disconnect()

@@ -32,7 +32,7 @@ class NewSchema:
 
 
 class SchemaUse(NamedTuple):
-    """A subject and the version of it that uses a schema."""
+    """The subject and number of a version that uses a schema."""
 
     subject: str
     version: int

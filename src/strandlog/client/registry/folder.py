@@ -35,7 +35,7 @@ MAX_PROBLEMS = 20
 
 
 class FolderRegistry(Closable):
-    """The registry of a data folder. One thread may use it at a time."""
+    """The registry of a data folder. Only one thread at a time may use it."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._log = ReadOnlyLog(path)

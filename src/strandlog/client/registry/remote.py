@@ -119,7 +119,7 @@ class RemoteRegistry(Closable):
     def _resolve(
         self, fields: Mapping[str, Any], resolved: dict[str, ResolvedReference], depth: int
     ) -> None:
-        """Load the schemas that a schema refers to; each follows the ones that it refers to."""
+        """Load the referenced schemas depth first: each one follows those that it refers to."""
         if depth > SCHEMA_MAX_REFERENCE_DEPTH or len(resolved) > SCHEMA_MAX_REFERENCES:
             raise RemoteError(f"a schema of {self._connections.address} has too many references")
         for each in fields.get("references") or ():

@@ -70,7 +70,7 @@ def client_config(
 def credential_sources(
     given: Mapping[str, object], file: str | os.PathLike[str] | None = None
 ) -> dict[str, str]:
-    """Return the user name and password, references not replaced; empty unless both are set."""
+    """Return the user name and password as the user wrote them; empty unless both are set."""
     settings = _settings(given, file)
     found = {name: str(settings[name]) for name in (USER, PASSWORD) if name in settings}
     return found if len(found) == 2 else {}

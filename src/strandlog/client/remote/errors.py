@@ -78,7 +78,7 @@ def denied(operation: str, kind: str, name: str) -> str:
 
 
 def _denial(code: int, text: str, topic: str | None, group: str | None, needs: str) -> str:
-    """Return the message for an authorization error of the broker."""
+    """Return the message for an authorization error from the broker."""
     if needs and text.endswith("authorization failed"):  # the broker sent no message of its own
         if topic is not None and code == TOPIC_DENIED:
             return denied(needs, "topic", topic)

@@ -96,7 +96,7 @@ class WireClient:
         raise TypeError("a WireClient cannot be pickled: pickle its options instead")
 
     def close(self) -> None:
-        """Close the connections. Open transactions stay open."""
+        """Close the connections. Open transactions are neither committed nor aborted."""
         if self._open_cluster is not None:
             self._open_cluster.close()
             self._open_cluster = None

@@ -43,7 +43,7 @@ LEADER_NOT_AVAILABLE = 5
 READ_OR_WRITE = "READ on the topic to read it, WRITE to write to it"
 DENIED = {29, 30, 31, 53}  # authorization errors: topic, group, cluster and transactional id
 RESOURCE_TOPIC, RESOURCE_BROKER = 2, 4
-DEFAULT_BROKER = ""  # the defaults of all brokers; the node id may be unknown
+DEFAULT_BROKER = ""  # selects the defaults of all brokers, because the node id may be unknown
 HTTP_LISTENER = "http.listener"
 
 

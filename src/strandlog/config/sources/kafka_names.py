@@ -150,7 +150,9 @@ SECURITY = (
 SECURITY_HINTS = {
     "listener.name.": "only settings with the prefix ssl. can be set for one listener",
     "ssl.keystore.password": "only keystores in Java's formats use it; convert the keystore to PEM",
-    "ssl.truststore.password": "only truststores in Java's formats use it; convert it to PEM",
+    "ssl.truststore.password": (
+        "only truststores in Java's formats use it; convert the truststore to PEM"
+    ),
     "ssl.cipher.suites": "the TLS library chooses the cipher suites; remove the setting",
 }
 

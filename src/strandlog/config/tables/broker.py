@@ -351,7 +351,7 @@ class BrokerSettings(
     )  # explicit topic defaults, keyed by the names of the topic settings
 
     def value_of(self, name: str) -> Value:
-        """Return the value of a broker setting, including those that are defaults for topics."""
+        """Return the value of a broker setting, which may be the default of a topic setting."""
         return self.explicit.get(name, BROKER_SETTINGS[name].default)
 
     def update(self, explicit: Mapping[str, Value]) -> None:

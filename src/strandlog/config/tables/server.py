@@ -263,7 +263,7 @@ def _hosts(values: Mapping[str, str], kafka: tuple[Endpoint, ...]) -> tuple[str,
 
 
 def _kafka_listeners(name: str, values: Mapping[str, str]) -> tuple[Endpoint, ...]:
-    """Parse a list of Kafka listeners, without those of controllers."""
+    """Parse a list of Kafka listeners, ignoring controller listeners."""
     protocols = _protocols(values["listener.security.protocol.map"])
     controllers = {each.upper() for each in _listed(values["controller.listener.names"])}
     found: dict[str, Endpoint] = {}

@@ -251,12 +251,12 @@ def client_auth_note(
     effect = "ignores" if used == NO_CLIENT_CERTIFICATE else "only requests a certificate despite"
     return (
         f"listener {label} {effect} {CLIENT_AUTH}={settings.ssl_client_auth}; to require a "
-        f"certificate there as well, set {OVERRIDE_PREFIX}{label.lower()}.{CLIENT_AUTH}={REQUIRED}"
+        f"certificate on it too, set {OVERRIDE_PREFIX}{label.lower()}.{CLIENT_AUTH}={REQUIRED}"
     )
 
 
 def store_problems(tls: TlsSettings) -> Iterator[str]:
-    """Yield the problems in the TLS settings of a listener that can be found without its files."""
+    """Yield the problems in a listener's TLS settings, without reading the files."""
     has_text = bool(tls.ssl_keystore_key or tls.ssl_keystore_certificate_chain)
     for kind, location in (
         (tls.ssl_keystore_type, tls.ssl_keystore_location),

@@ -214,7 +214,7 @@ def possible_nodes(root: FolderNode) -> list[Node]:
 
 
 def copy_tree(root: FolderNode) -> FolderNode:
-    """Copy a folder and all nodes that are in it or may be after a crash, for another disk."""
+    """Copy a folder, with all nodes that are or may be in it after a crash, for another disk."""
     twins: dict[int, Node] = {}
 
     def twin_of(node: Node) -> Node:

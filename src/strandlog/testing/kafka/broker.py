@@ -106,8 +106,8 @@ class KafkaBroker:
     def start(self) -> None:
         """Start the broker and wait until it accepts connections."""
         assert self._server is None, "the broker is already running"
-        # kio hides another package while it is imported (`protocol/kafka/schemas.py`). This must
-        # happen in the thread that imports the tests.
+        # Importing kio temporarily hides another package (`protocol/kafka/schemas.py`), so import
+        # it in this thread, which also imports the tests.
         kio("index")
         server = ServerThread(
             self.data,

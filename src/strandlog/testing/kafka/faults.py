@@ -107,7 +107,7 @@ class Fault:
                 )
 
     def hit(self) -> bool:
-        """Count one occurrence; return False if the fault has ended. For `Faults`."""
+        """Count one hit; return False if the fault has ended. Only `Faults` calls this."""
         with self._changed:
             if self.removed.is_set() or self.hits == self.times:
                 return False
@@ -144,7 +144,7 @@ class Faults:
         times: int | None = 1,
         topic: str | None = None,
     ) -> Fault:
-        """Answer requests of an API with an error, by its name in Kafka's protocol or its code.
+        """Answer requests of an API with an error, given by its name in Kafka's protocol or a code.
 
         The request has no effect. Requests whose response has no field for an error code, such as
         Metadata for all topics, are handled as usual and do not count as hits.

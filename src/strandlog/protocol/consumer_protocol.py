@@ -89,7 +89,7 @@ def encode_assignment(assignment: Assignment, version: int = LATEST_VERSION) -> 
 
 
 def decode_assignment(data: bytes) -> Assignment:
-    """Decode an assignment. Empty input, as in an empty SyncGroup response, is an empty one."""
+    """Decode an assignment. Empty input, as in an empty SyncGroup response, means no partitions."""
     if not data:
         return Assignment(())
     reader = Reader(data)

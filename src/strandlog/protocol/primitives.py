@@ -121,7 +121,7 @@ class Reader:
 
     def _take(self, count: int) -> memoryview:
         if count > self.remaining:
-            raise DataError(f"{count} bytes are announced, but only {self.remaining} are left")
+            raise DataError(f"a length of {count} bytes is given, but only {self.remaining} remain")
         start = self._position
         self._position += count
         return self._view[start : self._position]
@@ -226,5 +226,5 @@ def encoded_text(text: str) -> bytes:
     except UnicodeEncodeError as error:
         raise DataError(f"{text!r} is not Unicode text: {error.reason}") from error
     if len(data) > MAX_STRING_BYTES:
-        raise DataError(f"a string of {len(data)} bytes is over the limit of {MAX_STRING_BYTES}")
+        raise DataError(f"a string of {len(data)} bytes exceeds the limit of {MAX_STRING_BYTES}")
     return data

@@ -12,13 +12,13 @@ because compaction compares the bytes of keys.
       {"keytype":"DELETE_SUBJECT","subject":"s","magic":0}       {"subject", "version": N}:
                                                                  versions 1 to N are soft-deleted
       {"keytype":"CLEAR_SUBJECT","subject":"s","magic":0}        {"subject"}: the soft-deleted
-                                                                 versions are gone
+                                                                 versions are removed
       {"keytype":"NOOP","magic":0}                               {"maxId": N} or null
 
-A CONFIG or MODE without a subject, or with null, is the global one. `schemaType` is absent for
-Avro. Other registries ignore the value of NOOP; strandlog stores the highest id there when the
-schema that had it is deleted for good, so that no id is used twice. An empty value is a tombstone,
-as Karapace writes it. Unknown fields of a value are ignored.
+A CONFIG or MODE record whose subject is absent or null applies globally. `schemaType` is absent for
+Avro. Other registries ignore the value of a NOOP record; strandlog stores the highest id in it when
+the schema with that id is permanently deleted, so that no id is reused. An empty value is a
+tombstone too, because Karapace writes tombstones that way. Unknown fields in a value are ignored.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from strandlog.errors import DataError
 
 SCHEMA, CONFIG, MODE = "SCHEMA", "CONFIG", "MODE"
 DELETE_SUBJECT, CLEAR_SUBJECT, NOOP = "DELETE_SUBJECT", "CLEAR_SUBJECT", "NOOP"
-NEWER_KINDS = frozenset({"CONTEXT", "ASSOC"})  # of newer registries; they hold no schemas
+NEWER_KINDS = frozenset({"CONTEXT", "ASSOC"})  # written by newer registries; hold no schemas
 MAX_ID = 2**31 - 1
 
 
 class RecordKey(NamedTuple):
-    """The key of a record; `subject` is None for global records, `version` for all but SCHEMA."""
+    """The key of a record. `subject` is None for global records; only SCHEMA has a `version`."""
 
     kind: str
     subject: str | None = None
@@ -99,17 +99,17 @@ def encode_json(value: object) -> bytes:
 
 
 def decode_record_key(data: bytes) -> RecordKey:
-    """Decode a key; raise `DataError` if it has another format."""
+    """Decode a key; raise `DataError` if it is invalid or of an unknown type."""
     fields = _decode_object(data, "key")
     kind = fields.get("keytype")
     if not isinstance(kind, str):
         raise DataError("the key has no keytype")
     subject = fields.get("subject")
     if not isinstance(subject, str | None):
-        raise DataError(f"the subject of a {kind} key is not text")
+        raise DataError(f"the subject of a {kind} key is not a string")
     if kind == SCHEMA:
         if fields.get("magic") not in (0, 1):
-            raise DataError(f"a SCHEMA key has the unknown magic {fields.get('magic')!r}")
+            raise DataError(f"a SCHEMA key has unknown magic {fields.get('magic')!r}")
         return RecordKey(kind, _text(fields, "subject"), _number(fields, "version"))
     if kind in (DELETE_SUBJECT, CLEAR_SUBJECT):
         return RecordKey(kind, _text(fields, "subject"))
@@ -117,7 +117,7 @@ def decode_record_key(data: bytes) -> RecordKey:
         return RecordKey(kind, subject)
     if kind == NOOP or kind in NEWER_KINDS:
         return RecordKey(kind)
-    raise DataError(f"the keytype {kind[:50]!r} is unknown")
+    raise DataError(f"unknown keytype {kind[:50]!r}")
 
 
 def decode_value(data: bytes) -> dict[str, Any]:
@@ -165,14 +165,14 @@ def _text(fields: Mapping[str, Any], name: str, default: str | None = None) -> s
     if found is None and default is not None:
         return default
     if not isinstance(found, str):
-        raise DataError(f"{name} is not text")
+        raise DataError(f"{name} is not a string")
     return found
 
 
 def _number(fields: Mapping[str, Any], name: str) -> int:
     found = fields.get(name)
     if not isinstance(found, int) or isinstance(found, bool) or not 0 <= found <= MAX_ID:
-        raise DataError(f"{name} is not a number from 0 to {MAX_ID}")
+        raise DataError(f"{name} is not an integer from 0 to {MAX_ID}")
     return found
 
 

@@ -27,9 +27,10 @@
       string key, as in Kafka
 
 The key of an ACL is the ACL itself, so creating it twice has no effect and deleting it needs no
-lookup. A credential has neither the password nor anything to log in with. The secret is what the
-salts of users that do not exist are derived from. The numbers are those of Kafka's protocol.
-Records of an unknown kind were written by a newer release.
+lookup. A credential contains neither the password nor anything else that is enough to log in. The
+broker uses the secret to derive fake credentials for users that do not exist. Types, operations and
+mechanisms have the same numbers as in Kafka's protocol. Records of an unknown kind were written by
+a newer release.
 """
 
 from __future__ import annotations
@@ -77,11 +78,11 @@ class CredentialValue(NamedTuple):
 
 
 class LossKey(NamedTuple):
-    """The key of the record which says that records were lost."""
+    """The key of the record that marks the topic as incomplete, because records were lost."""
 
 
 class SecretKey(NamedTuple):
-    """The key of the secret."""
+    """The key of the record that stores the secret."""
 
 
 class QuotaRecord(NamedTuple):
@@ -108,7 +109,7 @@ def encode_acl_key(acl: AclRecord) -> bytes:
 
 
 def decode_key(data: bytes) -> SecurityKey:
-    """Return what a key identifies; raise `DataError` if it is damaged or of an unknown kind."""
+    """Decode a key; raise `DataError` if it is damaged or of an unknown kind."""
     reader = Reader(data)
     kind = reader.int16()
     if kind == ACL_KIND:
@@ -123,7 +124,7 @@ def decode_key(data: bytes) -> SecurityKey:
     if kind == QUOTA_KIND:
         parts = reader.array(lambda: (reader.string(), reader.nullable_string()), ENTITY_MIN_BYTES)
         return QuotaRecord(tuple(parts), reader.string())
-    raise DataError(f"a security record has the unknown kind {kind}")
+    raise DataError(f"a security record has unknown kind {kind}")
 
 
 def _decode_acl(reader: Reader) -> AclRecord:
@@ -139,7 +140,7 @@ def _decode_acl(reader: Reader) -> AclRecord:
 
 
 def encode_loss_key() -> bytes:
-    """Return the key of the record which says that records were lost."""
+    """Encode the key of the record that marks the topic as incomplete."""
     writer = Writer()
     writer.int16(LOSS_KIND)
     return writer.to_bytes()
@@ -211,11 +212,12 @@ def decode_quota(data: bytes) -> float:
 
 
 def check_value(data: bytes) -> Reader:
-    """Return a reader for a value after its version; raise `DataError` if that is unknown."""
+    """Return a reader positioned after the version of a value; raise `DataError` if the version is
+    unknown."""
     reader = Reader(data)
     version = reader.int16()
     if version != VALUE_VERSION:
-        raise DataError(f"a security record has the unknown version {version}")
+        raise DataError(f"a security record has unknown version {version}")
     return reader
 
 

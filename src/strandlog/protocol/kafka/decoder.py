@@ -252,7 +252,7 @@ class _Source:
 
 
 def _letter(field: Field[Any]) -> str:
-    """Return the struct format character of a fixed-size field; "" if it is read another way."""
+    """Return the struct format character of a fixed-size field; "" for any other field."""
     kafka_type = field.metadata.get("kafka_type", "")
     if kafka_type not in FIXED or element_of(unwrap(field.type)[0]) is not None:
         return ""
@@ -308,12 +308,12 @@ def _sized_reader(is_text: bool, flexible: bool, nullable: bool) -> Reader:
             return None, position
         if end > len(frame):
             raise DataError(
-                f"{length} bytes are announced, but only {len(frame) - position} are left"
+                f"a length of {length} bytes is given, but only {len(frame) - position} remain"
             )
         if is_text:
             if length > MAX_STRING_BYTES:
                 raise DataError(
-                    f"a string of {length} bytes is over the limit of {MAX_STRING_BYTES}"
+                    f"a string of {length} bytes exceeds the limit of {MAX_STRING_BYTES}"
                 )
             return str(frame[position:end], "utf-8"), end
         return bytes(frame[position:end]), end

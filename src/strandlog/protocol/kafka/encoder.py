@@ -202,7 +202,7 @@ def _field_writer(field: Field[Any], flexible: bool) -> Writer:
 
 
 def _message_writer(write: Writer) -> Writer:
-    """Return a writer that shortens error messages, because they quote input of any length."""
+    """Return a writer that shortens error messages, because they may quote input of any length."""
 
     def write_shortened(value: str | None, parts: list[bytes]) -> None:
         write(value and shortened(value), parts)

@@ -5,7 +5,7 @@
 A negative length, or one over the limit, is an error: the stream cannot be valid. Only Produce
 requests, which carry records, may be as large as the limit; all others have a lower limit, because
 a decoded request takes several times as much memory as its bytes. Memory use grows with the bytes
-received, never with an announced length. Each frame is a read-only view of a buffer that is not
+received, not with the length in a prefix. Each frame is a read-only view of a buffer that is not
 modified afterwards, so a batch in it is written to disk without copying. A frame that arrives in a
 single chunk is not copied at all; any other is copied once. Frames that have not been cut yet take
 no more memory than their bytes, however small they are.
@@ -31,7 +31,8 @@ class FrameSplitter:
     __slots__ = ("_buffer", "_limit_bytes", "_other_limit_bytes", "_uncut", "_wanted")
 
     def __init__(self, limit_bytes: int, other_limit_bytes: int | None = None) -> None:
-        """`other_limit_bytes` limits all requests except Produce; the default is `limit_bytes`."""
+        """Create a splitter. `other_limit_bytes` applies to all requests except Produce; it
+        defaults to `limit_bytes`."""
         self._limit_bytes = limit_bytes
         self._other_limit_bytes = min(other_limit_bytes or limit_bytes, limit_bytes)
         self._buffer: bytearray | None = None  # an incomplete frame, including its length
@@ -96,7 +97,7 @@ class FrameSplitter:
         if not 0 <= length <= self._limit_bytes:
             raise FrameTooLargeError(
                 _other_protocol(bytes(start[:LENGTH_SIZE]))
-                or f"a frame of {length} bytes was announced; the limit is {self._limit_bytes}"
+                or f"a frame has length {length}; the limit is {self._limit_bytes} bytes"
             )
         if length > self._other_limit_bytes:
             if len(start) < START_SIZE:
@@ -105,8 +106,8 @@ class FrameSplitter:
             api_key = int.from_bytes(start[LENGTH_SIZE:START_SIZE], signed=True)
             if api_key != PRODUCE:
                 raise FrameTooLargeError(
-                    f"a request with key {api_key} announces {length} bytes; "
-                    f"the limit is {self._other_limit_bytes}"
+                    f"a request with API key {api_key} has length {length}; "
+                    f"the limit is {self._other_limit_bytes} bytes"
                 )
         self._wanted = LENGTH_SIZE + length
         return self._wanted
@@ -121,7 +122,7 @@ def compacted(view: memoryview) -> memoryview:
 def _other_protocol(start: bytes) -> str:
     """Return a message that names the protocol if the bytes look like HTTP or TLS, else ""."""
     if start in _HTTP_STARTS:
-        return "this is HTTP on Kafka's port; the console and the API are on http.port (9095)"
+        return "HTTP client on a Kafka listener; the console and HTTP API use http.port (9095)"
     if start.startswith(_TLS_HANDSHAKE):
         return (
             "TLS client on a plaintext listener; connect it to a listener with TLS, or set "

@@ -87,7 +87,7 @@ def skip_tagged_fields(frame: memoryview, position: int) -> int:
     """Return the position after the tagged fields that start at `position`."""
     count, position = read_unsigned_varint(frame, position)
     if count > MAX_TAGGED_FIELDS:  # ten million empty fields would fit into 20 MB
-        raise DataError(f"{count} tagged fields are announced; the limit is {MAX_TAGGED_FIELDS}")
+        raise DataError(f"a structure has {count} tagged fields; the limit is {MAX_TAGGED_FIELDS}")
     for _ in range(count):
         _, position = read_unsigned_varint(frame, position)
         size, position = read_unsigned_varint(frame, position)

@@ -42,7 +42,7 @@ from strandlog.protocol.kafka.headers import (
     unsigned_varint,
 )
 
-MAX_ELEMENTS = 1_000_000  # in all arrays of a message; brokers use request.max.elements
+MAX_ELEMENTS = 1_000_000  # in all arrays of a message; the broker uses request.max.elements
 
 PRODUCE_FLEXIBLE_FROM = 9
 PRODUCE_TOPIC_IDS_FROM = 13
@@ -115,7 +115,8 @@ class Cursor:
         end = self.position + length
         if end > len(self.frame):
             raise DataError(
-                f"{length} bytes are announced, but only {len(self.frame) - self.position} are left"
+                f"a length of {length} bytes is given, but only "
+                f"{len(self.frame) - self.position} remain"
             )
         data = self.frame[self.position : end]
         self.position = end
@@ -127,7 +128,7 @@ class Cursor:
             return None
         if len(data) > MAX_STRING_BYTES:
             raise DataError(
-                f"a string of {len(data)} bytes is over the limit of {MAX_STRING_BYTES}"
+                f"a string of {len(data)} bytes exceeds the limit of {MAX_STRING_BYTES}"
             )
         return str(data, "utf-8", "replace")
 
@@ -165,7 +166,7 @@ _new_tuple = tuple.__new__  # calling the named tuple class takes three times as
 
 def parse_single_produce(version: int, frame: memoryview, position: int) -> ProduceRequest | None:
     """Decode a request of the common form for one partition; return None for any other form."""
-    with contextlib.suppress(struct.error):  # too short for this form; it may have another
+    with contextlib.suppress(struct.error):  # too short for this form, but another may match
         if version < PRODUCE_FLEXIBLE_FROM:
             return _parse_single(frame, position)
         if version < PRODUCE_TOPIC_IDS_FROM:
@@ -359,7 +360,8 @@ def fetch_response_steps(
 
 
 def set_fetch_throttle(buffers: Sequence[Buffer], throttle_ms: int) -> None:
-    """Set the throttle time of an encoded Fetch response, which is known once its size is."""
+    """Set the throttle time of an encoded Fetch response. It depends on the response's size, so it
+    is not known before."""
     head = buffers[0]
     assert isinstance(head, bytearray)
     _INT32.pack_into(head, 0, throttle_ms)

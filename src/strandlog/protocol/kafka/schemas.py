@@ -1,7 +1,7 @@
 """Access to kio's schemas, for the decoder and the encoder.
 
 kio is used only as a source of schemas: the fields of each version, their types, nullability and
-tags. Its own reader is not used, because it trusts announced lengths: it allocates that many
+tags. Its own reader is not used, because it trusts the lengths in a message: it allocates that many
 elements before it checks the bytes, so a request of a few bytes could exhaust the memory.
 
 Only this module imports kio. If hypothesis is installed, kio builds strategies for its types, and

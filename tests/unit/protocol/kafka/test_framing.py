@@ -85,10 +85,10 @@ def test_a_frame_that_arrives_in_one_piece_is_not_copied() -> None:
 @pytest.mark.parametrize(
     ("start", "told"),
     [
-        (b"GET / HTTP/1.1\r\nHost: 127.0.0.1:9092\r\n\r\n", "HTTP on Kafka's port"),
-        (b"POST /api/v1/topics HTTP/1.1\r\n", "HTTP on Kafka's port"),
+        (b"GET / HTTP/1.1\r\nHost: 127.0.0.1:9092\r\n\r\n", "HTTP client on a Kafka listener"),
+        (b"POST /api/v1/topics HTTP/1.1\r\n", "HTTP client on a Kafka listener"),
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "TLS client on a plaintext listener"),
-        (b"\x7f\x00\x00\x00", "a frame of 2130706432 bytes was announced"),
+        (b"\x7f\x00\x00\x00", "a frame has length 2130706432"),
     ],
 )
 def test_the_error_names_http_or_tls_instead_of_a_frame_of_1195725856_bytes(

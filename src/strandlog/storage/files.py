@@ -467,7 +467,7 @@ class DiskFiles:
 
 
 def _disk_usage(path: str) -> shutil._ntuple_diskusage:
-    """Return the disk usage. Callers own the folder, so a missing one is a `StorageError` too."""
+    """Return the disk usage. Callers own the folder, so a missing folder is a `StorageError`."""
     try:
         return shutil.disk_usage(path)
     except OSError as error:

@@ -2,7 +2,7 @@
 
 A `Work` runs in the thread that owns the log. Between yields it runs exclusively and may change
 state. Each yield produces one `Step`: a function that may block, accesses only files and may run in
-any thread. When the step finishes, the generator continues; an error of the step is raised at the
+any thread. When the step finishes, the generator continues; an error in the step is raised at the
 yield. While a step runs, other code may change state, so a condition that was checked before a
 yield must be checked again after it.
 

@@ -56,7 +56,7 @@ class CompactionReport:
     bytes_before: int = 0
     bytes_after: int = 0
     next_dirty_offset: int = 0
-    undecodable: list[str] = field(default_factory=list)  # errors of batches kept unchanged
+    undecodable: list[str] = field(default_factory=list)  # why batches were kept unchanged
 
 
 @dataclass(slots=True)

@@ -63,7 +63,8 @@ def compaction_need(
 def groups(
     segments: Sequence[Segment], settings: LogSettings, end_offset: int
 ) -> list[list[Segment]]:
-    """Group consecutive segments. Compaction shrinks segments, so each group is merged into one."""
+    """Group consecutive segments that fit into one. Compaction shrinks segments and merges each
+    group, so that small segments do not accumulate."""
     runs: list[list[Segment]] = []
     size = 0
     for number, segment in enumerate(segments):
@@ -83,7 +84,7 @@ def groups(
 
 
 def need_for_compaction(log: PartitionLog, first_dirty_offset: int) -> LogToClean:
-    """Decide whether and how far to compact a log, by the settings of its topic."""
+    """Decide whether and how far to compact a log, according to its topic's settings."""
     now_ms = log.context.clock.now_ms()
     stable_offset = min(log.last_stable_offset, log.flushed_offset)
     sealed = [summarize(log, segment, now_ms) for segment in log.segments.sealed]

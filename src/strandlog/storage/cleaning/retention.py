@@ -95,7 +95,8 @@ def expired(
 
 
 def enforce_retention(log: PartitionLog, allowed: Callable[[int], int] | None = None) -> int:
-    """Remove all expired segments and return their number; `allowed` may lower it."""
+    """Remove the expired segments and return how many were removed. `allowed` receives the number
+    of expired segments and returns how many of them may be removed."""
     count = count_expired(log)
     if allowed is not None:
         count = allowed(count)
@@ -116,8 +117,8 @@ def count_expired(log: PartitionLog) -> int:
 
 
 def count_below(log: PartitionLog, count: int, offset: int) -> int:
-    """Of the `count` oldest segments, count those that have only records that were deleted or that
-    lie below an offset."""
+    """Of the `count` oldest segments, count those whose records all lie below an offset or have
+    been deleted."""
     end_offset = max(offset, log.log_start_offset)
     segments = log.segments.all()[:count]
     found = 0

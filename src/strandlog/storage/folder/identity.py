@@ -96,7 +96,7 @@ def check_layout(files: Files, folder: str) -> None:
 def _check_properties(folder: str, properties: dict[str, str], *, is_intact: bool) -> None:
     layout = properties.get(LAYOUT_KEY)
     if layout is None and CLUSTER_KEY in properties and CHECKSUM_KEY not in properties:
-        raise UnknownLayoutError(folder, "it belongs to Apache Kafka; copy the topics over instead")
+        raise UnknownLayoutError(folder, "it belongs to Apache Kafka; copy its topics instead")
     if layout is not None and layout != LAYOUT_VERSION:
         raise UnknownLayoutError(
             folder,

@@ -132,8 +132,9 @@ class LogDir:
             raise
 
     def _count_producers(self) -> int:
-        """Forget producers that have been idle for long, and return how many all partitions have.
-        This looks at every partition, so it does so once per second at most."""
+        """Forget long-idle producers, and return the number of producers in all partitions. This
+        visits every partition, so it runs at most once per second; in between, the last count is
+        returned."""
         now_ms = self.steady_clock.now_ms()
         if now_ms - self._producers_counted_ms < PRODUCER_COUNT_INTERVAL_MS:
             return self.producer_ids_seen.count
@@ -192,7 +193,8 @@ class LogDir:
         self, tp: TopicPartition, partitions: Iterable[TopicPartition]
     ) -> TopicPartition | None:
         """Return which of `partitions` the `partition.metadata` of `tp` was written for, or None if
-        that is unknown. It is not `tp` if the folder was copied or renamed by hand."""
+        that is unknown. The result differs from `tp` if the folder was copied or renamed by hand.
+        """
         path = join(join(self.path, paths.partition_dir(tp)), paths.PARTITION_METADATA)
         try:
             data = self.files.read(path)
@@ -217,8 +219,8 @@ class LogDir:
         return point is not None and point.offset > 0
 
     def clear_checkpoints(self, partitions: Iterable[TopicPartition]) -> None:
-        """Remove these partitions from all checkpoints, which may have entries of earlier
-        partitions of the same name."""
+        """Remove these partitions from all checkpoints, which may contain entries for deleted
+        partitions with the same names."""
         partitions = list(partitions)
         for checkpoint in (self._log_starts, self._cleaner_points, self._recovery_points):
             checkpoint.forget(partitions)
@@ -228,7 +230,7 @@ class LogDir:
     ) -> PartitionLog:
         """Create the files of an empty partition, which is not visible until it is registered. May
         be called from several threads concurrently. Call `clear_checkpoints` first, because the
-        checkpoints may have entries of an earlier partition of the same name."""
+        checkpoints may contain an entry for a deleted partition with the same name."""
         if not is_identified(self.files, self.path):  # else the next start would reject the folder
             raise StorageError(f"could not create {tp}: the data folder {self.path} was removed")
         folder = join(self.path, paths.partition_dir(tp))
@@ -260,7 +262,7 @@ class LogDir:
     def register(self, log: PartitionLog) -> None:
         """Register a partition whose files were created."""
         self.cleaner_offsets.pop(log.tp, None)
-        # From now on `logs`, not `_removed`, hides checkpoint entries of an earlier partition.
+        # From now on `logs`, not `_removed`, hides the checkpoint entry of a deleted partition.
         self._removed.discard(log.tp)
         self.logs[log.tp] = log
 
@@ -420,8 +422,8 @@ class LogDir:
             raise error
 
     def abandon(self) -> None:
-        """Release the folder without writing anything, as a crash would. For callers whose startup
-        failed."""
+        """Release the folder without writing anything, as a crash would. For callers that fail
+        during startup."""
         self.cache.close()
         self._lock.release()
 

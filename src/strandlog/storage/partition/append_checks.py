@@ -2,10 +2,10 @@
 
 All rules but the last are Kafka's:
 
-- The format is magic 2. Older formats are reported as invalid rather than corrupt, because a retry
+- The magic byte is 2. Older formats are reported as invalid rather than corrupt, because a retry
   cannot succeed.
 - The batch is complete and intact (CRC-32C), and has as many records as offsets.
-- Clients send no control batches and no append times.
+- A batch from a client is not a control batch and has no append time.
 - A batch with a producer id has a sequence number.
 - Timestamps are within the topic's window, and the size is within max.message.bytes.
 - There are no more records than batch.max.records, or than an uncompressed batch of that size can
@@ -59,8 +59,8 @@ def split_batches(data: Buffer) -> list[tuple[BatchHeader, memoryview]]:
     view = memoryview(data)
     if len(view) > MAGIC_POSITION and view[MAGIC_POSITION] < MAGIC and _is_old_message(view):
         raise InvalidRecordError(
-            f"messages of magic {view[MAGIC_POSITION]} were replaced in Kafka 0.11 by record "
-            f"batches, of magic {MAGIC}; send those"
+            f"messages with magic {view[MAGIC_POSITION]} are not supported; send record batches "
+            f"(magic {MAGIC}), which replaced them in Kafka 0.11"
         )
     header = read_header(view)
     if header.batch_length + LOG_OVERHEAD == len(view) >= HEADER_SIZE:
@@ -106,8 +106,8 @@ def check_batch(
 
     Size and timestamp limits apply to clients only. A coordinator must be able to write any state
     that it has accepted, even if a single record is very large (a group with thousands of members,
-    a transaction over thousands of partitions). Batches that it writes on behalf of a producer do
-    not use that producer's sequence numbers.
+    a transaction over thousands of partitions). Batches that a coordinator writes on behalf of a
+    producer do not use that producer's sequence numbers.
     """
     if header.magic != MAGIC:
         raise CorruptRecordError(f"the batch has magic {header.magic}; expected {MAGIC}")

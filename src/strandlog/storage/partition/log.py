@@ -56,7 +56,7 @@ from strandlog.storage.segment.segment import (
 from strandlog.storage.segment.transaction_index import packed
 from strandlog.storage.work import Work, run_inline
 
-MAX_LISTED_PROBLEMS = 100  # a client that reads damaged data causes one problem per batch
+MAX_LISTED_PROBLEMS = 100  # clients that read damaged data cause one problem per damaged batch
 _DAMAGE = "damage (for the full list, run 'strandlog log verify')"
 LEADER_EPOCH = 0  # the leader never changes: there is only one node
 _new_tuple = tuple.__new__  # three times as fast as the named tuple's own constructor
@@ -156,8 +156,8 @@ class PartitionLog:
             self.manifest.shorten(self.claims_of(self.segments.sealed))
 
     def report(self, problem: str) -> bool:
-        """Add a problem to the report of the partition. Return False if it is already listed
-        or the list is full."""
+        """Add a problem to the partition's report. Return False if it is already listed or the
+        list is full."""
         return self.last_report.problems.report(problem, _DAMAGE, MAX_LISTED_PROBLEMS)
 
     # -- append ------------------------------------------------------------------------------
@@ -167,7 +167,7 @@ class PartitionLog:
     ) -> AppendResult:
         """Append one or more complete batches. All of them are checked before the first is written.
 
-        Offsets are stamped into a writable buffer in place; a read-only buffer is not modified.
+        If the buffer is writable, offsets are stamped into it; a read-only buffer is not modified.
         """
         if self._flusher.failure is not None:
             raise StorageError(str(self._flusher.failure))
@@ -239,7 +239,7 @@ class PartitionLog:
             self._show_up_to(self.log_end_offset, self.segments.end_position)
 
     def _end_transaction(self, header: BatchHeader, view: memoryview, offset: int) -> None:
-        """Apply a marker that was written, so that read_committed readers can move past it."""
+        """Apply a marker that was just written, so that read_committed readers can move past it."""
         now_ms = self.context.steady_clock.now_ms()
         aborted = end_of_transaction(self.producers, header, BatchView(view), offset, now_ms)
         if aborted is not None:
@@ -448,7 +448,7 @@ class PartitionLog:
     def check_is_open(self) -> None:
         """Raise `StorageError` if the partition was closed or deleted."""
         if self.is_closed:
-            raise StorageError(f"{self.tp} was closed or deleted meanwhile")
+            raise StorageError(f"{self.tp} was closed or deleted during the operation")
 
     def remove_segments(self, segments: list[Segment]) -> None:
         """Remove the oldest segments and advance the log start offset accordingly."""

@@ -19,12 +19,14 @@ The file `<offset>.snapshot` holds the state before that offset, in version 1 of
     i16 version | u32 CRC-32C of what follows | i32 count | count x
         i64 producer id | i16 epoch | i32 last sequence | i64 last offset | i32 offset delta |
         i64 timestamp | i32 coordinator epoch | i64 first offset of the open transaction or -1
-    u32 seal: CRC-32C of "<folder>/<offset>" (not Kafka's, which reads `count` entries and stops)
+    u32 seal: CRC-32C of "<folder>/<offset>"
     i64 base offset of the active segment | u32 CRC-32C of its transaction index below this offset
+
+The last two lines are strandlog's own; Kafka reads `count` entries and ignores the rest.
 
 The seal detects a snapshot that was copied from another partition or offset, whose checksum is
 still valid. The last line detects a transaction index that was lost or truncated
-(transaction_index.py). Files of older versions lack one or both and are accepted.
+(transaction_index.py). Files of older versions lack one or both lines and are accepted.
 
 A snapshot contains only the last batch of each producer, and assumes that the producer's sequence
 started at 0. If a snapshot is damaged or missing, recovery starts from an earlier one and replays
@@ -38,7 +40,7 @@ a producer had to wait while the broker was down, and may be about to retry a ba
 in the log.
 
 The number of producers in all partitions of a folder is limited (producer.ids.max.count), because
-any client can have as many ids as it likes. At the limit, producers that have been idle for an hour
+a client can use any number of ids. At the limit, producers that have been idle for an hour
 (`EARLY_EXPIRATION_MS`) are forgotten. If there are none, a batch of a new producer is rejected,
 which loses nothing; forgetting an active producer could write a retried batch twice.
 """
@@ -87,9 +89,9 @@ class WrittenBatch(NamedTuple):
 
 
 class ProducerIdsSeen:
-    """The highest producer id seen in any partition of a data folder since it was opened, and how
-    many producers its partitions have. That number includes some that are gone: at the limit,
-    `recount` forgets producers that have been idle for long and returns the exact one."""
+    """The highest producer id seen in a data folder since it was opened, and the number of
+    producers in its partitions. `count` still includes the producers of deleted partitions; at the
+    limit, `recount` forgets long-idle producers and returns the exact number."""
 
     __slots__ = ("_recount", "count", "highest", "limit")
 
@@ -178,7 +180,7 @@ class ProducerState:
 
     def check(self, header: BatchHeader, *, is_limited: bool = True) -> WrittenBatch | None:
         """Return None if the batch may be written, or the original batch if it is a duplicate. With
-        `is_limited`, a new producer is rejected if there are too many."""
+        `is_limited`, a new producer is rejected at the limit on the number of producers."""
         entry = self._producers.get(header.producer_id)
         if entry is None:
             if is_limited and self._ids_seen.count >= self._ids_seen.limit:
@@ -222,7 +224,7 @@ class ProducerState:
         )
 
     def touch(self, producer_id: int, now_ms: int) -> None:
-        """Record that the producer is still active, because it sent a batch again."""
+        """Record that the producer is still active, because it resent a batch."""
         self._producers[producer_id].updated_ms = now_ms
 
     def update(self, header: BatchHeader, base_offset: int, now_ms: int = UNKNOWN_TIME) -> None:

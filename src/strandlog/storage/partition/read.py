@@ -153,8 +153,8 @@ def read_batches(
 
 
 def _limit_at(log: PartitionLog, plan: ReadPlan, budget: CheckBudget, position: int) -> int:
-    """Return how many bytes from a position on need no verification, or else the budget: more would
-    be read, from the active segment into memory, only to be discarded."""
+    """Return how many bytes to read from `position`: those that need no verification, or as many
+    as the budget allows to verify. The rest would be read only to be discarded."""
     if not _is_inherited(log, plan, position):
         return plan.max_bytes
     segment, _ = log.segments.at(plan.offset)
@@ -164,14 +164,14 @@ def _limit_at(log: PartitionLog, plan: ReadPlan, budget: CheckBudget, position: 
 
 
 def _is_inherited(log: PartitionLog, plan: ReadPlan, position: int) -> bool:
-    """Return whether an earlier process wrote the bytes at a position."""
+    """Return whether the bytes at a position were written before this process opened the log."""
     base, inherited_end = log.inherited_position
     return plan.base_offset < base or (plan.base_offset == base and position < inherited_end)
 
 
 def _intact_part(log: PartitionLog, plan: ReadPlan, data: Buffer, budget: CheckBudget) -> Buffer:
-    """Return the bytes before the first damaged batch. If they had to be verified, they consist of
-    complete batches."""
+    """Return the bytes before the first damaged batch, or as many as the budget allows to verify.
+    Bytes that were verified consist of complete batches."""
     start = plan.position
     if not _is_inherited(log, plan, start):
         return data

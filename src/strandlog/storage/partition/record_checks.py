@@ -1,4 +1,4 @@
-"""Validates the records inside a batch if the settings of the topic require it.
+"""Validates the records inside a batch if the topic's settings require it.
 
     compacted topics                   every record has a key
     message.timestamp.before.max.ms    no record is too old (the header shows only the newest)
@@ -8,7 +8,7 @@
 
 In all cases, the records are decoded by the code that readers use, so a batch that passes can be
 read. A batch that cannot be decoded raises InvalidRecordError rather than CorruptRecordError: its
-checksum shows that it arrived as it was sent, so a retry cannot succeed.
+checksum shows that it was not damaged in transit, so a retry cannot succeed.
 
 The setting decompressed.max.bytes limits the memory, and batch.max.records the work; records are
 decoded in chunks that are discarded after the check. `is_quick` returns whether a check is fast
@@ -91,8 +91,8 @@ def _check_ages(records: list[Record], oldest_ms: int, settings: LogSettings, no
 
 
 def is_quick(header: BatchHeader, data: memoryview) -> bool:
-    """Return whether `check_records` will take no more than about a millisecond. This check itself
-    is faster than that."""
+    """Return whether `check_records` will take no more than about a millisecond. This function
+    itself takes less."""
     if header.record_count > QUICK_RECORDS:
         return False
     if not header.attributes & CODEC_MASK:

@@ -87,12 +87,13 @@ class KnownEnd(NamedTuple):
 
 
 NOT_KNOWN = KnownEnd(0)
-NAMES_SHOWN = 5  # how many producers a problem names
+NAMES_SHOWN = 5  # maximum number of producers that one problem lists
 
 
 @dataclass(slots=True)
 class RecoveryReport:
-    """The problems found when a partition was opened. `is_clean` is true if there were none."""
+    """The problems found in a partition when it was opened and since. `is_clean` is true if there
+    are none and recovery truncated nothing."""
 
     partition: str
     scanned_bytes: int = 0
@@ -197,7 +198,7 @@ class Recovery:
         problems = [loss.describe(self._folder) for loss in lost]
         if found.damaged:
             path = join(self._folder, SEGMENT_MANIFEST)
-            problems.append(f"{found.damaged} entries of {path} fail their checksum")
+            problems.append(f"entries in {path} that fail their checksum: {found.damaged}")
         self._report.problems += problems
 
     def _load_point(self, names: dict[str, int], known: KnownEnd) -> None:
@@ -385,17 +386,18 @@ class Recovery:
         return found
 
     def _say_unknown_outcomes(self, damage: Damage) -> None:
-        """Report the transactions that were open at damage, which may have destroyed a marker. The
-        next marker of the producer then also decides about the records before the damage."""
+        """Report the transactions that were open where the log is damaged, because the damage may
+        have destroyed their markers. If it did, the producer's next marker also applies to its
+        records before the damage."""
         began = self._producers.open_transactions()
         if not began:
             return
         names = [f"producer {key} from offset {first}" for key, first in sorted(began.items())]
         more = f" and {len(names) - NAMES_SHOWN} others" if len(names) > NAMES_SHOWN else ""
         self._report.problems.append(
-            f"{self._folder}: the damage at offset {damage.start_offset} may contain the end of "
+            f"{self._folder}: the damage at offset {damage.start_offset} may include the end of "
             f"transactions: {', '.join(names[:NAMES_SHOWN])}{more}. Whether they were committed or "
-            "aborted is unknown; the producer's next marker decides for them too"
+            "aborted is unknown; the next marker of each producer will apply to them too"
         )
 
     def _note_batch(self, batch: Batch, view: memoryview, active: ActiveSegment) -> None:

@@ -1,4 +1,4 @@
-"""Looks up offsets by timestamp, and the largest timestamp.
+"""Looks up records by timestamp, and the record with the largest timestamp.
 
 A lookup finds the exact record: the time index narrows the search to a part of a segment, the batch
 headers to a single batch, and only that batch is decoded. Transaction markers count as records, as

@@ -1,6 +1,6 @@
 """Checks all files of a partition against each other and reports damage. Writes and prints nothing.
 
-    look_at_partition   reports the contents of a partition and the problems of its files
+    look_at_partition   reports the contents of a partition and the problems in its files
     verify_state        checks the small state files that all partitions of a folder share
 
 A problem is a `Finding` of one of three kinds:
@@ -320,12 +320,12 @@ class _Look:
                 text = loss.describe(self._folder)
                 self._say("damage", self._folder, text, loss.claim.base_offset)
         if manifest.damaged:
-            self._say("damage", path, f"{manifest.damaged} entries fail their checksum")
+            self._say("damage", path, f"entries that fail their checksum: {manifest.damaged}")
 
     def _check_side_files(self, names: dict[str, int]) -> None:
         if self._point is None and names.get(paths.RECOVERY_POINT):
             path = join(self._folder, paths.RECOVERY_POINT)
-            self._say("damage", path, "all of its slots fail their checksum")
+            self._say("damage", path, "all of its slots fail their checksums")
         for offset in segment_offsets(names, paths.SNAPSHOT_SUFFIX):
             # A snapshot above the snapshot point may be incomplete, and recovery does not use it.
             stem = stem_of(self._folder, offset)

@@ -2,9 +2,9 @@
 
 The view takes no lock and relies on three guarantees of the writer: bytes below the recovery point
 do not change; a file is renamed before it is deleted; a new segment appears under its final name.
-So a reader reads up to the recovery point (with durability "page_cache": up to the last complete
-batch, unless it wants only what a power failure cannot undo), and refreshes its view of the folder
-when a file is missing.
+So a reader reads up to the recovery point or, with durability "page_cache" and without
+`durable_only`, up to the last complete batch. When a file is missing, it refreshes its view of the
+folder.
 
 The view writes nothing: an index that is missing or wrong is rebuilt in memory.
 

@@ -80,7 +80,7 @@ class ReadPlan:
 
     def execute(self, limit_at: Callable[[int], int] | None = None) -> Buffer:
         """Return the bytes, or an empty buffer if no batch ends at or after the offset. `limit_at`
-        returns how many bytes may be read from a position on, in addition to `max_bytes`."""
+        is called with the start position and may lower `max_bytes`."""
         found = self.locate()
         if found is None:
             return EMPTY

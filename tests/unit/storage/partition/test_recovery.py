@@ -359,5 +359,5 @@ def test_a_damaged_abort_marker_is_reported_with_the_transactions_that_were_open
     report = Recovery(files, FOLDER, small_settings(), START_MS).run().report
     unknown = [problem for problem in report.problems if "is unknown" in problem]
     assert len(unknown) == 1
-    assert "the damage at offset 1 may contain the end of" in unknown[0]
+    assert "the damage at offset 1 may include the end of" in unknown[0]
     assert "producer 7 from offset 0" in unknown[0]

@@ -112,7 +112,8 @@ def test_a_torn_entry_is_written_over_and_a_flipped_one_reported(cut: int) -> No
     log_dir.close()
     files.flip_bit(MANIFEST, 40)
     log_dir, log = reopen(files)
-    assert "1 entries of data/events-0/segments fail their checksum" in log.last_report.problems
+    problem = "entries in data/events-0/segments that fail their checksum: 1"
+    assert problem in log.last_report.problems
     log_dir.close()
     assert reopen(files)[1].last_report.is_clean
 

@@ -1,2 +1,2 @@
-"""The broker's logic: topics, settings, groups and offsets. Synchronous, deterministic, and
-non-blocking."""
+"""The broker's logic: records, topics, groups, transactions, access control and schemas. It is
+synchronous, deterministic and non-blocking."""

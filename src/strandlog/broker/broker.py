@@ -5,8 +5,8 @@ of one data folder. Only one thread at a time may call it. Time, disk, randomnes
 injected through the constructor.
 
 Every method that handles a client request takes the client's `RequestContext` as its first
-argument, and checks first whether the client has the permission (`access/access.py`). The methods
-return their results in one of four forms:
+argument, and first checks whether the client has the required permission (`access/access.py`). The
+methods return their results in one of four forms:
 
     plain value or error      `topic`, `heartbeat`, …
     `Deferred[T]`             may have to wait; every `StrandlogError` is delivered through it
@@ -98,7 +98,7 @@ MAX_COUNTED_POSITIONS = 10_000  # per client
 WRITE_PROBE = ".write-probe"
 MIB = 1024 * 1024
 SCHEMAS_SEGMENT_BYTES = 16 * MIB
-SCHEMAS_BATCH_BYTES = 8 * MIB  # a schema with all of its characters escaped fits
+SCHEMAS_BATCH_BYTES = 8 * MIB  # enough for a schema in which every character is escaped
 
 T = TypeVar("T")
 
@@ -162,12 +162,11 @@ class Broker(
     ) -> None:
         """Open the data folder, on the local file system unless `files` is given.
 
-        `random_bytes` returns that many bytes, which clients must not be able to predict. Without
-        `token_keys`, no bearer token is accepted; without `proto_compiler`, no schema that is
-        the text of a .proto file.
-        With `keeps_reserve`, the broker reserves some disk space, so that data can still be
-        deleted when the disk is full; servers do that, programs that embed the log do not. Without
-        `audit_sink` there is no audit log."""
+        `random_bytes(n)` returns n bytes that clients cannot predict. Without `token_keys`, the
+        broker accepts no bearer tokens; without `proto_compiler`, no Protobuf schemas in text form
+        (.proto files); and without `audit_sink`, it writes no audit log. With `keeps_reserve`, it
+        reserves some disk space, so that data can still be deleted when the disk is full; servers
+        do this, programs that embed the log do not."""
         # Copy the settings, because clients may change dynamic ones while the broker runs.
         self.settings = replace(settings) if settings is not None else broker_settings()
         self.clock = clock
@@ -281,7 +280,7 @@ class Broker(
         self.enforces_quotas = self._quotas.is_on
 
     def _open_registry(self) -> None:
-        """Load the schemas, unless another registry has them."""
+        """Create the schema registry, and load its schemas unless it is disabled."""
         problems = self._log_dir.problems
         types: dict[str, SchemaType] = {
             AVRO: AvroSchemas(),
@@ -420,7 +419,8 @@ class Broker(
 
     @property
     def problems(self) -> list[str]:
-        """Problems found and repaired at start-up, and failures of maintenance tasks."""
+        """Problems found in the data, failures of maintenance tasks, and problems with lake
+        tables."""
         found = [*self._log_dir.problems, *self._maintenance.failures, *self._lake_tables.problems]
         for log in self._log_dir.logs.values():
             report = log.last_report
@@ -516,7 +516,7 @@ class Broker(
                 raise
 
     def abandon(self) -> None:
-        """Close the folder without writing anything: this process is a forked child, and its parent
-        still uses the folder."""
+        """Close the folder without writing anything. For a forked child process, whose parent still
+        uses the folder."""
         self.is_closed = True
         self._log_dir.abandon()

@@ -1,4 +1,4 @@
-"""Stores a coordinator's table in a compacted internal topic: append, replay, key partitioning.
+"""Stores the state of a coordinator, the schema registry or the ACLs in a compacted topic.
 
 The last value of each key is the current one; a null value deletes the key. The topic is created by
 the first write.

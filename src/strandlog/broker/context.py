@@ -2,8 +2,8 @@
 
 Each Kafka connection and each embedded log has one context, which all of its requests share; HTTP
 and gRPC create one per call. Every Kafka request carries a client id, so the listener updates
-`client_id` and `api` before it handles the request. The broker's permission and quota checks depend
-on nothing else; `api`, the name of the request, is for the audit log.
+`client_id` and `api` before it handles the request. The context contains everything about a client
+that permission and quota checks use. `api`, the name of the request, is only for the audit log.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class Principal(NamedTuple):
 
 
 ANONYMOUS = Principal("User", "ANONYMOUS")
-# The process that owns the data folder. Principals of clients have the kind `User`, so no client
-# can be this one, whatever its name.
+# The process that owns the data folder. Client principals have the kind `User`, so no client can
+# have this principal, whatever its name.
 OWNER = Principal("Process", "owner")
 
 
@@ -64,10 +64,10 @@ class RequestContext:
         self.fetch_positions: dict[tuple[TopicRef, int], int] = {}
 
     def set_principal(self, principal: Principal) -> None:
-        """Set who sends the requests, when the client has authenticated."""
+        """Set the identity of the client, once it has authenticated."""
         self.principal = principal
         self.principal_text = str(principal)
-        self.is_owner = principal is OWNER  # may do everything
+        self.is_owner = principal is OWNER  # has all permissions
 
     def copy(self) -> RequestContext:
         """Return a copy that later requests do not change, without the fetch positions."""

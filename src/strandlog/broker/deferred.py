@@ -3,8 +3,8 @@
     open ──complete(value)──▶ done: result() returns the value
       └────fail(error)──────▶ done: result() raises the error
 
-Only the first completion takes effect; later ones change nothing and return False. This is not an
-assertion, because a client may disconnect while the broker is about to answer it.
+Only the first completion takes effect; later ones change nothing and return False. Completing a
+result twice is not an error, because a client may disconnect just before the broker answers it.
 
 `deadline_ms` is the time on the monotonic clock by which a broker timer rechecks the result. None
 means that there is no deadline.

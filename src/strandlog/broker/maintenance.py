@@ -1,4 +1,4 @@
-"""Periodic tasks: repair after a failed fsync, retention, compaction, file removal, checkpoints.
+"""Periodic tasks: repair after failed fsyncs, retention, compaction, file removal and checkpoints.
 
     task          interval                                   action
     repair        5 s                                        read back, check and flush the tail of
@@ -165,7 +165,7 @@ class Maintenance:
         return [log for name in self._catalog.names() for log in self._catalog.logs(name)]
 
     def _isolated(self, log: PartitionLog, work: Work[None]) -> Work[None]:
-        """Run work on one partition, so that its errors do not affect the other partitions."""
+        """Run work on one partition so that its errors do not affect other partitions."""
         try:
             yield from work
         except (StrandlogError, FileNotFoundError) as error:
@@ -231,7 +231,7 @@ class Maintenance:
             self._durability.release(log)
 
     def removable(self, log: PartitionLog, count: int) -> int:
-        """Return how many of the oldest segments, which have expired, may be removed now."""
+        """Return how many of the `count` oldest segments, all expired, may be removed now."""
         return self._tables.removable(log, count)
 
     # -- compaction ------------------------------------------------------------------------------

@@ -117,31 +117,31 @@ class Metrics:
         default_factory=dict,
         metadata=_row("histogram", "Time from HTTP request to response.", "call"),
     )
-    slow_handlers: int = _counter("Requests that blocked the event loop too long; see the log.")
+    slow_handlers: int = _counter("Requests that blocked the event loop for too long; see the log.")
     failed_requests: int = _counter("Requests whose failure closed the connection.")
-    denied_requests: int = _counter("Operations that clients lacked the permission for.")
-    topics: int = _gauge("Topics, the internal ones included (topics.max.count).")
+    denied_requests: int = _counter("Operations denied because the client lacked a permission.")
+    topics: int = _gauge("Topics, including internal ones (topics.max.count).")
     partitions: int = _gauge("Partitions of all topics (max.partitions.per.broker).")
     groups: int = _gauge("Consumer groups (groups.max.count).")
     group_members: int = _gauge("Members of all groups (groups.max.members).")
-    producers: int = _gauge("Producers with sequence numbers (producer.ids.max.count).")
+    producers: int = _gauge("Idempotent producers in all partitions (producer.ids.max.count).")
     transactional_ids: int = _gauge("Transactional ids (transactional.ids.max.count).")
     open_transactions: int = _gauge("Open transactions (open.transactions.max.count).")
     acls: int = _gauge("ACLs (acls.max.count).")
     users: int = _gauge("Users with a password (users.max.count).")
-    throttled_requests: int = _counter("Requests of clients that exceeded a quota.")
-    throttle_ms: int = _counter("Milliseconds for which Kafka clients had to pause.")
+    throttled_requests: int = _counter("Requests from clients that exceeded a quota.")
+    throttle_ms: int = _counter("Total time that quotas made Kafka clients pause, in milliseconds.")
     client_quotas: int = _gauge("Client quotas that are set (client.quotas.max.count).")
-    quota_sensors: int = _gauge("Users, client ids and addresses whose use is measured.")
-    audit_events_lost: int = _counter("Events that the audit log could not write.")
+    quota_sensors: int = _gauge("Users, client ids and addresses whose rates are measured.")
+    audit_events_lost: int = _counter("Events that could not be written to the audit log.")
     requests_in_flight: int = _gauge("Requests that have not been answered yet.")
     waiting_fetches: int = _gauge("Fetches waiting for more records.")
     connections_open: int = _gauge("Open connections.")
     connections_paused: int = _gauge("Connections paused by back-pressure.")
     connections_muted: int = _gauge("Connections paused because of a quota.")
-    connections_throttled: int = _counter("Connections closed because of a quota of their address.")
+    connections_throttled: int = _counter("Connections closed because of a quota on their address.")
     connections_stalled_closed: int = _counter(
-        "Stalled connections closed to free the memory of their requests or responses."
+        "Stalled connections closed to free the memory used by their requests or responses."
     )
     queued_request_bytes: int = _gauge("Bytes of requests that are being received or processed.")
     queued_response_bytes: int = _gauge("Bytes of responses that clients have not read yet.")
@@ -151,13 +151,13 @@ class Metrics:
         "Kafka and HTTP connections refused because of max.connections.per.ip."
     )
     connections_delayed: int = _counter(
-        "Times that accepting waited because of max.connection.creation.rate."
+        "Times that max.connection.creation.rate delayed the acceptance of connections."
     )
-    accept_failures: int = _counter("Times that the system could not accept a connection.")
+    accept_failures: int = _counter("Times that the operating system failed to accept connections.")
     connections_idle_closed: int = _counter("Idle connections closed.")
-    connections_authenticating: int = _gauge("Connections that have to authenticate.")
+    connections_authenticating: int = _gauge("Connections that are authenticating.")
     connections_ended: int = _counter(
-        "Connections closed because the credential of their user was changed or deleted."
+        "Connections closed because their user's credential was changed or deleted."
     )
     logins_succeeded: int = _counter("Successful logins of Kafka clients.")
     logins_failed: int = _counter("Failed logins of Kafka clients.")
@@ -166,17 +166,19 @@ class Metrics:
         "Connections closed because the client did not authenticate in time."
     )
     logins_dropped: int = _counter(
-        "Connections closed before the login because of max.connections, to make room for others."
+        "Connections closed before they authenticated, to stay within max.connections."
     )
     sessions_expired: int = _counter(
         "Connections closed because the client did not re-authenticate in time."
     )
     tls_handshake_failures: int = _counter("TLS handshakes that failed or took too long.")
-    tls_handshakes_dropped: int = _counter("Unfinished TLS handshakes ended for newer clients.")
-    tls_reloads: int = _counter("Changed certificate files loaded.")
-    tls_reload_failures: int = _counter("Checks that could not load changed certificate files.")
+    tls_handshakes_dropped: int = _counter(
+        "Unfinished TLS handshakes dropped to make room for newer connections."
+    )
+    tls_reloads: int = _counter("Reloads of changed certificate files.")
+    tls_reload_failures: int = _counter("Failed reloads of changed certificate files.")
     tls_certificate_expiry_seconds: float = _gauge(
-        "When the first certificate of a listener expires, in seconds since 1970; 0 without TLS."
+        "Earliest expiry of a listener's certificate, in seconds since 1970; 0 without TLS."
     )
     http_connections_open: int = _gauge("Open HTTP connections.")
     http_connections_accepted: int = _counter("HTTP connections accepted.")
@@ -185,7 +187,7 @@ class Metrics:
     )
     http_connections_idle_closed: int = _counter("Idle HTTP connections closed.")
     grpc_calls_stalled: int = _counter(
-        "Stalled gRPC calls cancelled to free the memory of their requests or responses."
+        "Stalled gRPC calls cancelled to free the memory used by their requests or responses."
     )
     fsyncs: int = _counter("Partitions fsynced.")
     fsync_seconds: Histogram = field(
@@ -195,16 +197,18 @@ class Metrics:
     fsync_failures: int = _counter("Fsyncs that failed.")
     event_loop_delay_seconds: Histogram = field(
         default_factory=Histogram,
-        metadata=_row("histogram", "How late timers of the event loop fire."),
+        metadata=_row("histogram", "Delay with which timers of the event loop fire."),
     )
     retention_segments: int = _counter("Segments deleted by retention.")
     retention_bytes: int = _counter("Bytes deleted by retention.")
     retention_held_bytes: int = _gauge(
-        "Expired bytes that retention keeps because they are not in the table of their topic."
+        "Expired bytes that retention keeps because they are not in the topic's lake table yet."
     )
     tables: int = _gauge("Topics with a lake table (table.format).")
     tables_failing: int = _gauge("Lake tables whose last sync failed.")
-    table_process_restarts: int = _counter("Times that the process that syncs tables ended.")
+    table_process_restarts: int = _counter(
+        "Restarts of the process that syncs lake tables, after it ended unexpectedly."
+    )
     compactions: int = _counter("Partition compactions completed.")
     compacted_bytes: int = _counter("Bytes read by compaction.")
     compaction_saved_bytes: int = _counter("Bytes saved by compaction.")

@@ -83,8 +83,9 @@ def is_transactional(records: Buffer | None) -> bool:
 
 @contextmanager
 def _damage_first(records: Buffer) -> Iterator[ProducerIdentity]:
-    """Give the producer of a batch, for checks. The producer id of a damaged batch is meaningless:
-    if a check fails, report the damage instead, so that the producer retries."""
+    """Provide a batch's producer to the checks in the `with` block. The producer id of a damaged
+    batch is meaningless, so if a check fails and the batch is damaged, raise the error for the
+    damage instead; the producer then retries."""
     header = read_header(records)
     try:
         yield ProducerIdentity(header.producer_id, header.producer_epoch)
@@ -95,7 +96,7 @@ def _damage_first(records: Buffer) -> Iterator[ProducerIdentity]:
 
 
 class _ToCheck(NamedTuple):
-    """The batches of one partition of a request whose records must be decoded."""
+    """The batches of one requested partition whose records must be decoded."""
 
     number: int
     log: PartitionLog
@@ -253,8 +254,9 @@ class RecordAppender:
             self._transactions.check_append(producer, log.tp)
 
     def _check_no_transaction(self, records: Buffer) -> None:
-        """Raise if a batch outside of transactions has the producer id of a transactional id. It
-        would take the sequence number of a batch of that producer, which is then dropped."""
+        """Raise if a non-transactional batch has the producer id of a transactional producer. The
+        batch would use up one of that producer's sequence numbers, and the producer's own batch
+        with that number would be dropped as a duplicate."""
         if len(records) < HEADER_SIZE or records[MAGIC_POSITION] != MAGIC:
             return  # not a batch; the append reports that
         producer_id = int.from_bytes(
@@ -268,8 +270,8 @@ class RecordAppender:
                 )
 
     def foreign_producer(self, name: str, records: Buffer) -> StrandlogError | None:
-        """Return an error if a transactional batch is from the producer of another transactional
-        id, or None."""
+        """Return an error if the producer of a transactional batch belongs to a different
+        transactional id, else None."""
         try:
             with _damage_first(records) as producer:
                 self._transactions.check_id(name, producer.producer_id)
@@ -392,7 +394,7 @@ class RecordAppender:
             if free < limit:
                 raise DiskFullError(
                     f"{self._log_dir.path} has {free} bytes left; appends are rejected below "
-                    f"{limit} (log.min.free.bytes): free some space; reads and deletes still work"
+                    f"{limit} (log.min.free.bytes); free some space. Reads and deletes still work"
                 )
         except StorageError as error:
             self._write_failed(error)
@@ -402,7 +404,7 @@ class RecordAppender:
     # -- record checks ---------------------------------------------------------------------------
 
     def check_records(self, log: PartitionLog, data: Buffer) -> None:
-        """Raise if a record in one of the batches violates the rules of its topic.
+        """Raise if a record in one of the batches violates its topic's rules.
 
         This has no side effects, so any thread may call it. The header of each batch is checked
         first, which bounds the work.

@@ -65,7 +65,7 @@ class Runtime(Protocol):
         full even if it is larger."""
 
     def report(self, problem: str) -> None:
-        """Write a problem that an operator should see to the log of the process."""
+        """Log a problem that an operator should see."""
 
 
 class InlineRuntime:

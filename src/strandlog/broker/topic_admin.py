@@ -1,5 +1,5 @@
-"""Changes topics in steps: create, alter, delete, add partitions, compact, apply retention, delete
-records.
+"""Changes topics in steps: create, alter, delete, add partitions, compact, apply retention and
+delete records.
 
 Each method returns work that the runtime executes in the order of the requests. Other requests may
 run between two steps, so each step rechecks everything that it relies on.

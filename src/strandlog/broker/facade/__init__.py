@@ -1,1 +1,1 @@
-"""The requests that a `Broker` handles: records, topics, groups and transactions."""
+"""The requests that a `Broker` handles, with their permission checks; one module per subject."""

@@ -1,7 +1,7 @@
 """Requests about consumer groups: membership and committed offsets.
 
 `Broker` inherits these methods. Each checks the client's permission first: READ on the group for
-members, DESCRIBE to look at it, DELETE to delete it, and READ or DESCRIBE on the topics of
+members, DESCRIBE to inspect the group, DELETE to delete it, and READ or DESCRIBE on the topics of
 committed offsets. Everything that a request writes is durable when its result is complete.
 """
 
@@ -118,7 +118,7 @@ class GroupRequests(TopicRequests):
         )
         if request.member_id:
             return result
-        # The offsets are not those of a member: a tool sets them, or a client without membership.
+        # Not a member: an administration tool or a client that is not in the group sets offsets.
         return self._audited(
             context,
             "commit_offsets",
@@ -157,9 +157,9 @@ class GroupRequests(TopicRequests):
     def _without_denied(
         self, context: RequestContext, request: CommitRequest
     ) -> tuple[CommitRequest, dict[TopicPartition, StrandlogError]]:
-        """Return the request without the offsets that the client may not commit, and their
-        errors. Without READ on the group, these are all offsets; a request without offsets
-        raises the error."""
+        """Return the request without the offsets that the client may not commit, and the errors for
+        those. Without READ on the group, the client may commit none of them; if the request has no
+        offsets, raise the error."""
         denial = self._access.denial(context, READ_GROUP, request.group_id)
         if denial is not None:
             if not request.offsets:
@@ -239,9 +239,9 @@ class GroupRequests(TopicRequests):
         require_stable: bool = False,
     ) -> dict[TopicPartition, OffsetAndMetadata | StrandlogError | None]:
         """Return the committed offset of each partition, or None if it has none. If `partitions`
-        is None, return all offsets of the group. With `require_stable`, an offset that an open
-        transaction may change is reported as an error, and so is one of a topic that the client may
-        not see, unless all offsets are requested."""
+        is None, return all of the group's offsets for topics that the client may see; otherwise,
+        topics that the client may not see get an error. With `require_stable`, an offset that an
+        open transaction may change is reported as an error too."""
         self._access.require(context, DESCRIBE_GROUP, group)
         found: dict[TopicPartition, OffsetAndMetadata | StrandlogError | None] = {
             **self._group_coordinator.fetch_offsets(group, partitions)
@@ -265,7 +265,7 @@ class GroupRequests(TopicRequests):
         *,
         is_listing: bool,
     ) -> None:
-        """Remove the offsets of topics that the client may not see, or replace them by errors."""
+        """Remove the offsets of topics that the client may not see, or replace them with errors."""
         if is_listing:
             visible = set(self._access.allowed(context, DESCRIBE_TOPIC, {tp.topic for tp in found}))
             for tp in [tp for tp in found if tp.topic not in visible]:
@@ -327,7 +327,6 @@ class GroupRequests(TopicRequests):
         return self._group_coordinator.member_count(group)
 
     def subscribed_groups(self, context: RequestContext, topic: str) -> list[str]:
-        """Return the groups with a member that subscribes to a topic, as far as the client may see
-        them."""
+        """Return the groups with a member subscribed to a topic, if the client may see them."""
         groups = self._group_coordinator.groups_subscribed_to(topic)
         return self._access.allowed(context, LIST_GROUP, groups)

@@ -2,9 +2,9 @@
 flushes.
 
 `Broker` inherits these methods. Each checks the client's permission first: WRITE or READ on the
-topic, DESCRIBE for offsets. A partition that the client may not access gets an error; the others of
-the request are handled. A fetch that waits is not checked again: a revoked permission takes effect
-with the next request.
+topic, DESCRIBE for offsets. A partition that the client may not access gets an error; the other
+partitions of the request are still handled. A fetch that waits is not checked again: a revoked
+permission takes effect with the next request.
 """
 
 from __future__ import annotations
@@ -132,8 +132,9 @@ class RecordRequests(AccessRequests):
     ) -> Work[Checked]:
         """Return the results of the record checks, with an error for each partition that the client
         may not write to. A request with transactional batches requires WRITE on its transactional
-        id; without it, every partition gets an error. So does a batch of the producer of another
-        transactional id: it would become a part of the transaction of another client."""
+        id; without it, every partition gets an error. A transactional batch whose producer belongs
+        to a different transactional id also gets an error, because it would become part of another
+        client's transaction."""
         errors: dict[int, StrandlogError | None] = dict(checked)
         access = self._access
         in_transaction = [
@@ -201,7 +202,7 @@ class RecordRequests(AccessRequests):
         return self._appender.record_checks(partitions, is_abandoned)
 
     def _lacks_all(self, context: RequestContext, partitions: Sequence[PartitionRecords]) -> bool:
-        """Return whether a client may not write to any of these topics."""
+        """Return whether there is none of these topics that the client may write to."""
         return self._access.is_on and all(
             not self._may_write(context, part.topic) for part in partitions
         )
@@ -286,8 +287,8 @@ class RecordRequests(AccessRequests):
     def _fetch_denial(
         self, context: RequestContext, request: FetchRequest, topic: TopicRef
     ) -> StrandlogError | None:
-        """Return an error if the client may not read a topic. A broker needs CLUSTER_ACTION, but,
-        as in Kafka, the error is that of the topic."""
+        """Return an error if the client may not read a topic. A broker needs CLUSTER_ACTION, but as
+        in Kafka, the error is a `TopicAuthorizationError`."""
         if not request.is_from_broker:
             return self._denial(context, READ_TOPIC, topic)
         denial = None
@@ -298,7 +299,7 @@ class RecordRequests(AccessRequests):
     def _count_consumed(
         self, positions: dict[tuple[TopicRef, int], int], part: FetchPartition, log: PartitionLog
     ) -> None:
-        """Count the records consumed since the last fetch, from the difference of the offsets.
+        """Count the records consumed since the last fetch, from the difference between the offsets.
 
         Counting the records of a response would require parsing each batch.
         """
@@ -407,15 +408,15 @@ class RecordRequests(AccessRequests):
     def flush_wait(
         self, context: RequestContext, topic: str, partition: int, end_offset: int | None = None
     ) -> FlushWait:
-        """Return a wait for the flush of everything below an offset (None: everything so far)."""
+        """Return a `FlushWait` for everything below an offset (None: all that was appended)."""
         log = self._catalog.log(topic, partition)
         end_offset = log.log_end_offset if end_offset is None else end_offset
         return FlushWait(self._catalog, self._durability, log, end_offset)
 
     def flush_waits(self, context: RequestContext) -> list[FlushWait]:
-        """Return a wait for each partition, for the flush of everything appended so far.
+        """Return a `FlushWait` for each partition, for everything appended so far.
 
-        Internal topics are flushed here instead, while the caller holds the lock, so that a
+        Internal topics get none: they are flushed here, while the caller holds the lock, so that a
         coordinator never finds its partition busy.
         """
         waits = []
@@ -434,7 +435,7 @@ class RecordRequests(AccessRequests):
         """Return whether a flush of any partition, or of any partition of a topic, is in flight."""
         busy = self._durability.busy
         names = self._catalog.names() if topic is None else [topic]
-        # The catalog reopens partitions after an interrupt; a reopened partition is not busy.
+        # `logs` reopens partitions after an interrupt; a reopened partition is not busy.
         return any(not busy.isdisjoint(self._catalog.logs(name)) for name in names)
 
 

@@ -1,19 +1,19 @@
 """Requests to the schema registry.
 
 `Broker` inherits these methods. A subject belongs to a topic: `orders-key` and `orders-value` to
-`orders` (TopicNameStrategy), any other subject to the topic of its own name, whether that exists or
-not. A client needs these permissions on the topic:
+`orders` (TopicNameStrategy), any other subject to the topic with the same name, whether or not that
+topic exists. A client needs these permissions on the topic:
 
     read, look up, check compatibility     DESCRIBE
     register                               WRITE, and DESCRIBE for the subjects of references
     delete                                 DELETE
     configuration and mode                 DESCRIBE_CONFIGS, ALTER_CONFIGS; global: on the cluster
 
-A schema can be read by its id with DESCRIBE on the topic of any of its subjects; without, it does
-not exist for the client. Lists contain only what the client may describe.
+A client can read a schema by id if it has DESCRIBE on the topic of any of the schema's subjects; to
+other clients, the schema appears not to exist. Lists contain only what the client may describe.
 
-No response shows a change that is not on disk: otherwise a client could use an id that a crash
-takes back and gives to another schema.
+No response shows a change that is not on disk. Otherwise a crash could undo a registration whose id
+a client already uses, and the id would then be assigned to a different schema.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def topic_of(subject: str) -> str:
 
 
 class SchemaRequests(GroupRequests):
-    """The requests to the schema registry of a `Broker`."""
+    """The schema registry requests of a `Broker`."""
 
     _registry: Registry
     _schema_store: SchemaStore
@@ -85,7 +85,7 @@ class SchemaRequests(GroupRequests):
         latest_only: bool = False,
         page: slice = slice(None),
     ) -> Work[Deferred[list[FoundSchema]]]:
-        """Return the versions of all subjects that the client may describe, or a part of them."""
+        """Return the versions of all subjects that the client may describe, limited to `page`."""
         found: list[SubjectVersion] = []
         state = self._registry.state
         subjects = yield from self._visible(context, state.subjects(deleted=deleted), prefix)
@@ -117,7 +117,7 @@ class SchemaRequests(GroupRequests):
     def schema_referrers(
         self, context: RequestContext, subject: str, version: str
     ) -> Deferred[list[int]]:
-        """Return the ids of the schemas that refer to a version."""
+        """Return the ids of the schemas that refer to a version of a subject."""
 
         def ask() -> list[int]:
             found = self._registry.version(subject, version, deleted=True)
@@ -144,8 +144,9 @@ class SchemaRequests(GroupRequests):
     def value_schema(
         self, context: RequestContext, schema_id: int | None, guid: str | None
     ) -> tuple[RegisteredSchema, str] | None:
-        """Return the schema that a key or value names by its id or guid, and a subject that has it;
-        None if it does not exist for the client, who may read the record."""
+        """Return the schema whose id or guid a record's key or value contains, and a subject that
+        has it; None if it does not exist or the client may not describe it. The caller checks that
+        the client may read the record."""
         ids = [schema_id] if schema_id is not None else self._registry.ids_of_guid(guid or "")
         for each in ids:
             try:
@@ -160,7 +161,7 @@ class SchemaRequests(GroupRequests):
     def schema_uses(
         self, context: RequestContext, schema_id: int, *, deleted: bool = False
     ) -> Deferred[list[SubjectVersion]]:
-        """Return the versions of subjects that have an id."""
+        """Return the subjects and versions that have the schema with an id."""
 
         def ask() -> Deferred[list[SubjectVersion]]:
             found = self._uses(context, schema_id)
@@ -169,7 +170,8 @@ class SchemaRequests(GroupRequests):
         return deferred(ask)
 
     def _uses(self, context: RequestContext, schema_id: int) -> list[SubjectVersion]:
-        """Return the versions with an id that the client may describe; raise if there are none."""
+        """Return the versions with a schema id that the client may describe; raise if there are
+        none."""
         found = [
             each
             for each in self._registry.state.uses(schema_id)
@@ -180,8 +182,8 @@ class SchemaRequests(GroupRequests):
         return found
 
     def schema_text(self, context: RequestContext, schema: Schema, form: str = "") -> Work[str]:
-        """Return the text of a schema that the client has read; a Protobuf schema in base64 if
-        `form` is "serialized", otherwise as the text of a .proto file."""
+        """Return the text of a schema that the client may read. A Protobuf schema is returned as a
+        base64 descriptor if `form` is "serialized", otherwise as the text of a .proto file."""
         if schema.type != PROTOBUF:
             return schema.text
         resolved = self._registry.resolve(schema)
@@ -196,7 +198,7 @@ class SchemaRequests(GroupRequests):
         yield convert
         return found[0]
 
-    # -- questions about a schema that the client sends ------------------------------------------
+    # -- checking a schema that the client sends -------------------------------------------------
 
     def find_schema(
         self,
@@ -207,7 +209,7 @@ class SchemaRequests(GroupRequests):
         normalize: bool = False,
         deleted: bool = False,
     ) -> Work[Deferred[FoundSchema]]:
-        """Return the version of a subject that has a schema."""
+        """Return the version under which a schema is registered in a subject."""
         self._require_subject(context, DESCRIBE, subject)
         self._registry.versions(subject, deleted=deleted)
         candidate = yield from self._prepared(context, subject, schema, normalize)
@@ -225,8 +227,9 @@ class SchemaRequests(GroupRequests):
         *,
         normalize: bool = False,
     ) -> Work[Deferred[list[str]]]:
-        """Return why a schema is incompatible with a version of a subject or, without a version,
-        with those that the compatibility level requires; an empty list if it is compatible."""
+        """Return the reasons why a schema is incompatible with a version of a subject or, without a
+        version, with the versions that the compatibility level requires. The list is empty if it is
+        compatible."""
         self._require_subject(context, DESCRIBE, subject)
         candidate = yield from self._prepared(context, subject, schema, normalize)
         messages = yield from self._registry.compatibility(subject, candidate, version)
@@ -270,7 +273,7 @@ class SchemaRequests(GroupRequests):
 
         def write() -> Deferred[FoundSchema]:
             nonlocal decided
-            if self._registry.state.revision != revision:  # while the topic was created
+            if self._registry.state.revision != revision:  # changed while the topic was created
                 again = self._registry.registration(subject, candidate, schema_id, version)
                 decided = run_inline(again)
             if decided.records:
@@ -284,7 +287,7 @@ class SchemaRequests(GroupRequests):
     def delete_schema_subject(
         self, context: RequestContext, subject: str, *, permanent: bool = False
     ) -> Deferred[list[int]]:
-        """Delete all versions of a subject; return them."""
+        """Delete all versions of a subject; return their numbers."""
 
         def change() -> tuple[list[int], Records]:
             self._require_subject(context, DELETE, subject)
@@ -299,7 +302,7 @@ class SchemaRequests(GroupRequests):
     def delete_schema_version(
         self, context: RequestContext, subject: str, version: str, *, permanent: bool = False
     ) -> Deferred[int]:
-        """Delete a version of a subject; return it."""
+        """Delete a version of a subject; return its number."""
 
         def change() -> tuple[int, Records]:
             self._require_subject(context, DELETE, subject)
@@ -349,7 +352,7 @@ class SchemaRequests(GroupRequests):
     def delete_schema_config(
         self, context: RequestContext, subject: str | None
     ) -> Deferred[dict[str, Any]]:
-        """Reset the configuration of a subject, or the global one; return what it was."""
+        """Reset the configuration of a subject, or the global one; return the old one."""
 
         def change() -> tuple[dict[str, Any], Records]:
             self._require_config(context, ALTER_CONFIGS, subject)
@@ -392,7 +395,7 @@ class SchemaRequests(GroupRequests):
         return self._audited(context, "alter_schema_mode", *_resource(subject), result, details)
 
     def delete_schema_mode(self, context: RequestContext, subject: str | None) -> Deferred[str]:
-        """Reset the mode of a subject, or the global one; return what it was."""
+        """Reset the mode of a subject, or the global one; return the old mode."""
 
         def change() -> tuple[str, Records]:
             self._require_config(context, ALTER_CONFIGS, subject)
@@ -420,7 +423,8 @@ class SchemaRequests(GroupRequests):
     def _visible(
         self, context: RequestContext, subjects: Iterable[str], prefix: str
     ) -> Work[list[str]]:
-        """Return the subjects that the client may describe; a registry may have many."""
+        """Return the subjects with a prefix that the client may describe, in steps because there
+        may be many."""
         found = []
         for number, each in enumerate(subjects):
             if not number % SUBJECTS_PER_STEP:
@@ -435,7 +439,7 @@ class SchemaRequests(GroupRequests):
         return FoundSchema(found, self._registry.guid(found.id))
 
     def _asked(self, context: RequestContext, subject: str, ask: Callable[[], T]) -> Deferred[T]:
-        """Return the answer to a question about a subject that the client may describe."""
+        """Return the result of `ask` if the client may describe the subject."""
 
         def allowed() -> Deferred[T]:
             self._access.require(context, DESCRIBE.on(TOPIC), topic_of(subject))
@@ -444,7 +448,7 @@ class SchemaRequests(GroupRequests):
         return deferred(allowed)
 
     def _changed(self, change: Callable[[], tuple[T, Records]]) -> Deferred[T]:
-        """Decide about a change, write it and return its result when it is durable."""
+        """Write the records that `change` returns; return its result when they are durable."""
 
         def decided() -> Deferred[T]:
             value, records = change()
@@ -455,7 +459,7 @@ class SchemaRequests(GroupRequests):
 
         def checked() -> Deferred[T]:
             if not self._schemas_table.exists:
-                change()  # no topic is created for an invalid request
+                change()  # raises if the request is invalid, before the topic is created
             return self._with_table(self._schemas_table, decided)
 
         return deferred(checked)

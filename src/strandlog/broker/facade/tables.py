@@ -1,7 +1,7 @@
-"""Requests about the lake tables of topics.
+"""Requests about lake tables.
 
-`Broker` inherits these methods. `wanted_tables`, `take_table_checks` and `table_synced` are for the
-owner of the process that syncs tables (`server/table_process.py`), not for clients.
+`Broker` inherits these methods. `wanted_tables`, `take_table_checks` and `table_synced` are not for
+clients: the code that runs the table sync process (`server/table_process.py`) calls them.
 """
 
 from __future__ import annotations
@@ -19,26 +19,27 @@ TABLE_ID = "table.id"
 
 
 class TableRequests(TopicRequests):
-    """The requests about lake tables of a `Broker`."""
+    """The lake table requests of a `Broker`."""
 
     _lake_tables: LakeTables
     _maintenance: Maintenance
 
     def table_state(self, context: RequestContext, topic: str) -> TableState | None:
-        """Return the state of a topic's table; None if it has none."""
+        """Return the state of a topic's table; None if the topic has no table."""
         self._access.require(context, DESCRIBE_TOPIC, topic)
         return self._lake_tables.state(topic)
 
     def wanted_tables(self) -> Mapping[str, WantedTable]:
-        """Return the tables that there should be; the same object until that changes."""
+        """Return the tables that must exist, by topic; the same object until they change."""
         return self._lake_tables.wanted()
 
     def take_table_checks(self) -> list[str]:
-        """Return the topics whose tables retention wants to be synced and reported now."""
+        """Return and clear the topics whose tables must be synced and reported on before retention
+        can continue."""
         return self._lake_tables.take_checks()
 
     def table_synced(self, report: TableReport) -> None:
-        """Process the report of a sync. The first table that is reported is bound to the topic:
+        """Process the report of a sync. The first successful report binds its table to the topic:
         from then on, retention trusts only reports about that table."""
         is_awaited = self._lake_tables.note(report)
         wanted = self._lake_tables.wanted().get(report.topic)
@@ -55,4 +56,4 @@ class TableRequests(TopicRequests):
 
     def _bound(self, result: Deferred[Topic]) -> None:
         if result.error is not None:
-            self._runtime.report(f"cannot store the id of a table, will retry: {result.error}")
+            self._runtime.report(f"cannot store the id of a lake table; retrying: {result.error}")

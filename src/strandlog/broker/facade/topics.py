@@ -1,13 +1,13 @@
-"""Requests about topics: look up, create, alter, delete, clean.
+"""Requests about topics: look up, create, alter, delete and clean.
 
 `Broker` inherits these methods. Each checks the client's permission first. `needs` is the
-permission that a lookup requires, by default DESCRIBE on the topic; a listener passes another one
-if the lookup is a part of another operation. Changes run in the order of the requests
+permission that a lookup requires, by default DESCRIBE on the topic; a listener passes a different
+one if the lookup is part of another operation. Changes run in the order of the requests
 (`Runtime.run_in_order`).
 
-A change of partitions counts for the quota controller_mutation_rate, once it is known to be valid.
-With `refuse_over_quota`, a client that exceeds it gets an error; older versions of Kafka's protocol
-have no such error, so their clients are only paused.
+Partitions that a valid request creates or deletes count towards the client's quota
+controller_mutation_rate. With `refuse_over_quota`, a client that exceeds this quota gets an error;
+older versions of Kafka's protocol have no such error, so their clients are only paused.
 """
 
 from __future__ import annotations
@@ -294,8 +294,8 @@ class TopicRequests(AccessRequests):
     def _refused_change(
         self, context: RequestContext, count: Callable[[], int], *, refuse: bool
     ) -> Deferred[Any] | None:
-        """Charge a change of partitions to the quota of a client, if it is valid: `count` returns
-        their number. Return the failed result if the change is not valid or is refused."""
+        """Charge the partitions of a change to the client's quota. `count` returns their number and
+        raises if the change is invalid. Return a failed result if it is invalid or refused."""
         if not self._quotas.is_on:
             return None
         try:
@@ -305,15 +305,17 @@ class TopicRequests(AccessRequests):
         return None
 
     def _charge_mutations(self, context: RequestContext, count: int, *, refuse: bool) -> int:
-        """Charge changes of partitions to the quota of a client; return how many milliseconds it
-        must pause. With `refuse`, raise `ThrottlingQuotaExceededError` if it must pause already."""
+        """Charge `count` created or deleted partitions to the client's quota; return how many
+        milliseconds the client must pause. With `refuse`, raise `ThrottlingQuotaExceededError` if
+        it already exceeds the quota."""
         if context.is_owner:
             return 0
         user, now_ms = context.principal.name, self.clock.monotonic_ms()
         return self._quotas.charge_mutations(user, context.client_id, count, now_ms, refuse=refuse)
 
     def mutation_delay_ms(self, context: RequestContext) -> int:
-        """Return how many milliseconds a client must pause because of its changes of partitions."""
+        """Return how many milliseconds a client must pause because of the partitions that it
+        created or deleted."""
         return self._charge_mutations(context, 0, refuse=False)
 
     def alter_topic(

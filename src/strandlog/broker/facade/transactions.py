@@ -62,8 +62,8 @@ class TransactionRequests(GroupRequests):
     ) -> Deferred[ProducerIdentity]:
         """Return a producer id and epoch, after aborting any transaction the producer left open.
 
-        Without a transactional id, a client that may write to any topic needs no permission on the
-        cluster."""
+        Without a transactional id, the client needs IDEMPOTENT_WRITE on the cluster or WRITE on at
+        least one topic."""
         access = self._access
         if transactional_id is not None:
             denial = access.denial(context, WRITE_TRANSACTIONS, transactional_id)
@@ -86,9 +86,9 @@ class TransactionRequests(GroupRequests):
         )
 
     def check_transaction_partition(self, context: RequestContext, tp: TopicPartition) -> None:
-        """Raise if transactions of the client may not write to the partition."""
+        """Raise if the client may not write to the partition in a transaction."""
         self._access.require(context, WRITE_TOPIC, tp.topic)
-        if tp.topic in self._protected:  # as in Kafka, whatever the ACLs say
+        if tp.topic in self._protected:  # regardless of the ACLs, as in Kafka
             raise TopicAuthorizationError(f"no client may write to the internal topic {tp.topic!r}")
         self._catalog.log(*tp)
 

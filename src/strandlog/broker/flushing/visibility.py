@@ -3,7 +3,7 @@
 Readers only see durable records, and a partition that no request waits for is flushed `flush.ms`
 after an append. A client that sends a record with acks=1 and then asks for the end offset would
 therefore miss that record. So a request that reads the end (ListOffsets, Fetch, DeleteRecords, a
-lookup by time, the lag of a group) triggers a flush and is answered after it:
+lookup by time, or the lag of a group) triggers a flush and is answered after it:
 
     high watermark == log end offset     nothing to wait for: answered immediately
     high watermark <  log end offset     answered when everything that was appended before the

@@ -1,4 +1,4 @@
-"""Kafka's partition assignors as pure functions: range, roundrobin, sticky, cooperative-sticky.
+"""Kafka's partition assignors as pure functions.
 
     name                behaviour
     range               handles each topic separately: its sorted subscribers get contiguous ranges,

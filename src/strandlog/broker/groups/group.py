@@ -40,8 +40,8 @@ The following rules are the same as in Kafka, except where noted:
 - A request with a static member's instance id but a different member id is fenced.
 - A static member that joins without its member id gets a new one and keeps its position; requests
   still pending under the old id are fenced. In Stable, this needs no rebalance if the protocol and
-  the member's topics are unchanged. The check of the topics is stricter than Kafka, which would
-  leave the member with partitions of topics that it no longer subscribes to.
+  the member's topics are unchanged. Comparing the topics is stricter than Kafka, which would leave
+  the member with partitions of topics that it no longer subscribes to.
 - While the group has members, only they may commit.
 
 Every pending `Deferred` is bounded by a timer: a join by the end of the rebalance, a sync by the

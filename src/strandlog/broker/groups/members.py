@@ -1,4 +1,4 @@
-"""A group member, and the ordered member list: leader, common protocol, static members.
+"""A group member, and the ordered member list with its leader, protocol and static members.
 
 This module only makes decisions; `Group` owns the timers and completes the results.
 
@@ -176,9 +176,9 @@ class MemoryMeter:
 class MemberList:
     """The members of one group.
 
-    Values that every request needs (the waiting members, the common protocols, the longest
-    time-out) are updated as members join and leave, so reading them is equally fast in a group of
-    any size.
+    Values that every request needs (the waiting members, the common protocols and the longest
+    time-out) are updated as members join and leave, so reading them takes the same time in a group
+    of any size.
     """
 
     __slots__ = (

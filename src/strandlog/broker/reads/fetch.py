@@ -139,7 +139,7 @@ class DelayedFetches:
     def __init__(self, timers: Timers, runtime: Runtime) -> None:
         self._timers = timers
         self._runtime = runtime
-        # Fetches to recheck, each with those of its partitions that have new visible records.
+        # Fetches to recheck, each with its partitions that have newly visible records.
         self._woken: dict[DelayedFetch, dict[PartitionLog, None]] = {}
         self._waiting_partitions = 0  # total number of partitions of the waiting large fetches
         self._is_waking = False

@@ -1,1 +1,1 @@
-"""The schema registry: schemas by subject and version, their checks, and how they are stored."""
+"""The schema registry: schemas by subject and version, compatibility checks, and storage."""

@@ -1,12 +1,12 @@
-"""Avro schemas: parsing, canonical text, and compatibility by Avro's rules of schema resolution.
+"""Avro schemas: parsing, canonical text, and compatibility under Avro's schema resolution rules.
 
-Two libraries parse every schema, because each accepts something that is wrong: Apache `avro`
-accepts a default of the wrong type, `fastavro` accepts invalid names and duplicate fields.
-avro_compatibility.py compares schemas. It compares the names of records without their namespace,
-like Java's, and does not compare logical types: a decimal with another scale is compatible.
+Two libraries parse every schema, because each accepts some invalid schemas: Apache `avro` accepts a
+default of the wrong type, `fastavro` accepts invalid names and duplicate fields.
+avro_compatibility.py compares schemas. Like Avro's Java library, it compares record names without
+their namespaces, and it ignores logical types: decimals with different scales are compatible.
 
-References name the full name of a type in another schema. All referenced schemas are parsed before
-the schema itself, so their types have their names already.
+The name of a reference is the full name of a type in another schema. Referenced schemas are parsed
+before the schema itself, so that their types are already defined.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from strandlog.formats.registered_schema import Resolved
 PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 NAMED = frozenset({"record", "error", "enum", "fixed"})
 WHAT = "Avro schema"
-# The fields of each kind of schema that come first, in this order; the others follow, sorted.
+# The keys that come first in each kind of schema, in this order; all other keys follow, sorted.
 _ORDER = {
     "record": ("doc", "fields"),
     "error": ("doc", "fields"),
@@ -42,14 +42,14 @@ class AvroSchemas:
 
     def parse(self, schema: Schema, resolved: Resolved) -> Any:
         try:
-            import avro.errors as avro_errors  # noqa: PLC0415 - 0.1 s, only if there are schemas
+            import avro.errors as avro_errors  # noqa: PLC0415 - 0.1 s, needed only for schemas
             import avro.schema as avro_schema  # noqa: PLC0415
             from avro.name import Names  # noqa: PLC0415
         except ImportError as missing:
             raise MissingExtraError("schemas", missing.name or "avro") from missing
         document = parsed_json(schema.text, WHAT)
         _check_with_fastavro(document, resolved)
-        # An invalid logical type counts as none, as Avro's specification says.
+        # Avro's specification requires that invalid logical types are ignored.
         warnings.filterwarnings("ignore", category=avro_errors.IgnoredLogicalType)
         names = Names()
         try:
@@ -94,7 +94,7 @@ def _check_with_fastavro(document: Any, resolved: Resolved) -> None:
 
 
 def _without_errors(document: Any) -> Any:
-    """Return a schema in which records replace errors, which `avro` cannot compare."""
+    """Return the schema with records in place of errors, because `avro` cannot compare errors."""
     if isinstance(document, list):
         return [_without_errors(each) for each in document]
     if not isinstance(document, dict):
@@ -111,7 +111,8 @@ def _without_errors(document: Any) -> Any:
 
 
 class _Canonical:
-    """Rewrites a schema with a fixed order of keys and resolved names; unknown structure stays."""
+    """Rewrites a schema with a fixed key order and without redundant namespaces. Structures that it
+    does not know are left unchanged."""
 
     def schema(self, found: Any, space: str) -> Any:
         if isinstance(found, list):
@@ -164,7 +165,7 @@ class _Canonical:
                 yield key, found[key]
 
     def _name(self, name: str, space: str) -> str:
-        """Return a reference to a type: without the namespace if that is the enclosing one."""
+        """Return the name of a type, without its namespace if that is the enclosing one."""
         before, dot, last = name.rpartition(".")
         return last if dot and before == space else name
 

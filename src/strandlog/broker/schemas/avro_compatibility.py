@@ -1,18 +1,23 @@
-"""Compares two Avro schemas by Avro's rules of schema resolution.
+"""Compares two Avro schemas under Avro's schema resolution rules.
 
-    primitive       the same type; int → long → float → double, string ↔ bytes
-    array, map      their items, or values
-    fixed, enum,    the same simple name, or an alias of the reader's that is the writer's full name
-    record
-    fixed           the same size
-    enum            every symbol of the writer, unless the reader has a default
-    record          every field of the reader: by name or alias in the writer, or with a default
-    union           the writer's: every branch; the reader's: at least one branch
+A reader's type can read a writer's type under these conditions:
 
-These are the rules of Apache's `avro.compatibility`, with which the tests compare this module. That
-one takes minutes for a record of ten thousand fields. Here the work is proportional to the parts of
-both schemas, because named branches of a union are found by name. SCHEMA_MAX_COMPARISONS bounds the
-rest. Each pair of types is compared once, so recursive schemas end.
+    primitive       the types are equal, or promoted: int → long → float → double, string ↔ bytes
+    array, map      the items, or values, can be read
+    fixed, enum,    the simple names are equal, or an alias of the reader's type is the full name of
+    record          the writer's type
+    fixed           the sizes are equal
+    enum            the reader has every symbol of the writer, or a default
+    record          each field of the reader can read the writer's field with its name or alias, or
+                    the writer has no such field and the reader's field has a default
+    union           every branch of a writer's union can be read; at least one branch of a reader's
+                    union can read the writer's type
+
+Apache's `avro.compatibility` has the same rules, and the tests compare this module with it, but it
+takes minutes for a record of ten thousand fields. Here the work is proportional to the size of both
+schemas, because named branches of a union are found by name. SCHEMA_MAX_COMPARISONS bounds the
+remaining cases. Each pair of types is compared only once, so the comparison of recursive schemas
+terminates.
 """
 
 from __future__ import annotations
@@ -24,7 +29,7 @@ from strandlog.config.limits import SCHEMA_MAX_COMPARISONS, SCHEMA_MAX_MESSAGES
 
 PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 NAMED = frozenset({"fixed", "enum", "record"})
-PROMOTED = {  # reader → writers
+PROMOTED = {  # reader's type → the writer's types that it can read
     "long": ("int",),
     "float": ("int", "long"),
     "double": ("int", "long", "float"),
@@ -40,13 +45,13 @@ class _TooComplexError(Exception):
 
 
 def avro_incompatibilities(reader: Any, writer: Any) -> Messages:
-    """Return why a reader cannot read the data of a writer; both are parsed by `avro.schema`."""
+    """Return the reasons why a reader cannot read a writer's data; `avro.schema` parsed both."""
     try:
         return _Comparison().messages(reader, writer, "")[:SCHEMA_MAX_MESSAGES]
     except _TooComplexError:
-        return ["the schemas are too complex to be compared"]
+        return ["the schemas are too complex to compare"]
     except RecursionError:
-        return ["the schemas are nested too deeply to be compared"]
+        return ["the schemas are nested too deeply to compare"]
 
 
 class _Comparison:
@@ -141,7 +146,8 @@ class _Comparison:
             if written is not None:
                 found += self.messages(each.type, written.type, inner)
             elif not each.has_default:
-                found.append(_at(inner, "the field is not written, and has no default"))
+                reason = "the field is missing from the writer's schema and has no default"
+                found.append(_at(inner, reason))
             if len(found) > SCHEMA_MAX_MESSAGES:
                 break
         return found

@@ -1,12 +1,13 @@
-"""JSON Schema: parsing, canonical text, and compatibility by the rules of Confluent's registry.
+"""JSON Schema: parsing, canonical text, and compatibility under the rules of Confluent's registry.
 
-A reader is compatible with a writer if every document that the writer's schema accepts is accepted
-by the reader's, as far as these rules can tell. In an *open* model (`additionalProperties` is not
-false) any other property may occur, so adding a property with a schema narrows it; in a *closed*
-model removing one does. Rules exist for type, enum, const, limits, properties, required, items,
-combinations and `$ref`; if any other keyword differs, the schemas are incompatible.
+A reader is compatible with a writer if the reader's schema accepts every document that the writer's
+schema accepts, as far as these rules can tell. An *open* model (`additionalProperties` is not
+false) accepts properties that are not listed, so adding a property with a schema restricts it. A
+*closed* model rejects them, so removing a property restricts it. Rules exist for type, enum, const,
+limits, properties, required, items, combinations and `$ref`; if any other keyword differs, the
+schemas are incompatible.
 
-`$ref` leads into the same document (`#/…`) or to a reference of the schema, by its name.
+A `$ref` points into the same document (`#/…`) or to one of the schema's references, by name.
 """
 
 from __future__ import annotations
@@ -42,13 +43,14 @@ NOTHING: dict[str, Any] = {"not": {}}
 
 
 class Document(NamedTuple):
-    """A parsed schema, and those that it refers to, by name."""
+    """A parsed schema, and the schemas that it refers to, by name."""
 
     root: Any
     others: Mapping[str, Any]
 
     def target(self, reference: str) -> Any:
-        """Return the schema that a `$ref` names; raise `KeyError`."""
+        """Return the schema that a `$ref` points to. If there is none, raise `KeyError`,
+        `IndexError`, `TypeError` or `ValueError`."""
         name, _, pointer = reference.partition("#")
         found = self.others[name] if name else self.root
         for part in pointer.split("/")[1:]:
@@ -70,8 +72,8 @@ class JsonSchemas:
                 document.target(reference)
             except (KeyError, ValueError, IndexError, TypeError):
                 raise InvalidSchemaError(
-                    f"Invalid {WHAT}: $ref {reference[:200]!r} leads to no part of the schema and "
-                    "names none of its references"
+                    f"Invalid {WHAT}: $ref {reference[:200]!r} matches neither a part of the "
+                    "schema nor one of its references"
                 ) from None
         return document
 
@@ -83,15 +85,15 @@ class JsonSchemas:
         try:
             found = _Comparison(reader, writer).differences(reader.root, writer.root, "#")
         except _TooComplexError:
-            return ["the schemas are too complex to be compared"]
+            return ["the schemas are too complex to compare"]
         except RecursionError:
-            return ["the schemas are nested too deeply to be compared"]
+            return ["the schemas are nested too deeply to compare"]
         return found[:SCHEMA_MAX_MESSAGES]
 
 
 def _check_with_library(root: Any) -> None:
     try:
-        import jsonschema_rs  # noqa: PLC0415 - only if there are schemas
+        import jsonschema_rs  # noqa: PLC0415 - needed only for schemas
     except ImportError as missing:
         raise MissingExtraError("schemas", missing.name or "jsonschema_rs") from missing
     if not isinstance(root, dict | bool):
@@ -104,7 +106,7 @@ def _check_with_library(root: Any) -> None:
 
 
 def _references(found: Any) -> Iterator[str]:
-    """Yield the `$ref` of all parts of a schema."""
+    """Yield every `$ref` in a schema."""
     if isinstance(found, list):
         for each in found:
             yield from _references(each)
@@ -126,14 +128,16 @@ class _Comparison:
     def __init__(
         self, reader: Document, writer: Document, counter: itertools.count[int] | None = None
     ) -> None:
-        """`counter` counts comparisons; those below `not` count with the others."""
+        """Create a comparison. `counter` counts its steps; a comparison of `not` schemas shares the
+        counter of the enclosing one."""
         self._reader = reader
         self._writer = writer
         self._open: set[tuple[int, int]] = set()  # pairs being compared: schemas may be recursive
         self._counter = counter or itertools.count(1)
 
     def differences(self, reader: Any, writer: Any, path: str) -> list[str]:
-        """Return why a reader's part does not accept all that a writer's part accepts."""
+        """Return the reasons why a part of the reader's schema rejects values that the
+        corresponding part of the writer's schema accepts."""
         if next(self._counter) > SCHEMA_MAX_COMPARISONS:
             raise _TooComplexError
         pair = id(reader), id(writer)
@@ -150,7 +154,7 @@ class _Comparison:
         if _accepts_nothing(writer) or _is_empty(reader):
             return
         if _accepts_nothing(reader):
-            yield f"{path}: nothing is accepted any more"
+            yield f"{path}: no value is accepted any more"
             return
         if "$ref" in reader or "$ref" in writer:
             inner_reader = self._followed(self._reader, reader)
@@ -170,7 +174,7 @@ class _Comparison:
         yield from self._items(reader, writer, path)
 
     def _followed(self, document: Document, found: dict[str, Any]) -> Any:
-        """Return the target of a `$ref`; keywords beside it count too."""
+        """Return the target of a `$ref`, combined with the keywords next to it."""
         for _ in range(SCHEMA_MAX_COMPARISONS):
             reference = found.get("$ref")
             if not isinstance(reference, str):
@@ -189,10 +193,10 @@ class _Comparison:
     # -- combinations ------------------------------------------------------------------------------
 
     def _branches(self, reader: dict[str, Any], writer: dict[str, Any], path: str) -> Iterator[str]:
-        """Each branch of the writer must be accepted by a branch of the reader."""
+        """Yield the branches of the writer that no branch of the reader accepts."""
         if any(all(each in part for each in BRANCHES) for part in (reader, writer)):
             if canonical_json(reader) != canonical_json(writer):
-                yield f"{path}: a schema with both oneOf and anyOf differs"
+                yield f"{path}: a schema with both oneOf and anyOf was changed"
             return
         choices = _split(reader)
         for number, branch in enumerate(_split(writer)):
@@ -202,22 +206,23 @@ class _Comparison:
                 yield f"{path}: no branch accepts branch {number} of the other schema{why}"
 
     def _all_of(self, reader: dict[str, Any], writer: dict[str, Any], path: str) -> Iterator[str]:
-        """Each part of the reader's allOf must be implied by the writer, or by a part of its."""
+        """Yield the parts of the reader's allOf that neither the writer's other keywords nor any
+        part of its allOf implies."""
         base = {key: value for key, value in writer.items() if key != "allOf"}
         given = [base, *writer.get("allOf", [])]
         for number, each in enumerate(reader.get("allOf", [])):
             if all(self.differences(each, one, path) for one in given):
-                yield f"{path}/allOf/{number}: the other schema does not imply it"
+                yield f"{path}/allOf/{number}: the other schema does not imply this part"
 
     def _negation(self, reader: dict[str, Any], writer: dict[str, Any], path: str) -> Iterator[str]:
         if "not" not in reader:
             return
         if "not" not in writer:
-            yield f"{path}: not was added"
+            yield f"{path}: the keyword not was added"
         elif _Comparison(self._writer, self._reader, self._counter).differences(
             writer["not"], reader["not"], path
         ):
-            yield f"{path}: not excludes more"
+            yield f"{path}: the keyword not excludes more values"
 
     # -- objects and arrays ------------------------------------------------------------------------
 
@@ -235,8 +240,8 @@ class _Comparison:
         for name in ours:
             if name not in theirs and self.differences(ours[name], their_rest, path):
                 yield (
-                    f"{path}/properties/{name}: the property was added, but the other schema may "
-                    "have any value there (additionalProperties)"
+                    f"{path}/properties/{name}: the property was added, but the other schema "
+                    "accepts other values for it (additionalProperties)"
                 )
         if self.differences(rest, their_rest, path):
             yield f"{path}: additionalProperties was narrowed"
@@ -271,7 +276,7 @@ def _accepts_nothing(found: dict[str, Any]) -> bool:
 
 
 def _split(found: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the branches of a schema, each with the keywords beside oneOf or anyOf."""
+    """Return the branches of a schema, each merged with the keywords next to oneOf or anyOf."""
     for keyword in BRANCHES:
         if keyword in found:
             rest = {key: value for key, value in found.items() if key != keyword}
@@ -282,12 +287,12 @@ def _split(found: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _rest(found: dict[str, Any]) -> Any:
-    """Return the schema of the properties that are not listed."""
+    """Return the schema for properties that are not listed."""
     return found.get("additionalProperties", True)
 
 
 def _sequence(found: dict[str, Any]) -> tuple[list[Any], Any]:
-    """Return the schemas of the first items, and that of the others."""
+    """Return the schemas for the first items, and the schema for all further items."""
     items = found.get("items", True)
     if isinstance(items, list):
         return items, found.get("additionalItems", True)
@@ -298,7 +303,7 @@ def _sequence(found: dict[str, Any]) -> tuple[list[Any], Any]:
 
 
 def _type_set(found: dict[str, Any]) -> set[str] | None:
-    """Return the types that a schema accepts; None: all."""
+    """Return the types that a schema accepts; None if it accepts all."""
     given = found.get("type")
     if given is not None:
         return {given} if isinstance(given, str) else set(given)
@@ -320,7 +325,7 @@ def _types(reader: dict[str, Any], writer: dict[str, Any], path: str) -> Iterato
     if theirs is None:
         yield f"{path}: the type was limited to {', '.join(sorted(ours))}"
     elif missing := theirs - ours:
-        yield f"{path}: the type {', '.join(sorted(missing))} is not accepted any more"
+        yield f"{path}: type {', '.join(sorted(missing))} is no longer accepted"
 
 
 def _allowed_values(found: dict[str, Any]) -> list[Any] | None:
@@ -340,7 +345,7 @@ def _values(reader: dict[str, Any], writer: dict[str, Any], path: str) -> Iterat
     known = {canonical_json(each) for each in ours}
     missing = [text for each in theirs if (text := canonical_json(each)) not in known]
     if missing:
-        yield f"{path}: the value {missing[0][:100]} is not accepted any more"
+        yield f"{path}: value {missing[0][:100]} is no longer accepted"
 
 
 def _limits(reader: dict[str, Any], writer: dict[str, Any], path: str) -> Iterator[str]:
@@ -366,7 +371,7 @@ def _is_number(found: object) -> bool:
 
 
 def _other_keywords(reader: dict[str, Any], writer: dict[str, Any], path: str) -> Iterator[str]:
-    """Yield the keywords without a rule that differ. A dependency may be dropped."""
+    """Yield added or changed dependencies, and other differing keywords that have no rule."""
     for keyword in DEPENDENCIES:
         ours, theirs = reader.get(keyword, {}), writer.get(keyword, {})
         for name, each in ours.items():
@@ -375,4 +380,4 @@ def _other_keywords(reader: dict[str, Any], writer: dict[str, Any], path: str) -
     for keyword in sorted({*reader, *writer} - COMPARED - ANNOTATIONS):
         one, other = (canonical_json(each.get(keyword, {})) for each in (reader, writer))
         if one != other or (keyword in reader) != (keyword in writer):
-            yield f"{path}: {keyword[:100]} differs, and there is no rule for it"
+            yield f"{path}: {keyword[:100]} differs, and no compatibility rule covers it"

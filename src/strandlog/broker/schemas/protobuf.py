@@ -1,20 +1,22 @@
-"""Protobuf schemas: parsing, canonical form, and compatibility by Confluent's rules.
+"""Protobuf schemas: parsing, canonical form, and compatibility under Confluent's rules.
 
-A schema is the text of a .proto file, or a FileDescriptorProto in base64, which Python's serializer
-sends. Both forms of one file are the same schema: its identity is the descriptor without file name,
-comments and default JSON names. Text is compiled by protoc, which the server provides
-(`ProtoCompiler`); a reference is an imported file, by its name. Google's own types need none.
+A schema is the text of a .proto file or a base64-encoded FileDescriptorProto, which the Python
+serializer sends. Both forms of a file are the same schema: its identity is the descriptor without
+the file name, comments and default JSON names. Text is compiled by protoc, which the server
+provides (`ProtoCompiler`). A reference has the name of an imported file; files with Google's
+well-known types need no reference.
 
-    change of a field                                          compatible
+    change to a field                                          compatible
       added, removed or renamed                                yes, unless it is `required`
-      int32 int64 uint32 uint64 bool enum, among each other    yes
-      sint32 sint64 · string bytes · fixed32 sfixed32 ·        yes, in each group
-      fixed64 sfixed64
-      any other type                                           no
-      repeated or not                                          strings and bytes only
+      type changed within one of these groups:                 yes
+        int32, int64, uint32, uint64, bool and enum
+        sint32 and sint64; string and bytes
+        fixed32 and sfixed32; fixed64 and sfixed64
+      any other change of type                                 no
+      made repeated, or no longer repeated                     for string and bytes only
       removed from a oneof, or several moved into one          no
 
-A message that is removed and a changed package are incompatible. Enum values may change.
+Removing a message and changing the package are incompatible. Enum values may change.
 """
 
 from __future__ import annotations
@@ -167,7 +169,7 @@ def _field(ours: Any, theirs: Any, where: str) -> Iterator[str]:
     elif ours.type in (MESSAGE, GROUP) and ours.type_name != theirs.type_name:
         yield f"{where}: its type changed from {theirs.type_name} to {ours.type_name}"
     if (ours.label == REQUIRED) != (theirs.label == REQUIRED):
-        yield f"{where}: it was made required, or not required"
+        yield f"{where}: it {'became' if ours.label == REQUIRED else 'is no longer'} required"
     is_repeated = ours.label == REPEATED
     if is_repeated != (theirs.label == REPEATED) and ours.type not in (STRING, BYTES):
         yield f"{where}: it is {'now' if is_repeated else 'no longer'} repeated"

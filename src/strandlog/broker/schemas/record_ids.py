@@ -1,11 +1,11 @@
-"""Checks that the keys and values of a topic name a schema of its subjects.
+"""Checks that record keys and values have the id of a schema that their topic's subjects contain.
 
-    key.schema.validation=true      every key has an id of a live version of TOPIC-key
-    value.schema.validation=true    every value has an id of a live version of TOPIC-value
+    key.schema.validation=true      every key has the schema id of a live version of TOPIC-key
+    value.schema.validation=true    every value has the schema id of a live version of TOPIC-value
 
-The id is in the prefix or in the header (formats/registry/framing.py). A null key or value passes.
-The payload is not decoded. Any thread may check records; a schema that is registered or deleted
-meanwhile may or may not count.
+The id is in a prefix or in a record header (formats/registry/framing.py). A null key or value is
+accepted. The payload is not decoded. Any thread may check records; whether a check takes a schema
+into account that is registered or deleted concurrently is undefined.
 """
 
 from __future__ import annotations
@@ -30,14 +30,15 @@ Check = Callable[[list[Record], int], None]
 
 
 class SchemaIds:
-    """Knows the ids of every subject. If `is_on` is False, the broker has no registry."""
+    """Checks schema ids against the registry. `is_on` is False if the broker has no registry."""
 
     def __init__(self, state: RegistryState, *, is_on: bool) -> None:
         self._state = state
         self._is_on = is_on
 
     def checks(self, tp: TopicPartition, settings: LogSettings) -> Check:
-        """Return the checks that the settings of a topic require."""
+        """Return the function that performs the checks in the topic's settings; raise if the broker
+        has no registry."""
         if not self._is_on:
             raise InvalidRecordError(
                 f"{tp.topic} validates schema ids, but the broker has no registry: set "
@@ -73,14 +74,14 @@ class SchemaIds:
                 bad.append(row)
         if bad:
             raise InvalidRecordError(
-                f"{tp}: the {name} of record {bad[0]} of the batch has no id of a schema of "
-                f"{subject!r}, which {name}.schema.validation=true requires: use a serializer with "
-                "the schema registry",
+                f"{tp}: the {name} of record {bad[0]} of the batch has no schema id of subject "
+                f"{subject!r}, which {name}.schema.validation=true requires; use a schema registry "
+                "serializer",
                 bad[:MAX_REPORTED_RECORDS],
             )
 
     def _is_named(self, record: Record, header: str, ids: frozenset[int]) -> bool:
-        """Return whether a header names one of these schemas."""
+        """Return whether the record header contains the id or guid of one of these schemas."""
         for name, value in record.headers:
             frame = frame_of(b"", value) if name == header else None
             if frame is not None:

@@ -1,16 +1,17 @@
-"""The decisions of the schema registry: what a request changes, as records to be written.
+"""Decides what a schema registry request changes, and returns the records to write.
 
-    registration    known schema → its id; else compatibility → next id and version
-    deletion        soft first, then for good; never a version that another schema refers to
-    configuration   compatibility levels and modes, global or of a subject
+    registration    a known schema keeps its id; a new one is checked for compatibility and gets
+                    the next id and version
+    deletion        soft first, then permanent; never a version that another schema refers to
+    configuration   compatibility levels and modes, global or per subject
 
-Nothing here writes or waits. A method that changes something returns the records of `_schemas`; the
+Nothing here writes or waits. A method that changes something returns records for `_schemas`; the
 caller writes them and applies them to `state`. Parsing and comparing schemas takes milliseconds to
-seconds, so these methods are work in steps: other requests may change the state meanwhile, and the
-decision is then made again.
+seconds, so the methods that do so return work in steps. If another request changes the state
+between two steps, the decision is repeated.
 
-A schema that is live in its subject already gets its version back, without a check. If it is soft-
-deleted there, it gets a new version with its old id.
+Registering a schema that is already live in the subject returns the existing version without a
+check. If the schema is soft-deleted there, it gets a new version with its old id.
 """
 
 from __future__ import annotations
@@ -60,8 +61,8 @@ T = TypeVar("T")
 Records = list[tuple[RecordKey, bytes | None]]
 
 LATEST = ("latest", "-1")
-CACHED_SCHEMAS = 256  # parsed ones; large schemas take about 100 KB
-OPTIONS = frozenset({"compatibilityGroup", "normalize"})  # of a configuration, besides the level
+CACHED_SCHEMAS = 256  # maximum number of parsed schemas in memory; a large one takes about 100 KB
+OPTIONS = frozenset({"compatibilityGroup", "normalize"})  # configuration fields besides the level
 
 
 class Candidate(NamedTuple):
@@ -73,14 +74,14 @@ class Candidate(NamedTuple):
 
 
 class Registration(NamedTuple):
-    """The outcome of a registration; nothing is to be written if the version exists already."""
+    """The outcome of a registration. `records` is empty if the version already exists."""
 
     found: SubjectVersion
     records: Records
 
 
 class Registry:
-    """Decides about the requests of clients."""
+    """Decides what client requests change."""
 
     def __init__(self, types: Mapping[str, SchemaType], max_schema_bytes: int = 2**20) -> None:
         self.state = RegistryState()
@@ -124,7 +125,7 @@ class Registry:
         return self.state.resolve(schema)
 
     def add_digests(self, report: Callable[[str], None]) -> None:
-        """Compute the identities of the schemas that were loaded."""
+        """Compute the digests of the schemas that were loaded."""
         for schema_id in self.state.without_digest():
             schema = self.state.schemas[schema_id]
             try:
@@ -139,7 +140,8 @@ class Registry:
         return None if digest is None else guid_of(digest)
 
     def ids_of_guid(self, guid: str) -> list[int]:
-        """Return the ids of the schemas with a guid: one, unless several types have its digest."""
+        """Return the ids of the schemas with a guid. There may be several, because schemas of
+        different types can have the same digest."""
         try:
             digest = UUID(guid).bytes
         except ValueError:
@@ -189,7 +191,7 @@ class Registry:
         if schema_id >= 0 and mode != IMPORT:
             raise SchemaError(42205, f"Subject {subject} is not in import mode")
         if schema_id < 0 and mode == IMPORT:
-            raise SchemaError(42205, f"Subject {subject} is in import mode; give an id")
+            raise SchemaError(42205, f"Subject {subject} is in import mode; specify an id")
 
     def _new_version(
         self, subject: str, candidate: Candidate, schema_id: int, version: int
@@ -212,12 +214,14 @@ class Registry:
         else:
             schema_id = state.max_id + 1 if known is None else known
         if schema_id not in state.schemas and len(state.schemas) >= SCHEMA_MAX_IDS:
-            raise SchemaError(42205, f"the registry has {SCHEMA_MAX_IDS} schemas, the maximum")
+            raise SchemaError(
+                42205, f"the registry has {SCHEMA_MAX_IDS} schemas, which is the maximum"
+            )
         if not 0 < schema_id <= MAX_ID:
             raise SchemaError(42207, f"an id must be between 1 and {MAX_ID}")
         number = version if version > 0 else 1 + max((each.version for each in every), default=0)
         if any(each.version == number and not each.is_deleted for each in every):
-            raise SchemaError(42205, f"subject {subject!r} has a version {number} already")
+            raise SchemaError(42205, f"subject {subject!r} already has a version {number}")
         added = SubjectVersion(subject, number, schema_id, state.schemas.get(schema_id, schema))
         records: Records = [
             (RecordKey(SCHEMA, subject, each.version), None)
@@ -227,14 +231,14 @@ class Registry:
             and each.version != number
             and not state.referrers(subject, each.version)
         ]
-        # The new record first: the id must stay in use, whatever a crash leaves of the records.
+        # The new record comes first, so that the id stays in use if a crash loses later records.
         records.insert(0, (RecordKey(SCHEMA, subject, number), added.stored().encode()))
         return Registration(added, records)
 
     def find(
         self, subject: str, candidate: Candidate, *, deleted: bool = False
     ) -> SubjectVersion | None:
-        """Return the newest version of a subject that has a schema."""
+        """Return the newest version of a subject with this schema, or None."""
         schema_id = self.state.id_of(candidate.schema.type, candidate.digest)
         if schema_id is None:
             return None
@@ -247,8 +251,8 @@ class Registry:
     def compatibility(
         self, subject: str, candidate: Candidate, version: str | None
     ) -> Work[list[str]]:
-        """Return why a schema is incompatible with one version of a subject or, with None, with
-        those that its level requires."""
+        """Return the reasons why a schema is incompatible with a version of a subject or, if
+        `version` is None, with the versions that the compatibility level requires."""
         if version is None:
             earlier: Sequence[SubjectVersion] = self._compared_versions(subject, candidate.schema)
         elif version in LATEST and not self.state.versions(subject):
@@ -272,7 +276,7 @@ class Registry:
     def _messages(
         self, subject: str, candidate: Candidate, earlier: Sequence[SubjectVersion]
     ) -> Work[list[str]]:
-        """Compare a schema with versions until one is incompatible; return why it is."""
+        """Compare a schema with versions until one is incompatible; return the reasons."""
         level = self.state.config(subject)["compatibilityLevel"]
         if level == "NONE":
             return []
@@ -300,10 +304,10 @@ class Registry:
             self._parsed.popitem(last=False)
         return parsed
 
-    # -- questions -------------------------------------------------------------------------------
+    # -- lookups ---------------------------------------------------------------------------------
 
     def version(self, subject: str, version: str, *, deleted: bool = False) -> SubjectVersion:
-        """Return a version by its number, or the newest; raise if there is none."""
+        """Return a version by its number or "latest"; raise if there is none."""
         versions = self.versions(subject, deleted=deleted)
         if version in LATEST:
             return versions[-1]
@@ -323,7 +327,7 @@ class Registry:
     # -- deletion --------------------------------------------------------------------------------
 
     def subject_deletion(self, subject: str, *, permanent: bool) -> tuple[list[int], Records]:
-        """Return the versions that the deletion of a subject deletes, and its records."""
+        """Return the numbers of the versions to delete with a subject, and the records to write."""
         self._check_deletion(subject)
         every = self.state.versions(subject, deleted=True)
         live = [each for each in every if not each.is_deleted]
@@ -350,7 +354,7 @@ class Registry:
     def version_deletion(
         self, subject: str, version: str, *, permanent: bool
     ) -> tuple[int, Records]:
-        """Return the version that a deletion deletes, and its records."""
+        """Return the number of the version to delete, and the records to write."""
         self._check_deletion(subject)
         if version not in LATEST:
             version_number(version)
@@ -379,8 +383,8 @@ class Registry:
             raise SchemaError(42205, f"Subject {subject} is in read-only mode")
 
     def _check_unreferenced(self, versions: Sequence[SubjectVersion]) -> None:
-        """Raise if another schema needs one of these versions: a live schema or, if the version is
-        deleted for good, any."""
+        """Raise if any other schema refers to one of these versions. A soft-deleted schema counts
+        only if the version is deleted permanently."""
         together = {(each.subject, each.version) for each in versions}
         for each in versions:
             referrers = self.state.referrers(each.subject, each.version)
@@ -398,8 +402,8 @@ class Registry:
     def _removal(
         self, subject: str, removed: Sequence[SubjectVersion], every: Sequence[SubjectVersion]
     ) -> Records:
-        """Return the tombstones of versions, after a record that keeps their ids from being used
-        again."""
+        """Return the tombstones of versions, preceded by a record that prevents the reuse of their
+        ids."""
         records: Records = [(RecordKey(NOOP), encode_json({"maxId": self.state.max_id}))]
         records += [(RecordKey(SCHEMA, subject, each.version), None) for each in removed]
         if len(removed) == len(every):
@@ -473,14 +477,14 @@ def check_subject(subject: str) -> None:
         )
     if subject.startswith(":") or subject in ("__GLOBAL", "__EMPTY"):
         raise InvalidSchemaError(
-            f"The specified subject '{subject}' is not a valid: contexts are not supported", 42208
+            f"The specified subject '{subject}' is not valid: contexts are not supported", 42208
         )
     if any(ord(each) < 32 or 0xD800 <= ord(each) < 0xE000 for each in subject):
-        raise InvalidSchemaError("The specified subject has control characters", 42208)
+        raise InvalidSchemaError("The specified subject contains control characters", 42208)
 
 
 def version_number(version: str) -> int:
-    """Return the number of a version that a client names; raise if it cannot be one."""
+    """Parse the version number in a request; raise if it is invalid."""
     if version.isascii() and version.isdigit() and 1 <= int(version[:20]) <= MAX_ID:
         return int(version)
     raise InvalidSchemaError(
@@ -495,7 +499,7 @@ def no_subject(subject: str) -> SchemaNotFoundError:
 
 
 def _computed(call: Callable[[], T]) -> Work[T]:
-    """Compute something in a step."""
+    """Run `call` as one step and return its result."""
     found: list[T] = []
     yield lambda: found.append(call())
     return found[0]

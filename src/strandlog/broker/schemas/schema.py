@@ -1,9 +1,9 @@
-"""`Schema`, its canonical form and identity, and the interface of the three schema types.
+"""`Schema`, its canonical form and identity, and the interface that each schema type implements.
 
 Two schemas are the same, and get the same id, if they have the same type, canonical text,
 references, metadata and rules. The canonical text has no insignificant white space and a fixed
 order of keys, but keeps documentation, defaults, aliases and custom properties, which Avro's
-"parsing canonical form" drops. The registry stores and returns the text as it was sent.
+"parsing canonical form" drops. The registry stores and returns the text verbatim.
 
     digest = MD5(canonical text, each reference as name, subject, 4-byte version, metadata, rules)
 
@@ -33,7 +33,7 @@ SCHEMA_TYPES = (JSON, PROTOBUF, AVRO)  # the order in which Confluent lists them
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """A schema as a client sent it."""
+    """A schema, with its text as the client sent it."""
 
     type: str
     text: str
@@ -52,7 +52,7 @@ class SubjectVersion(NamedTuple):
     is_deleted: bool = False
 
     def stored(self) -> StoredSchema:
-        """Return the value of its record."""
+        """Return the value of the record that stores this version."""
         schema = self.schema
         return StoredSchema(
             self.subject,
@@ -68,34 +68,35 @@ class SubjectVersion(NamedTuple):
 
 
 class FoundSchema(NamedTuple):
-    """A version of a subject, or a schema by its id, with its globally unique id."""
+    """A version of a subject, and the globally unique id of its schema."""
 
     found: SubjectVersion
     guid: str | None
 
 
 class SchemaType(Protocol):
-    """What the registry needs to know about a schema language."""
+    """The operations of one schema type that the registry uses."""
 
     def parse(self, schema: Schema, resolved: Resolved) -> Any:
-        """Return the parsed schema; raise `InvalidSchemaError`."""
+        """Return the parsed schema; raise `InvalidSchemaError` if it is invalid."""
 
     def canonical(self, schema: Schema, resolved: Resolved) -> str:
-        """Return the canonical text; raise `InvalidSchemaError`."""
+        """Return the canonical text; raise `InvalidSchemaError` if the schema is invalid."""
 
     def incompatibilities(self, reader: Any, writer: Any) -> list[str]:
-        """Return why a reader with one parsed schema cannot read the data of another."""
+        """Return the reasons why a reader with one parsed schema cannot read data that was written
+        with the other."""
 
 
 def too_many_references() -> InvalidSchemaError:
     return InvalidSchemaError(
-        f"the schema has too many references; the maximum is {SCHEMA_MAX_REFERENCES}, "
+        f"the schema has too many references; the maximum is {SCHEMA_MAX_REFERENCES}, and "
         f"{SCHEMA_MAX_REFERENCE_DEPTH} in a chain"
     )
 
 
 def digest_of(schema: Schema, canonical: str) -> bytes:
-    """Return the MD5 that identifies a schema among those of its type."""
+    """Return the MD5 digest that identifies a schema among all schemas of its type."""
     found = hashlib.md5(canonical.encode("utf-8", "surrogatepass"), usedforsecurity=False)
     for reference in schema.references:
         found.update(reference.name.encode("utf-8", "surrogatepass"))
@@ -117,7 +118,7 @@ def canonical_json(value: object) -> str:
 
 
 def parsed_json(text: str, what: str) -> Any:
-    """Parse JSON; raise `InvalidSchemaError`."""
+    """Parse JSON; raise `InvalidSchemaError` if it is invalid or nested too deeply."""
     try:
         found = json.loads(text, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:

@@ -2,13 +2,13 @@
 
     versions     subject → version → schema, id and whether it is soft-deleted
     schemas      id → schema; several versions may have the same id
-    configs      subject, or None for the global one → compatibility level and options
-    modes        subject or None → READWRITE, READONLY or IMPORT
+    configs      subject, or None for the global configuration → compatibility level and options
+    modes        subject, or None for the global mode → READWRITE, READONLY or IMPORT
 
-`apply` is the only way to change it, for replayed and for new records, so a restart gives the same
-state. `max_id` only grows: the id of a schema that was deleted for good is not used again.
+Replayed records and new ones both go through `apply`, so a restart yields the same state. `max_id`
+never decreases: the id of a permanently deleted schema is not reused.
 
-A soft-deleted version can still be read by its id. A version that is deleted for good is gone.
+A soft-deleted version can still be read by its id; a permanently deleted one no longer exists.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ class RegistryState:
 
     def __init__(self) -> None:
         self.max_id = 0
-        self.revision = 0  # grows with every change
+        self.revision = 0  # incremented by every change
         self.schemas: dict[int, Schema] = {}
         self.configs: dict[str | None, dict[str, Any]] = {}
         self.modes: dict[str | None, str] = {}
         # Subject → ids of its live versions. The sets are replaced, not changed, because other
         # threads check records with them.
         self.live_ids: dict[str, frozenset[int]] = {}
-        self.version_count = 0  # of all subjects, deleted versions included
+        self.version_count = 0  # of all subjects, including deleted versions
         self._versions: dict[str, dict[int, SubjectVersion]] = {}
         self._names: list[str] = []  # of all subjects, sorted
         self._uses: dict[int, set[tuple[str, int]]] = {}
@@ -67,7 +67,7 @@ class RegistryState:
 
     def apply(self, key: RecordKey, value: bytes | None) -> None:
         """Apply one record; raise `DataError`, with the state unchanged, if it is unusable."""
-        value = value or None  # Karapace's tombstone is empty
+        value = value or None  # Karapace writes tombstones as empty values
         match key.kind:
             case "SCHEMA":
                 self._apply_schema(key, value)
@@ -85,7 +85,8 @@ class RegistryState:
         self.revision += 1
 
     def burn(self, schema_id: int) -> None:
-        """Never use an id: the write of its record failed, but the record may be in the log."""
+        """Prevent an id from being assigned, because writing its record failed, but the record may
+        be in the log."""
         self.max_id = max(self.max_id, schema_id)
 
     def _apply_schema(self, key: RecordKey, value: bytes | None) -> None:
@@ -96,7 +97,7 @@ class RegistryState:
             return
         stored = decode_schema(value)
         if (stored.subject, stored.version) != (subject, version):
-            raise DataError(f"key and value of version {version} of {subject!r} differ")
+            raise DataError(f"key and value of version {version} of {subject!r} do not match")
         schema = Schema(
             stored.schema_type,
             stored.schema,
@@ -209,7 +210,8 @@ class RegistryState:
         return sorted(self._undigested)
 
     def set_digest(self, schema_id: int, digest: bytes) -> None:
-        """Note the digest of a schema; of several ids with the same one, the lowest counts."""
+        """Store the digest of a schema. If several ids have the same digest, `id_of` returns the
+        lowest."""
         self._undigested.discard(schema_id)
         self._digests[schema_id] = digest
         key = self.schemas[schema_id].type, digest
@@ -219,20 +221,20 @@ class RegistryState:
         return self._digests.get(schema_id)
 
     def id_of(self, kind: str, digest: bytes) -> int | None:
-        """Return the id of a schema."""
+        """Return the id of the schema with this type and digest, or None."""
         return self._ids.get((kind, digest))
 
-    # -- questions -------------------------------------------------------------------------------
+    # -- lookups ---------------------------------------------------------------------------------
 
     def subjects(self, *, deleted: bool = False) -> Iterator[str]:
-        """Yield the subjects that have a live version, or any version, ordered by name. Changes
-        meanwhile have no effect on the names."""
+        """Yield the subjects that have a live version or, with `deleted`, any version, ordered by
+        name. The names are copied first, so subjects may change during the iteration."""
         for subject in self._names.copy():
             if deleted or subject in self.live_ids:
                 yield subject
 
     def versions(self, subject: str, *, deleted: bool = False) -> list[SubjectVersion]:
-        """Return the live versions of a subject, or all, in order."""
+        """Return the live versions of a subject or, with `deleted`, all of them, in order."""
         found = self._versions.get(subject, {})
         return [found[each] for each in sorted(found) if deleted or not found[each].is_deleted]
 
@@ -241,7 +243,7 @@ class RegistryState:
         return self._versions.get(subject, {}).get(version)
 
     def uses(self, schema_id: int) -> list[SubjectVersion]:
-        """Return the versions with an id, deleted or not, in order."""
+        """Return the versions with a schema id, deleted or not, in order."""
         places = sorted(self._uses.get(schema_id, ()))
         return [self._versions[subject][version] for subject, version in places]
 
@@ -268,7 +270,8 @@ class RegistryState:
                 )
             if target.schema.type != schema.type:
                 raise InvalidSchemaError(
-                    f"reference {each.name!r} is to a schema of type {target.schema.type}"
+                    f"reference {each.name!r} refers to a schema of type {target.schema.type}, not "
+                    f"{schema.type}"
                 )
             if each.name not in found:
                 self._resolve(target.schema, found, depth + 1)

@@ -1,8 +1,9 @@
 """Stores the registry in the compacted topic `_schemas`, in the format of Confluent's registry.
 
 A change is appended, then applied to the state in memory; its request is answered when it is on
-disk. A record that is damaged or unknown is reported and skipped at the start; all other schemas
-stay usable. If an append fails, its id is not used again, because the record may be in the log.
+disk. At start-up, a record that is damaged or unknown is reported and skipped; all other schemas
+stay usable. If an append fails, its schema ids are not reused, because the records may be in the
+log.
 
 The topic has one partition, because the order of records matters: a DELETE_SUBJECT deletes the
 versions before it, not those after it.
@@ -18,11 +19,11 @@ from strandlog.errors import DataError, StorageError
 from strandlog.protocol.schema_records import SCHEMA, decode_record_key, decode_schema
 
 SCHEMAS_OWNER = ""  # all records of the table are in one partition
-REPORTED_RECORDS = 20  # unusable records
+REPORTED_RECORDS = 20  # maximum number of unusable records that are reported individually
 
 
 class SchemaStore:
-    """The stored records; `registry` has the same in memory."""
+    """Stores the registry's records; `registry` holds the resulting state in memory."""
 
     def __init__(
         self, table: CompactedTable, registry: Registry, clock: Clock, problems: list[str]
@@ -33,7 +34,7 @@ class SchemaStore:
         self._problems = problems
 
     def load(self) -> None:
-        """Load the stored schemas; report what cannot be used."""
+        """Load the stored schemas; report records that cannot be used."""
         if not self._table.exists:
             return
         if (count := self._table.partition_count) != 1:
@@ -57,8 +58,8 @@ class SchemaStore:
         self._registry.add_digests(self._problems.append)
 
     def write(self, records: Records, digest: bytes | None = None) -> None:
-        """Append records and apply them; the caller waits until they are on disk. `digest` is that
-        of a new schema."""
+        """Append records and apply them; the caller waits until they are on disk. `digest` is the
+        digest of the schema that the records register, if any."""
         encoded: list[TableRecord] = [(key.encode(), value) for key, value in records]
         try:
             self._table.append(encoded, self._clock.now_ms())

@@ -99,7 +99,7 @@ class TopicCatalog:
         self._to_reopen: set[PartitionLog] = set()
         self._in_progress: set[str] = set()  # being created, or getting more partitions
         self._is_saving = False
-        self.version = 0  # grows with every change of topics or settings
+        self.version = 0  # incremented by every change to topics or settings
         self._load()
 
     # -- looking up ----------------------------------------------------------------------------

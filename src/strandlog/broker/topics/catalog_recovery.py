@@ -77,7 +77,8 @@ class Reconciliation:
         self._strays: list[TopicPartition] = []
 
     def run(self, topics: Mapping[str, Topic], *, is_lost: bool) -> Reconciled:
-        """Compare the topics with the directories; `is_lost`: no catalog file can be read."""
+        """Compare the topics with the directories. `is_lost` means that the catalog file and its
+        copy are unreadable."""
         known_ids = {topic.topic_id for topic in topics.values()}
         found = dict(topics)
         by_topic: dict[str, list[TopicPartition]] = {}
@@ -159,7 +160,8 @@ class Reconciliation:
         if metadata.topic_id in known_ids or not metadata.is_sealed or not _is_id(metadata):
             return topic
         self._problems.append(
-            f"the catalog has an older topic {topic.name!r}; the id in the folders is used"
+            f"the catalog entry of topic {topic.name!r} is older than its folders; the id in the "
+            f"folders is used"
         )
         return replace(topic, topic_id=metadata.topic_id)
 

@@ -1,26 +1,28 @@
-"""Lake tables of topics: which there should be, what they have, and what retention may delete.
+"""Tracks which lake tables must exist, what they contain, and what retention may delete.
 
-A process beside the broker (`tables/topics/worker.py`) syncs the topics with `table.format` to
-tables and reports what it finds after each sync. The broker itself reads and writes no table:
+A separate process (`tables/topics/worker.py`) syncs the topics that have a `table.format` to tables
+and reports the result of each sync. The broker itself neither reads nor writes tables:
 
-    wanted()     ──▶ the process that syncs ──▶ note(report)       what each table has now
-    removable()  ──▶ take_checks(), if the last report is old ──▶ note(report) ──▶ retention again
+    wanted()     ──▶ sync process ──▶ note(report)                      what each table contains
+    removable()  ──▶ take_checks(), if the last report is too old ──▶ sync process
+                 ──▶ note(report) ──▶ retention runs again
 
 With `retention.after.table`, retention deletes a segment only if all of its records are in the
-table. It trusts the offsets of a report under these conditions, else it deletes nothing:
+table. It relies on a report only if all of these conditions hold; otherwise it deletes no records:
 
-1. They are those of a version of the table that was durable before the report.
-2. The report is about this topic (by id) and about the table that the topic is bound to: `table.id`
-   is a setting of the topic, durable in `topics.json`. It is set when the table is first reported.
-   If the table is replaced by another one, or is gone, the process reports an error instead.
-3. The report succeeded and is at most `FRESH_MS` old. If it is older, retention asks for a check
-   and starts again when the report arrives.
+1. The offsets in the report belong to a version of the table that was durable before the report.
+2. The report is about this topic (by id) and about the table that is bound to the topic. The first
+   successful report binds its table: the broker stores the table's id in the topic setting
+   `table.id`, which is durable in `topics.json`. If that table is removed or replaced by another
+   one, the process reports an error.
+3. The sync succeeded, and the report is at most `FRESH_MS` old. If it is older, retention requests
+   a check and runs again when the new report arrives.
 
-Reports are only in memory. After a restart, nothing is deleted until the first report.
+Reports are kept in memory only. After a restart, nothing is deleted until the first report.
 
-Segments that have expired but are not in the table are *held*. If the same segment of a partition
-is held for longer than `stall_ms`, that is a problem, because the disk fills: it is logged, listed
-in `problems`, and counted in `retention_held_bytes`.
+Segments that have expired but are not in the table are *held*; `retention_held_bytes` counts them.
+If the same segment of a partition is held for longer than `stall_ms`, the disk may fill up, so the
+problem is logged and listed in `problems`.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ NO_OFFSETS: Mapping[int, int] = {}
 
 
 class WantedTable(NamedTuple):
-    """A table that a topic should have. `table_id` is empty until a table is bound to the topic."""
+    """A table that must exist for a topic. `table_id` is empty until a table is bound to it."""
 
     topic: str
     topic_id: str
@@ -61,8 +63,8 @@ class WantedTable(NamedTuple):
 
 
 class TableReport(NamedTuple):
-    """What the last sync of a topic found. If it failed, `error` says why, and `offsets`, which
-    has the next offset to sync by partition, is empty."""
+    """The result of a topic's last sync. `offsets` maps each partition to the next offset to sync.
+    If the sync failed, `error` is the reason, and `offsets` is empty."""
 
     topic: str
     topic_id: str
@@ -74,12 +76,12 @@ class TableReport(NamedTuple):
 
 
 class TableState(NamedTuple):
-    """The table of a topic. Without a report, the process that syncs has not come to it yet."""
+    """The state of a topic's table. `report` is None until the first sync has been reported."""
 
     wanted: WantedTable
     report: TableReport | None
-    lag: int  # records that are not in the table
-    age_ms: int  # of the report; -1 without one
+    lag: int  # number of records that are not in the table
+    age_ms: int  # age of the report; -1 if there is none
 
     @property
     def is_failing(self) -> bool:
@@ -113,18 +115,18 @@ class LakeTables:
         self._wanted: dict[str, WantedTable] = {}
         self._wanted_version = -1
         self._reports: dict[str, tuple[TableReport, int]] = {}  # with the time of arrival
-        self._checks: set[str] = set()  # topics to check, not taken yet
-        self._awaited: set[str] = set()  # topics for whose report retention waits
+        self._checks: set[str] = set()  # topics to check; cleared by `take_checks`
+        self._awaited: set[str] = set()  # topics whose report retention waits for
         self._held: dict[TopicPartition, _Held] = {}
         self._warned_ms: dict[str, int] = {}
 
     def folder(self, topic: str) -> str:
-        """Return the absolute path of the folder of a topic's table."""
+        """Return the absolute path of a topic's table folder."""
         tables = self._settings.table_dir or join(self._path, TABLES_FOLDER)
         return join(os.path.abspath(tables), topic)
 
     def wanted(self) -> Mapping[str, WantedTable]:
-        """Return the tables that there should be, by topic; the same object until that changes."""
+        """Return the tables that must exist, by topic; the same object until they change."""
         if self._wanted_version != self._catalog.version:
             self._wanted_version = self._catalog.version
             found = {
@@ -157,19 +159,20 @@ class LakeTables:
         """Store a report; return whether retention waits for it."""
         wanted = self.wanted().get(report.topic)
         if wanted is None or wanted.topic_id != report.topic_id:
-            return False  # the topic was deleted, or created again, meanwhile
+            return False  # the topic was deleted or recreated during the sync
         self._reports[report.topic] = (report, self._clock.monotonic_ms())
         is_awaited = report.topic in self._awaited
         self._awaited.discard(report.topic)
         return is_awaited
 
     def take_checks(self) -> list[str]:
-        """Return the topics whose tables must be synced and reported now."""
+        """Return and clear the topics whose tables must be synced and reported on before retention
+        can continue."""
         found, self._checks = sorted(self._checks), set()
         return found
 
     def state(self, topic: str) -> TableState | None:
-        """Return the state of a topic's table; None if it has none."""
+        """Return the state of a topic's table; None if the topic has no table."""
         wanted = self.wanted().get(topic)
         if wanted is None:
             return None
@@ -191,8 +194,8 @@ class LakeTables:
     # -- retention -------------------------------------------------------------------------------
 
     def removable(self, log: PartitionLog, count: int) -> int:
-        """Return how many of the `count` oldest segments of a log, which have expired, retention
-        may remove: those that hold only deleted records, or only records that are in the table."""
+        """Return how many of the `count` oldest segments of a log, all expired, retention may
+        remove: those that hold only records that were deleted or that are in the table."""
         if not log.settings.retention_after_table:
             self._held.pop(log.tp, None)
             return count
@@ -201,7 +204,7 @@ class LakeTables:
         return found
 
     def _synced_offset(self, log: PartitionLog) -> int:
-        """Return the offset below which all records are known to be in the table; ask for a check
+        """Return the offset below which all records are known to be in the table; request a check
         if the last report is too old."""
         topic = self._catalog.topic(log.tp.topic)
         report, at_ms = self._reports.get(topic.name, (None, 0))
@@ -248,19 +251,19 @@ class LakeTables:
         else:
             reason = state.report.error or f"{state.lag} records are not in its table yet"
         return (
-            f"retention keeps {held} expired bytes of topic {topic!r} (retention.after.table), and "
-            f"the disk fills: {reason}"
+            f"retention keeps {held} expired bytes of topic {topic!r} (retention.after.table), so "
+            f"the disk may fill up: {reason}"
         )
 
     def forget_deleted(self) -> None:
-        """Forget what retention held of partitions that no longer exist."""
+        """Forget the held segments of topics that no longer exist."""
         self._held = {tp: each for tp, each in self._held.items() if tp.topic in self._catalog}
         held = {tp.topic for tp in self._held}
         self._warned_ms = {name: at for name, at in self._warned_ms.items() if name in held}
 
     @property
     def held_bytes(self) -> int:
-        """The size of all segments that have expired but are not in their table."""
+        """The total size of the segments that have expired but are not in their topic's table."""
         return sum(each.size_bytes for each in self._held.values())
 
     @property

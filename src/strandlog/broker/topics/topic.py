@@ -105,7 +105,8 @@ def topic_from_document(
 
 
 def check_topic_name(name: object) -> str:
-    """Return the name if it is valid. It becomes part of a directory name, hence the rules."""
+    """Return the name if it is valid, otherwise raise. The rules are strict because the name
+    becomes part of a directory name."""
     if not isinstance(name, str):
         raise InvalidTopicError(name, "it must be a str")
     if not name:
@@ -123,18 +124,18 @@ def check_topic_name(name: object) -> str:
 
 
 def protected_topics(*, has_registry: bool) -> frozenset[str]:
-    """Return the topics that only the broker writes. Without a registry of its own, the topic of
-    schemas belongs to another registry, which is a client."""
+    """Return the topics that only the broker may write to. They include `_schemas` only if the
+    broker has a registry; otherwise, an external registry may write that topic as a client."""
     return INTERNAL_TOPICS | {SCHEMAS_TOPIC} if has_registry else INTERNAL_TOPICS
 
 
 def forbid_internal(name: str, protected: frozenset[str] = INTERNAL_TOPICS) -> None:
-    """Raise if only the broker may write a topic: clients could corrupt its state."""
+    """Raise if only the broker may write to a topic, because clients could corrupt its state."""
     if name not in protected:
         return
     if name == SCHEMAS_TOPIC:
         raise InvalidTopicError(
-            name, "the schema registry of the broker writes it (schema.registry.enable)"
+            name, "only the broker's schema registry may write it (schema.registry.enable)"
         )
     raise InvalidTopicError(name, "it is an internal topic; choose another name")
 

@@ -108,7 +108,7 @@ class TransactionCoordinator:
         self._transactions: dict[str, Transaction] = {}
         self._id_by_producer: dict[int, str] = {}
         self._ids_bytes = 0
-        self._open_count = self._open_partitions = 0  # of the transactions that are ongoing
+        self._open_count = self._open_partitions = 0  # of ongoing transactions
         # Transactional ids with a change that is not on disk yet, and the partitions it adds.
         self._in_flight: dict[str, frozenset[TopicPartition]] = {}
         self._timeouts: dict[str, Timer] = {}
@@ -232,7 +232,7 @@ class TransactionCoordinator:
         return run(self._persist(changed, reply), reply)
 
     def _check_open(self, transaction: Transaction, wanted: frozenset[TopicPartition]) -> None:
-        """Raise if open transactions would be too many, or have too many partitions."""
+        """Raise if there would be too many open transactions, or too many partitions in them."""
         is_open = transaction.state is ONGOING
         limit = self._settings.open_transactions_max_count
         if not is_open and self._open_count >= limit:
@@ -260,7 +260,7 @@ class TransactionCoordinator:
     def check_append(self, producer: ProducerIdentity, tp: TopicPartition) -> None:
         """Raise unless the producer has an open transaction that includes this partition.
 
-        Records outside a transaction could never be committed or aborted.
+        Transactional records outside a transaction could never be committed or aborted.
         """
         transaction = self._of_producer(producer.producer_id)
         if transaction is not None and transaction.epoch != producer.epoch:

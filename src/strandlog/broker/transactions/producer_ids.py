@@ -65,7 +65,7 @@ class ProducerIds:
         first = self._lost_count(self._next)
         self._log_dir.problems.report(
             f"producer id {seen} is in use, but {self._path} had only reserved ids below "
-            f"{self._end}: the file is an old copy, or a client made the id up; the next producer "
+            f"{self._end}: the file is an old copy, or a client made up the id; the next producer "
             f"id is {first}",
             kind="producer ids that were not allocated are in use",
         )

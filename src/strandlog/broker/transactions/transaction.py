@@ -216,7 +216,7 @@ def fenced(transaction: Transaction, now_ms: int) -> Transaction:
 
 
 def completed(transaction: Transaction, now_ms: int) -> Transaction:
-    """Return the transaction as it is after all its markers have been written."""
+    """Return the transaction with the state that it has after all markers have been written."""
     state = (
         TransactionState.COMPLETE_COMMIT
         if transaction.is_commit

@@ -94,7 +94,9 @@ def test_a_value_must_have_an_id_of_its_subject(broker: Broker, codec: Codec) ->
         good = prefixed(schema_id, b"x")
         result = produce(broker, (None, good), (None, bad), codec=codec)
         text = rejection(result)
-        assert "the value of record 1 of the batch has no id of a schema of 'orders-value'" in text
+        assert (
+            "the value of record 1 of the batch has no schema id of subject 'orders-value'" in text
+        )
         assert isinstance(result, InvalidRecordError)
         assert list(result.records) == [1]
     last = produce(broker, (None, prefixed(schema_id, b"x")), codec=codec)

@@ -51,7 +51,8 @@ class FrameSplitter:
 
     @property
     def missing_bytes(self) -> int:
-        """Number of bytes that the incomplete frame still lacks, as far as its size is known.
+        """Number of bytes that `cut` needs to continue: to complete the frame or, if its size is
+        not known yet, to determine the size.
 
         Valid only after `cut` has returned None.
         """

@@ -39,7 +39,7 @@ INT32 = struct.Struct(">i")
 
 @cache
 def kio(module: str) -> ModuleType:
-    """Import a module of kio, on first use, without hypothesis."""
+    """Import a module of kio; hide hypothesis from it unless hypothesis is already loaded."""
     hidden = "hypothesis"
     if hidden in sys.modules:  # already loaded
         return import_module(f"kio.{module}")

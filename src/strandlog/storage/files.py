@@ -7,7 +7,8 @@ An operation gives one of two guarantees:
   this.
 - *durable*: the bytes survive a power failure. `LogFile.sync` and `sync_file` make contents
   durable. `sync_dir` makes names durable (creations, renames and removals in that folder).
-  `replace` does all of it in order: temporary file, fsync, rename, fsync of the folder.
+  `replace` does all of this in order: it writes a temporary file, syncs it, renames it and syncs
+  the folder.
 
 A power failure therefore leaves each file with its durable bytes and any subset of the later
 writes, and each folder with its durable names and any subset of the later changes.

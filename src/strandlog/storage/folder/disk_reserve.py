@@ -1,8 +1,8 @@
 """Disk space reserved for operations that free space.
 
 Deleting a topic, lowering its retention and deleting records free disk space, but each of these
-operations first writes some data: `topics.json`, a checkpoint, a producer snapshot, tombstones. On
-a full disk those writes would fail, and the only remedy would be to delete files by hand.
+operations first writes some data: `topics.json`, a checkpoint, a producer snapshot or tombstones.
+On a full disk those writes would fail, and the only remedy would be to delete files by hand.
 
 So the owner of a folder keeps a file of `size_bytes` allocated (`hold`). Operations that free
 space, and startup and shutdown, run inside `spending()`, which first removes the file if the free

@@ -3,8 +3,8 @@
     compacted topics                   every record has a key
     message.timestamp.before.max.ms    no record is too old (the header shows only the newest)
     record.validation=records          every record can be decoded
-    key.schema.validation and          keys and values name a schema (`also`, which the broker
-    value.schema.validation            passes)
+    key.schema.validation and          keys and values have a valid schema id (the broker passes
+    value.schema.validation            this check as `also`)
 
 In all cases, the records are decoded by the code that readers use, so a batch that passes can be
 read. A batch that cannot be decoded raises InvalidRecordError rather than CorruptRecordError: its

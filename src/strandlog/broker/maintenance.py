@@ -237,7 +237,7 @@ class Maintenance:
     # -- compaction ------------------------------------------------------------------------------
 
     def _compact_dirtiest(self) -> Work[None]:
-        """Compact the partition that needs it most."""
+        """Compact the partition with the highest dirty ratio of those that are due."""
         due: list[tuple[float, PartitionLog]] = []
 
         def check(log: PartitionLog) -> Work[None]:

@@ -108,7 +108,7 @@ class TopicAdmin:
         return (yield from self._catalog.add_partitions(name, count))
 
     def alter(self, name: str, changes: Mapping[str, object | None]) -> Work[Topic]:
-        """Change settings of a topic."""
+        """Change settings of a topic; a value of None resets a setting to its default."""
         topic = yield from self._catalog.alter(name, changes)
         self._durability.settings_changed()
         return topic
@@ -157,7 +157,7 @@ class TopicAdmin:
                 forbid_internal(tp.topic, self._protected)
                 if log.settings.compacts and not log.settings.deletes:
                     raise PolicyViolationError(
-                        f"{tp} is only compacted; its records cannot be deleted"
+                        f"records of {tp} cannot be deleted: its cleanup.policy is compact"
                     )
                 log.raise_log_start(log.high_watermark if offset == ALL_RECORDS else offset)
             except StrandlogError as error:

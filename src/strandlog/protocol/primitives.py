@@ -102,7 +102,7 @@ class Reader:
         return self._items(self.int32(), read_item, item_min_bytes)
 
     def int32_array(self) -> arrays.array[int]:
-        """Read an array of numbers in one operation; null reads as empty."""
+        """Read an array of int32 values in one operation; null reads as empty."""
         count = self.int32()
         if not -1 <= count <= self.remaining // _INT32.size:
             raise DataError(

@@ -54,7 +54,7 @@ from strandlog.storage.partition.log import AppendResult, PartitionLog
 from strandlog.storage.partition.read import read, read_plan
 from strandlog.storage.work import Work, run_inline, yield_control
 
-PARTITIONS_PER_STEP = 32  # of a fetch
+PARTITIONS_PER_STEP = 32  # partitions of a fetch that one step resolves
 MAX_COUNTED_POSITIONS = 10_000  # fetch positions kept per client
 READ_TOPIC, WRITE_TOPIC, DESCRIBE_TOPIC = READ.on(TOPIC), WRITE.on(TOPIC), DESCRIBE.on(TOPIC)
 WRITE_TRANSACTIONS = WRITE.on(TRANSACTIONAL_ID)
@@ -112,8 +112,9 @@ class RecordRequests(AccessRequests):
     def _is_simple_and_allowed(
         self, context: RequestContext, partitions: Sequence[PartitionRecords]
     ) -> bool:
-        """Return whether a request is for one partition, without a transaction, and allowed. Most
-        requests are, and for small ones the cost of `_with_denials` would be noticeable."""
+        """Return whether a request is allowed, has a single partition and is not transactional.
+        This is the case for most requests, and if they are small, the cost of `_with_denials` would
+        be noticeable."""
         if len(partitions) != 1:
             return False
         topic, _, records = partitions[0]
@@ -177,7 +178,7 @@ class RecordRequests(AccessRequests):
     def _denial(
         self, context: RequestContext, needs: Requirement, topic: TopicRef
     ) -> StrandlogError | None:
-        """Return an error if the client lacks a permission on a topic. An unknown topic id is no
+        """Return an error if the client lacks a permission on a topic. An unknown topic id is not a
         denial: the lookup reports it."""
         name = self._known_name(topic)
         if name is None:
@@ -202,7 +203,7 @@ class RecordRequests(AccessRequests):
         return self._appender.record_checks(partitions, is_abandoned)
 
     def _lacks_all(self, context: RequestContext, partitions: Sequence[PartitionRecords]) -> bool:
-        """Return whether there is none of these topics that the client may write to."""
+        """Return True if the client may write to none of these topics."""
         return self._access.is_on and all(
             not self._may_write(context, part.topic) for part in partitions
         )

@@ -161,7 +161,7 @@ class SchemaRequests(GroupRequests):
     def schema_uses(
         self, context: RequestContext, schema_id: int, *, deleted: bool = False
     ) -> Deferred[list[SubjectVersion]]:
-        """Return the subjects and versions that have the schema with an id."""
+        """Return the subjects and versions under which the schema with an id is registered."""
 
         def ask() -> Deferred[list[SubjectVersion]]:
             found = self._uses(context, schema_id)

@@ -99,7 +99,7 @@ class TopicRequests(AccessRequests):
     def has_topic(
         self, context: RequestContext, name: str, needs: Requirement = DESCRIBE_TOPIC
     ) -> bool:
-        """Return whether a topic exists that the client may see."""
+        """Return whether a topic exists and the client may see it."""
         return name in self._catalog and self._access.allows(context, needs, name)
 
     def topic(
@@ -173,7 +173,8 @@ class TopicRequests(AccessRequests):
     def size_from(
         self, context: RequestContext, topic: TopicRef, partition: int, base_offset: int
     ) -> int:
-        """Return the total size of a partition's segments from a base offset on."""
+        """Return the total size of a partition's segments whose base offset is at least
+        `base_offset`."""
         segments = self._resolve(context, DESCRIBE_TOPIC, topic, partition).segments.all()
         return sum(each.size_bytes for each in segments if each.base_offset >= base_offset)
 
@@ -321,7 +322,7 @@ class TopicRequests(AccessRequests):
     def alter_topic(
         self, context: RequestContext, name: str, changes: Mapping[str, object | None]
     ) -> Deferred[Topic]:
-        """Change settings of a topic; None resets one to its default."""
+        """Change settings of a topic; a value of None resets a setting to its default."""
         result = self._in_order(
             "AlterConfigs",
             self._topic_admin.alter(name, changes),

@@ -54,7 +54,7 @@ def check_join(context: RequestContext, request: JoinRequest, settings: BrokerSe
     if not low <= request.session_timeout_ms <= high:
         raise InvalidSessionTimeoutError(
             f"a session time-out of {request.session_timeout_ms} ms is not between {low} and "
-            f"{high}; choose another or change group.min/max.session.timeout.ms"
+            f"{high}; change it, group.min.session.timeout.ms or group.max.session.timeout.ms"
         )
     if not 0 <= request.rebalance_timeout_ms <= MAX_INT:
         raise InvalidSessionTimeoutError(

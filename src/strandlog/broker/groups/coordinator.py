@@ -302,7 +302,7 @@ class GroupCoordinator:
         return len(self._existing(group_id).members)
 
     def counts(self) -> tuple[int, int]:
-        """Return the number of groups, and of the members of all groups."""
+        """Return the number of groups, and the total number of their members."""
         return len(self._groups), self._services.meter.member_count
 
     def list_groups(self) -> list[GroupListing]:

@@ -155,7 +155,7 @@ class Member:
 
 
 class MemoryMeter:
-    """The number of members of all groups, and the approximate memory that they use."""
+    """The number of members in all groups, and the approximate memory that they use."""
 
     __slots__ = ("_max_members", "member_count", "total_bytes")
 

@@ -212,7 +212,8 @@ def offset_error(
 
 
 def _is_plain(partition: TopicPartition, value: OffsetAndMetadata, metadata_max_bytes: int) -> bool:
-    """Return whether an offset is clearly valid without encoding its strings; almost all are."""
+    """Return whether an offset is known to be valid without encoding its strings. This quick test
+    succeeds for almost all offsets."""
     return (
         value.metadata.isascii()
         and len(value.metadata) <= metadata_max_bytes

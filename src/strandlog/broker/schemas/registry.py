@@ -283,7 +283,7 @@ class Registry:
         kind = self._type(candidate.schema)
         for each in earlier:
             if each.schema.type != candidate.schema.type:
-                return [f"version {each.version} has the type {each.schema.type}"]
+                return [f"version {each.version} has a different type: {each.schema.type}"]
             old = yield from self._parsed_schema(each)
             messages = yield from _computed(
                 lambda old=old: _directions(kind, level, candidate.parsed, old)  # type: ignore[misc]

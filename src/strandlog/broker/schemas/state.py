@@ -197,7 +197,7 @@ class RegistryState:
             return
         last = found.get("version")
         if not isinstance(last, int):
-            raise DataError(f"the deletion of subject {subject!r} has no version")
+            raise DataError(f"the deletion record of subject {subject!r} has no version")
         for each in versions:
             if each.version <= last:
                 self._versions[subject][each.version] = each._replace(is_deleted=True)

@@ -39,9 +39,9 @@ class SchemaStore:
             return
         if (count := self._table.partition_count) != 1:
             self._problems.append(
-                f"the topic {SCHEMAS_TOPIC} has {count} partitions, so the order of changes to "
-                "schemas is unknown and some may be wrong: stop all registries, copy its records "
-                "to a topic with one partition, delete it and copy them back"
+                f"the topic {SCHEMAS_TOPIC} has {count} partitions, so the order of changes is "
+                "unknown and some schemas may be wrong; stop all registries, copy its records to "
+                f"a topic with one partition, delete {SCHEMAS_TOPIC} and copy the records back"
             )
         unusable = 0
         for key, value in self._table.replay():

@@ -297,7 +297,7 @@ class TopicCatalog:
         return grown
 
     def alter(self, name: str, changes: Mapping[str, object | None]) -> Work[Topic]:
-        """Change settings; None resets one to its default."""
+        """Change settings of a topic; a value of None resets a setting to its default."""
         topic = self.topic(name)
         config = dict(topic.config)
         for setting, raw in changes.items():
@@ -328,7 +328,8 @@ class TopicCatalog:
                 log.settings = topic.settings
 
     def effective_settings(self, config: Mapping[str, Value]) -> LogSettings:
-        """Return the settings of a topic: its own values, then the broker's, then the defaults."""
+        """Return a topic's effective settings: its own values, the broker's where it has none, and
+        the built-in defaults otherwise."""
         return log_settings({**self._settings.topic_defaults, **config})
 
     def delete(self, name: str) -> Work[None]:

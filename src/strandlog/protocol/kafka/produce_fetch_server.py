@@ -361,7 +361,7 @@ def fetch_response_steps(
 
 def set_fetch_throttle(buffers: Sequence[Buffer], throttle_ms: int) -> None:
     """Set the throttle time of an encoded Fetch response. It depends on the response's size, so it
-    is not known before."""
+    is known only after encoding."""
     head = buffers[0]
     assert isinstance(head, bytearray)
     _INT32.pack_into(head, 0, throttle_ms)

@@ -100,7 +100,8 @@ def _check_properties(folder: str, properties: dict[str, str], *, is_intact: boo
     if layout is not None and layout != LAYOUT_VERSION:
         raise UnknownLayoutError(
             folder,
-            f"it has layout {layout}; this release reads {LAYOUT_VERSION}; use a newer strandlog",
+            f"it has layout {layout}, but this release reads only layout {LAYOUT_VERSION}; use a "
+            "newer release of strandlog",
         )
     if layout is None or CLUSTER_KEY not in properties or not is_intact:
         raise CorruptStateError(

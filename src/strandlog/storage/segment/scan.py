@@ -151,7 +151,8 @@ def scan(
     end_offset: int = NEVER,
     has_gaps: bool = True,
 ) -> Iterator[Batch | Damage]:
-    """Yield batches and damage in [position, end_position), offsets in [next_offset, end_offset).
+    """Yield the batches and damage at positions in [position, end_position), which must have
+    offsets in [next_offset, end_offset).
 
     The checksum is verified for batches that reach `crc_from_offset`; for most others only the
     header is checked. If `has_gaps` is false, each batch must start exactly at the offset after
@@ -162,7 +163,7 @@ def scan(
         header = next_header or _header_at(source, position, end_position)
         reason, next_header = "", None
         if header is None:
-            reason = f"{end_position - position} bytes are left; a header has {HEADER_SIZE}"
+            reason = f"only {end_position - position} bytes are left; a header has {HEADER_SIZE}"
         else:
             reason = header_error(header, next_offset, end_position - position)
             if not reason and not has_gaps and header.base_offset != next_offset:

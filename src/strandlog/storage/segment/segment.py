@@ -335,7 +335,8 @@ class SegmentList:
         return [*self.sealed, self.active]
 
     def at(self, offset: int) -> tuple[Segment, int | None]:
-        """Return the segment that covers an offset, and the base offset of the next one or None."""
+        """Return the segment that covers an offset, and the base offset of the next segment, or
+        None for the active segment."""
         if offset >= self.active.base_offset or not self.sealed:
             return self.active, None
         number = max(0, bisect_right(self._bases, offset) - 1)

@@ -271,7 +271,7 @@ class Group:
         limit = self._services.settings.group_max_size
         if not has_place and member_count >= limit:
             raise GroupFullError(
-                f"group {self.group_id!r} is full; raise group.max.size ({limit}) or use another"
+                f"group {self.group_id!r} is full; use another or raise group.max.size ({limit})"
             )
         self.members.check_joiner(request, known, self.protocol_type)
         old_bytes = -MEMBER_BYTES if known is None else protocols_bytes(known.protocols)

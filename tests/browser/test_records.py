@@ -296,5 +296,5 @@ def test_a_value_with_a_schema_is_shown_decoded(tab: Tab, api: httpx.Client) -> 
     tab.keep_picture("decoded")
     open_record(tab, 0, 1)
     damaged = open_record(tab, 0, 0)
-    expect(damaged).to_contain_text("Not decoded: field name: it ends too early")
+    expect(damaged).to_contain_text("Not decoded: field name: the data ends too early")
     tab.keep_picture("not-decoded")

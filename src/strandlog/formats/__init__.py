@@ -1,1 +1,1 @@
-"""Parsing of JSON and Avro values into Arrow columns."""
+"""Formats of keys and values: JSON, Avro and Protobuf, with or without a schema registry."""

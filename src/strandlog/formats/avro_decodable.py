@@ -1,12 +1,13 @@
-"""Rewrites an Avro schema of a registry so that fastavro returns what the columns need.
+"""Rewrites a registered Avro schema so that fastavro returns values that fit the columns.
 
 - A union of several types becomes a union of records with one field, `member0`, `member1` and so
   on. A record is encoded as its fields, so the bytes are the same, and the decoded value names its
-  branch. Otherwise, an enum symbol and a string would look the same. The records have names
-  made of their place and type, so that Avro's schema resolution finds the branch of another schema.
-- Logical types are removed, because Arrow converts whole columns. If values are converted from one
-  schema to another (`with_units`), times keep their unit in a logical type of our own: Avro's
-  resolution ignores units, and milliseconds would be read as microseconds.
+  branch. Otherwise, an enum symbol and a string would look the same. Each record is named after its
+  path and type, so that Avro's schema resolution matches it with the corresponding branch of
+  another schema.
+- Logical types other than decimals are removed, because Arrow converts whole columns. If values are
+  converted from one schema to another (`with_units`), times keep their unit in a logical type of
+  our own: Avro's resolution ignores units, and milliseconds would be read as microseconds.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from strandlog.formats.avro_schema import (
 )
 
 NULLS = ("null", {"type": "null"})
-MAX_MEMBERS = 64  # of a union that is converted to one with another order
+MAX_MEMBERS = 64  # of a union whose branches may have a different order in the writer's schema
 
 
 def decodable(schema: Document, *, with_units: bool = False) -> Document:
@@ -81,7 +82,7 @@ class _Rewrite:
 
     def _member(self, branch: Document, number: int, path: str) -> Document:
         place = f"{path}_{_type_name(branch)}"
-        # The number of a branch may differ in the writer's schema, so it is only an alias there.
+        # A branch may have a different number in the writer's schema, so all others are aliases.
         field = {
             "name": f"member{number}",
             "aliases": [f"member{other}" for other in range(MAX_MEMBERS) if other != number],
@@ -91,10 +92,10 @@ class _Rewrite:
 
 
 def parsed_with_defaults(schema: Document) -> Any:
-    """Parse a reader's schema. Defaults become what the decoder returns for such values.
+    """Parse a reader's schema and convert its default values to the form of decoded values.
 
-    In a schema they are JSON: bytes are a string with one character per byte, for example. fastavro
-    returns them as they are.
+    In a schema, defaults are JSON, in which bytes, for example, are a string with one character per
+    byte. fastavro would return that string unchanged.
     """
     named: dict[str, Any] = {}
     whole = parsed(schema, named)
@@ -110,7 +111,7 @@ def parsed_with_defaults(schema: Document) -> Any:
 
 
 def _decoded(schema: Any, value: Any, named: dict[str, Any]) -> Any:
-    """Return a default value as the decoder returns it."""
+    """Return a default value in the form in which the decoder returns values."""
     if isinstance(schema, list):
         if value is None:
             return None
@@ -143,7 +144,7 @@ def _decoded(schema: Any, value: Any, named: dict[str, Any]) -> Any:
 
 
 def is_member(record: dict[str, Any]) -> bool:
-    """Return whether a record stands for a branch of a union."""
+    """Return whether a record represents a branch of a union."""
     fields = record["fields"]
     return (
         len(fields) == 1

@@ -1,4 +1,4 @@
-"""The form of the Avro values of a topic: their schemas and their prefix.
+"""Describes how a topic's Avro values are encoded: their schemas and their prefix.
 
 Values written with a schema registry start with a zero byte and the four-byte id of the writer's
 schema. `AvroForm.prefix` states which values have it:
@@ -27,9 +27,9 @@ NONE, CONFLUENT, AUTO = "none", "confluent", "auto"
 
 @dataclass(frozen=True)
 class AvroForm:
-    """The form of the values of a topic."""
+    """How the values of a topic are encoded."""
 
-    reader: Any  # a schema: JSON
+    reader: Any  # the reader's schema, as parsed JSON
     prefix: str = AUTO
     writers: Mapping[int, Any] = field(default_factory=dict)
     is_registered: bool = False

@@ -61,7 +61,7 @@ TIMES = {
     "local-timestamp-micros": pa.timestamp("us"),
     "local-timestamp-nanos": pa.timestamp("ns"),
 }
-# `duration` marks numbers whose unit is converted; the columns are numbers in the end.
+# `duration` marks times of day, which are converted to microseconds; their column is a number.
 REGISTERED_TIMES = TIMES | {
     "timestamp-nanos": pa.int64(),
     "local-timestamp-nanos": pa.int64(),
@@ -93,7 +93,7 @@ class AvroColumns:
 
     @property
     def full_name(self) -> str:
-        """The name of the record."""
+        """The full name of the record."""
         return str(self._schema["name"])
 
     def attribute(self, name: str, attribute: str, default: Any = None) -> Any:

@@ -256,7 +256,7 @@ def _checked(read: Read, beginning: bytes) -> Read:
 def _whole(writer: Document, reader: Document, start: int) -> Read:
     """Return a function that parses the bytes from `start` on and rejects any left over.
 
-    Both schemas have no logical types, except those of `register_readers`.
+    Neither schema has logical types other than those of `register_readers`.
     """
     from fastavro import schemaless_reader  # noqa: PLC0415 - only tasks need it
     from fastavro.read import SchemaResolutionError  # noqa: PLC0415

@@ -49,7 +49,7 @@ class UnusualError(Exception):
 
 
 def zone_of(name: str | None) -> tzinfo:
-    """Return the named time zone or, if the name is None, the machine's, as Java does."""
+    """Return the named time zone or, if the name is None, this machine's: Java's default."""
     if name is None:
         return SystemZone()
     return named_zone(name)
@@ -105,7 +105,7 @@ class JsonParser:
             return None
 
     def _read(self, texts: pa.Array) -> dict[str, pa.Array] | None:
-        """Return the columns, or None if Arrow fails or may read values unlike `from_json`."""
+        """Return the columns, or None if Arrow fails or may read differently from `from_json`."""
         if self._read_schema is None:
             return None
         try:

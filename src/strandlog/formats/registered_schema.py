@@ -1,4 +1,4 @@
-"""`RegisteredSchema`: a schema of a registry with all that is needed to read data with it.
+"""`RegisteredSchema`: a registered schema with everything needed to read data with it.
 
 kind        text                                                 name of a reference
 AVRO        JSON                                                 full name of a type
@@ -16,19 +16,19 @@ AVRO, JSON, PROTOBUF = "AVRO", "JSON", "PROTOBUF"
 
 
 class ResolvedReference(NamedTuple):
-    """A schema that another one refers to, by the name that it uses."""
+    """A schema that another schema refers to, with the name in that reference."""
 
     name: str
     text: str
 
 
-# The schemas that a schema refers to, directly or not; each follows those that it refers to itself.
+# All schemas that a schema refers to, even indirectly; each follows those that it refers to.
 Resolved = Sequence[ResolvedReference]
 
 
 @dataclass(frozen=True, slots=True)
 class RegisteredSchema:
-    """A schema by its id, with the schemas that it refers to."""
+    """A schema with its id and the schemas that it refers to."""
 
     id: int
     kind: str

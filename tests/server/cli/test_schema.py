@@ -211,7 +211,7 @@ def test_damaged_values_are_printed_as_they_are_with_a_note(
         shown = reader.inside("consume", "hurt", "-e")
         assert shown.out == b"".join(each + b"\n" for each in values)
         assert "the value at hurt-0, offset 4 cannot be decoded" in shown.err
-        assert "field name: it ends too early" in shown.err
+        assert "field name: the data ends too early" in shown.err
         assert shown.err.count("note:") == 1
         documents = [
             json.loads(line) for line in reader.inside("consume", "hurt", "-e", "--json").lines

@@ -1,1 +1,1 @@
-"""Values of a schema registry as Arrow columns, in bulk, and columns as values."""
+"""Bulk conversion between values with registered schemas and Arrow columns."""

@@ -1,4 +1,4 @@
-"""Avro values of a registry as columns.
+"""Decodes Avro values with registered schemas into columns.
 
 Values of the reader's own schema are parsed as in avro_values.py: in compiled loops if the schema
 is flat. Values of another schema are first parsed with that schema, also in compiled loops, and its
@@ -55,7 +55,7 @@ class _Step(NamedTuple):
 
 
 class AvroReader:
-    """The columns of an Avro schema."""
+    """Reads values into the columns of an Avro schema."""
 
     def __init__(self, schema: RegisteredSchema) -> None:
         self._schema = schema
@@ -164,7 +164,7 @@ class AvroReader:
 
 
 def document_of(schema: RegisteredSchema) -> Document:
-    """Return a schema as one JSON document, in which references are replaced by what they name."""
+    """Return a schema as one JSON document, with its references replaced by their definitions."""
     try:
         main = json.loads(schema.text)
         others = [json.loads(each.text) for each in schema.references]
@@ -223,7 +223,7 @@ def _columns(schema: RegisteredSchema, document: Document) -> AvroColumns:
 
 
 def _named(schema: RegisteredSchema, make: Callable[[], T]) -> T:
-    """Call a function; its error about a setting becomes one about the schema."""
+    """Call `make`; turn an error about a setting into one that names the schema."""
     try:
         return make()
     except InvalidSettingError as error:
@@ -259,7 +259,7 @@ def _repeated(value: Any, kind: pa.DataType, count: int, bad: list[int]) -> pa.A
 
 
 def _is_convertible(writer: AvroColumns, reader: AvroColumns, name: str) -> bool:
-    """Return whether a column of the writer can be cast to that of the reader."""
+    """Return whether the writer's column can be cast to the reader's."""
     (written, may_be_null), (wanted, may_be_null_there) = (
         _without_null(columns, name) for columns in (writer, reader)
     )
@@ -277,13 +277,13 @@ def _is_convertible(writer: AvroColumns, reader: AvroColumns, name: str) -> bool
 
 
 def _is_time(schema: Document) -> bool:
-    """Return whether a schema is a timestamp that becomes one in the column, so a cast converts."""
+    """Return whether a schema is a timestamp in a unit that Arrow's cast converts."""
     logical = schema.get("logicalType", "") if isinstance(schema, dict) else ""
     return bool(logical.endswith(("timestamp-millis", "timestamp-micros")))
 
 
 def _without_null(columns: AvroColumns, name: str) -> tuple[Document | None, bool]:
-    """Return a column's schema with all names replaced, without null; and whether it has null."""
+    """Return a column's expanded schema without its null branch, and whether it had one."""
     schema = columns.schema_of(name)
     may_be_null = False
     if isinstance(schema, list):
@@ -300,13 +300,13 @@ _ATTRIBUTES = ("type", "logicalType", "precision", "scale", "size", "symbols")
 
 
 def _expanded(columns: AvroColumns, schema: Document, inside: tuple[str, ...]) -> Document:
-    """Return a schema with names replaced and without what does not change values."""
+    """Return a schema with names resolved, without attributes that do not affect values."""
     if isinstance(schema, list):
         return [_expanded(columns, each, inside) for each in schema]
     schema = columns.resolved(schema)
     found = {name: schema[name] for name in _ATTRIBUTES if name in schema}
     if found.get("logicalType", "decimal") != "decimal" and found["logicalType"] not in TIME_BASE:
-        del found["logicalType"]  # uuid, duration and unknown ones have the plain type's column
+        del found["logicalType"]  # uuid, duration and unknown types become the underlying type
     if "name" in schema and "fields" in schema:
         if schema["name"] in inside:
             raise RecursionError
@@ -324,7 +324,7 @@ def _expanded(columns: AvroColumns, schema: Document, inside: tuple[str, ...]) -
 
 
 def _is_simple(columns: AvroColumns, name: str, default: Any) -> bool:
-    """Return whether a default value is that of the column."""
+    """Return whether a default value can be stored in the column unchanged."""
     if default is None:
         return any(each in NULLS for each in _branches(columns.schema_of(name)))
     kind = columns.type_of(name)

@@ -1,4 +1,4 @@
-"""Columns as Avro values.
+"""Encodes columns as Avro values.
 
 Rows of plain columns are written in compiled loops (avro_write_kernels.py). Rows with lists, maps,
 structs or decimals of more than 18 digits go through fastavro one by one.
@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from strandlog.errors import DataError
 from strandlog.formats.columns import avro_write_kernels as kernels
-from strandlog.formats.columns.values import PREFIX_BYTES, prefix_of, unsuitable
+from strandlog.formats.columns.values import PREFIX_BYTES, invalid_name, prefix_of, unsuitable
 from strandlog.formats.registered_schema import RegisteredSchema
 from strandlog.record.arrow.arrays import bytes_column, whole
 
@@ -51,7 +51,7 @@ LARGEST_ARRAY_BYTES = 2**31 - 1
 
 
 def avro_document(columns: pa.Schema, name: str, latest: RegisteredSchema | None) -> dict[str, Any]:
-    """Return a record for columns; `latest` gives it its name."""
+    """Return a record schema for columns, with the name of `latest` if that is a record."""
     described = _Description()
     named: dict[str, Any] = {"name": word(name)}
     if latest is not None:
@@ -67,7 +67,7 @@ class _Description:
         for field in columns:
             kind = self.schema(field, f"{path}_{word(field.name)}", f"{shown}{field.name}")
             if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", field.name):
-                raise unsuitable(repr(field.name), field.type, "Avro, which allows no such name")
+                raise invalid_name(field.name, LANGUAGE)
             row = {"name": field.name, "type": kind}
             found.append(row | {"default": None} if field.nullable else row)
         return found
@@ -99,20 +99,20 @@ class _Description:
 
 
 def word(name: str) -> str:
-    """Return a name that Avro and Protobuf allow."""
+    """Turn a name into one that Avro and Protobuf allow."""
     found = re.sub(r"[^A-Za-z0-9_]", "_", name)
     return found if found[:1].isalpha() or found.startswith("_") else f"_{found}"
 
 
 class AvroValueEncoder:
-    """Encodes rows with a schema of `avro_document`."""
+    """Encodes rows with a schema from `avro_document`."""
 
     def __init__(self, schema: RegisteredSchema, columns: pa.Schema) -> None:
         self._document = json.loads(schema.text)
         self._prefix = np.frombuffer(prefix_of(schema.id), np.uint8)
         self._columns = columns
         program = [_program(field) for field in columns]
-        self._program: Any = None  # if there are compiled loops
+        self._program: Any = None  # None if a column has no compiled loop
         if None not in program:
             table = np.array(program, np.int64)
             self._program = table.reshape(-1, kernels.PROGRAM_WIDTH)

@@ -5,7 +5,7 @@ a number (the bit pattern, for floats) or the position of the bytes in `content`
 which is 0 for numbers and -1 for null. The program has one row per field, in schema order:
 
     KIND          how the field is written
-    IS_NULLABLE   1 if it is a union of null and the type, with null first
+    IS_NULLABLE   1 if the field is a union of null and its type, with null first
 
 `measure_flat` stores the size of each value; `write_flat` writes the values, each at its offset.
 """

@@ -20,7 +20,7 @@ CACHED_FILES = 256
 
 @lru_cache(maxsize=CACHED_FILES)
 def _file(schema: RegisteredSchema) -> Any:
-    """Return the file descriptor of a schema; raise `InvalidSchemaError`."""
+    """Return the file descriptor of a schema; raise `InvalidSchemaError` if it is invalid."""
     try:
         main = descriptor_of(schema.text, schema.references, compile_proto)
         return file_of(main, schema.references, compile_proto)
@@ -32,7 +32,7 @@ def _file(schema: RegisteredSchema) -> Any:
 
 
 def message_class(schema: RegisteredSchema, path: tuple[int, ...]) -> Any:
-    """Return the class of the message at a path; raise `InvalidSchemaError`."""
+    """Return the class of the message at a path; raise `InvalidSchemaError` if there is none."""
     from google.protobuf.message_factory import GetMessageClass  # noqa: PLC0415 - an extra
 
     found = None
@@ -59,7 +59,7 @@ def message_names(schema: RegisteredSchema) -> dict[tuple[int, ...], str]:
 
 
 def message_path(schema: RegisteredSchema, name: str | None) -> tuple[int, ...]:
-    """Return the path of the message with a full name, by default of the first one."""
+    """Return the path of the message with a full name, or of the first one if it is None."""
     if name is None:
         return (0,)
     names = message_names(schema)

@@ -1,4 +1,4 @@
-"""Columns as values of a schema registry: a schema for the columns, and encoders.
+"""Encodes columns as values with a registered schema, and derives schemas from columns.
 
     described(columns, kind, name)      the text of a schema that fits the columns
     value_encoder(schema, columns)      rows ─▶ values, each with the prefix of a registered schema
@@ -39,17 +39,18 @@ class ValueEncoder(Protocol):
     """Encodes rows as values."""
 
     def encode(self, rows: pa.RecordBatch) -> pa.Array:
-        """Return a value for each row; the columns are those of the constructor."""
+        """Return a value for each row. `rows` has the columns that the constructor was given."""
 
 
 def described(columns: pa.Schema, kind: str, name: str, latest: RegisteredSchema | None) -> str:
     """Return the text of a schema for columns.
 
-    `name` is that of an Avro record or a Protobuf message, unless `latest`, the newest version of
-    the subject, has one: a new version must have the same.
+    `name` is the name of the Avro record or Protobuf message, or the title of the JSON schema. An
+    Avro record instead keeps the name that it has in `latest`, the newest version of the subject,
+    because all versions must have the same name.
     """
     if not len(columns):
-        raise InvalidSchemaError("there is no column for the value")
+        raise InvalidSchemaError("the value needs at least one column")
     if kind == AVRO:
         from strandlog.formats.columns.avro_encode import avro_document  # noqa: PLC0415
 
@@ -66,7 +67,7 @@ def described(columns: pa.Schema, kind: str, name: str, latest: RegisteredSchema
 
 
 def value_encoder(schema: RegisteredSchema, columns: pa.Schema) -> ValueEncoder:
-    """Return an encoder; its schema is one of `described`, or any Protobuf schema."""
+    """Return an encoder for a schema from `described`, or for any Protobuf schema."""
     if schema.kind == AVRO:
         from strandlog.formats.columns.avro_encode import AvroValueEncoder  # noqa: PLC0415
 
@@ -81,7 +82,7 @@ def value_encoder(schema: RegisteredSchema, columns: pa.Schema) -> ValueEncoder:
 
 
 def nullable(columns: pa.Schema) -> pa.Schema:
-    """Return columns that may be null, at all levels."""
+    """Return the columns with all fields nullable, including nested ones."""
     return pa.schema([_nullable(field) for field in columns])
 
 

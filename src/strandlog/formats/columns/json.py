@@ -1,4 +1,4 @@
-"""JSON values of a registry as columns.
+"""Decodes JSON values with registered schemas into columns.
 
     schema                                       column
       object with properties                     struct; the root's properties are the columns
@@ -44,11 +44,11 @@ PLAIN = {
 TEXT = pa.string()
 PYTHON_TYPES = {bool: "boolean", int: "integer", float: "number", str: "string"}
 ANY: tuple[Any, ...] = (True, {})
-MAX_BYTES = 2**31 - 1  # of a value; without an end, binary_slice fails
+MAX_BYTES = 2**31 - 1  # of a value; binary_slice fails without an end
 
 
 class JsonReader:
-    """The columns of a JSON schema."""
+    """Reads values into the columns of a JSON schema."""
 
     def __init__(self, schema: RegisteredSchema) -> None:
         self._types = _Types(schema)

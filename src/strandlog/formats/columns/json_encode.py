@@ -1,6 +1,6 @@
-"""Columns as JSON values, in bulk: Arrow writes the text of each column and joins the columns.
+"""Encodes columns as JSON values in bulk: Arrow formats each column as text and joins the columns.
 
-Only strings that need escapes and bytes take a Python object each. A null field is written as null.
+Only bytes, and strings that need escapes, become Python objects. A null field is written as null.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _joined(*parts: Any) -> pa.Array:
 
 
 def _texts(array: pa.Array, name: str) -> pa.Array:
-    """Return the JSON text of each value; none is null."""
+    """Return the JSON text of each value; for a null value, it is `null`."""
     return pc.fill_null(_values(array, name), NULL)
 
 
@@ -106,7 +106,7 @@ def _values(array: pa.Array, name: str) -> pa.Array:
         return array.cast(pa.string())
     if pa.types.is_floating(kind):
         if pc.any(pc.invert(pc.is_finite(array))).as_py():
-            raise DataError(f"column {name} has NaN or infinity, which JSON does not have")
+            raise DataError(f"column {name} has NaN or infinity, which JSON cannot represent")
         return array.cast(pa.string())
     if pa.types.is_decimal128(kind):
         return array.cast(pa.string())

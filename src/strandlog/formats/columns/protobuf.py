@@ -1,9 +1,9 @@
-"""Protobuf values of a registry as columns.
+"""Decodes Protobuf values with registered schemas into columns.
 
-The reader's message is the first one in the file of the reader's schema, or another one by its full
-name. A value names its message by a path into the file of the writer's schema; it must have the
-same full name. Its bytes are parsed with the reader's message: Protobuf identifies fields by
-number, so no conversion is needed.
+The reader's message is the first one in the file of the reader's schema, or the one with a given
+full name. A value names its message by a path into the file of the writer's schema; that message
+must have the same full name. Its bytes are parsed with the reader's message: Protobuf identifies
+fields by number, so no conversion is needed.
 
 A field without presence (proto3 without `optional`) has its default value if it is missing; any
 other missing field is null. Columns are built one at a time from all messages, so the cost per
@@ -43,7 +43,7 @@ class _Column(NamedTuple):
 
 
 class ProtobufReader:
-    """The columns of one message of a Protobuf schema."""
+    """Reads values into the columns of one message of a Protobuf schema."""
 
     def __init__(self, schema: RegisteredSchema, message: str | None = None) -> None:
         self._schema = schema
@@ -222,7 +222,7 @@ def _plain(kind: pa.DataType) -> _Column:
 
 
 def _unsigned(found: list[Any]) -> pa.Array:
-    """Return 64-bit numbers without a sign as decimals: 128 bits, little-endian."""
+    """Return unsigned 64-bit numbers as decimals: 128 bits, little-endian."""
     nulls = np.array([each is None for each in found], np.bool_)
     halves = np.zeros((len(found), 2), np.uint64)
     halves[:, 0] = [0 if each is None else each for each in found]

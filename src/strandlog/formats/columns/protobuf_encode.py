@@ -1,9 +1,9 @@
-"""Columns as Protobuf values.
+"""Encodes columns as Protobuf values.
 
 A subject without a schema gets one for the columns: a message whose fields are numbered in the
-order of the columns. If the subject has a schema, its first message is used as it is, because the
-numbers of new fields cannot be derived: every column must be one of its fields. Each row is a
-message.
+order of the columns. If the subject has a schema, its first message is used unchanged, and every
+column must be one of its fields, because the numbers of new fields cannot be derived. Each row
+becomes one message.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import pyarrow as pa
 from strandlog.errors import DataError, InvalidSchemaError
 from strandlog.formats.columns.avro_encode import word
 from strandlog.formats.columns.descriptors import message_class
-from strandlog.formats.columns.values import prefix_of, unsuitable, write_path
+from strandlog.formats.columns.values import invalid_name, prefix_of, unsuitable, write_path
 from strandlog.formats.registered_schema import RegisteredSchema
 
 LANGUAGE = "Protobuf"
@@ -47,7 +47,7 @@ Convert = Callable[[Any], Any]
 
 
 def protobuf_text(columns: pa.Schema, name: str) -> str:
-    """Return a file with a message for columns, in base64."""
+    """Return a base64 FileDescriptorProto with a message for the columns."""
     from google.protobuf.descriptor_pb2 import FileDescriptorProto  # noqa: PLC0415 - an extra
 
     file = FileDescriptorProto(name=f"{word(name)}.proto", syntax="proto3")
@@ -62,7 +62,7 @@ def _fill(message: Any, columns: Any, full_name: str, path: str) -> None:
     for number, column in enumerate(columns, 1):
         shown = f"{path}{column.name}"
         if word(column.name) != column.name:
-            raise unsuitable(shown, column.type, f"{LANGUAGE}, which allows no such name")
+            raise invalid_name(shown, LANGUAGE)
         field = message.field.add(name=column.name, number=number, label=OPTIONAL)
         kind = column.type
         if pa.types.is_list(kind):
@@ -199,7 +199,7 @@ def _converted(values: list[Any], kind: pa.DataType) -> list[Any]:
 
 
 def _converter(kind: pa.DataType) -> Convert | None:
-    """Return how a value becomes an argument of a message; None if it is one already."""
+    """Return a function that prepares values for a message; None if they need no conversion."""
     if pa.types.is_timestamp(kind):
         return _timestamp
     if pa.types.is_list(kind) and (item := _converter(kind.value_type)) is not None:

@@ -1,11 +1,11 @@
-"""`RegistryColumns`: values with a schema registry's prefix as Arrow columns, in bulk.
+"""`RegistryColumns` decodes values with a schema registry's prefix into Arrow columns, in bulk.
 
 The *reader's* schema, usually the latest version of a subject, defines the columns. Each value has
 the id of its *writer's* schema; the values of one id are parsed together:
 
     Avro         with the writer's schema, then converted by Avro's schema resolution (avro.py)
-    JSON         with the reader's columns: the text has the names of its fields (json.py)
-    Protobuf     with the reader's message: fields have numbers (protobuf.py)
+    JSON         with the reader's columns: the text names its fields (json.py)
+    Protobuf     with the reader's message: values identify fields by number (protobuf.py)
 
 | Avro                    | JSON Schema               | Protobuf            | Arrow           |
 |-------------------------|---------------------------|---------------------|-----------------|
@@ -29,18 +29,19 @@ the id of its *writer's* schema; the values of one id are parsed together:
 |                         | other oneOf, anyOf,       | Struct, Value,      | string: JSON    |
 |                         | no type, tuples           | ListValue           |                 |
 
-The number of an enum constant that the Protobuf schema lacks becomes its digits.
-A record or message without fields has no column (`dropped` names it). A recursive one, Avro's null
-alone, Protobuf's Any, groups and extensions, and a decimal of more than 38 digits raise
+An enum number that the Protobuf schema does not define becomes a string of digits.
+A record or message without fields has no column (`dropped` names it). A recursive one, an Avro null
+outside a union, Protobuf's Any, groups and extensions, and a decimal of more than 38 digits raise
 `InvalidSchemaError`, which names the path, unless the caller leaves that column out.
 
 A null value has null columns and is not bad. A value is bad if it has no prefix, if its id is
 unknown, if the schema with that id is of another kind, or if it does not match its schema.
-`look_up` finds the schema of an id that is not among `known`; it returns None if there is none. It
-raises if the registry cannot answer: values are then not bad, and the caller repeats the work. An
-id without a schema is looked up again in the next call, because it may be registered meanwhile.
+`look_up` returns the schema with an id that is not among `known`, or None if there is none. It
+raises an error if the registry cannot answer: the values then do not count as bad, and the caller
+must retry. An id without a schema is looked up again in the next call, because it may have been
+registered by then.
 
-An object can be pickled, if `look_up` can; parsers are built again in the other process.
+Instances can be pickled if `look_up` can; the receiving process rebuilds the parsers.
 """
 
 from __future__ import annotations
@@ -59,20 +60,20 @@ LookUp = Callable[[int], RegisteredSchema | None]
 
 
 class ColumnReader(Protocol):
-    """The columns of one reader's schema."""
+    """Reads values into the columns of one reader's schema."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The columns, without those that are dropped."""
+        """The columns, except those that are dropped."""
 
     @property
     def dropped(self) -> tuple[str, ...]: ...
 
     def type_of(self, name: str) -> pa.DataType:
-        """Return the type of a column; raise `InvalidSchemaError`."""
+        """Return the type of a column; raise `InvalidSchemaError` if it cannot be mapped."""
 
     def parse(self, values: pa.Array, writer: RegisteredSchema, schema: pa.Schema) -> Parsed:
-        """Parse values that have the prefix of `writer`; none is null."""
+        """Parse values that are not null and have the prefix of `writer`."""
 
 
 class RegistryColumns:
@@ -124,11 +125,11 @@ class RegistryColumns:
         return self._parser.type_of(name)
 
     def known(self) -> tuple[RegisteredSchema, ...]:
-        """Return the schemas that are known by now, to pass them on."""
+        """Return all schemas that are known so far."""
         return tuple(self._schemas.values())
 
     def parse(self, values: pa.Array, schema: pa.Schema) -> Parsed:
-        """Parse values into the columns of `schema`, which is `self.schema` or a part of it."""
+        """Parse values into the columns of `schema`, which is `self.schema` or a subset of it."""
         ids = schema_ids(values)
         numbers, counts = np.unique(ids, return_counts=True)
         if len(numbers) == 1 and numbers[0] >= 0:
@@ -169,8 +170,8 @@ NO_REASON = "the value has no schema id: it does not start with a zero byte and 
 
 
 def column_reader(schema: RegisteredSchema, message: str | None = None) -> ColumnReader:
-    """Return the columns of a schema; in Protobuf, of one of its messages."""
-    # Each language needs its own library.
+    """Return the reader for a schema or, in Protobuf, for one of its messages."""
+    # These are imported here because each language needs its own library.
     if schema.kind == AVRO:
         from strandlog.formats.columns.avro import AvroReader  # noqa: PLC0415
 
@@ -194,7 +195,7 @@ def _nulls(schema: pa.Schema, count: int, reason: str | None) -> Parsed:
 
 
 def _joined(pieces: Sequence[Parsed], rows: Sequence[Any], count: int, schema: pa.Schema) -> Parsed:
-    """Put the rows of all pieces back into their order."""
+    """Put the rows of all pieces back into their original order."""
     if not pieces:
         return _nulls(schema, count, None)
     order = pa.array(np.argsort(np.concatenate(rows), kind="stable"))

@@ -1,4 +1,4 @@
-"""The prefix of a value of a schema registry, and the result of parsing values.
+"""The prefix of values with a registered schema, and the result of parsing them.
 
     0         zero
     1 … 4     id of the writer's schema, big-endian
@@ -32,7 +32,7 @@ _LONGEST_SHIFT: Final = 63
 class Parsed(NamedTuple):
     """Columns with a row for each value; the sorted indices of bad rows, and why they are bad.
 
-    All columns of a bad row are null, except in JSON, where the fields that can be read are there.
+    All columns of a bad row are null, except in JSON, where readable fields are kept.
     """
 
     columns: dict[str, Any]
@@ -41,7 +41,7 @@ class Parsed(NamedTuple):
 
 
 def prefix_of(schema_id: int) -> bytes:
-    """Return the prefix of a value."""
+    """Return the prefix of values with this schema."""
     return _PREFIX.pack(0, schema_id)
 
 
@@ -62,7 +62,7 @@ def schema_ids(values: pa.Array) -> npt.NDArray[np.int64]:
 
 
 def read_path(value: bytes, start: int = PREFIX_BYTES) -> tuple[tuple[int, ...], int]:
-    """Return the path of a Protobuf message and the position after it; raise ValueError."""
+    """Return a Protobuf message's path and the position after it; raise ValueError if damaged."""
     count, at = _read_varint(value, start)
     if count == 0:
         return (0,), at
@@ -106,7 +106,12 @@ def _varint(number: int) -> bytes:
 
 
 def unsuitable(path: str, kind: pa.DataType, language: str) -> InvalidSchemaError:
-    """Return the error for a column without a counterpart."""
+    """Return the error for a column whose type has no counterpart."""
     return InvalidSchemaError(
         f"column {path} of type {kind} has no counterpart in {language}; cast it"
     )
+
+
+def invalid_name(path: str, language: str) -> InvalidSchemaError:
+    """Return the error for a column whose name the schema language does not allow."""
+    return InvalidSchemaError(f"{language} does not allow the name of column {path!r}; rename it")

@@ -1,6 +1,6 @@
 """Compiles .proto files with protoc, in this process (`grpc_tools`).
 
-protoc reads files, so the texts are written to a temporary folder for the time of the call. It
+protoc reads files, so the texts are written to a temporary folder for the duration of the call. It
 generates Python code, of which only the descriptor is used: the code is not executed.
 """
 
@@ -17,7 +17,7 @@ from strandlog.errors import InvalidSchemaError, MissingExtraError
 
 
 def compile_proto(texts: Mapping[str, str]) -> bytes:
-    """Compile files, by name; return the serialized FileDescriptorProto of the first."""
+    """Compile files, given by name; return the first one's serialized FileDescriptorProto."""
     try:
         from grpc_tools import _protoc_compiler as protoc  # noqa: PLC0415 - 10 MB, rarely needed
     except ImportError as missing:
@@ -38,7 +38,7 @@ def compile_proto(texts: Mapping[str, str]) -> bytes:
 
 
 def _words(error: str, main: str) -> str:
-    """Return one of protoc's errors with lines and columns that count from 1."""
+    """Reformat one of protoc's errors, counting lines and columns from 1."""
     place, _, message = error.partition(" error: ")
     name, _, position = place.partition(":")
     line, _, column = position.partition(":")
@@ -49,7 +49,7 @@ def _words(error: str, main: str) -> str:
 
 
 def _write(folder: Path, name: str, text: str) -> None:
-    """Write a file below a folder; raise if its name leads elsewhere."""
+    """Write a file below a folder; raise `InvalidSchemaError` if its name leads outside."""
     parts = PurePosixPath(name).parts
     if not parts or name.startswith("/") or ".." in parts or "\\" in name or "\0" in name:
         raise InvalidSchemaError(f"Invalid Protobuf schema: {name[:100]!r} is not a file name")
@@ -68,6 +68,6 @@ def _descriptor(code: str) -> bytes:
     for node in ast.walk(ast.parse(code)):
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("AddSerializedFile"):
             value = ast.literal_eval(node.args[0])
-            assert isinstance(value, bytes), "protoc writes it so"
+            assert isinstance(value, bytes), "protoc writes a bytes literal"
             return value
     raise AssertionError("protoc generates a descriptor")

@@ -1,8 +1,8 @@
 """The descriptor of a Protobuf schema, and the descriptors of all files that it needs.
 
 A schema is the text of a .proto file, or a FileDescriptorProto in base64, which Python's serializer
-registers. A compiler (compiler.py) turns text into a descriptor. A reference is an imported file,
-by its name. Google's own types need none.
+registers. A compiler (compiler.py) turns text into a descriptor. A reference names an imported
+file. Google's own types need no reference.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from strandlog.formats.protobuf.text import proto_text
 from strandlog.formats.registered_schema import Resolved
 
 WHAT = "Protobuf schema"
-MAIN_FILE = "schema.proto"  # as long as no reference has that name
+MAIN_FILE = "schema.proto"  # unless a reference has that name
 GOOGLE_FILES = (
     *("any", "api", "descriptor", "duration", "empty", "field_mask", "source_context"),
     *("struct", "timestamp", "type", "wrappers"),
@@ -31,7 +31,7 @@ ProtoCompiler = Callable[[Mapping[str, str]], bytes]
 
 
 def decoded(text: str) -> Any:
-    """Return the descriptor that a text has in base64; None if it is something else."""
+    """Decode a descriptor in base64; return None if the text is something else."""
     try:
         data = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
@@ -55,7 +55,7 @@ def descriptor_class() -> Any:
 
 
 def descriptor_of(text: str, resolved: Resolved, compiler: ProtoCompiler | None) -> Any:
-    """Return the FileDescriptorProto of a schema; raise `InvalidSchemaError`."""
+    """Return the FileDescriptorProto of a schema; raise `InvalidSchemaError` if it is invalid."""
     found = decoded(text)
     if found is not None:
         return found

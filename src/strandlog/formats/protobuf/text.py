@@ -1,7 +1,7 @@
 """Prints a FileDescriptorProto as the text of a .proto file.
 
-Java's clients and people want text, Python's serializer registers descriptors. Compiling the text
-gives the same descriptor, except for custom options and extensions, which are left out.
+Java clients and users expect text, but Python's serializer registers descriptors. Compiling the
+text gives the same descriptor, except for custom options and extensions, which are left out.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LAST_ENUM_NUMBER = 2**31 - 1
 
 
 def proto_text(file: Any) -> str:
-    """Return the text of a file."""
+    """Return the source text of a file descriptor."""
     return "\n".join(_file(file)) + "\n"
 
 
@@ -135,7 +135,7 @@ def _special_options(field: Any) -> Iterator[str]:
         if field.type == STRING:
             value = _quoted(value)
         elif field.type == BYTES:
-            value = f'"{value}"'  # the descriptor has it with escapes
+            value = f'"{value}"'  # the descriptor contains the escapes
         yield f"default = {value}"
     first, *rest = field.name.split("_")
     usual = first + "".join(each[:1].upper() + each[1:] for each in rest)

@@ -1,1 +1,1 @@
-"""Keys and values that a serializer with a schema registry writes, one at a time."""
+"""Decodes and encodes single keys and values with registered schemas."""

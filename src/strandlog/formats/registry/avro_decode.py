@@ -1,4 +1,4 @@
-"""Decodes one Avro value to JSON: what `json.dumps` accepts.
+"""Decodes one Avro value to objects that `json.dumps` accepts.
 
     null, boolean, int, long, string, array, map, record    as in JSON
     float, double                    a number, or "NaN", "Infinity", "-Infinity"
@@ -25,8 +25,8 @@ from strandlog.formats.registry.avro_times import time_text
 from strandlog.formats.registry.avro_tree import UNION, Node
 
 MAX_DEPTH = 100  # nested records, as in Protobuf
-MAX_DECIMAL_BYTES = 256  # the time to convert one grows with the square of its size
-FREE_ITEMS = 10_000  # items of arrays and maps that may take no bytes
+MAX_DECIMAL_BYTES = 256  # conversion time grows with the square of the size
+FREE_ITEMS = 10_000  # array and map items that are allowed beyond one per byte
 _FLOAT, _DOUBLE = struct.Struct("<f"), struct.Struct("<d")
 _MAX_VARINT_SHIFT = 63
 
@@ -44,7 +44,7 @@ class _Input:
         at = self.at
         end = at + size
         if size < 0 or end > len(self.data):
-            raise DataError(f"it ends too early, at byte {len(self.data)}")
+            raise DataError(f"the data ends too early, at byte {len(self.data)}")
         self.at = end
         return self.data[at:end]
 
@@ -64,7 +64,7 @@ class AvroDecoder:
         try:
             found = self._read(source)
         except RecursionError:
-            raise DataError("it is nested too deeply") from None
+            raise DataError("the value is nested too deeply") from None
         if source.at != len(data):
             raise DataError(f"{len(data) - source.at} bytes follow the value")
         return found
@@ -75,7 +75,7 @@ def _long(source: _Input) -> int:
     found = shift = 0
     while True:
         if at >= len(data):
-            raise DataError(f"it ends too early, at byte {len(data)}")
+            raise DataError(f"the data ends too early, at byte {len(data)}")
         byte = data[at]
         at += 1
         found |= (byte & 0x7F) << shift
@@ -154,9 +154,9 @@ class _Compiler:
         return _PRIMITIVES[node.kind]
 
     def _record(self, node: Node) -> Read:
-        if node in self._records:  # perhaps not made yet: the schema may be recursive
+        if node in self._records:  # perhaps still empty: the schema may be recursive
             known = self._records[node]
-            return lambda source: known[0](source)  # noqa: PLW0108 - it may be empty now
+            return lambda source: known[0](source)  # noqa: PLW0108 - `known` may still be empty
         made: list[Read] = []
         self._records[node] = made
         fields = [(each.name, self.reader(each.node)) for each in node.fields]
@@ -164,7 +164,7 @@ class _Compiler:
         def read(source: _Input) -> dict[str, Any]:
             source.depth += 1
             if source.depth > MAX_DEPTH:
-                raise DataError(f"it has more than {MAX_DEPTH} levels")
+                raise DataError(f"the value has more than {MAX_DEPTH} levels")
             found = {}
             for name, part in fields:
                 try:
@@ -179,7 +179,7 @@ class _Compiler:
 
 
 def _inside(name: str, error: DataError) -> DataError:
-    """Return an error with the name of the field in which it occurred, once."""
+    """Return an error prefixed with the name of the innermost field in which it occurred."""
     text = str(error)
     return error if text.startswith("field ") else DataError(f"field {name}: {text}")
 

@@ -169,8 +169,8 @@ def _write_record(node: Node, value: Any, to: bytearray) -> None:
 
 
 def _without_logical(node: Node) -> Node:
-    """Return the type in which the default of a field is written: the bytes of a decimal, not its
-    text."""
+    """Return the type in which a schema writes the default of a field: the bytes of a decimal, not
+    its text."""
     if node.kind == UNION:
         return replace(node, parts=[_without_logical(part) for part in node.parts])
     return replace(node, logical="") if node.logical in _LOGICAL else node
@@ -219,7 +219,7 @@ def _write_decimal(node: Node, value: Any, to: bytearray) -> None:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise _mismatch(value, 'a decimal such as "12.50"')
     if isinstance(value, float) and len(Decimal(str(value)).as_tuple().digits) > sys.float_info.dig:
-        raise DataError(f"write {value} as text: a number in JSON is exact up to 15 digits")
+        raise DataError(f"write {value} as a string: JSON numbers are exact only up to 15 digits")
     try:
         exact = Decimal(str(value)).scaleb(node.scale, _EXACT)
         if exact.adjusted() >= node.precision:

@@ -1,4 +1,4 @@
-"""Dates and times of Avro as ISO 8601 text, and back.
+"""Converts Avro dates and times to ISO 8601 text and back.
 
 A count of units since 1970 becomes text such as `2024-01-31T12:00:00.000001Z`; local times have no
 `Z`. A count outside the years 1 to 9999 stays a number. When text is read, a time without a zone
@@ -40,7 +40,7 @@ def time_text(logical: str, count: int) -> str | int:
 
 
 def time_count(logical: str, text: str) -> int:
-    """Return the count of units that a text stands for; raise `DataError`."""
+    """Return the count of units that a string stands for; raise `DataError` if it is invalid."""
     try:
         if logical == "date":
             return date.fromisoformat(text).toordinal() - EPOCH_DAY

@@ -1,7 +1,7 @@
-"""A parsed Avro schema: a tree of `Node`, in which named types are resolved.
+"""A parsed Avro schema: a tree of `Node` objects, in which named types are resolved.
 
-A recursive schema is a graph: the node of a record may occur below itself. Logical types that are
-invalid, or unknown, count as none, as Avro's specification says.
+A recursive schema is a graph: the node of a record may occur below itself. Invalid and unknown
+logical types are ignored, as Avro's specification requires.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Node:
 
 
 def parse_avro(schema: RegisteredSchema) -> Node:
-    """Parse a schema and those that it refers to; raise `DataError`."""
+    """Parse a schema and those that it refers to; raise `DataError` if one is invalid."""
     parser = _Parser()
     try:
         for each in schema.references:

@@ -1,11 +1,11 @@
 """Converts the payloads of one schema to JSON and back, for each schema language.
 
     AVRO        see avro_decode.py and avro_encode.py
-    JSON        the text itself; when it is encoded, the schema validates it
-    PROTOBUF    Protobuf's own JSON form, with the names of the .proto file; fields with their
-                default are included. Encoding uses the first message of the file
+    JSON        the text itself; encoding validates it against the schema
+    PROTOBUF    Protobuf's own JSON form, with the names of the .proto file; fields that have
+                their default value are included. Encoding uses the first message of the file
 
-Nothing here asks a registry; see decoder.py.
+This module does not look up schemas; decoder.py does.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class Codec(Protocol):
     """Converts the payloads of one schema."""
 
     def decode(self, payload: bytes, path: bytes | None) -> Any:
-        """Decode a payload to JSON; raise `DataError`. `path` is a message index path that is not
-        in the payload."""
+        """Decode a payload to JSON; raise `DataError` if it is invalid. `path` is the message index
+        path, if the payload does not start with it."""
 
     def encode(self, value: Any) -> bytes:
-        """Encode JSON as a payload; raise `DataError`."""
+        """Encode JSON as a payload; raise `DataError` if it does not match the schema."""
 
 
 def codec_of(schema: RegisteredSchema, compiler: ProtoCompiler | None = None) -> Codec:
@@ -71,7 +71,7 @@ class _JsonCodec:
         try:
             found = json.loads(payload.decode(), parse_float=_finite, parse_constant=_no_constant)
         except (ValueError, RecursionError) as error:
-            raise DataError(f"it is not JSON: {error}") from None
+            raise DataError(f"the value is not JSON: {error}") from None
         _check_depth(found)
         return found
 
@@ -89,7 +89,7 @@ class _JsonCodec:
 
 
 def _finite(text: str) -> float:
-    """Return a number; 1e999 would become an infinity, which JSON does not have."""
+    """Return a finite number; raise ValueError for one such as 1e999, which would be infinity."""
     found = float(text)
     if math.isinf(found):
         raise ValueError(f"{text[:20]} is too large")
@@ -101,7 +101,7 @@ def _no_constant(name: str) -> object:
 
 
 def _check_depth(found: object) -> None:
-    """Reject deep nesting, so that recursive functions are safe."""
+    """Reject deep nesting, so that functions can recurse over the value safely."""
     level = [found]
     for _ in range(MAX_JSON_DEPTH):
         level = [
@@ -112,7 +112,7 @@ def _check_depth(found: object) -> None:
         ]
         if not level:
             return
-    raise DataError(f"it has more than {MAX_JSON_DEPTH} levels")
+    raise DataError(f"the value has more than {MAX_JSON_DEPTH} levels")
 
 
 def _validator(schema: RegisteredSchema) -> tuple[Any, Any]:
@@ -160,7 +160,7 @@ class _ProtobufCodec:
                 descriptor_pool=self._file.pool,
             )
         except (DecodeError, json_format.Error, TypeError, ValueError, RecursionError) as error:
-            raise DataError(f"it is not a {kind.DESCRIPTOR.full_name}: {error}") from None
+            raise DataError(f"the value is not a {kind.DESCRIPTOR.full_name}: {error}") from None
 
     def encode(self, value: Any) -> bytes:
         from google.protobuf import json_format  # noqa: PLC0415

@@ -1,11 +1,12 @@
-"""Decodes keys and values that name a schema of a registry, for people.
+"""Decodes keys and values that name a registered schema, for display.
 
-    no schema id, or an id that the registry does not have    None: the value is not encoded
+    no schema id, or a prefix with an unknown id              None: the value is not encoded
     decoded                                                   `Decoded(id, value)`
-    damaged, or the schema cannot be read or used             `Decoded(id, None, error)`
+    damaged, an unknown id in a header, or a schema
+    that cannot be read or used                               `Decoded(id, None, error)`
 
-It never raises an error for a value. If the registry fails, for example because it is unreachable,
-it is asked again after RETRY_MS, not for every record.
+Decoding a value never raises an error. If the registry fails, for example because it is
+unreachable, lookups are retried after RETRY_MS, not for every record.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class ValueDecoder:
         self._by_guid = by_guid
         self._clock = clock
         self._compiler = compiler
-        self._failure: Decoded | None = None  # of the registry
+        self._failure: Decoded | None = None  # the registry's latest failure
         self._failed_ms = 0
         self._known: OrderedDict[int | str, _Usable | Decoded] = OrderedDict()
 
@@ -82,9 +83,9 @@ class ValueDecoder:
             return Decoded(found.schema_id, None, str(error))
 
     def _usable(self, frame: Frame) -> _Usable | Decoded | None:
-        """Return the codec of a value; or why there is none; None if its schema is unknown."""
+        """Return the codec of a value, or why there is none; None if its schema is unknown."""
         key = frame.schema_id if frame.guid is None else frame.guid
-        assert key is not None, "a frame has one of them"
+        assert key is not None, "a frame has an id or a GUID"
         found = self._known.get(key)
         if found is not None:
             return found

@@ -5,9 +5,9 @@
               byte 0 · id, 4 bytes, or byte 1 · guid, 16 bytes; the value is the bare payload
 
 The payload is an Avro value, JSON text, or a Protobuf message after its *message index path*: the
-place of the message in its file, as zig-zag varints, count first; the single byte 0 stands for the
-first message. With a header, the path follows the id there. Serializers of all Confluent clients
-write these forms.
+position of the message in its file, as zig-zag varints, count first; the single byte 0 stands for
+the first message. With a header, the path follows the id in the header. The serializers of all
+Confluent clients write these formats.
 
 A header takes precedence. Any bytes may start with byte 0, so a value is only known to be encoded
 if the registry has its id.
@@ -23,19 +23,20 @@ from strandlog.errors import DataError
 KEY_HEADER, VALUE_HEADER = "__key_schema_id", "__value_schema_id"
 PREFIX_BYTES = 5
 GUID_BYTES = 16
-MAX_PATH = 100  # indexes: levels of nested messages
+MAX_PATH = 100  # maximum number of indexes, one per level of nesting
 FIRST_MESSAGE = b"\0"
 _MAX_VARINT_SHIFT = 35
 
 
 class Frame(NamedTuple):
-    """A key or value, taken apart. Either `schema_id` or `guid` is set."""
+    """A key or value, split into its schema id and its payload. Either `schema_id` or `guid` is
+    set."""
 
     data: bytes
     start: int  # of the payload
     schema_id: int | None = None
     guid: str | None = None
-    path: bytes | None = None  # the index path from the header; None: it starts the payload
+    path: bytes | None = None  # the index path from the header; None: the payload starts with it
 
     @property
     def has_header(self) -> bool:
@@ -47,7 +48,7 @@ class Frame(NamedTuple):
 
 
 def frame_of(data: bytes, header: bytes | None = None) -> Frame | None:
-    """Take a key or value apart; return None if it names no schema."""
+    """Split a key or value into schema id and payload; return None if it names no schema."""
     if header:
         if header[0] == 0 and len(header) >= PREFIX_BYTES:
             schema_id = int.from_bytes(header[1:PREFIX_BYTES], "big")
@@ -61,12 +62,12 @@ def frame_of(data: bytes, header: bytes | None = None) -> Frame | None:
 
 
 def prefixed(schema_id: int, payload: bytes) -> bytes:
-    """Return a payload after the prefix with an id."""
+    """Return a payload with the prefix for a schema id."""
     return b"\0" + schema_id.to_bytes(4, "big") + payload
 
 
 def read_path(data: bytes) -> tuple[tuple[int, ...], int]:
-    """Read a message index path; return it and its size in bytes; raise `DataError`."""
+    """Return a message index path and its size in bytes; raise `DataError` if it is invalid."""
     count, at = _varint(data, 0)
     if count == 0:
         return (0,), at

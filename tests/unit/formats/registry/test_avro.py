@@ -164,7 +164,7 @@ def test_a_missing_field_gets_its_default() -> None:
         (ENUM, b"\x04", "no symbol 2"),
         (["null", "int"], b"\x04", "no branch 2"),
         ({"type": "array", "items": "null"}, b"\xff" * 9 + b"\x01\x00", "more items than bytes"),
-        (record("int", "string"), b"\x02\x7f", "field f1: it ends too early"),
+        (record("int", "string"), b"\x02\x7f", "field f1: the data ends too early"),
         (logical("bytes", "decimal", precision=9), b"\x80\x08" + bytes(512), "more than 256"),
     ],
 )
@@ -200,7 +200,7 @@ def test_a_value_of_a_million_levels_is_an_error() -> None:
         (logical("bytes", "decimal", precision=4, scale=1), "x", "12.50"),
         (logical("bytes", "decimal", precision=4, scale=1), "1000.0", "more than 4 digits"),
         (logical("bytes", "decimal", precision=4, scale=1), "1e999999999", "more than 4 digits"),
-        (logical("bytes", "decimal", precision=30, scale=1), 12345678901234567.8, "as text"),
+        (logical("bytes", "decimal", precision=30, scale=1), 12345678901234567.8, "as a string"),
         (logical("int", "date"), "tomorrow", "ISO 8601"),
     ],
 )

@@ -228,8 +228,8 @@ class Server:
         return HttpListener(self.broker, self.runtime, http, self.crash, self._limits, tls)
 
     def serve(self, *, warm_up: bool = True) -> None:
-        """Start serving. To `warm_up`, load the codecs in a thread; otherwise, each is loaded when
-        a request needs it."""
+        """Start serving. With `warm_up`, load the codecs in a thread; otherwise, each is loaded
+        when a request needs it."""
         if warm_up:
             self.runtime.in_thread("loading", _load)
         self._listeners.serve()
@@ -355,10 +355,10 @@ async def run_until_stopped(
 ) -> None:
     """Run a server until SIGTERM or SIGINT; `say` is called with the ready line.
 
-    On SIGHUP the server loads changed certificates and calls `reload` in a thread; if it has
-    neither and systemd does not run it, SIGHUP ends it. Raises `ServerCrashError` if the server
-    stopped because of an internal failure. A second SIGTERM or SIGINT terminates the process
-    immediately, like a crash.
+    On SIGHUP the server loads changed certificates and calls `reload` in a thread. If it has no
+    certificates and no `reload`, and systemd does not run it, SIGHUP ends the process as usual.
+    Raises `ServerCrashError` if the server stopped because of an internal failure. A second SIGTERM
+    or SIGINT terminates the process immediately, like a crash.
     """
     sys.setswitchinterval(THREAD_SWITCH_SECONDS)
     stop = asyncio.Event()

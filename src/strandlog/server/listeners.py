@@ -51,7 +51,7 @@ class ListenerConfig:
     """The address and options of one listener."""
 
     name: ListenerName
-    protocol: str  # of `KAFKA_PROTOCOLS`, or http, https, grpc, grpcs
+    protocol: str  # one of `KAFKA_PROTOCOLS`, or http, https, grpc or grpcs
     host: str = LOOPBACK
     port: int = 0  # 0: a free port
     advertised: Address | None = None  # None: the address that a client connected to
@@ -87,7 +87,7 @@ def listener_configs(
     overrides: Mapping[str, Mapping[str, Value]] | None = None,
 ) -> tuple[ListenerConfig, ...]:
     """Return the listeners of a server; `named` are the names of settings that the user set, and
-    `overrides` those for single listeners, by the listener's name in lower case."""
+    `overrides` has the settings for individual listeners, by name in lower case."""
     own = overrides or {}
     found = [_config("kafka", each, overrides=own.get(each.label.lower())) for each in server.kafka]
     others: tuple[tuple[ListenerName, Endpoint | None], ...] = (
@@ -122,8 +122,8 @@ def _config(
 
 
 def check_exposure(configs: Collection[ListenerConfig], settings: BrokerSettings) -> None:
-    """Raise `ConfigurationError` if other machines can use a listener without authentication,
-    unless allow.insecure.listeners is set; then log a warning for each."""
+    """Raise `ConfigurationError` if other machines can use a listener without authentication. If
+    allow.insecure.listeners is set, log a warning for each such listener instead."""
     endpoints = [
         (each.endpoint, for_listener(settings, each.overrides, each.protocol)) for each in configs
     ]

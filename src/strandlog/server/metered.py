@@ -1,6 +1,6 @@
 """`Metered`: awaits a coroutine, and measures how long its own code keeps the event loop busy.
 
-HTTP and gRPC charge that time to the quota request_percentage of the user. The time while the
+HTTP and gRPC charge that time to the user's quota request_percentage. The time while the
 coroutine waits, for a client, a thread or the disk, does not count.
 """
 

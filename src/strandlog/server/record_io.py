@@ -3,7 +3,7 @@
 If a request names no partition, records are partitioned by the hash of their key, as in Kafka's
 producers; those without a key go to one partition per request, round-robin.
 
-The batches count for the quotas of the user, as those of Kafka clients do. A producer that exceeds
+The batches count towards the user's quotas, as those of Kafka clients do. A producer that exceeds
 its quota gets an error before anything is written; what a consumer reads is only recorded here, and
 its listener decides how to pause it.
 
@@ -167,8 +167,8 @@ async def fetch(
     committed: bool = False,
     is_charged: bool = True,
 ) -> FetchPartitionData:
-    """Fetch raw batches from an offset, waiting up to `wait_ms` for the first one. They count for
-    the quota of the user if `is_charged`."""
+    """Fetch raw batches from an offset, waiting up to `wait_ms` for the first one. They count
+    towards the user's quota if `is_charged`."""
     limit = min(max(1, max_bytes), MAX_READ_BYTES)
     deadline_ms = broker.clock.monotonic_ms() + wait_ms
     isolation = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED

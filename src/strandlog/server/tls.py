@@ -10,10 +10,10 @@ or stay the same when a container's volume is swapped. If the contents differ, a
 replaces the old one; connections that are open keep theirs. If they cannot be loaded, the old
 context stays and the error is logged: the next check tries again.
 
-A reload always makes a new context, because CAs can only be added to an existing one. That also
+A reload always creates a new context, because CAs can only be added to an existing one. That also
 ends session resumption across a reload: sessions belong to their context, so a client whose CA was
-removed cannot resume one. Tickets are disabled: a resumed session skips the check of the client's
-certificate, and a certificate that expired must not be accepted for the lifetime of a ticket.
+removed cannot resume one. Tickets are disabled: a resumed session skips the verification of the
+client's certificate, and an expired certificate must not be accepted for the lifetime of a ticket.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ VERIFY_MODES = {
 
 
 class TlsContexts:
-    """The TLS contexts of one listener: `current` for the next handshake."""
+    """The TLS contexts of one listener; `current` is the one for the next handshake."""
 
     def __init__(self, label: str, settings: TlsSettings, clock: Clock) -> None:
         """Read the files; raise `ConfigurationError` if they cannot be used."""
@@ -86,7 +86,7 @@ class TlsContexts:
         """Return the principal for a client's certificate (DER), None without a certificate.
 
         Raises `AuthenticationError` if no rule of ssl.principal.mapping.rules matches its subject,
-        or if the name cannot be that of a user.
+        or if the resulting name is not a valid user name.
         """
         if certificate is None:
             return None
@@ -104,9 +104,9 @@ class TlsContexts:
     # -- loading ---------------------------------------------------------------------------------
 
     def reload(self) -> bool:
-        """Use the files if they have changed; return whether they have. Call it in a thread.
+        """Load the files if they have changed; return whether they have. Call it in a thread.
 
-        Raises `ConfigurationError` if they cannot be used; `current` stays as it is.
+        Raises `ConfigurationError` if they cannot be used; `current` then stays the same.
         """
         stores = self._read()
         digest = stores.digest()
@@ -143,7 +143,7 @@ class TlsContexts:
 
 
 def make_context(material: KeyMaterial, settings: TlsSettings) -> ssl.SSLContext:
-    """Return a context for a server; everything but the settings is Python's default."""
+    """Return a server context with these settings, and Python's defaults otherwise."""
     enabled = settings.ssl_enabled_protocols
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = (
@@ -157,7 +157,7 @@ def make_context(material: KeyMaterial, settings: TlsSettings) -> ssl.SSLContext
         context.load_cert_chain(path)
     context.verify_mode = VERIFY_MODES[settings.ssl_client_auth]
     if context.verify_mode != ssl.CERT_NONE:
-        # As in Java, every certificate in the file is trusted, not only those that sign themselves.
+        # As in Java, every certificate in the file is trusted, not only self-signed ones.
         context.verify_flags |= ssl.VerifyFlags.VERIFY_X509_PARTIAL_CHAIN
         context.load_verify_locations(cadata=material.authorities.decode("ascii"))
     return context
@@ -211,7 +211,7 @@ class CertificateReload:
 
     def check_now(self) -> None:
         """Check the files without waiting for the end of the interval."""
-        self._failures.clear()  # the operator wants to see an error again
+        self._failures.clear()  # so that an error is logged again for the operator
         self._now.set()
 
     def stop(self) -> None:
@@ -262,5 +262,5 @@ def _reload_all(contexts: Sequence[TlsContexts]) -> list[bool | ConfigurationErr
 
 
 def _printable(text: str) -> str:
-    """Return a text for a log message; control characters would falsify the log."""
+    """Replace the control characters in a log message, which could forge log lines."""
     return "".join(each if each.isprintable() else "?" for each in text)

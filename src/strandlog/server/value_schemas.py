@@ -1,10 +1,10 @@
 """Decodes the keys and values of one response with the schemas that they name.
 
-    event loop    `ValueSchemas.page` finds the ids in the records, and asks the broker for their
-                  schemas: as the client, which sees only schemas that it may describe. A client
-                  that may read a topic may describe it, and so sees the schemas of its subjects
+    event loop    `ValueSchemas.page` finds the ids in the records and asks the broker for their
+                  schemas, with the permissions of the client. A client that may read a topic may
+                  also describe it, so it sees the schemas of its subjects
     thread        the `PageDecoder` compiles the schemas and decodes. It stops after
-                  HTTP_DECODE_PAGE_MS, and leaves values above HTTP_DECODED_VALUE_BYTES alone
+                  HTTP_DECODE_PAGE_MS, and does not decode values above HTTP_DECODED_VALUE_BYTES
 
 Compiled schemas are shared by all responses: a schema never changes, and an id is never reused.
 """
@@ -58,7 +58,7 @@ class ValueSchemas:
         self._codecs: OrderedDict[int, Codec | StrandlogError] = OrderedDict()
 
     def page(self, context: RequestContext, records: Iterable[Record]) -> PageDecoder | None:
-        """Return the decoder for records; None if none of them names a schema that is known."""
+        """Return the decoder for records; None if none of them names a known schema."""
         known: dict[int | str, _Known] = {}
         seen: set[int | str] = set()
         for record in records:
@@ -99,11 +99,11 @@ class PageDecoder:
         self._deadline: float | None = None
 
     def key(self, record: Record) -> DecodedPart | None:
-        """Decode the key of a record; None if it names no schema that is known."""
+        """Decode the key of a record; return None if it names no known schema."""
         return self._decode(_key_frame(record))
 
     def value(self, record: Record) -> DecodedPart | None:
-        """Decode the value of a record; None if it names no schema that is known."""
+        """Decode the value of a record; return None if it names no known schema."""
         return self._decode(_value_frame(record))
 
     def _decode(self, frame: Frame | None) -> DecodedPart | None:
@@ -124,7 +124,7 @@ class PageDecoder:
         if self._deadline is None:
             self._deadline = now + HTTP_DECODE_PAGE_MS / 1000
         if now > self._deadline:
-            raise DataError("not decoded: the values before it took too long; ask for fewer")
+            raise DataError("decoding the preceding values took too long; request fewer records")
         codec = self._schemas.codec(schema)
         if isinstance(codec, StrandlogError):
             raise codec
@@ -133,7 +133,7 @@ class PageDecoder:
 
 def _name(frame: Frame) -> int | str:
     name = frame.schema_id if frame.guid is None else frame.guid
-    assert name is not None, "a frame has one of them"
+    assert name is not None, "a frame has an id or a GUID"
     return name
 
 

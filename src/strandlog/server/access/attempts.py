@@ -2,11 +2,11 @@
 
 An address may fail `per_minute` times; after that, one more attempt becomes possible every
 60 / per_minute seconds. An attempt is counted before its password is checked, so that concurrent
-attempts count too, and the count is taken back if the password is right.
+attempts count too, and uncounted if the password is right.
 
-IPv6 addresses count by their first 64 bits, which one customer has for itself. At most
-`LOGINS_MAX_FAILING_ADDRESSES` addresses are remembered; beyond that, the one whose last attempt is
-the oldest is forgotten.
+IPv6 addresses are counted by their first 64 bits, which are usually assigned to one customer. At
+most `LOGINS_MAX_FAILING_ADDRESSES` addresses are remembered; beyond that, the one whose last
+attempt is the oldest is forgotten.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Attempts:
         return len(self._by_network)
 
     def count(self, address: str) -> float:
-        """Count an attempt and return 0; or return the seconds until one is possible again."""
+        """Count an attempt and return 0 if it is allowed; otherwise return the seconds to wait."""
         network = network_of(address)
         count = self._current(network)
         if count + 1 > self._per_minute:
@@ -50,7 +50,7 @@ class Attempts:
         return 0.0
 
     def succeeded(self, address: str) -> None:
-        """Take back the count of one attempt."""
+        """Uncount one attempt, because it did not fail."""
         network = network_of(address)
         count = self._current(network) - 1
         if network in self._by_network:

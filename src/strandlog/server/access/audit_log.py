@@ -5,17 +5,17 @@
 
 `put` runs in the event loop and only appends to a queue; a thread does the rest. A line is in the
 file within milliseconds, so it survives the death of the process, and it is fsynced within
-`FSYNC_SECONDS`, so a power cut takes at most the lines of that time. `close` writes and fsyncs
+`FSYNC_SECONDS`, so a power cut loses at most the lines of that time. `close` writes and fsyncs
 everything.
 
 If a write fails, as on a full disk, the thread removes the partial line, reports the error and
-tries again every `RETRY_SECONDS`. Meanwhile the queue holds `AUDIT_MAX_QUEUED_EVENTS`; further ones
-are lost. Their number is in the metric `audit_events_lost`, in the server's log and, as an event
-`lost`, in the audit log as soon as it can be written.
+tries again every `RETRY_SECONDS`. Meanwhile the queue holds up to `AUDIT_MAX_QUEUED_EVENTS`;
+further events are lost. Their number is in the metric `audit_events_lost`, in the server's log and,
+as an event `lost`, in the audit log as soon as it can be written.
 
 After `kill -9` the last line may be incomplete. The next start ends it with a line feed, so every
 later line is whole. A file that another program has moved or deleted is created again. Only one
-process may write a file: it holds a lock on it.
+process may write the file, and it holds a lock on it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ MODE = 0o600
 
 
 def line_of(event: Event) -> bytes:
-    """Encode an event; only the end of the line is a line feed, whatever the event contains."""
+    """Encode an event as one line; line feeds inside the event are escaped."""
     return json.dumps(event, separators=(",", ":"), default=str).encode("ascii") + b"\n"
 
 
@@ -122,7 +122,7 @@ class AuditFile:
         self.open()
 
     def _rotate(self) -> None:
-        """Rename the files to the next number, and delete those that are too many."""
+        """Rename each file to the next number, and delete files beyond the maximum."""
         self.fsync()
         for number in sorted(self._numbers(), reverse=True):
             if number >= self._max_files - 1:
@@ -265,7 +265,7 @@ class AuditLog:
 
     def _lose(self, count: int, reason: str) -> None:
         if not self._unreported:  # one message per outage; `_loss_event` follows
-            logger.error("the audit log %s loses events: %s", self._path, reason)
+            logger.error("the audit log %s is losing events: %s", self._path, reason)
         self._lost += count
         if not self._is_closing:
             self._unreported += count
@@ -278,7 +278,7 @@ class AuditLog:
             self._file.fsync()
         except OSError as error:
             logger.error(  # noqa: TRY400 - no stack
-                "cannot fsync the audit log %s: %s; a power cut may take its last lines",
+                "cannot fsync the audit log %s: %s; a power cut may lose its last lines",
                 self._path,
                 error,
             )

@@ -1,4 +1,4 @@
-"""Loads the public keys for bearer tokens (JWKS) from a file or an HTTPS server, again and again.
+"""Loads the public keys for bearer tokens (JWKS) from a file or an HTTPS server, and reloads them.
 
     start ──▶ loading ──▶ loaded ──refresh.ms, or a token with an unknown key──▶ loading
                  │▲
@@ -6,10 +6,9 @@
                failed: the keys loaded before remain in use
 
 Each load runs in a thread of its own, which nothing waits for, so that a server that answers slowly
-delays neither requests nor the end of the process. A load has `LOAD_SECONDS`. Redirects are
-errors: the operator names the server that the broker trusts, and no other one. A file must be
-readable when the server starts; an HTTPS server may be down, and until it answers no token is
-accepted.
+delays neither requests nor the end of the process. A load may take up to `LOAD_SECONDS`. Redirects
+are errors: the broker trusts only the server that the operator named. A file must be readable when
+the server starts; an HTTPS server may be down, but no token is accepted until it answers.
 """
 
 from __future__ import annotations
@@ -38,12 +37,12 @@ logger = logging.getLogger(__name__)
 
 LOAD_SECONDS = 10.0
 FILE_REFRESH_MS = 60_000
-EARLY_REFRESH_SECONDS = 10.0  # between loads that clients cause
+EARLY_REFRESH_SECONDS = 10.0  # minimum time between loads that clients cause
 CHUNK_BYTES = 16 * 1024
 
 
 def token_keys(settings: BrokerSettings) -> JwksSource | None:
-    """Return the source of the keys that the settings name, if they name one."""
+    """Return the key source that the settings name, or None if they name none."""
     address = settings.jwks_address()
     return None if address is None else JwksSource(address, settings)
 
@@ -82,7 +81,7 @@ class JwksSource:
         return self._keys
 
     def refresh(self) -> None:
-        """Load the keys soon, unless that was done recently."""
+        """Start loading the keys, unless a client caused a load recently."""
         now = stopwatch()
         if now >= self._next_early_load and not self._is_loading:
             self._next_early_load = now + EARLY_REFRESH_SECONDS
@@ -99,7 +98,7 @@ class JwksSource:
             self._load()
 
     def stop(self) -> None:
-        """Load no more."""
+        """Stop loading keys."""
         self._is_stopped = True
         if self._timer is not None:
             self._timer.cancel()
@@ -165,7 +164,7 @@ def _reported(keys: KeySet) -> KeySet:
 def load(url: SplitResult) -> KeySet:
     """Return the keys at an address; raise `DataError` if that fails. Takes up to
     `LOAD_SECONDS`."""
-    shown = f"{url.scheme}://{url.netloc}{url.path}"  # a query may have a secret
+    shown = f"{url.scheme}://{url.netloc}{url.path}"  # a query may contain a secret
     try:
         if url.scheme == "file":
             with Path(unquote(url.path)).open("rb") as file:
@@ -180,11 +179,11 @@ def load(url: SplitResult) -> KeySet:
 
 
 def _opener(url: SplitResult) -> urllib.request.OpenerDirector:
-    """Return a client without support for redirects, other schemes and, on the same machine,
-    proxies."""
+    """Return a client that supports no redirects, no other schemes and, for a server on this
+    machine, no proxies."""
     opener = urllib.request.OpenerDirector()
     no_proxies: dict[str, str] = {}
-    proxies = no_proxies if is_loopback(url.hostname or "") else None  # None: environment
+    proxies = no_proxies if is_loopback(url.hostname or "") else None  # None: from the environment
     for handler in (
         urllib.request.ProxyHandler(proxies),
         urllib.request.HTTPDefaultErrorHandler(),

@@ -1,4 +1,4 @@
-"""Checks passwords and tokens of HTTP and gRPC clients. All listeners of a server share one object.
+"""Checks the passwords and tokens of HTTP and gRPC clients, for all listeners of a server.
 
     logins = Logins(broker, runtime.check_login)
     login = await logins.by_header(context, "Basic …")      or "Bearer …"
@@ -8,18 +8,19 @@
     Authorization: Basic base64(user:password)      UTF-8; the name ends at the first colon
     Authorization: Bearer TOKEN                     a JSON web token
 
-Passwords are checked against the same users as SASL, tokens like SASL's OAUTHBEARER. A password
-costs milliseconds of CPU time, so it is checked in a thread, one at a time. A right one is
-remembered for `REMEMBERED_SECONDS`, by an HMAC of the header and the client's address with a secret
-of this process, until any user's credentials change; so is a token, until it expires. Concurrent
-requests with the same header share one check.
+Passwords are checked against the same users as SASL, tokens like SASL's OAUTHBEARER. Checking a
+password takes milliseconds of CPU time, so passwords are checked in a thread, one at a time.
+Verified passwords and tokens are cached for `REMEMBERED_SECONDS`, but not after any user's
+credentials change or the token expires. The cache key is an HMAC of the listener, the client's
+address and the header, with a secret of this process. Concurrent requests with the same key share
+one check.
 
-A wrong one is an `AuthenticationError`, which does not say what is wrong and comes late, after
+Wrong credentials raise an `AuthenticationError`, which does not say what is wrong, after
 connection.failed.authentication.delay.ms. `attempts.py` limits how many an address may send;
-further ones get a `ThrottlingQuotaExceededError` without a check, and so do those above
+further ones raise a `ThrottlingQuotaExceededError` without a check, and so do those above
 `LOGINS_MAX_WAITING`.
 
-The audit log gets every check, but not the use of a remembered one.
+The audit log records every check, but not the use of a cached one.
 """
 
 from __future__ import annotations
@@ -92,13 +93,13 @@ class _Remembered(NamedTuple):
 
 
 class RunWork(Protocol):
-    """Runs work whose blocking steps belong into a thread."""
+    """Runs work, with its blocking steps in a thread."""
 
     def __call__(self, work: Work[Identity]) -> Awaitable[Identity]: ...
 
 
 def parse_authorization(header: str) -> Password | Token | None:
-    """Return the credentials in an Authorization header; None if it has none that are valid."""
+    """Return the credentials in an Authorization header, or None if it is malformed."""
     scheme, _, rest = header.partition(" ")
     rest = rest.strip()
     if len(header) > AUTHORIZATION_MAX_CHARACTERS:
@@ -134,12 +135,12 @@ class Logins:
         self._waiting = 0
 
     async def by_header(self, context: RequestContext, header: str) -> Login:
-        """Return the login that an Authorization header proves."""
+        """Check the credentials in an Authorization header and return the login."""
         credentials = parse_authorization(header)
         if credentials is None:
             self._broker.audit.login(context, "Authorization header", "", INVALID_HEADER)
             raise AuthenticationError(INVALID_HEADER)
-        # Each address and listener is checked, and noted, on its own.
+        # Credentials are checked, and cached, separately for each address and listener.
         text = f"{context.listener}\n{context.client_host}\n{header}"
         key = hmac.digest(self._secret, text.encode("utf-8", "surrogatepass"), "sha256")
         if (login := self._recalled(key)) is not None:
@@ -153,7 +154,7 @@ class Logins:
         return await asyncio.shield(check)
 
     async def by_password(self, context: RequestContext, user: str, password: str) -> Login:
-        """Check a password that is not sent with every request, as from a login page."""
+        """Check a password from a login page, which is not sent with every request."""
         return await self._checked(context, Password(user, password), "login page")
 
     def by_certificate(self, context: RequestContext, principal: Principal) -> Login:
@@ -173,7 +174,7 @@ class Logins:
     def _check_done(self, key: bytes, check: asyncio.Task[Login]) -> None:
         del self._checks[key]
         if not check.cancelled():
-            check.exception()  # every request that waits for the check gets it
+            check.exception()  # marks it as retrieved: each waiting request raises it
 
     def _recalled(self, key: bytes) -> Login | None:
         if self._remembered_version != self._broker.credentials_version:
@@ -203,8 +204,8 @@ class Logins:
     async def _checked(
         self, context: RequestContext, credentials: Password | Token, mechanism: str
     ) -> Login:
-        """Check credentials in a thread. If they are wrong, the error comes late; if the address
-        has sent too many wrong ones, they are not checked."""
+        """Check credentials in a thread. The error for wrong ones is delayed; if the address has
+        sent too many wrong ones, further ones are not checked."""
         address, audit = context.client_host, self._broker.audit
         user = credentials.user if isinstance(credentials, Password) else ""
         wait_seconds = self._attempts.count(address)
@@ -221,7 +222,7 @@ class Logins:
             await asyncio.sleep(self._delay_seconds)
             raise AuthenticationError(str(error)) from None
         except Exception:
-            self._attempts.succeeded(address)  # it was not checked
+            self._attempts.succeeded(address)  # the credentials were not checked
             raise
         self._attempts.succeeded(address)
         audit.login(context, mechanism, login.principal.name)

@@ -1,6 +1,6 @@
-"""Finds out who sends a gRPC call, before its message is received.
+"""Authenticates gRPC calls, before their messages are received.
 
-The first of these that a call has decides:
+The first of these that a call has is used:
 
     authorization metadata    Basic or Bearer, as in HTTP (`server/access/logins.py`)
     certificate               the client certificate of the TLS connection, by
@@ -11,8 +11,8 @@ Wrong credentials are UNAUTHENTICATED even where none are required. The health s
 reflection is a service like any other. With grpc.authentication=none, credentials are ignored.
 
 A stream may last longer than the token or password of its client. One task checks the logins of all
-streams every `CHECK_SECONDS`, and ends those that are no longer valid with UNAUTHENTICATED. What a
-stream may read, the broker checks at each fetch.
+streams every `CHECK_SECONDS`, and ends those that are no longer valid with UNAUTHENTICATED. The
+broker checks at each fetch what a stream may read.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class GrpcAuthentication:
         self._watch: asyncio.Task[None] | None = None
 
     async def caller_of(self, call: Any, api: str, *, is_open: bool = False) -> Caller:
-        """Return who sends a call; raise `AuthenticationError` if it must authenticate, or fails
-        to. A call to an open service has no login."""
+        """Return the caller; raise `AuthenticationError` if authentication fails, or is required
+        and missing. A call to an open service has no login."""
         context = RequestContext(client_host=_host_of(call), listener="grpc", api=api)
         login = Login() if is_open or self.mode == "none" else await self._login_of(call, context)
         context.set_principal(login.principal)

@@ -1,7 +1,7 @@
 """Receives gRPC calls and sends their responses and errors, for every method.
 
 A call is authenticated before its message is received (`authentication.py`), so a client without
-credentials takes no memory.
+credentials uses no memory for messages.
 
 Every method accepts one message. The server nevertheless declares a stream of requests: gRPC then
 reads the message only when the server asks for it, so that requests that are being received
@@ -43,7 +43,7 @@ from strandlog.server.peer_budget import Hold, PeerBudget, PeerTooSlowError
 logger = logging.getLogger(__name__)
 
 UPLOAD_PATIENCE_SECONDS = 0.25
-RETRY_DELAY = "grpc-retry-pushback-ms"  # clients that retry by themselves wait as long
+RETRY_DELAY = "grpc-retry-pushback-ms"  # clients that retry automatically wait this long
 
 T = TypeVar("T")
 Request = TypeVar("Request", bound=Message)
@@ -95,7 +95,7 @@ class Calls:
         self._uploads = PeerBudget(settings.grpc_queued_max_request_bytes - for_streams, patience)
 
     def unary(self, method: Unary, *, is_open: bool = False) -> grpc.RpcMethodHandler:
-        """Return the handler of a method with one response; an open one needs no credentials."""
+        """Return the handler of a method with one response; an open method needs no credentials."""
 
         async def handle(_: object, call: Any) -> bytes:
             async def serve() -> bytes:

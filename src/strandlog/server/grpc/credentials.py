@@ -1,10 +1,10 @@
-"""TLS for gRPC: credentials that follow the reload of certificates.
+"""TLS for gRPC: credentials that pick up reloaded certificates.
 
 gRPC has its own TLS library, so the PEM texts are passed to it instead of a Python context. It asks
 for them before each handshake, in one of its own threads; `None` means that nothing has changed.
 
-It accepts TLS 1.2 and 1.3, without a choice, and it either requires a client certificate or does
-not ask for one. Other settings are errors instead of being ignored.
+It always accepts TLS 1.2 and 1.3, and it either requires a client certificate or does not ask for
+one. Other settings raise an error instead of being ignored.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ receives the calls and sends the errors. Consume writes one message at a time (`
 budget (`grpc.queued.max.response.bytes`).
 
 A client that exceeds a quota gets RESOURCE_EXHAUSTED from Produce, and from the methods that change
-topics. Consume pauses instead: a stream that ended would only be opened again.
+topics. Consume pauses instead, because clients would only reopen a stream that ended.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ LARGEST_OFFSET = 2**63 - 1
 ACKS = {0: Acks.NONE, 1: Acks.LEADER, 2: Acks.ALL}  # by their numbers in log.proto
 IN_LOOP_REQUEST_BYTES = 1024  # a larger Produce request is decoded in a thread
 THREADS = 2  # for encoding and decoding; each competes with the event loop for the GIL
-COPIES_OF_A_READ = 3  # in memory: the batches, their records, the messages
+COPIES_OF_A_READ = 3  # in memory: the batches, their records and the messages
 PARTITIONS_AT_A_TIME = 500  # how many are described before the event loop runs again
 
 
@@ -151,11 +151,11 @@ class LogService:
             max_bytes=1,
             wait_ms=FOLLOW_WAIT_MS,
             committed=request.read_committed,
-            is_charged=False,  # nothing of it is sent
+            is_charged=False,  # these records are not sent
         )
 
     async def _wait_for_quota(self, context: RequestContext) -> None:
-        """Wait as long as the user exceeds its quota, which may change meanwhile."""
+        """Wait while the user exceeds its quota, which may change meanwhile."""
         delay_ms = self._broker.fetch_delay_ms(context)
         self._broker.metrics.throttled_requests += delay_ms > 0
         while delay_ms:

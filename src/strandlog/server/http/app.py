@@ -142,7 +142,7 @@ class Application:
                 yield Route(shown, _by_method(endpoints), methods=list(endpoints))
 
     def stop(self) -> None:
-        """Stop the live streams, which do not end by themselves, and the rates task."""
+        """Stop the live streams, which do not end on their own, and the rates task."""
         self._state.stopping.set()
         self._state.rates.stop()
 

@@ -113,7 +113,7 @@ class HttpConnection(H11Protocol):
     """
 
     registry: Connections  # set by `Connections.protocol`
-    slot: Slot  # its place in the limits on connections; set by `HttpServer.connection`
+    slot: Slot  # counts towards the connection limits; set by `HttpServer.connection`
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)

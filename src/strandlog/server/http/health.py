@@ -39,8 +39,8 @@ class Readiness(msgspec.Struct):
 
 
 async def readiness(state: HttpState, context: RequestContext | None) -> Readiness:
-    """Check everything that can prevent the broker from accepting records. The reasons contain what
-    a client may see; without one, no names and no paths."""
+    """Check everything that can prevent the broker from accepting records. The reasons contain only
+    what the client may see; if `context` is None, no names and no paths."""
     broker = state.broker
     may_see_paths = context is not None and broker.has_access(context, DESCRIBE.on(CLUSTER))
     reasons = ["the server is stopping"] if state.stopping.is_set() else []
@@ -61,7 +61,7 @@ async def readiness(state: HttpState, context: RequestContext | None) -> Readine
 def _failed_partitions(
     broker: Broker, context: RequestContext | None, *, may_see_paths: bool
 ) -> list[str]:
-    """Return a reason for each partition that rejects records, and one for all hidden ones."""
+    """Return a reason for each failed partition, and one for all that the client may not see."""
     failed = broker.failed_partitions()
     shown = [
         f"{tp} rejects records: {failure}" if may_see_paths else f"{tp} rejects records"

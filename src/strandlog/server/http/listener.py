@@ -53,7 +53,7 @@ class HttpOptions:
     data: str = ""
     # Maps the client certificate of a TLS connection to its principal; None: without TLS.
     principal_of: Callable[[bytes | None], Principal | None] | None = None
-    logins: Logins | None = None  # shared with the gRPC listener; None: own ones
+    logins: Logins | None = None  # shared with the gRPC listener; None: creates its own
 
 
 class HttpListener:

@@ -128,7 +128,8 @@ class Live:
         return _Stream(self, self._state, request, query, tail)
 
     def check_access(self, context: RequestContext, query: LiveQuery) -> None:
-        """Raise unless the client may see the rates and the lag of all topics and groups."""
+        """Raise an error unless the client may see the rates and the lag of all topics and
+        groups."""
         if query.rates or query.lag:
             self._state.broker.check_access(context, DESCRIBE.on(CLUSTER))
 
@@ -231,7 +232,7 @@ class _Stream(Response):
     async def _events(self) -> bytes:
         """Return the encoded events that are due now."""
         parts: list[bytes] = []
-        self._live.check_access(self._context, self._query)  # it may have been revoked
+        self._live.check_access(self._context, self._query)  # access may have been revoked
         if self._query.rates:
             parts.append(_event("rates", self._live.rates()))
         if self._query.lag:

@@ -12,7 +12,7 @@ from strandlog.server.http.problems import PROBLEM_TYPE, Problem
 from strandlog.server.http.routing import JSON, ApiRoute
 
 VERSION = "3.1.0"
-# Which of them a request needs, if any, depends on http.authentication.
+# Whether a request needs one of these depends on http.authentication.
 SECURITY_SCHEMES = {
     "basic": {"type": "http", "scheme": "basic"},
     "bearer": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"},

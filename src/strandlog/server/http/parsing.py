@@ -52,7 +52,7 @@ class BoundedParser(h11.Connection):
 
 
 def _check_framing(request: h11.Request) -> None:
-    """Reject a request with two length headers: a proxy may read another length (smuggling)."""
+    """Reject a request with two length headers: a proxy may use the other one (smuggling)."""
     names = {name for name, _ in request.headers}
     if {b"content-length", b"transfer-encoding"} <= names:
         raise h11.RemoteProtocolError("both Content-Length and Transfer-Encoding")

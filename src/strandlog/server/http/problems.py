@@ -1,4 +1,4 @@
-"""Errors as problem+json (RFC 9457); those of the schema registry in Confluent's form.
+"""Error responses: problem+json (RFC 9457), or Confluent's format for the schema registry.
 
     {"type": "urn:strandlog:problem:topic-not-found", "title": "Topic not found", "status": 404,
      "detail": "topic 'orders' does not exist; create it first"}
@@ -9,10 +9,11 @@ the class of the error, and the traceback is logged.
 
     {"error_code": 40401, "message": "Subject 'orders-value' not found."}
 
-The first three digits of a registry's error code are its status. An error of another part of the
-broker has its HTTP status and "01" as its code, 40301 for example. A missing login, an unknown path
-or method, and an id that is no number have only the status, because 40401 is a missing subject.
-`is_registry_path` tells which form a request expects that reaches no endpoint.
+The first three digits of a registry's error code are its status. The code of an error from another
+part of the broker is its HTTP status followed by "01", for example 40301. For a missing login, an
+unknown path or method, and an id that is not a number, the code is the status alone, because 40401
+means a missing subject. `is_registry_path` decides which format is used for a request that reaches
+no endpoint.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ REGISTRY_TYPE = "application/vnd.schemaregistry.v1+json"
 REGISTRY_PATHS = frozenset(
     {"subjects", "schemas", "config", "mode", "compatibility", "contexts", "associations"}
 )
-SHOWN_CHARACTERS = 4_000  # of the message of a registry's error
+SHOWN_CHARACTERS = 4_000  # of a registry error message
 NOT_IMPLEMENTED = 501  # clients do not retry it
 BARE_CODES = (401, 404, 405)
 INTERNAL = 500
@@ -113,7 +114,7 @@ class Failure(msgspec.Struct):
 
 
 def is_registry_path(path: str) -> bool:
-    """Return whether a path belongs to the registry, also if it does not exist there."""
+    """Return whether a path belongs to the registry, even if the registry has no such route."""
     return path.partition("/")[2].partition("/")[0] in REGISTRY_PATHS
 
 

@@ -67,10 +67,10 @@ class ApiRoute(NamedTuple):
     status: int = 200
     is_large: bool = False  # encode the response in a thread and send it in chunks
     carries_records: bool = False  # the body may be as large as http.request.max.bytes
-    # The permission that the route requires, on the resource that the path names. None: the
-    # requests that the handler makes to the broker check it, as most do.
+    # The permission that the route requires, on the resource that the path names. None, for most
+    # routes: the broker checks permissions when the handler calls it.
     needs: Permission | None = None
-    is_metered: bool = True  # its time counts for the quota request_percentage
+    is_metered: bool = True  # its time counts towards the quota request_percentage
 
     @property
     def name(self) -> str:
@@ -79,7 +79,7 @@ class ApiRoute(NamedTuple):
 
 
 def client_of(request: Request) -> Client:
-    """Return who sends an HTTP request."""
+    """Return the client that sent an HTTP request."""
     client: Client = request.scope[CLIENT]
     return client
 

@@ -6,8 +6,8 @@
     DONE ──SaslHandshake──▶ TOKENS …                        (re-authentication, KIP-368)
     any ──failure──▶ FAILED
 
-`judge` is the allow-list: it decides by the API key alone, before anything else of a request is
-read. While the state is not DONE, it passes only these requests:
+`judge` is the allow-list: it decides by the API key alone, before the rest of a request is read.
+While the state is not DONE, it passes only these requests:
 
     START            ApiVersions, SaslHandshake      others: the connection closes, no response
     VERSIONS_SENT    SaslHandshake                   others: the connection closes, no response
@@ -20,10 +20,10 @@ read. While the state is not DONE, it passes only these requests:
 In TOKENS, Kafka sends error 34 in the layout of any API. Here, no decoder or encoder of another API
 can be reached before authentication.
 
-A session lasts for connections.max.reauth.ms, or for the rest of the life of the client's token if
-that is shorter. If neither applies, it does not expire, and the client cannot re-authenticate. A
-re-authentication must use the same mechanism and give the same principal, and may begin once per
-second. Until it succeeds, the requests in progress belong to the earlier session.
+A session lasts for connections.max.reauth.ms, or until the client's token expires if that is
+sooner. If neither applies, it does not expire, and the client cannot re-authenticate. A
+re-authentication must use the same mechanism and give the same principal, and may begin at most
+once per second. Until it succeeds, the requests in progress belong to the earlier session.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ MIN_LIFETIME_MS = 1  # 0 would mean that the session does not expire
 
 
 class State(Enum):
-    """How far a client has come."""
+    """The progress of a client's authentication."""
 
     START = auto()
     VERSIONS_SENT = auto()
@@ -71,7 +71,7 @@ _PASSED = {
 
 
 class Authentication:
-    """The state of one connection. Times are those of the monotonic clock, unless they say wall."""
+    """The state of one connection. Times are on the monotonic clock, except `wall_ms`."""
 
     __slots__ = (
         "_began_ms",
@@ -85,7 +85,7 @@ class Authentication:
     )
 
     def __init__(self, max_reauth_ms: int) -> None:
-        """`max_reauth_ms` limits the life of a session; 0 does not limit it."""
+        """`max_reauth_ms` is the maximum lifetime of a session; 0 means no limit."""
         self._max_reauth_ms = max_reauth_ms
         self._began_ms: int | None = None  # when the last re-authentication began
         self._frames = 0  # received since the state was last DONE
@@ -102,7 +102,7 @@ class Authentication:
 
     def judge(self, api_key: int) -> Verdict:
         """Decide about a frame that arrives before the client has authenticated, or after its
-        session has expired. `api_key` is what its first two bytes would be in a request."""
+        session has expired. `api_key` is the number in its first two bytes."""
         self._frames += 1
         if self._frames > MAX_REQUESTS_BEFORE_AUTHENTICATION:
             return Verdict.CLOSE
@@ -114,12 +114,12 @@ class Authentication:
         return Verdict.REJECT if is_answered else Verdict.CLOSE
 
     def versions_sent(self) -> None:
-        """The client has received the supported versions. It may not ask again."""
+        """Record that the client has received the supported versions; it may not ask again."""
         if self.state is State.START:
             self.state = State.VERSIONS_SENT
 
     def may_begin(self, now_ms: int) -> bool:
-        """Return whether a handshake may start an exchange; the response is otherwise 34."""
+        """Return whether a handshake may start an exchange; if not, the response is error 34."""
         if self.state is not State.DONE:
             return self.state in (State.START, State.VERSIONS_SENT)
         if self.expires_ms is None:
@@ -128,8 +128,8 @@ class Authentication:
         return began_ms is None or now_ms - began_ms >= MIN_REAUTHENTICATION_INTERVAL_MS
 
     def begin(self, exchange: SaslExchange, handshake_version: int, now_ms: int) -> bool:
-        """Start an exchange. Return False if a re-authentication uses another mechanism: like
-        Kafka, the response to its handshake is no error, but then the connection closes."""
+        """Start an exchange. Return False if a re-authentication uses another mechanism: as in
+        Kafka, the response to its handshake reports no error, but the connection then closes."""
         if self.is_reauthentication:
             self._began_ms = now_ms
             self._frames = 0
@@ -143,7 +143,8 @@ class Authentication:
 
     def complete(self, identity: Identity, now_ms: int, wall_ms: int) -> int:
         """Start the session of a client that has proved its identity. Return its lifetime in
-        milliseconds, 0 if it does not expire; raise `AuthenticationError` for another principal."""
+        milliseconds, 0 if it does not expire; raise `AuthenticationError` if the principal has
+        changed."""
         assert self.exchange is not None
         if self.principal not in (None, identity.principal):
             self.fail()

@@ -122,7 +122,7 @@ class Connection(asyncio.Protocol):
     ) -> None:
         self._owner = owner
         self.listener = listener
-        # Another function until the client has authenticated.
+        # With SASL, `guard` replaces this function until the client has authenticated.
         self._handle: HandleFrame = owner.handle
         self._requests = owner.requests  # the budget for the bytes of requests
         self._slot = slot
@@ -143,7 +143,7 @@ class Connection(asyncio.Protocol):
         self._takes_long = False  # the last requests were slow: the next ones queue for a turn
         self._waits_for_turn = False
         self._is_draining = False
-        self._mute: Mute | None = None  # while the client pauses because of a quota
+        self._mute: Mute | None = None  # set while the client exceeds a quota
         self._moved_ms = 0  # when the client last sent or read data
         self._buffered_then = 0  # bytes in the transport's buffer at the last check
         self.context = RequestContext(listener=listener.label)
@@ -411,7 +411,7 @@ class Connection(asyncio.Protocol):
 
     def reply_ready(self, reply: PendingReply, held_bytes: int) -> None:
         """Write the replies that are ready, unless `_begin` will write them together. `held_bytes`
-        of this one are counted already."""
+        of this reply are already counted."""
         if self._transport is None:
             reply.buffers = None
             return
@@ -511,8 +511,8 @@ class Connection(asyncio.Protocol):
 
     def stalled_ms(self, now_ms: int) -> int:
         """Return how long the server has been waiting for the client to send or read data, or 0.
-        It waits for a muted connection too, whose requests would otherwise hold the memory of
-        others for as long as the pause lasts."""
+        Time in which the connection is muted counts too; otherwise, its requests could occupy
+        shared memory for the whole pause."""
         transport = self._transport
         if transport is None:
             return 0

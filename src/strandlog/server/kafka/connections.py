@@ -1,4 +1,4 @@
-"""All Kafka connections of a server, of all its listeners.
+"""All Kafka connections of a server, across its listeners.
 
 Closes idle connections and drains all of them on shutdown. Connections share max.connections, the
 dispatcher and the limits on memory, whichever listener accepted them.
@@ -37,12 +37,12 @@ class Interceptor(Protocol):
         reply: PendingReply,
         connection: Connection,
     ) -> None:
-        """Handle one request, if necessary with `proceed`, the dispatcher. With SASL, these are
-        the requests after the login."""
+        """Handle one request; `proceed` passes it to the dispatcher. With SASL, this is called only
+        for requests after the login."""
 
 
 class KafkaConnections:
-    """The open Kafka connections, and what they use of the server (`ConnectionOwner`)."""
+    """The open Kafka connections, and the parts of the server that they use (`ConnectionOwner`)."""
 
     def __init__(
         self, broker: Broker, runtime: ServerRuntime, interceptor: Interceptor | None = None

@@ -1,4 +1,4 @@
-"""Finds the declared API for a request, checks its version, calls and times the handler.
+"""Finds the declared API for a request, checks its version, and calls and times the handler.
 
 Handlers are functions in `handlers/`: they decode the request, call the broker and reply, now or
 when a Deferred is done. A handler that may take a long time returns `Work`, which runs in slices. A
@@ -181,7 +181,7 @@ class Dispatcher:
 
 
 def _metered(work: Work[None], meter: Meter) -> Work[None]:
-    """Measure the time of each step of the work of a handler."""
+    """Measure the time of each step of a handler's work."""
     while True:
         meter.resume()
         try:

@@ -4,12 +4,13 @@
 failures also count here, in two ways:
 
     per user      by (address, user name that the client claims): failed.logins.per.user.rate
-    per address   by address, whatever the user names: failed.logins.per.ip.rate
+    per address   by address, regardless of user names: failed.logins.per.ip.rate
 
 Failures up to `BURST_SECONDS` times the rate have no effect. Above that, the next logins with the
 same key wait: one of them, chosen at random, proceeds in each interval of 1 / rate seconds. A login
-in progress counts as a failure until it succeeds, so that a thousand guesses at once wait, too. A
-login that waits is delayed, not rejected, and fails only if the deadline for authentication passes.
+in progress counts as a failure until it succeeds, so that a thousand simultaneous guesses wait,
+too. A login that waits is delayed, not rejected, and fails only if the deadline for authentication
+passes.
 
 An attacker must not be able to lock out other users behind the same address:
 
@@ -24,7 +25,7 @@ An attacker must not be able to lock out other users behind the same address:
 
 Memory is bounded: each table has at most `LOGIN_THROTTLE_MAX_KEYS` entries, and the oldest is
 removed. Logins that wait are connections, which have their own limit. IPv6 addresses count by their
-/64 network, because a single host has that many.
+/64 network, because a single host may use all addresses in it.
 """
 
 from __future__ import annotations
@@ -66,12 +67,12 @@ class _Entry:
 
 class FailureLimit:
     """The limit on failures with the same key. An attempt in progress counts as a failure until its
-    outcome is known, so that many attempts at once do not exceed the limit."""
+    outcome is known, so that simultaneous attempts do not exceed the limit."""
 
     def __init__(
         self, per_second: float, clock: Clock, call_later: CallLater, choose: ChooseIndex
     ) -> None:
-        """`per_second` is the number of failures that each key may have; 0 turns the limit off."""
+        """`per_second` is the allowed rate of failures for each key; 0 turns the limit off."""
         self._per_second = per_second
         self._burst = max(1.0, per_second * BURST_SECONDS)
         self._most = self._burst + per_second * EXCESS_SECONDS
@@ -85,7 +86,7 @@ class FailureLimit:
 
     def run(self, key: Hashable, run: Run) -> Run | None:
         """Call `run` now if the key is below its limit. Otherwise, call it later, and return a
-        function that cancels it. `ended` must follow."""
+        function that cancels it. `ended` must be called after each call of `run`."""
         if not self._per_second:
             run()
             return None
@@ -125,7 +126,7 @@ class FailureLimit:
         if entry is None:
             entry = self._table[key] = _Entry(self._clock.monotonic_ms())
             if len(self._table) > LOGIN_THROTTLE_MAX_KEYS:
-                self._table.popitem(last=False)  # what waits there still proceeds
+                self._table.popitem(last=False)  # attempts that wait in it still proceed
         self._table.move_to_end(key)
         return entry
 
@@ -140,7 +141,7 @@ class FailureLimit:
         self._call_later(1 / self._per_second, lambda: self._proceed(entry))
 
     def _proceed(self, entry: _Entry) -> None:
-        """Let one of the attempts that wait proceed."""
+        """Let one of the waiting attempts proceed."""
         if not entry.waiting:
             return
         if len(entry.waiting) > 1:
@@ -153,7 +154,7 @@ class FailureLimit:
 
 
 class Attempt:
-    """One check of a password, from its start to its outcome."""
+    """One password check, from its start to its outcome."""
 
     __slots__ = ("_is_limited", "_network", "_throttle", "_user")
 
@@ -164,7 +165,7 @@ class Attempt:
         self._is_limited = is_limited  # by the limit of its address
 
     def ended(self, *, has_failed: bool, has_succeeded: bool) -> None:
-        """Count the outcome; must be called exactly once. Neither: the client sends more tokens."""
+        """Count the outcome; must be called exactly once. If both are False, more tokens follow."""
         throttle, network, user = self._throttle, self._network, self._user
         throttle.addresses.ended(network, has_failed=has_failed, was_running=self._is_limited)
         if user:
@@ -215,7 +216,7 @@ class LoginThrottle:
             on_wait(cancel)
 
     def _cancel_both(self, cancel: Run, network: str, user: str) -> None:
-        """Cancel an attempt that waits for the limit of its address, after that of its user."""
+        """Cancel an attempt that has passed its user's limit and waits for its address's."""
         cancel()
         if user:
             self.users.ended((network, user), has_failed=False)

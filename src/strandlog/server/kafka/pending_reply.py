@@ -37,7 +37,7 @@ class PendingReply:
         self.frame_bytes = frame_bytes  # size of the request until it is released; 0 if small
         self.buffers: Sequence[Buffer] | None = None
         self.size_bytes = 0
-        # Size of a large reply without views of mapped files: of its records while it is encoded.
+        # Size of a large reply (of its records, while it is encoded) without views of mapped files.
         self.copied_bytes = 0
         self.is_filled = False
         self.on_abandoned: Callable[[], None] | None = None
@@ -89,7 +89,7 @@ class PendingReply:
 
 
 def copied_bytes(buffers: Iterable[Buffer]) -> int:
-    """Return the size of the buffers that are in memory of their own."""
+    """Return the total size of the buffers that are not views of mapped files."""
     return sum([len(each) for each in buffers if not is_mapped(each)])
 
 

@@ -1,4 +1,4 @@
-"""One Kafka request: header, decoded body, reply.
+"""One Kafka request: its header, decoded body and reply.
 
 A request of a few megabytes can name one partition a hundred thousand times. `asked_once` collects
 each partition once, as Kafka does with its maps, and `answered` builds one row for each. Handlers
@@ -164,7 +164,7 @@ class Request:
         return 0 if self.meter is None else self._dispatcher.throttle_ms(self, self.meter)
 
     def pause_client(self, throttle_ms: int) -> None:
-        """Mute the connection already now, because the client exceeds a quota."""
+        """Mute the connection immediately, because the client exceeds a quota."""
         if throttle_ms and self.meter is not None:
             self.meter.add(throttle_ms)
             self.connection.mute(throttle_ms)

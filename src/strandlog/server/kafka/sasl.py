@@ -5,10 +5,10 @@
 
 Until a client has authenticated, its session gets every frame (`Connection.guard`), and passes only
 those on the allow-list to the dispatcher. Afterwards the connection calls the dispatcher directly,
-so an authenticated client pays nothing. When its session expires, a timer puts the session back in
-front of the dispatcher.
+so the requests of an authenticated client cost nothing more. When its session expires, a timer puts
+the session back in front of the dispatcher.
 
-A login holds the line (`Connection.hold_line`): requests that a client sends behind a token wait
+A login holds the line (`Connection.hold_line`): requests that a client sends after a token wait
 for the result, and are dropped if the login fails. Password hashes are computed in a thread.
 
 A failure is reported after connection.failed.authentication.delay.ms; then the connection closes.
@@ -17,10 +17,10 @@ answered. A client has connections.authentication.timeout.ms from the moment of 
 until it has authenticated, including the TLS handshake, and the same time for each
 re-authentication.
 
-An unauthenticated client may make the server hold one frame of sasl.server.max.receive.size at
-most, and all of them together `UNAUTHENTICATED_MAX_BYTES` (`LoginBudget`).
+An unauthenticated client can make the server hold at most twice sasl.server.max.receive.size: one
+frame, and as many bytes after it. `LoginBudget` also limits the total of all such clients.
 
-Log messages contain the address and the mechanism, but neither user names nor anything that a
+Log messages contain the address, the mechanism and the claimed user name, but nothing else that a
 client sent as a token.
 """
 
@@ -63,11 +63,11 @@ logger = logging.getLogger(__name__)
 
 SASL_AUTHENTICATED = "SaslAuthenticate request received after successful authentication"
 NO_KEY = -1
-SHOWN_CHARACTERS = 64  # of the claimed name of a user, in the log
+SHOWN_CHARACTERS = 64  # of a claimed user name, in the log
 KEY_BYTES = 2
 SECOND_MS = 1000
 CREDENTIAL_CHECK_SECONDS = 1.0
-REVOKE_SECONDS = 1.0  # for the requests in progress of a user whose credentials changed
+REVOKE_SECONDS = 1.0  # for requests in progress after the user's credentials have changed
 READ_SECONDS = 0.1  # some clients drop a response if the connection closes before they read it
 TokenOutcome = SaslStep | AuthenticationError
 
@@ -82,7 +82,7 @@ class LoginBudget(ByteBudget):
 
     def hold(self, holder: Holder, count: int) -> None:
         super().hold(holder, count)
-        if count > 2 * self._max_frame_bytes:  # one frame, and as much behind it
+        if count > 2 * self._max_frame_bytes:  # one frame, and as many bytes after it
             logger.warning(
                 "closing the connection from %s: it sent %d bytes before it authenticated",
                 holder.peer_host,
@@ -92,7 +92,7 @@ class LoginBudget(ByteBudget):
 
 
 class SaslLogins:
-    """What the SASL sessions of one server share."""
+    """The state that the SASL sessions of one server share."""
 
     def __init__(self, broker: Broker, runtime: ServerRuntime, handle: HandleFrame) -> None:
         self.broker = broker
@@ -113,7 +113,7 @@ class SaslLogins:
         self.budget = LoginBudget(
             settings.sasl_server_max_receive_size, settings.queued_stall_timeout_ms, broker.clock
         )
-        # Connections of users with a password, and when their credentials were last checked.
+        # Sessions of users with a password, and the credentials version at the last check.
         self._sessions: set[SaslSession] = set()
         self._credentials_version = broker.credentials_version
         self._credential_timer: asyncio.TimerHandle | None = None
@@ -162,7 +162,7 @@ class SaslLogins:
 
     def drop_oldest(self) -> bool:
         """Close the connection that has been waiting for the longest time, if any, because there
-        are too many. Clients that authenticate again are known, and stay."""
+        are too many. Connections that re-authenticate stay, because their clients are known."""
         for connection in self._waiting:
             if connection.sasl is None or not connection.sasl.authentication.is_reauthentication:
                 self.metrics.logins_dropped += 1
@@ -221,12 +221,12 @@ class SaslSession:
         self._logins = logins
         self._connection = connection
         self._expiry: asyncio.TimerHandle | None = None
-        self._is_guarding = False  # whether it gets the frames of the connection
+        self._is_guarding = False  # whether it receives the frames of the connection
         self.stamp = b""  # of the credentials that the client logged in with; empty for a token
         self.authentication = Authentication(logins.settings.connections_max_reauth_ms)
 
     def guard(self) -> None:
-        """Get every frame of the connection until the client has authenticated."""
+        """Receive every frame of the connection until the client has authenticated."""
         self._is_guarding = True
         self._connection.guard(self.receive)
         self._logins.expect(self._connection)
@@ -239,7 +239,7 @@ class SaslSession:
 
     def receive(self, frame: memoryview, reply: PendingReply, connection: Connection) -> None:
         """Handle a frame of a client that has not authenticated or whose session has expired. It
-        raises nothing, because an exception in a turn of the event loop stops the server."""
+        never raises, because an exception in a turn of the event loop stops the server."""
         try:
             self._receive(frame, reply, connection)
         except Exception:
@@ -270,7 +270,7 @@ class SaslSession:
         authentication = self.authentication
         now_ms = self._logins.clock.monotonic_ms()
         if not authentication.may_begin(now_ms):
-            if self._is_guarding:  # the session has expired, and the last attempt was just now
+            if self._is_guarding:  # the session has expired, and the last attempt was too recent
                 self._close(request.pending)
             else:
                 request.reply({"error_code": IllegalSaslStateError.kafka_code, "mechanisms": []})
@@ -321,7 +321,7 @@ class SaslSession:
         reply: PendingReply,
         answer: Callable[[TokenOutcome, int], list[Buffer] | None],
     ) -> None:
-        """Process a token, and reply with what `answer` makes of its outcome."""
+        """Process a token, and send the reply that `answer` builds from its outcome."""
         connection = self._connection
         exchange = self.authentication.exchange
         assert exchange is not None
@@ -339,7 +339,7 @@ class SaslSession:
         if exchange.mechanism == PLAIN:
             claimed = _plain_user(token)
         elif exchange.mechanism.startswith("SCRAM") and not claimed:
-            run(None)  # the first token of SCRAM proves nothing, so it is no attempt yet
+            run(None)  # SCRAM's first token proves nothing, so it does not count as an attempt
             return
         self._logins.throttle.attempt(connection.peer_host, claimed, run, on_wait)
 
@@ -399,7 +399,8 @@ class SaslSession:
             self._connection.release_line()
 
     def _answer_raw(self, outcome: TokenOutcome, lifetime_ms: int) -> list[Buffer] | None:
-        """Return the response to a token without header: the server's token, or none."""
+        """Return the response to a token without a header: the server's token, or None on
+        failure."""
         del lifetime_ms
         return None if isinstance(outcome, AuthenticationError) else [outcome.answer]
 
@@ -433,7 +434,7 @@ class SaslSession:
 
     def revoke(self) -> None:
         """Close the connection, because the user was changed or deleted. Requests in progress are
-        answered if that is possible soon; a Fetch that waits for records is not."""
+        answered if they finish within `REVOKE_SECONDS`."""
         self.authentication.fail()
         self._connection.drain()
         self._logins.loop.call_later(REVOKE_SECONDS, self._connection.abort)
@@ -462,7 +463,7 @@ class SaslSession:
     def _close(
         self, reply: PendingReply, buffers: list[Buffer] | None = None, delay_seconds: float = 0
     ) -> None:
-        """Reply, or not, and close the connection once earlier requests are answered."""
+        """Send `buffers`, if any, and close the connection once earlier requests are answered."""
         connection = self._connection
         self.authentication.fail()
         connection.hold_line()  # nothing that the client sent after this is handled
@@ -479,7 +480,7 @@ class SaslSession:
 
 
 def _plain_user(token: bytes) -> str:
-    """Return the user name in a token of PLAIN, as the client claims it; "" without one."""
+    """Return the user name that a PLAIN token claims, or "" if it has none."""
     parts = token.split(b"\0", 2)
     return str(parts[1], "utf-8", "replace") if len(parts) > 1 else ""
 

@@ -1,8 +1,8 @@
 """Pauses clients that exceed a quota, as KIP-219 describes.
 
-The response goes out at once and names the throttle time. For that time, the connection reads
-nothing and starts no request (`Mute`); requests that have started still run. Java's client pauses
-by itself, librdkafka does not, so the broker cannot rely on clients.
+The response is sent immediately and contains the throttle time. For that time, the connection reads
+nothing and starts no request (`Mute`); requests that have started still run. Java's client also
+pauses on its own, but librdkafka does not, so the broker cannot rely on clients.
 
     Produce        the bytes of the request are charged when it arrives, so that a client cannot
                    have many requests in progress before the first one is charged; with acks=0 too
@@ -10,8 +10,9 @@ by itself, librdkafka does not, so the broker cannot rely on clients.
                    response is empty
     every request  the time of its handler in the event loop is charged when it is answered
 
-A request that exceeds several quotas is paused once, for the longest time. Requests before a login
-are not charged: they belong to no user, and one client could delay the logins of others.
+A client that exceeds several quotas with one request is paused once, for the longest time. Requests
+before a login are not charged: they belong to no user, and one client could delay the logins of
+others.
 """
 
 from __future__ import annotations
@@ -38,12 +39,12 @@ class Meter:
         self.throttle_ms = 0
 
     def resume(self) -> None:
-        """Start to measure, because a part of the handler begins."""
+        """Start measuring, because the handler starts or continues."""
         if self._running_since is None:
             self._running_since = stopwatch()
 
     def pause(self) -> None:
-        """Stop to measure, because the request waits."""
+        """Stop measuring, because the request waits."""
         if self._running_since is not None:
             self._seconds += stopwatch() - self._running_since
             self._running_since = None

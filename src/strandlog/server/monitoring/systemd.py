@@ -1,7 +1,7 @@
 """Reports the state of the server to systemd (`Type=notify`), and feeds its watchdog.
 
 systemd passes the path of a datagram socket in NOTIFY_SOCKET (`@` stands for the abstract
-namespace) and, with WatchdogSec=, the time that may pass between two signs of life in WATCHDOG_USEC
+namespace) and, with WatchdogSec=, the time that may pass between two keep-alives in WATCHDOG_USEC
 (and in WATCHDOG_PID the process that it expects them from). A message is lines of NAME=VALUE:
 
     READY=1       all listeners are open; `systemctl start` returns
@@ -11,8 +11,8 @@ namespace) and, with WatchdogSec=, the time that may pass between two signs of l
     WATCHDOG=1    the event loop is alive; sent twice per interval, by the loop itself, so that
                   systemd restarts a server that hangs
 
-Without NOTIFY_SOCKET nothing is sent. An error while sending is logged once: systemd reports a
-service that it does not hear from, and a server that works must not stop for that.
+Without NOTIFY_SOCKET nothing is sent. An error while sending is logged once and does not stop the
+server; systemd itself reports a service that it does not hear from.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Systemd:
         self._send(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def stopping(self) -> None:
-        """Report that the server stops. The watchdog stays fed until `close`."""
+        """Report that the server is stopping. The watchdog is fed until `close`."""
         self._send("STOPPING=1")
 
     def close(self) -> None:

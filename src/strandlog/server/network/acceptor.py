@@ -10,10 +10,10 @@ plain listener hands it to its protocol at once. With TLS, the handshake starts 
 first bytes, so a silent connection costs a socket and no buffers, and a plaintext client gets a
 log line instead of a handshake error. First bytes and handshake have one deadline.
 
-At most `TLS_MAX_HANDSHAKES` connections of a listener are before the end of their handshake; a
-further one replaces the oldest. If a limit on all connections is reached (`Room`), a new one also
-replaces the oldest handshake or SASL login, and is refused only if there is none. So thousands of
-half-open handshakes and logins neither keep other clients out nor take memory without bound.
+At most `TLS_MAX_HANDSHAKES` connections of a listener can be in their handshake; a further one
+replaces the oldest. If a limit on all connections is reached (`Room`), a new one also replaces the
+oldest handshake or SASL login, and is refused only if there is none. So thousands of half-open
+handshakes and logins neither keep other clients out nor take memory without bound.
 
 If the process has no file descriptor left, accepting pauses for a second. Clients wait in the
 backlog meanwhile; without the pause, the loop would spin, because the socket stays readable.
@@ -55,7 +55,7 @@ class Replaceable(Protocol):
 
 
 class Room:
-    """How many connections a group of listeners may have, and has."""
+    """The limit on the connections of a group of listeners, and their current number."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class Tls(NamedTuple):
 
 
 class Slot:
-    """The place of one connection in the limits; `release` it once the connection is closed."""
+    """One connection's share of the limits; `release` it once the connection is closed."""
 
     __slots__ = ("_acceptor", "accepted", "host")
 
@@ -144,7 +144,7 @@ class Acceptor:
         self._room = room
         self._tls = tls
         self._loop = asyncio.get_running_loop()
-        self.sockets: list[socket.socket] = []  # those that listen
+        self.sockets: list[socket.socket] = []  # the listening ones
         self._handshakes: dict[_Handshake, None] = {}  # oldest first
         self._over_quota: set[socket.socket] = set()  # to be closed soon
         self._tasks: set[asyncio.Task[None]] = set()
@@ -157,7 +157,7 @@ class Acceptor:
     # -- listening -------------------------------------------------------------------------------
 
     async def bind(self, host: str, port: int, backlog: int) -> Address:
-        """Listen on all addresses of a host, and return the first; clients wait for `start`.
+        """Listen on all addresses of a host, and return the first; clients wait until `start`.
 
         A machine without IPv6 may still resolve localhost to ::1: an address that does not exist is
         an error only if there is no other.
@@ -278,8 +278,8 @@ class Acceptor:
             self._await_first_bytes(sock, slot, self._tls)
 
     def _close_later(self, sock: socket.socket, delay_ms: int) -> None:
-        """Close a connection that exceeds the quota of its address, unread. The delay slows down a
-        client that connects again at once."""
+        """Close a connection that exceeds its address's quota, without reading from it. The delay
+        slows down a client that connects again at once."""
         if len(self._over_quota) >= MAX_CONNECTIONS_OVER_QUOTA:
             sock.close()
             return
@@ -348,7 +348,7 @@ class Acceptor:
                 lambda: self._make_protocol(slot),
                 handshake.sock,
                 ssl=tls.context(),
-                ssl_handshake_timeout=tls.handshake_seconds + PAUSE_SECONDS,  # `_end_late` is first
+                ssl_handshake_timeout=tls.handshake_seconds + PAUSE_SECONDS,  # after `_end_late`
                 ssl_shutdown_timeout=SHUTDOWN_SECONDS,
             )
         except (OSError, asyncio.CancelledError) as error:
@@ -415,8 +415,8 @@ class Acceptor:
 
 
 def _acknowledge(sock: socket.socket) -> None:
-    """Acknowledge the end of a handshake at once. In TLS 1.3 the server has nothing to send then,
-    and a client with Nagle's algorithm (librdkafka by default) waits for the acknowledgement
+    """Acknowledge the end of a handshake at once. In TLS 1.3 the server has nothing to send at that
+    point, and a client with Nagle's algorithm (librdkafka by default) waits for the acknowledgement
     before it sends its first request; the kernel would delay it by 40 ms."""
     if hasattr(socket, "TCP_QUICKACK"):  # Linux only
         with contextlib.suppress(OSError):  # it is closed already

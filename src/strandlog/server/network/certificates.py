@@ -8,7 +8,7 @@
 
 Every error names the setting or the file and says what to do; none contains a key or a password. An
 expired certificate is a warning, because the broker is still useful to clients that do not check it
-and because an error would stop a restart in the middle of the night.
+and because an error would prevent a restart in the middle of the night.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Stores(NamedTuple):
 
 
 class KeyMaterial(NamedTuple):
-    """What a TLS listener needs, as PEM."""
+    """The key and the certificates of a TLS listener, as PEM."""
 
     private_key: bytes  # not encrypted; never written to disk or to the log
     chain: bytes  # the broker's certificate first
@@ -101,7 +101,7 @@ def read_stores(tls: TlsSettings) -> Stores:
 
 
 def load(stores: Stores, password: str, now: datetime) -> KeyMaterial:
-    """Parse and check the stores; raise `ConfigurationError` if something is wrong."""
+    """Parse and check the stores; raise `ConfigurationError` if they cannot be used."""
     key_name, chain_name, authorities_name = stores.names
     key = _private_key(stores.key, key_name, password)
     chain = _certificates(stores.chain, chain_name)
@@ -140,8 +140,8 @@ def _read(setting: str, path: str) -> bytes:
 
 
 def _blocks(data: bytes, is_wanted: str) -> list[bytes]:
-    """Return the PEM blocks whose label ends with a word. A block in a properties file may have
-    spaces instead of line ends, so base64 is broken into lines again."""
+    """Return the PEM blocks whose label ends with `is_wanted`. A block in a properties file may
+    have spaces instead of line ends, so base64 is broken into lines again."""
     found = []
     for match in _BLOCK.finditer(data):
         label, body = match["label"], match["body"]
@@ -169,7 +169,7 @@ def _private_key(data: bytes, where: str, password: str) -> PrivateKeyTypes:
         if is_encrypted:
             raise _error(where, "ssl.key.password does not decrypt the private key") from error
         raise _error(where, "the private key cannot be parsed") from error
-    except Exception as error:  # UnsupportedAlgorithm, and what a new version may add
+    except Exception as error:  # UnsupportedAlgorithm, or an error that a newer version adds
         raise _error(where, f"the private key is not supported: {type(error).__name__}") from error
 
 
@@ -219,8 +219,8 @@ def _expiry(certificates: Sequence[x509.Certificate], where: str, now: datetime)
 def subject_text(certificate: bytes) -> str:
     """Return the subject of a certificate (DER) as RFC 2253 text, as Java writes it.
 
-    `cryptography` has a method for RFC 4514, which differs in two points: Java also escapes `=` and
-    `#`, and it writes the value of a type without a short name as the hexadecimal DER encoding.
+    `cryptography` has a method for RFC 4514, which differs in two respects: Java also escapes `=`
+    and `#`, and it writes the value of a type without a short name as the hexadecimal DER encoding.
     """
     subject = x509.load_der_x509_certificate(certificate).subject
     parts = ["+".join(_attribute_text(each) for each in rdn) for rdn in reversed(subject.rdns)]

@@ -1,11 +1,11 @@
 """Limits on accepting connections, shared by the Kafka listeners and HTTP.
 
-    max.connections.per.ip          further connections of the address are closed at once
+    max.connections.per.ip          further connections from the address are closed at once
     max.connection.creation.rate    the acceptor waits; clients wait in the socket's backlog
-    connection_creation_rate        the quota of an address: further connections are closed later
+    connection_creation_rate        quota of an address; further connections are closed with a delay
 
-The rate is a bucket that holds the connections of one second, so that a burst after a quiet second
-passes. Host names in max.connections.per.ip.overrides are resolved once.
+The rate is enforced with a token bucket for one second's connections, so that a burst after a quiet
+second passes. Host names in max.connections.per.ip.overrides are resolved once.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class ConnectionLimits:
         now: Callable[[], float] = stopwatch,
         delay_ms: Callable[[str], int] = lambda _: 0,
     ) -> None:
-        """`delay_ms` counts a connection of an address. It returns 0, or after how many
-        milliseconds to close the connection because of a quota."""
+        """`delay_ms` counts a connection from an address. It returns the delay in milliseconds
+        after which to close the connection because of a quota, or 0 to keep it."""
         self._settings = settings
         self.delay_ms = delay_ms
         self._now = now
@@ -85,7 +85,7 @@ class ConnectionLimits:
             del self._by_host[host]
 
     def wait_seconds(self) -> float:
-        """Return how long to wait before another connection may be accepted; 0: it may be now."""
+        """Return how long to wait before another connection may be accepted; 0 for no wait."""
         rate = float(self._settings.max_connection_creation_rate)
         now = self._now()
         self._tokens = min(rate, self._tokens + (now - self._filled) * rate)

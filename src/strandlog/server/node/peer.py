@@ -92,7 +92,7 @@ class NodePeer:
         node_id = envelope.dest if self._node_id is None else self._node_id
         try:
             return node.format_reply(node_id, envelope, kind, fields, msg_id)
-        except (RecursionError, ValueError) as error:  # from a record of another producer
+        except (RecursionError, ValueError) as error:  # caused by a record of another producer
             failed = node.error_fields(CRASH, f"the reply cannot be encoded as JSON: {error}")
             return node.format_reply(node_id, envelope, "error", failed, msg_id)
 

@@ -173,7 +173,7 @@ def test_a_full_disk_does_not_keep_the_server_from_stopping(
     log.close()
     assert log.lost == 2
     assert path.read_bytes() == b""
-    assert "loses events" in caplog.text
+    assert "is losing events" in caplog.text
 
 
 def test_a_file_that_was_moved_is_created_again(path: Path) -> None:

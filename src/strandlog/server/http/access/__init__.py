@@ -1,1 +1,1 @@
-"""Who sends an HTTP request: passwords, tokens, certificates, sessions; and from which site."""
+"""Authentication of HTTP requests, sessions, and protection from cross-site requests."""

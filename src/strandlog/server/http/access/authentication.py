@@ -1,6 +1,6 @@
-"""Finds out who sends an HTTP request, before any endpoint sees it.
+"""Authenticates HTTP requests, before they reach an endpoint.
 
-The first of these that a request has decides:
+The first of these that a request has is used:
 
     session        a valid session cookie: the user that signed in to the console
     password       Authorization: Basic, checked against the same users as SASL
@@ -14,8 +14,8 @@ wrong credentials unless there is an Authorization header, and the 401 deletes i
 Some paths need no credentials: the page of the console and its files, which contain no data,
 /healthz and /readyz, and the login itself. `metrics.authentication` can open /metrics too.
 
-Passwords and tokens are checked, and right ones remembered, by `server/access/logins.py`, which the
-gRPC listener shares.
+`server/access/logins.py`, which the gRPC listener shares, checks passwords and tokens and caches
+verified ones.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ PrincipalOf = Callable[[bytes | None], Principal | None]
 
 STREAM_CHECK_SECONDS = 1.0  # how often a stream checks that its session or token is still valid
 CLIENT = "strandlog.client"  # in the ASGI scope: the `Client` of the request
-CERTIFICATE = "strandlog.certificate"  # in the ASGI scope: its DER, or None
+CERTIFICATE = "strandlog.certificate"  # in the ASGI scope: that of the client (DER), or None
 HAS_REGISTRY = "strandlog.has_registry"  # in the ASGI scope: whether the broker has a registry
 CONSOLE = "/console/"
 METRICS = "/metrics"
@@ -101,8 +101,8 @@ class Authentication:
     # -- a request -------------------------------------------------------------------------------
 
     async def client_of(self, scope: Scope) -> Client:
-        """Return the client of a request; raise a 401 if it must authenticate, or fails to, and a
-        403 if the page of another site sent the request."""
+        """Return the client of a request; raise a 401 if authentication fails, or is required and
+        missing, and a 403 if the page of another site sent the request."""
         headers, path = Headers(scope=scope), scope["path"]
         mode = self._metrics_mode if path == METRICS else self.mode
         is_open = path in OPEN_PATHS or path.startswith(CONSOLE)
@@ -154,7 +154,7 @@ class Authentication:
     # -- passwords and tokens ----------------------------------------------------------------------
 
     async def log_in(self, scope: Scope, user: str, password: str) -> tuple[Session, str]:
-        """Check a password; return a new session and its id. The session of the request ends."""
+        """Check a password, end the request's session, and return a new session and its id."""
         headers = Headers(scope=scope)
         try:
             login = await self._logins.by_password(_context(scope), user, password)
@@ -186,7 +186,7 @@ class Authentication:
 
 
 def _reject(error: StrandlogError, headers: Headers) -> NoReturn:
-    """Raise the 401 of a failed login, or the 429 of one that was not checked."""
+    """Raise a 401 for a failed login, or a 429 for one that was not checked."""
     if isinstance(error, ThrottlingQuotaExceededError):
         retry = [("retry-after", str(math.ceil(error.retry_after_ms / 1000)))]
         raise HttpError(429, "Too many logins", str(error), retry) from None

@@ -7,7 +7,7 @@ is encrypted or local, and in Origin with every request that may change somethin
     Sec-Fetch-Site   same-origin or none (typed address, bookmark): accepted
                      same-site or cross-site: rejected; another port of the same host is same-site
     Origin           only without Sec-Fetch-Site: its host and port must be those of Host
-    neither          a program, not a page of a browser: accepted, except if the request changes
+    neither          a program, not a page in a browser: accepted, unless the request changes
                      something and a cookie authenticates it
 
 Following a link from another site (Sec-Fetch-Mode: navigate) is accepted: it shows a page, and GET

@@ -1,4 +1,4 @@
-"""Sessions: what a login over HTTP creates, and a cookie names.
+"""Sessions, which a login over HTTP creates and a cookie identifies.
 
     begin     a random id of 256 bits, always a new one; the browser gets it as a cookie
     find      the session of a cookie; marks it as used
@@ -6,13 +6,13 @@
 
 A session ends at a logout, after `http.session.idle.timeout.ms` without a request, after
 `http.session.max.lifetime.ms` in any case, and when the credentials of its user change. All
-sessions end with the server.
+sessions end when the server stops.
 
-The server keeps the SHA-256 of an id, not the id: the memory of the process names no usable cookie.
-A user has at most `http.user.max.sessions` sessions, of which a further login ends the oldest;
-so no user can use up the `http.max.sessions` of all users.
+The server keeps the SHA-256 of an id, not the id, so the memory of the process contains no usable
+cookie. A user has at most `http.user.max.sessions` sessions; a further login ends the oldest one,
+so that one user cannot use up `http.max.sessions`, the limit for all users.
 
-On TLS the cookie has the prefix `__Host-`: browsers then accept it only from this host, over TLS,
+With TLS the cookie has the prefix `__Host-`: browsers then accept it only from this host, over TLS,
 for all paths. Browsers send the cookies of a host to all of its ports, so the name contains the
 port; two brokers on one machine do not overwrite each other's cookies.
 """
@@ -47,7 +47,7 @@ class Session:
 
 
 class Sessions:
-    """The sessions of one server. `stamp_of` identifies the present credentials of a user."""
+    """The sessions of one server. `stamp_of` identifies a user's current credentials."""
 
     def __init__(
         self,
@@ -129,7 +129,7 @@ def _hashed(identifier: str) -> bytes:
 
 
 def cookie_name(port: int, *, uses_tls: bool) -> str:
-    """Return the name of the cookie of the server on a port."""
+    """Return the name of the session cookie for a server on this port."""
     return f"{SECURE_PREFIX if uses_tls else ''}{COOKIE}-{port}"
 
 

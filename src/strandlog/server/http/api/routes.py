@@ -59,7 +59,7 @@ ROUTES: tuple[ApiRoute, ...] = (
     ApiRoute("POST", "/pipelines/{name}/progress", pipelines.report_progress,
              "Report progress", body=pipeline_reports.PipelineProgress, needs=READ.on(GROUP)),
     ApiRoute("GET", "/session", session.describe_session,
-             "Tell who the client is and what it may do", session.SessionStatus,
+             "Describe the client and what it may do", session.SessionStatus,
              is_metered=False),
     ApiRoute("POST", "/session", session.log_in,
              "Sign in with user and password; sets a session cookie", session.SessionStatus,

@@ -1,10 +1,10 @@
 """The login of the console: who the client is, what it may do, signing in and out.
 
     POST /session      checks user and password, begins a session and sets its cookie
-    GET /session       tells the principal and its permissions
+    GET /session       returns the principal and its permissions
     DELETE /session    ends the session of the cookie
 
-The permissions are for display only: a console hides what the user may not do, and the broker
+The permissions are for display only: the console hides what the user may not do, and the broker
 checks every request.
 """
 
@@ -30,7 +30,7 @@ from strandlog.server.http.problems import HttpError
 from strandlog.server.http.routing import ApiRequest, Nothing
 from strandlog.server.http.state import HttpState
 
-# The broker limits both further; this bounds what is hashed.
+# Bounds the text that is hashed; the broker's own limits are lower.
 Text = Annotated[str, Meta(max_length=4096)]
 
 
@@ -47,9 +47,9 @@ class Login(Struct, forbid_unknown_fields=True):
 class SessionStatus(Struct):
     """Who the client is, how the request proves it, and what the client may do.
 
-    `authentication` is "required" if a request without credentials gets a 401. `expires_ms` is null
-    unless a session or token ends then. `cluster_operations` are operations on the cluster;
-    descriptions of topics and groups list those on them."""
+    `authentication` is "required" if a request without credentials gets a 401. `expires_ms` is when
+    the session or token ends, or null. `cluster_operations` are operations on the cluster;
+    the descriptions of topics and groups list the operations on these."""
 
     principal: str
     user: str | None

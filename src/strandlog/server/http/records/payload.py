@@ -6,8 +6,9 @@ Truncated JSON is returned as text, and so is JSON larger than `HTTP_JSON_VALUE_
 parsing holds the GIL. The format `plain` returns all JSON as text, for browsers, because JavaScript
 loses the precision of large numbers.
 
-A key or value that names a schema of the registry is decoded to JSON in the formats `auto` and
-`plain` (value_schemas.py). `schema` tells which one; if it has an `error`, the payload is base64.
+A key or value that names a registered schema is decoded to JSON in the formats `auto` and
+`plain` (value_schemas.py). `schema` identifies the schema; if it has an `error`, the payload is
+base64.
 
 Requests: a value is given as one of `value` (text), `value_json` (stored byte for byte) and
 `value_base64`. It is null if none of them is given, or if `value` is null. Keys work the same way.
@@ -45,7 +46,7 @@ class TooLargeToParseError(Exception):
 
 
 class PayloadSchema(Struct):
-    """The schema that a key or value names; `error` tells why it could not be decoded."""
+    """The schema that a key or value names; `error` says why it could not be decoded."""
 
     id: int | None
     subject: str | None

@@ -238,7 +238,7 @@ class _PageReader:
         self._next[number] = piece.next_offset if piece.next_offset > offset else end
 
     async def page(self, schemas: ValueSchemas) -> RecordsPage:
-        """Return the page."""
+        """Return the page that `run` has read."""
         query = self._query
         passed = _selected(self._passed, query)
         decoder = schemas.page(self._context, passed) if query.decode else None

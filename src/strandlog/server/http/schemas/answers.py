@@ -5,9 +5,9 @@
     sent                        the best of the first three that the client accepts, the first by
                                 default; otherwise 406
 
-Clients write booleans as `true` and `True`, and some parameters with names that are not in
-Confluent's documentation; `ALIASES` has them. Unknown parameters and fields are ignored, as
-Confluent's registry does.
+Clients write booleans as `true` and `True`, and use some parameter names that are not in
+Confluent's documentation (`ALIASES`). Unknown parameters and fields are ignored, as in Confluent's
+registry.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class SchemaRequest:
 
     @property
     def subject(self) -> str | None:
-        """The subject that the path names; None: the request is about the global settings."""
+        """The subject in the path, or None if the request is about the global settings."""
         return self.path.get("subject")
 
     def flag(self, name: str) -> bool:
@@ -93,7 +93,7 @@ class SchemaRequest:
 
 
 class Text(NamedTuple):
-    """A response whose body is a text as it is: a bare schema."""
+    """A response body sent verbatim, not encoded as JSON; used to return just the schema."""
 
     text: str
 

@@ -1,4 +1,4 @@
-"""The routes of the schema registry: Confluent's paths and JSON, translated to calls of `Broker`.
+"""The routes of the schema registry: Confluent's paths and JSON, translated to calls to `Broker`.
 
 Fields without a value are left out of responses, except `schemaType`, which is present for every
 type. A schema is `{"subject", "version", "id", "guid", "schemaType", "references", "metadata",
@@ -30,7 +30,7 @@ class ReferenceBody(msgspec.Struct):
 
 
 class SchemaBody(msgspec.Struct):
-    """A schema that a client sends; `id` and `version` only in the mode IMPORT."""
+    """A schema that a client sends; `id` and `version` are set only in the mode IMPORT."""
 
     schema: str = ""
     schemaType: str | None = None  # noqa: N815 - Confluent's name
@@ -169,7 +169,7 @@ async def register_schema(call: SchemaRequest) -> Any:
     found = await as_future(await call.state.decode("schema registration", work))
     fields = await _fields(call, found, "id", "version")
     if found.found.schema.type == PROTOBUF and not call.text("format"):
-        del fields["schema"]  # clients keep it, and Python's wants the form that it sent
+        del fields["schema"]  # clients keep the text that they sent; Python's needs that form
     return fields
 
 

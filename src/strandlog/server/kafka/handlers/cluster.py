@@ -182,7 +182,7 @@ def describe_cluster(broker: Broker, request: Request) -> None:
     api.DESCRIBE_LOG_DIRS,
     versions=(1, 4),
     requires=[DESCRIBE.on(CLUSTER)],
-    summary="Returns bytes per partition, and the size and free space of the disk.",
+    summary="Returns the size of each partition, and the size and free space of the disk.",
 )
 def describe_log_dirs(broker: Broker, request: Request) -> Work[None]:
     wanted = (yield from request.reading()).topics
@@ -222,7 +222,7 @@ def describe_log_dirs(broker: Broker, request: Request) -> Work[None]:
 
 
 def _denied_code(broker: Broker, request: Request, needs: Permission) -> int:
-    """Return the error code of a permission that the client lacks, 0 if it has it."""
+    """Return the error code for a permission that the client lacks, or 0 if it has it."""
     try:
         broker.check_access(request.context, needs)
     except StrandlogError as error:
@@ -243,7 +243,7 @@ def _size_row(state: PartitionState) -> dict[str, Any]:
     api.ALTER_REPLICA_LOG_DIRS,
     versions=(1, 2),
     requires=[ALTER.on(CLUSTER)],
-    summary="Moves to the only data folder succeed, others fail.",
+    summary="Accepts moves to the only data folder, and rejects others.",
 )
 def alter_replica_log_dirs(broker: Broker, request: Request) -> Work[None]:
     folder = broker.path
@@ -275,7 +275,7 @@ def alter_replica_log_dirs(broker: Broker, request: Request) -> Work[None]:
     api.ELECT_LEADERS,
     versions=(0, 2),
     requires=[ALTER.on(CLUSTER)],
-    summary="Answers ELECTION_NOT_NEEDED for every partition.",
+    summary="Returns ELECTION_NOT_NEEDED for every partition that exists.",
 )
 def elect_leaders(broker: Broker, request: Request) -> Work[None]:
     wanted = (yield from request.reading()).topic_partitions
@@ -302,7 +302,7 @@ def elect_leaders(broker: Broker, request: Request) -> Work[None]:
     api.ALTER_PARTITION_REASSIGNMENTS,
     versions=(0, 1),
     requires=[ALTER.on(CLUSTER)],
-    summary="Moves to node 0 succeed, others fail.",
+    summary="Accepts reassignments to node 0, and rejects others.",
 )
 def alter_partition_reassignments(broker: Broker, request: Request) -> Work[None]:
     responses = []

@@ -82,7 +82,7 @@ TABLE_PATH = Setting(
 )
 
 Changes = dict[str, object | None]  # None resets a setting to its default
-Layer = tuple[str, Value, int]  # the name that the value was set under, the value, its source
+Layer = tuple[str, Value, int]  # the name under which it was set, the value, and its source
 
 
 # -- describe ------------------------------------------------------------------------------------
@@ -95,7 +95,7 @@ Layer = tuple[str, Value, int]  # the name that the value was set under, the val
         (DESCRIBE_CONFIGS.on(TOPIC), DESCRIBE_CONFIGS.on(GROUP), DESCRIBE_CONFIGS.on(CLUSTER))
     ],
     summary=(
-        "Returns every setting of topics, the broker and groups: value, source, synonyms, "
+        "Returns every setting of topics, the broker and groups: value, source, synonyms and "
         "documentation."
     ),
     notes=(
@@ -154,8 +154,8 @@ def _resource_rows(broker: Broker, request: Request, resource: Any) -> list[dict
 
 
 def _check_access(broker: Broker, request: Request, operation: Operation, resource: Any) -> None:
-    """Raise unless the client may perform an operation on the settings of a resource. The settings
-    of everything but topics and groups belong to the cluster."""
+    """Raise an error unless the client may perform an operation on the settings of a resource. The
+    settings of everything but topics and groups belong to the cluster."""
     kinds = {RESOURCE_TOPIC: TOPIC, RESOURCE_GROUP: GROUP}
     kind = kinds.get(resource.resource_type, CLUSTER)
     broker.check_access(request.context, operation.on(kind), resource.resource_name)
@@ -256,7 +256,7 @@ def list_config_resources(broker: Broker, request: Request) -> Work[None]:
     if not broker.has_access(request.context, needs):
         request.reply({"error_code": ClusterAuthorizationError.kafka_code})
         return
-    wanted = set(getattr(body, "resource_types", (CLIENT_METRICS,)))  # all that v0 lists
+    wanted = set(getattr(body, "resource_types", (CLIENT_METRICS,)))  # v0 lists only these
     known = {RESOURCE_TOPIC, RESOURCE_BROKER, CLIENT_METRICS, RESOURCE_LOGGER, RESOURCE_GROUP}
     if not wanted <= known:
         request.reply({"error_code": UnsupportedVersionError.kafka_code})

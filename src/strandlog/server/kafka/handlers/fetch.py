@@ -125,7 +125,7 @@ def _reply_fetch(broker: Broker, request: Request, found: FetchResult) -> Work[N
 
 
 def _charged(broker: Broker, request: Request, meter: Meter, buffers: list[Buffer]) -> list[Buffer]:
-    """Charge a response to the consumer's quota; return an empty one if that is exceeded."""
+    """Charge a response to the consumer's quota; return an empty one if it exceeds the quota."""
     delay_ms, is_admitted = broker.admit_fetch(request.context, sum(map(len, buffers)))
     meter.add(delay_ms)
     if not is_admitted:

@@ -47,7 +47,10 @@ AT_THE_START = (EARLIEST, EARLIEST_LOCAL)  # need not wait until appended record
     api.LIST_OFFSETS,
     versions=(1, 11),
     requires=[DESCRIBE.on(TOPIC)],
-    summary="Finds offsets: by time (exact to the record), earliest, latest, largest timestamp.",
+    summary=(
+        "Finds the earliest or latest offset, that of the largest timestamp, or that of a time "
+        "(exact to the record)."
+    ),
     notes="The special timestamps of tiered storage work as in Kafka without tiered storage.",
 )
 def list_offsets(broker: Broker, request: Request) -> Work[None]:

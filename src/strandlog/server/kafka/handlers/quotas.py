@@ -63,7 +63,7 @@ def _entity_rows(parts: Any) -> list[dict[str, Any]]:
     api.ALTER_CLIENT_QUOTAS,
     versions=(0, 1),
     requires=[ALTER_CONFIGS.on(CLUSTER)],
-    summary="Sets and deletes quotas; the response follows when they are durable.",
+    summary="Sets and deletes quotas; the response is sent once they are durable.",
     notes="The address of an `ip` entity is not resolved: host names are rejected.",
 )
 def alter_client_quotas(broker: Broker, request: Request) -> Work[None]:

@@ -82,7 +82,7 @@ def describe_acls(broker: Broker, request: Request) -> Work[None]:
     api.CREATE_ACLS,
     versions=(1, 3),
     requires=[ALTER.on(CLUSTER)],
-    summary="Creates ACLs; the response follows when they are durable.",
+    summary="Creates ACLs; the response is sent once they are durable.",
 )
 def create_acls(broker: Broker, request: Request) -> Work[None]:
     body = yield from request.reading()
@@ -171,7 +171,7 @@ def delete_acls(broker: Broker, request: Request) -> Work[None]:
 
 
 def _acl(creation: Any) -> Acl:
-    """Return the ACL that a CreateAcls request describes; raise if it has unknown codes."""
+    """Return the ACL that a CreateAcls request describes; raise an error for unknown codes."""
     return Acl.from_codes(
         creation.resource_type,
         creation.resource_name,
@@ -192,7 +192,7 @@ def _filter(
     operation: int,
     permission: int,
 ) -> AclFilter:
-    """Return the filter of a request; raise if it has unknown codes."""
+    """Return the filter of a request; raise `InvalidRequestError` for unknown codes."""
     try:
         return AclFilter(
             ResourceType(resource_type),

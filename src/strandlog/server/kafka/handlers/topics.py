@@ -57,7 +57,7 @@ DELETE_TOPIC = (DELETE.on(CLUSTER), DELETE.on(TOPIC))
 SEE_TO_DELETE = (DELETE.on(CLUSTER), DESCRIBE.on(TOPIC))
 SETTINGS_FROM = 5  # from this version on, CreateTopics returns the settings of the topic
 
-# From these versions on, a change that exceeds a quota is refused; in older ones it is made.
+# From these versions on, changes that exceed a quota are refused; older versions make them.
 REFUSED_FROM = {api.CREATE_TOPICS.key: 6, api.CREATE_PARTITIONS.key: 3, api.DELETE_TOPICS.key: 5}
 
 Row = dict[str, Any]
@@ -106,8 +106,8 @@ def _reply_when_done(
 
 
 def _throttle_ms(broker: Broker, request: Request, changes: Sequence[Deferred[Any]]) -> int:
-    """Return how long the client must pause: because of changes that were refused, or of those
-    that were made in a version that does not refuse any."""
+    """Return how long the client must pause because of changes that were refused or, in a version
+    that cannot refuse them, that exceeded the quota."""
     if request.version < REFUSED_FROM[request.header.api_key]:
         return broker.mutation_delay_ms(request.context)
     errors = [change.error for change in changes]

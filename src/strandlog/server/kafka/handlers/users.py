@@ -1,11 +1,11 @@
 """Handlers for logins and users: SaslHandshake, SaslAuthenticate, DescribeUserScramCredentials and
 AlterUserScramCredentials.
 
-`server/kafka/sasl.py` has the steps of a login. On a listener without SASL, both requests of a
-login get error 34 (ILLEGAL_SASL_STATE), like after a login.
+`server/kafka/sasl.py` implements the steps of a login. On a listener without SASL, both requests of
+a login get error 34 (ILLEGAL_SASL_STATE), as they do after a login.
 
 A client creates a user by sending the salted password, from which the broker derives what it
-stores. It is as good as the password for a login, so it is accepted only over TLS or from the same
+stores. The salted password is enough to log in, so it is accepted only over TLS or from the same
 machine (`_check_secrecy`), unless the operator allows insecure listeners.
 """
 
@@ -97,7 +97,7 @@ def describe_user_scram_credentials(broker: Broker, request: Request) -> Work[No
     api.ALTER_USER_SCRAM_CREDENTIALS,
     versions=(0, 0),
     requires=[ALTER.on(CLUSTER)],
-    summary="Creates, changes and deletes users; the response follows when that is durable.",
+    summary="Creates, changes and deletes users; the response is sent once that is durable.",
     notes="Credentials are accepted over TLS or from the same machine only.",
 )
 def alter_user_scram_credentials(broker: Broker, request: Request) -> Work[None]:
@@ -143,7 +143,7 @@ def _reply(request: Request, outcomes: Outcomes) -> Work[None]:
 
 
 def _check_secrecy(broker: Broker, request: Request) -> None:
-    """Raise unless nothing between the client and the broker can read the request."""
+    """Raise an error if the network between client and broker could read the request."""
     connection = request.connection
     if not (
         connection.listener.uses_tls
@@ -151,8 +151,8 @@ def _check_secrecy(broker: Broker, request: Request) -> None:
         or broker.settings.allow_insecure_listeners
     ):
         raise PolicyViolationError(
-            "passwords can be set only over TLS or from the machine of the broker, because the "
-            "request would reveal them: use a listener with SSL or SASL_SSL"
+            "passwords can be set only over TLS or from the broker's machine, because the request "
+            "would reveal them: use a listener with SSL or SASL_SSL"
         )
 
 

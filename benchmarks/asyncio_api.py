@@ -3,8 +3,8 @@
     sends       100-byte records, one call per record. The synchronous API sends them one after the
                 other, or from 100 threads; the asyncio API from one task, or from 1,000
     polls       100-byte records, by poll and by iteration
-    loop        1,000 producers and 1,000 consumers in one event loop, and how late a task runs that
-                sleeps for 1 ms, while thousands of tasks are ready at the same time
+    loop        1,000 producers and 1,000 consumers in one event loop, and how late a task wakes up
+                that sleeps for 1 ms, while thousands of tasks are ready at the same time
 
 The synchronous API is measured first, then the other; a figure is the best of three rounds.
 """
@@ -225,8 +225,10 @@ def _run(program: Coroutine[Any, Any, list[Row]]) -> list[Row]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="the asyncio API next to the synchronous one")
-    parser.add_argument("--wire", action="store_true", help="also over the wire")
+    parser = argparse.ArgumentParser(
+        description="Compare the asyncio API with the synchronous one."
+    )
+    parser.add_argument("--wire", action="store_true", help="also measure over the wire")
     parser.add_argument("--wire-consumers", type=int, default=100, metavar="N")
     parser.add_argument("--json", type=Path, default=Path("out/bench-asyncio.json"))
     options = parser.parse_args()

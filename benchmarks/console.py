@@ -210,13 +210,15 @@ def roomy_folder() -> str | None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="what the console costs a producer")
+    parser = argparse.ArgumentParser(
+        description="Measure how much the console slows down a producer."
+    )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", type=Path, default=Path("out/bench-console.json"))
     options = parser.parse_args()
     executable = next(filter(None, map(shutil.which, CHROMIUM)), None)
     if executable is None:
-        print("there is no Chromium here: nothing is measured", file=sys.stderr)
+        print("Chromium is not installed, so nothing is measured", file=sys.stderr)
         return 1
     with contextlib.ExitStack() as stack:
         folder = Path(

@@ -72,7 +72,7 @@ class Route:
         self._producer.sendall(request)
         size = len(_receive(self._consumer))
         took = time.perf_counter() - began
-        assert size > len(VALUE), "the consumer was answered without the record"
+        assert size > len(VALUE), "the Fetch response lacks the record"
         _receive(self._producer)
         self._offset += 1
         return took
@@ -153,7 +153,7 @@ def end_to_end_rows(folder: Path, records: int = RECORDS) -> list[Row]:
             home.mkdir()
             brokers[KAFKA] = stack.enter_context(running_kafka(home))
         else:
-            print("Apache Kafka is not there; `make peers` fetches it", file=sys.stderr)
+            print("Apache Kafka is not installed; `make peers` fetches it", file=sys.stderr)
         ways: dict[str, Measure] = {}
         for name, address in brokers.items():
             way = Route(address)
@@ -191,7 +191,7 @@ def _rows(took: dict[str, list[float]]) -> list[Row]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="latency from producer to consumer")
+    parser = argparse.ArgumentParser(description="Measure the latency from producer to consumer.")
     parser.add_argument("--records", type=int, default=RECORDS)
     parser.add_argument("--json", type=Path, default=Path("out/end_to_end.json"))
     options = parser.parse_args()

@@ -1,11 +1,11 @@
-"""Compares sinks with queries of their own with sinks that share one query (`group`).
+"""Compares sinks that have a query each with sinks that share one query (`group`).
 
     python -m benchmarks.pipeline_groups [--records N] [--rounds N]
 
 A pipeline reads a topic of JSON records to its end (availableNow), and each of its sinks writes a
-hundredth of the rows to a topic, so that reading and parsing dominate. Printed are bytes that the
-broker delivered, CPU time of all processes, and elapsed time; the best of several rounds, after one
-that is not counted.
+hundredth of the rows to a topic, so that reading and parsing dominate. It prints the bytes that the
+broker delivered, the CPU time of all processes and the elapsed time: the best of several rounds,
+after a warm-up round.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ partitions = 1
 
 
 class Figures(NamedTuple):
-    """What one run of a pipeline took."""
+    """The cost of one run of a pipeline."""
 
     fetched_bytes: int
     cpu_seconds: float
@@ -94,7 +94,9 @@ def measured(spark: Any, server: ServerThread, name: str, text: str) -> Figures:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Sinks with one query each, and with one for all.")
+    parser = argparse.ArgumentParser(
+        description="Compare sinks with a query each and a shared one."
+    )
     parser.add_argument("--records", type=int, default=500_000)
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()

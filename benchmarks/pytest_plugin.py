@@ -1,22 +1,22 @@
-"""The pytest plugin in a project of its own: how long a broker takes, and a hundred tests.
+"""Measures the pytest plugin in a separate project: starting brokers, and a hundred tests.
 
     python -m benchmarks.pytest_plugin [--keep FOLDER]
 
 Builds a wheel, installs it with its `testing` extra and confluent-kafka into a new virtual
 environment (this needs the package registry), and runs a project there whose only dependency is
-the wheel. Prints, as JSON as well:
+the wheel. Prints these figures, and repeats them as JSON:
 
     plugin_seconds        what the plugin adds to the start of pytest in a project without fixtures
     import_seconds        importing the broker, once per run
     first_ready_seconds   the first broker after that, from the call to the first open connection
-    ready_seconds         further ones; median of 5
-    bare_tests_seconds    100 tests with a topic each, records produced and read by the broker's own
-                          methods, by the wall clock of the whole pytest process
-    tests_seconds         the same with a producer of confluent-kafka in each test
-    group_tests_seconds   the same with a producer and a consumer group in each test; the waits of
-                          librdkafka itself are most of it (a connection 50 ms, an offset 100 ms)
+    ready_seconds         further brokers; median of 5
+    bare_tests_seconds    100 tests, each with a topic, that produce and read records with the
+                          broker's own methods; elapsed time of the whole pytest process
+    tests_seconds         the same with a confluent-kafka producer in each test
+    group_tests_seconds   the same with a producer and a consumer group in each test; librdkafka's
+                          own waits take most of the time (50 ms per connection, 100 ms per offset)
 
-It fails if a broker takes 0.3 s or the tests take 20 s.
+It fails if `first_ready_seconds` reaches 0.3 or `tests_seconds` reaches 20.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ print(json.dumps([imported - began, found]))
 
 
 def _run(command: list[str], folder: Path) -> str:
-    # As a user has it: with cached bytecode, and without modules from elsewhere.
+    # Like a user's environment: with cached bytecode, and without modules from elsewhere.
     hidden = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE")
     environment = {name: each for name, each in os.environ.items() if name not in hidden}
     finished = subprocess.run(
@@ -107,7 +107,7 @@ def _run(command: list[str], folder: Path) -> str:
 
 
 def _install(folder: Path) -> Path:
-    """Build the wheel and install it; returns the Python of the new environment."""
+    """Build the wheel and install it; return the Python of the new environment."""
     environment = folder / "environment"
     _run([sys.executable, "-m", "venv", str(environment)], folder)
     python = environment / "bin" / "python"
@@ -120,7 +120,7 @@ def _install(folder: Path) -> Path:
 
 
 def _tests(python: Path, folder: Path, text: str, count: int) -> float:
-    """Run one file of tests, and return how long the process took."""
+    """Run one test file, and return how long the process took."""
     folder.mkdir(exist_ok=True)
     (folder / "test_project.py").write_text(text)
     began = time.perf_counter()
@@ -131,7 +131,7 @@ def _tests(python: Path, folder: Path, text: str, count: int) -> float:
 
 
 def _plugin_seconds(python: Path, folder: Path) -> float:
-    """Return the difference that the plugin makes to a project with one empty test."""
+    """Return how much longer pytest takes with the plugin, for one empty test."""
     text = "def test_nothing(): pass\n"
     found: dict[str, list[float]] = {"": [], "no:strandlog": []}
     for _ in range(ROUNDS):
@@ -163,7 +163,9 @@ def measure(folder: Path) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--keep", type=Path, help="a folder for the project, which is kept")
+    parser.add_argument(
+        "--keep", type=Path, help="folder for the project, which is kept afterwards"
+    )
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="strandlog-plugin-") as temporary:
         folder = arguments.keep or Path(temporary)

@@ -21,8 +21,10 @@ from benchmarks.wire import wire_rows
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="figures of this machine")
-    parser.add_argument("--quick", action="store_true", help="a small folder instead of 5 GB")
+    parser = argparse.ArgumentParser(description="Run all benchmarks on this machine.")
+    parser.add_argument(
+        "--quick", action="store_true", help="open a folder of 256 MB instead of 5 GB"
+    )
     parser.add_argument("--json", type=Path, default=Path("out/bench.json"))
     options = parser.parse_args()
     total_bytes = GIB // 4 if options.quick else 5 * GIB

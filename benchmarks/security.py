@@ -1,7 +1,7 @@
-"""Compares produce and fetch with TLS, SASL and ACLs with the same requests without them.
+"""Compares produce and fetch requests with and without TLS, SASL and ACLs.
 
     plain        PLAINTEXT, no authorizer
-    ACLs         PLAINTEXT, with an authorizer, 1,000 rules for other clients and those of this one
+    ACLs         PLAINTEXT, with an authorizer, this client's rules and 1,000 for other clients
     SASL         SASL_PLAINTEXT with SCRAM-SHA-512
     TLS          SSL, TLS 1.3
     TLS, SASL, ACLs   SASL_SSL with SCRAM-SHA-512 and the same ACLs
@@ -144,7 +144,7 @@ class Running:
 
 
 def _rules() -> list[Acl]:
-    """Return the rules of this client, and many that concern others."""
+    """Return the rules of this client, and many rules for other clients."""
     everything = [
         Acl(
             kind,
@@ -232,7 +232,7 @@ def measure_consume(broker: Running) -> None:
 
 
 def measure_raw(broker: Running) -> None:
-    """Measure on a plain socket; the requests after a SASL login are those without SASL."""
+    """Measure on a plain socket, except with SASL, where requests after the login are the same."""
     if broker.mode.uses_sasl:
         return
     with broker.connect() as connection:
@@ -251,7 +251,7 @@ def _first_decile(values: list[float]) -> float:
 
 
 def acl_rows(plain: Running, acls: Running) -> list[Row]:
-    """Return the processor time of small requests with ACLs, as a ratio to that without."""
+    """Return the ratio of the processor times of small requests with and without ACLs."""
     requests = {
         "produce of one record": produce_request("single", 1),
         "fetch of one batch": fetch_request("single", 0, 1),
@@ -316,7 +316,7 @@ def rows_of(brokers: list[Running]) -> list[Row]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="the cost of TLS, SASL and ACLs")
+    parser = argparse.ArgumentParser(description="Measure the cost of TLS, SASL and ACLs.")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", type=Path, default=Path("out/security.json"))
     options = parser.parse_args()

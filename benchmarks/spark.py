@@ -180,7 +180,7 @@ def _rate(case: Case, contender: str, runs: list[Taken]) -> Row:
     cost_us = min(run.processor_seconds for run in runs) / case.rows * 1e6
     note = (
         f"{rate * case.value_bytes / 1e6:,.0f} MB/s; median {middle:,.0f}; "
-        f"{cost_us:.2f} µs of processor time a record"
+        f"{cost_us:.2f} µs of processor time per record"
     )
     return Row(f"spark {case.name}, {contender}", rate, "records/s", note=note)
 
@@ -208,9 +208,11 @@ def spark_rows(folder: Path, rounds: int = 3, only: str = "") -> list[Row]:
         try:
             print(f"Spark {sessions.ours.version}", file=sys.stderr)
             if sessions.connector is None:
-                said = f"is not here: `make peers` fetches {CONNECTOR.name} {CONNECTOR.version}"
+                said = f"is missing: `make peers` fetches {CONNECTOR.name} {CONNECTOR.version}"
             else:
-                said = f"is that of Spark {CONNECTOR.version}, in a session of the same Spark"
+                said = (
+                    f"is that of Spark {CONNECTOR.version}, and uses the same Spark version as ours"
+                )
             print(f"the connector {said}", file=sys.stderr)
             for case in cases[:1]:
                 measure(case, sessions, WARM_UP_ROUNDS)
@@ -228,9 +230,9 @@ def spark_rows(folder: Path, rounds: int = 3, only: str = "") -> list[Row]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="our source and sink next to Spark's connector")
-    parser.add_argument("--rounds", type=int, default=3, help="that count, after one that does not")
-    parser.add_argument("--only", default="", help="cases with this in their name")
+    parser = argparse.ArgumentParser(description="Compare our source and sink with Spark's.")
+    parser.add_argument("--rounds", type=int, default=3, help="counted rounds, after one warm-up")
+    parser.add_argument("--only", default="", help="measure only cases with this in their name")
     parser.add_argument("--json", type=Path, default=Path("out/bench-spark.json"))
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="strandlog-bench-") as folder:

@@ -1,7 +1,7 @@
 """Fetches optional clients and brokers for tests/clients and benchmarks.
 
-    kafkajs   and its client of schema registries, with npm
-    java      Kafka's Java client and the oldest version of it that is supported, with Maven
+    kafkajs   and its schema registry client, with npm
+    java      Kafka's Java client, in its newest and its oldest supported version, with Maven
     kafka     Apache Kafka's broker, against which our own client is tested, with Maven
     spark     PySpark and its Kafka connector, with pip (in a separate environment) and Maven
     connector the newest available Kafka connector for our PySpark, for benchmarks, with Maven
@@ -177,7 +177,7 @@ PEERS = (KAFKAJS, REGISTRYJS, JAVA, OLDEST_JAVA, SPARK, CONNECTOR, KAFKA_BROKER)
 def fetch(peer: Peer) -> bool:
     """Fetch a peer; print the reason and return False if that is not possible."""
     if peer.is_complete:
-        print(f"{peer.name} {peer.version}: is here, in {peer.folder}")
+        print(f"{peer.name} {peer.version}: already fetched, in {peer.folder}")
         return True
     missing = peer.missing_tools()
     if missing:

@@ -74,7 +74,7 @@ def settings_page() -> str:
         "\nOther names: "
         + ", ".join(f"`{name}` ({known})" for name, known in client_settings.ALIASES.items())
         + ".\n",
-        "Settings of Java clients that set several: "
+        "Settings of Java clients that set several others: "
         + "; ".join(f"`{name}` sets {known}" for name, known in client_settings.JAVA_ONLY.items())
         + ".\n",
         "Rejected by Spark's source and sink, because ignoring them would weaken security: "
@@ -141,10 +141,10 @@ def kafka_apis_page() -> str:
     """Return the page of the Kafka APIs and versions that the broker supports."""
     lines = [
         "# Kafka APIs\n",
-        "Generated from the declarations beside the handlers (`server/kafka/handlers`), from which "
-        "ApiVersions derives as well. Versions are inclusive. A request in another version closes "
-        "the connection, except ApiVersions; an API that is not listed is not advertised, and "
-        "clients do without it.\n",
+        "Generated from the declarations beside the handlers (`server/kafka/handlers`), which also "
+        "define the ApiVersions response. Versions are inclusive. A request in another version "
+        "closes the connection, except ApiVersions; an API that is not listed is not advertised, "
+        "and clients do without it.\n",
         "*Permissions* are what the broker checks if `authorizer.class.name` is set; without it, "
         "every client may do everything. Of two separated by *or*, one is enough. HTTP and gRPC "
         "requests need the same permissions as the Kafka APIs with the same effect.\n",
@@ -183,7 +183,7 @@ def cli_page() -> str:
 
 def _common(command: Any) -> Iterator[str]:
     """Yield a table of the options that most commands share."""
-    yield "| option of most commands | meaning |"
+    yield "| common option | meaning |"
     yield "|---|---|"
     for param in command.params:
         if param.name in COMMON_OPTIONS:
@@ -238,8 +238,8 @@ def metrics_page() -> str:
     limits = ", ".join(f"{limit:g}" for limit in LIMITS_SECONDS)
     parts = [
         "# Metrics\n",
-        "Generated from `broker/metrics.py` and `server/http/metrics/families.py`, as "
-        "`/metrics` exports them, beside `process_*`. The buckets of histograms end at "
+        "Generated from `broker/metrics.py` and `server/http/metrics/families.py`, "
+        "as exported at `/metrics`, in addition to `process_*`. The buckets of histograms end at "
         f"{limits} seconds.\n",
         "| metric | type | labels | meaning |",
         "|---|---|---|---|",

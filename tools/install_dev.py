@@ -4,7 +4,7 @@
 
 uv installs the packages: it downloads and unpacks several at a time, which takes a third of pip's
 time. uv itself comes from the same index, and gets the index, links and certificates that pip is
-configured with. If uv cannot be installed or fails, the reason is printed and pip installs.
+configured with. If uv cannot be installed or fails, the reason is printed and pip is used instead.
 
 Prints one line per stage. While packages are installed, a terminal shows a running count, and a
 pipe gets a line for every 20 packages. Neither program prints which package it is installing, so
@@ -29,7 +29,7 @@ ROOT = Path(__file__).parent.parent
 CONSTRAINTS = ROOT / "constraints.txt"
 PIP = [sys.executable, "-m", "pip"]
 UV = [sys.executable, "-m", "uv", "pip", "install", "--python", sys.executable]
-# What pip's configuration calls it, and the variable that uv reads.
+# The names in pip's configuration, and the variables that uv reads.
 UV_VARIABLES = {
     "index-url": "UV_DEFAULT_INDEX",
     "extra-index-url": "UV_INDEX",
@@ -67,7 +67,7 @@ class Progress:
 
 
 def run(command: list[str], environment: dict[str, str] | None = None) -> tuple[int, str]:
-    """The exit code and the complete output of a command."""
+    """Run a command; return its exit code and its complete output."""
     ended = subprocess.run(
         command,
         check=False,
@@ -81,7 +81,7 @@ def run(command: list[str], environment: dict[str, str] | None = None) -> tuple[
 
 
 def uv_environment() -> dict[str, str]:
-    """The environment of this process, with pip's configuration as uv's variables."""
+    """Return this process's environment, with pip's configuration in uv's variables."""
     environment = dict(os.environ)
     code, listing = run([*PIP, "config", "list"])
     for line in listing.splitlines() if code == 0 else []:
@@ -94,7 +94,7 @@ def uv_environment() -> dict[str, str]:
 
 
 def install(progress: Progress, packages: list[str]) -> None:
-    """Install with uv, or else with pip. If pip fails, print its output and exit."""
+    """Install with uv or, if that fails, with pip. If pip fails too, print its output and exit."""
     is_over = threading.Event()
     counting = threading.Thread(target=progress.count_until, args=(is_over,), daemon=True)
     counting.start()
@@ -103,7 +103,9 @@ def install(progress: Progress, packages: list[str]) -> None:
     if code == 0:
         code, output = run([*UV, *constrained], uv_environment())
     if code != 0:
-        progress.stage(f"uv failed, so pip installs, which takes longer. uv's output:\n{output}")
+        progress.stage(
+            f"uv failed; installing with pip, which takes longer. uv's output:\n{output}"
+        )
         code, output = run([*PIP, "install", "--progress-bar", "off", *constrained])
     is_over.set()
     counting.join()

@@ -94,7 +94,6 @@ from strandlog.storage.folder.log_dir import LogDir
 from strandlog.storage.paths import join
 from strandlog.storage.work import Work
 
-MAX_COUNTED_POSITIONS = 10_000  # per client
 WRITE_PROBE = ".write-probe"
 MIB = 1024 * 1024
 SCHEMAS_SEGMENT_BYTES = 16 * MIB

@@ -30,6 +30,7 @@ from strandlog.errors import CoordinatorLoadingError, CorruptSegmentError, DataE
 from strandlog.model import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, Record
 from strandlog.record.batch import BatchView
 from strandlog.record.builder import build_batch
+from strandlog.storage.cleaning.retention import drop_oldest
 from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.partition.read import aborted_in, read_batches
 from strandlog.storage.segment.transaction_index import AbortedRanges
@@ -131,6 +132,18 @@ class CompactedTable:
             by_partition.setdefault(partition, []).append(record)
         for partition, its_records in by_partition.items():
             self._append_to(logs[partition], its_records, timestamp_ms, producer)
+
+    def rewrite(self, records: Sequence[TableRecord], timestamp_ms: int) -> None:
+        """Replace everything in the topic by these records, durably. A crash leaves the old
+        records, with or without the new ones, or only the new ones."""
+        logs = self._logs()
+        for log in logs:
+            log.roll()
+        old_counts = [len(log.segments.sealed) for log in logs]
+        self.append(records, timestamp_ms)
+        for log, count in zip(logs, old_counts, strict=True):
+            log.flush()
+            run_inline(drop_oldest(log, count))
 
     def replay(self) -> Iterator[tuple[bytes | None, bytes | None]]:
         """Yield every record that is in effect, in log order."""

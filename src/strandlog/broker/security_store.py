@@ -13,7 +13,8 @@ If records of the topic were lost or cannot be decoded, access must not become w
 The broker reports the problem. A record in the topic (`encode_loss_key`) makes this last over
 restarts, because a later start may find nothing wrong. Credentials that are stored after that
 record work, unless the log still has damaged records. Starting once with `acls.accept.loss=true`
-deletes that record; while damaged records remain in the log, every start needs it.
+writes the remaining records again and deletes everything before them, so the next start finds
+neither that record nor damaged ones. After a crash in between, it has to be set once more.
 """
 
 from __future__ import annotations
@@ -94,11 +95,14 @@ class SecurityStore:
         if not self._table.exists:
             return
         self._access.secrets_exist()
+        loaded: list[TableRecord] = []
         for key, value in self._latest_records():
             try:
                 self._load_record(key, value)
             except StrandlogError as error:
                 self._problems.append(f"a record of {SECURITY_TOPIC} cannot be used: {error}")
+            else:
+                loaded.append((key, value))
         report = self._table.existing_log_for(SECURITY_OWNER).last_report
         is_incomplete = bool(report.problems) or any(
             SECURITY_TOPIC in problem for problem in self._problems
@@ -106,7 +110,10 @@ class SecurityStore:
         if is_incomplete and not self._accepts_loss:
             self._credentials.distrust()
         if is_incomplete or self._is_loss_known:
-            self._handle_loss()
+            if self._accepts_loss:
+                self._accept_loss(loaded)
+            else:
+                self._restrict_access()
 
     def _latest_records(self) -> list[tuple[bytes, bytes]]:
         """Return the last value of each key, in the order in which these were written."""
@@ -137,14 +144,22 @@ class SecurityStore:
                 if not self._accepts_loss:
                     self._credentials.distrust()  # those that follow are newer than the loss
 
-    def _handle_loss(self) -> None:
-        if self._accepts_loss:
-            if self._is_loss_known:
-                self._table.append([(encode_loss_key(), None)], self._clock.now_ms())
+    def _accept_loss(self, loaded: list[TableRecord]) -> None:
+        """Keep only the records that were loaded, so that the next start finds no loss."""
+        self._problems.append(
+            f"records were lost from {SECURITY_TOPIC}; acls.accept.loss=true accepts that"
+        )
+        kept = [record for record in loaded if record[0] != encode_loss_key()]
+        try:
+            with self._spending_reserve():
+                self._table.rewrite(kept, self._clock.now_ms())
+        except StorageError as error:
             self._problems.append(
-                f"records were lost from {SECURITY_TOPIC}; acls.accept.loss=true accepts that"
+                f"the remaining records of {SECURITY_TOPIC} cannot be written again, so the next "
+                f"start needs acls.accept.loss=true, too: {error}"
             )
-            return
+
+    def _restrict_access(self) -> None:
         self._authorizer.deny_all()
         if not self._is_loss_known:
             try:

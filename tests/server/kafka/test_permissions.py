@@ -811,8 +811,8 @@ def test_a_loss_of_acls_closes_the_broker_to_all_but_super_users_until_it_is_acc
     assert problems_and_codes(everyone)[1] == {29}
     accepted, _ = problems_and_codes({"acls.accept.loss": "true"})
     assert "accepts that" in accepted
-    # Damaged records stay in the log, so a start without the setting finds them again.
-    assert ("only super users" in problems_and_codes({})[0]) is (damage is _flip)
+    for _ in range(2):  # the damaged records are gone
+        assert problems_and_codes({})[0] == ""
 
 
 def test_a_denied_group_cannot_be_used_by_a_commit_without_offsets(client: Wire) -> None:

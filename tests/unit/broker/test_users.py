@@ -511,9 +511,11 @@ def test_a_lost_record_brings_neither_a_deleted_user_nor_an_old_password_back(
         }
         assert set(distrusted.values()) <= {True}
         broker.close()
-    broker = open_broker(disk, {"acls.accept.loss": "true"})
-    assert logs_in(broker, "alice", "wonder") is (damage in (_flip_last, _cut_last))
-    broker.close()
+    for settings in ({"acls.accept.loss": "true"}, {}):  # one start with it is enough
+        broker = open_broker(disk, settings)
+        assert logs_in(broker, "alice", "wonder") is (damage in (_flip_last, _cut_last))
+        assert bool(broker.problems) is bool(settings)
+        broker.close()
 
 
 def test_a_password_that_is_set_after_a_loss_is_accepted(disk: SimulatedFiles) -> None:
@@ -617,6 +619,41 @@ def test_a_power_cut_leaves_a_user_as_before_or_after_a_change_and_is_not_a_loss
         assert "lost" not in "; ".join(again.problems)
         assert not any(again._credentials.is_distrusted(user) for user in ("alice", "bob"))
         again.close()
+
+
+@pytest.mark.slow
+def test_a_power_cut_while_a_loss_is_accepted_keeps_the_remaining_users(
+    disk: SimulatedFiles,
+) -> None:
+    broker = open_broker(disk)
+    for user in ("lost", "alice", "bob"):
+        set_password(broker, user, "pw", (SHA_256,))
+    broker.close()
+    _flip_first(disk)
+    disk.sync_everything()
+    forks: list[SimulatedFiles] = []
+
+    def before_step(_: Step) -> None:
+        disk.watch(None)
+        forks.extend(disk.after_crash(choice) for choice in disk.crash_states(2))
+        disk.watch(before_step)
+
+    disk.watch(before_step)
+    accepting = open_broker(disk, {"acls.accept.loss": "true"})
+    disk.watch(None)
+    remaining = _stored(accepting)
+    accepting.close()
+    needs_it_again = set()
+    for fork in forks:
+        again = open_broker(fork)
+        assert _stored(again) == remaining
+        needs_it_again.add(again._credentials.is_distrusted("alice"))
+        again.close()
+        again = open_broker(fork, {"acls.accept.loss": "true"})
+        assert _stored(again) == remaining
+        assert not again._credentials.is_distrusted("alice")
+        again.close()
+    assert needs_it_again == {True, False}
 
 
 def _stored(broker: Broker) -> dict[str, object]:

@@ -59,8 +59,8 @@ class AccessSettings:
         help=(
             "Use the stored ACLs and users although some of them were lost. Without it, only "
             "super users have access after a loss, and no password that was stored before it is "
-            "accepted. Check the ACLs and users, then set it for one start; if the topic still "
-            "has damaged records, keep it set."
+            "accepted. Check the ACLs and users, then set it for one start, which also deletes "
+            "damaged records and records that cannot be used."
         ),
     )
     max_acl_changes_per_request: int = setting(

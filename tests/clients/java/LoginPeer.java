@@ -2,6 +2,8 @@
 // Each step prints what it saw as JSON, one object a line; test_logins.py checks it.
 
 import java.io.FileInputStream;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
@@ -54,13 +56,12 @@ public class LoginPeer {
         System.out.println("{\"read\": " + read(settings, topic, COUNT).size() + "}");
     }
 
-    /** One record at a time for longer than several sessions last. */
+    /** One record at a time until the test creates a file. */
     private static void steady(Properties settings, String topic) throws Exception {
-        long seconds = Long.parseLong(settings.getProperty("test.seconds"));
-        long end = System.currentTimeMillis() + seconds * 1000;
+        Path stop = Path.of(settings.getProperty("test.stop"));
         int sent = 0;
         try (KafkaProducer<String, String> producer = producer(settings)) {
-            while (System.currentTimeMillis() < end) {
+            while (!Files.exists(stop)) {
                 producer.send(new ProducerRecord<>(topic, Integer.toString(sent))).get();
                 sent++;
                 Thread.sleep(5);

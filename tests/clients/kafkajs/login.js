@@ -1,10 +1,11 @@
 // kafkajs with a login: `node login.js STEP SETTINGS TOPIC`, with kafkajs on NODE_PATH.
 // Each step prints what it saw as JSON, one object a line; test_logins.py checks it.
 
+const fs = require("fs");
 const { Kafka, logLevel } = require("kafkajs");
 
 const [step, file, topic] = process.argv.slice(2);
-const settings = JSON.parse(require("fs").readFileSync(file, "utf8"));
+const settings = JSON.parse(fs.readFileSync(file, "utf8"));
 const kafka = new Kafka({ clientId: "peer", logLevel: logLevel.NOTHING, ...settings });
 const COUNT = 50;
 
@@ -44,13 +45,12 @@ const steps = {
     say({ read: (await read(COUNT)).length });
   },
 
-  // One record at a time, for longer than the client keeps a session.
+  // One record at a time until the test creates a file.
   async steady() {
     const producer = kafka.producer({ idempotent: true, maxInFlightRequests: 1 });
     await producer.connect();
-    const end = Date.now() + settings.steadyMs;
     let sent = 0;
-    while (Date.now() < end) {
+    while (!fs.existsSync(settings.stop)) {
       await producer.send({ topic, acks: -1, messages: [{ value: String(sent) }] });
       sent += 1;
     }

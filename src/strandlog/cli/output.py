@@ -5,6 +5,9 @@
     with --json     one document, and nothing else on stdout
 
 Tables have rounded sizes and, on a terminal, grouped digits; JSON has exact values.
+
+Clients choose the names of groups, members and transactional ids, and they may contain sequences
+that a terminal executes. So control characters and invisible ones are printed as escapes.
 """
 
 from __future__ import annotations
@@ -37,12 +40,35 @@ def number(title: str) -> Column:
 
 def print_json(document: Any) -> None:
     """Print one JSON document on one line."""
-    sys.stdout.write(json.dumps(document, ensure_ascii=False) + "\n")
+    sys.stdout.write(json_text(document) + "\n")
 
 
-def message(line: str) -> None:
-    """Print a line for the user, on stderr."""
-    sys.stderr.write(line + "\n")
+def json_text(document: Any) -> str:
+    """Return a JSON document on one line. Characters that are not printable are escaped."""
+    line = json.dumps(document, ensure_ascii=False)
+    if line.isprintable():
+        return line
+    # They can only be inside of strings, where JSON has an escape for each UTF-16 unit.
+    return "".join(each if each.isprintable() else _json_escape(each) for each in line)
+
+
+def _json_escape(character: str) -> str:
+    units = character.encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
+
+
+def printable(line: str) -> str:
+    """Return a text in which characters that are not printable are escaped, as in Python."""
+    if line.isprintable():
+        return line
+    return "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode() for each in line
+    )
+
+
+def message(lines: str) -> None:
+    """Print one or more lines for the user, on stderr."""
+    sys.stderr.write("\n".join(map(printable, lines.split("\n"))) + "\n")
 
 
 def shown(value: object) -> str:
@@ -51,7 +77,7 @@ def shown(value: object) -> str:
         return "-"
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}" if sys.stdout.isatty() else str(value)
-    return str(value)
+    return printable(str(value))
 
 
 def print_table(
@@ -79,7 +105,7 @@ def _print_rich(columns: Sequence[Column], rows: list[list[str]], title: str) ->
     from rich.text import Text  # noqa: PLC0415
 
     table = Table(
-        title=title or None,
+        title=Text(printable(title)) if title else None,
         title_justify="left",
         title_style="bold",
         box=box.SIMPLE_HEAD,

@@ -10,13 +10,12 @@ The suffix determines the type of the file; a state suffix after it (`.deleted`,
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
 from typing import Any
 
 from strandlog.cli.formats.record_json import bytes_field
-from strandlog.cli.output import time_text
+from strandlog.cli.output import json_text, print_json, time_text
 from strandlog.errors import DataError, UnknownLayoutError
 from strandlog.model import Record, TopicPartition
 from strandlog.storage.files import Files
@@ -47,7 +46,7 @@ def dump_file(files: Files, path: str, *, records: bool, as_json: bool) -> None:
     items = _items(files, path, records=records)
     if as_json:
         for item in items:
-            sys.stdout.write(json.dumps({"path": path, **item}, ensure_ascii=False) + "\n")
+            print_json({"path": path, **item})
         return
     sys.stdout.write(f"{path}\n")
     for item in items:
@@ -179,5 +178,5 @@ def _batch_text(item: Item) -> str:
 
 
 def _clipped(value: Any) -> str:
-    shown = str(value) if isinstance(value, int) else json.dumps(value, ensure_ascii=False)
+    shown = str(value) if isinstance(value, int) else json_text(value)
     return shown if len(shown) <= SHOWN_CHARACTERS else shown[: SHOWN_CHARACTERS - 1] + "…"

@@ -33,7 +33,7 @@ from strandlog.cli.options import (
     read_configuration,
     target_of,
 )
-from strandlog.cli.output import counted, message, print_json, print_table
+from strandlog.cli.output import counted, message, print_json, print_table, printable
 from strandlog.cli.security import access_check
 from strandlog.cli.security.acl_options import (
     COLUMNS,
@@ -327,7 +327,7 @@ def _print_answer(question: access_check.Question, answer: access_check.Answer) 
         f"{verdict}: {question.principal} from {question.host}, "
         f"{question.operation.name} on {where}"
     )
-    rule = f": {decision.rule}" if decision.rule is not None else ""
+    rule = f": {printable(str(decision.rule))}" if decision.rule is not None else ""
     typer.echo(f"reason: {decision.reason}{rule}")
     for note in answer.notes:
         message(f"note: {note}")

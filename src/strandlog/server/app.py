@@ -199,6 +199,7 @@ class Server:
         return str(self._listeners.addresses[config.name][1])
 
     def _wake(self) -> None:
+        self.kafka.end_revoked()  # a change of a user wakes the server, because it must be flushed
         self._driver.schedule()
 
     def _make_kafka(self, config: ListenerConfig) -> Listener:

@@ -359,6 +359,42 @@ def test_a_change_of_a_user_closes_its_connections(broker: ServerThread, change:
         assert answer.error_code == (0 if change == "password" else FAILED)
 
 
+def test_a_deleted_user_cannot_commit_its_open_transaction(broker: ServerThread) -> None:
+    """No request is handled after the deletion was acknowledged, not even one sent at once."""
+    name = "gone"
+    set_password(broker, name, "old")
+    with SaslWire(broker.port) as wire, SaslWire(broker.port) as admin:
+        assert admin.log_in(USER, PASSWORD).error_code == 0
+        create_topic(admin, name)
+        assert wire.log_in(name, "old").error_code == 0
+        started = wire.ask(22, 2, transactional_id=name, transaction_timeout=60_000)
+        producer = {"producer_id": started.producer_id, "producer_epoch": started.producer_epoch}
+        added = wire.ask(
+            24,
+            3,
+            v3_and_below_transactional_id=name,
+            v3_and_below_topics=[{"name": name, "partitions": [0]}],
+            **{f"v3_and_below_{key}": value for key, value in producer.items()},
+        )
+        [topic] = added.results_by_topic_v3_and_below
+        assert topic.results_by_partition[0].partition_error_code == 0
+        [deleted] = admin.ask(51, 0, deletions=[{"name": name, "mechanism": 1}]).results
+        assert deleted.error_code == 0
+        wire.socket.sendall(frame(26, 3, transactional_id=name, committed=True, **producer))
+        assert wire.is_closed()
+        [state] = admin.ask(65, 0, transactional_ids=[name]).transaction_states
+        assert state.transaction_state == "Ongoing"
+
+
+def test_a_user_gets_the_response_to_the_change_of_its_own_password(broker: ServerThread) -> None:
+    set_password(broker, "self", "old")
+    with SaslWire(broker.port) as wire:
+        assert wire.log_in("self", "old").error_code == 0
+        [changed] = wire.ask(51, 0, deletions=[{"name": "self", "mechanism": 1}]).results
+        assert changed.error_code == 0
+        assert wire.is_closed()
+
+
 def test_a_waiting_fetch_does_not_keep_the_connection_of_a_deleted_user_open(
     broker: ServerThread,
 ) -> None:

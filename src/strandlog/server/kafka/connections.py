@@ -84,6 +84,10 @@ class KafkaConnections:
         """Require a new connection to authenticate, if its listener uses SASL."""
         return self._logins.open(connection) if connection.listener.uses_sasl else None
 
+    def end_revoked(self) -> None:
+        """Close the connections of users that were changed or deleted."""
+        self._logins.end_revoked()
+
     def closed(self, connection: Connection) -> None:
         self._connections.discard(connection)
         self._logins.closed(connection)

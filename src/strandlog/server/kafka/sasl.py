@@ -66,8 +66,7 @@ NO_KEY = -1
 SHOWN_CHARACTERS = 64  # of a claimed user name, in the log
 KEY_BYTES = 2
 SECOND_MS = 1000
-CREDENTIAL_CHECK_SECONDS = 1.0
-REVOKE_SECONDS = 1.0  # for requests in progress after the user's credentials have changed
+REVOKE_SECONDS = 2.0  # for requests in progress after the user's credentials have changed
 READ_SECONDS = 0.1  # some clients drop a response if the connection closes before they read it
 TokenOutcome = SaslStep | AuthenticationError
 
@@ -113,10 +112,10 @@ class SaslLogins:
         self.budget = LoginBudget(
             settings.sasl_server_max_receive_size, settings.queued_stall_timeout_ms, broker.clock
         )
-        # Sessions of users with a password, and the credentials version at the last check.
+        # Connections of users with a password, and the version of the credentials that they were
+        # last compared with.
         self._sessions: set[SaslSession] = set()
         self._credentials_version = broker.credentials_version
-        self._credential_timer: asyncio.TimerHandle | None = None
         # Connections that have to authenticate, the oldest first, with the timers that close them.
         self._waiting: dict[Connection, asyncio.TimerHandle] = {}
 
@@ -178,38 +177,31 @@ class SaslLogins:
 
     def watch(self, session: SaslSession) -> None:
         """Close a connection when the credentials of its user change."""
-        if not session.stamp or not self.settings.credential_change_closes_connections:
-            return
-        self._sessions.add(session)
-        if self._credential_timer is None:
-            self._credentials_version = self.broker.credentials_version
-            self._check_credentials_later()
+        if session.stamp and self.settings.credential_change_closes_connections:
+            self._sessions.add(session)
 
-    def _check_credentials_later(self) -> None:
-        self._credential_timer = self.loop.call_later(
-            CREDENTIAL_CHECK_SECONDS, self._check_credentials
-        )
-
-    def _check_credentials(self) -> None:
-        self._credential_timer = None
+    def end_revoked(self) -> None:
+        """Close the connections of users whose credentials have changed. Must be called after a
+        change and before its response, so that no request of a deleted user follows it."""
         version = self.broker.credentials_version
-        if version != self._credentials_version:
-            self._credentials_version = version
-            for session in [each for each in self._sessions if each.is_revoked()]:
+        if version == self._credentials_version:
+            return
+        self._credentials_version = version
+        stamps: dict[str, bytes] = {}
+        for session in list(self._sessions):
+            user = session.user
+            if user not in stamps:
+                stamps[user] = self.broker.credentials_stamp(user)
+            if session.stamp != stamps[user]:
                 self._sessions.discard(session)
                 self.metrics.connections_ended += 1
                 session.revoke()
-        if self._sessions:
-            self._check_credentials_later()
 
     def stop(self) -> None:
         """Cancel the timers."""
         for timer in self._waiting.values():
             timer.cancel()
         self._waiting.clear()
-        if self._credential_timer is not None:
-            self._credential_timer.cancel()
-            self._credential_timer = None
 
 
 class SaslSession:
@@ -426,15 +418,17 @@ class SaslSession:
             self._expiry = logins.loop.call_later(lifetime_ms / SECOND_MS, self._expire)
         return lifetime_ms
 
-    def is_revoked(self) -> bool:
-        """Return whether the credentials that the client logged in with have changed."""
+    @property
+    def user(self) -> str:
+        """The name of the user that has logged in."""
         principal = self.authentication.principal
         assert principal is not None
-        return self._logins.broker.credentials_stamp(principal.name) != self.stamp
+        return principal.name
 
     def revoke(self) -> None:
-        """Close the connection, because the user was changed or deleted. Requests in progress are
-        answered if they finish within `REVOKE_SECONDS`."""
+        """Close the connection, because the user was changed or deleted. No further request is
+        handled. Those in progress are answered if that is possible soon, because one of them may
+        have changed the user; a Fetch that waits for records usually is not."""
         self.authentication.fail()
         self._connection.drain()
         self._logins.loop.call_later(REVOKE_SECONDS, self._connection.abort)

@@ -12,11 +12,20 @@ from typing import Any, NamedTuple
 
 import pytest
 from tests.clients.apache_kafka import PASSWORD, USER, running_secured_kafka
-from tests.server.kafka.test_permissions import ANY_ACL, ROWS, Row, check_row, prepare, row_id
+from tests.server.kafka.test_permissions import (
+    ANY_ACL,
+    ROWS,
+    TOPIC_NAME,
+    Row,
+    check_row,
+    check_that_producer_ids_belong_to_no_user,
+    prepare,
+    row_id,
+)
 from tests.support.kafka_requests import Wire
 from tests.support.waiting import eventually
 
-from strandlog.broker.access.permission import Permission
+from strandlog.broker.access.permission import TOPIC, WRITE, Permission
 
 PRINCIPAL = f"User:{USER}"
 
@@ -96,3 +105,8 @@ def test_kafka_answers_a_missing_permission_with_the_same_error(kafka: Kafka, ro
     if row.version not in kafka.versions.get(row.key, range(0)):
         pytest.skip(f"Kafka has no version {row.version} of API {row.key}")
     check_row(kafka.client, kafka.allow_only, row)
+
+
+def test_a_producer_id_of_kafka_belongs_to_no_user(kafka: Kafka) -> None:
+    kafka.allow_only([(WRITE.on(TOPIC), TOPIC_NAME)])
+    check_that_producer_ids_belong_to_no_user(kafka.admin, kafka.client)

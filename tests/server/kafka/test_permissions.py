@@ -36,6 +36,7 @@ from strandlog.broker.access.permission import (
     TOPIC,
     TRANSACTIONAL_ID,
     WRITE,
+    PatternType,
     Permission,
     PermissionType,
     ResourceType,
@@ -669,6 +670,26 @@ def test_a_client_cannot_add_records_to_the_transaction_of_another_client(
         assert not victim.ask(26, 3, transactional_id="victim", **ended).error_code
 
 
+def check_that_producer_ids_belong_to_no_user(admin: Wire, client: Wire) -> None:
+    """Write with the producer id that another user got. The client needs WRITE on the topic."""
+    started = admin.ask(22, 2, transactional_id=None, transaction_timeout=1000)
+    assert not started.error_code
+    batch = build_batch(
+        1_700_000_000_000,
+        [b"v"],
+        producer_id=started.producer_id,
+        producer_epoch=started.producer_epoch,
+        base_sequence=0,
+    )
+    assert not codes(client.ask(0, 9, **_produced(bytes(batch))))
+
+
+def test_a_producer_id_belongs_to_no_user_as_in_kafka(server: ServerThread, client: Wire) -> None:
+    allow(server, HOST, [(WRITE.on(TOPIC), TOPIC_NAME)])
+    with Wire(server.port, ADMIN_HOST) as admin:
+        check_that_producer_ids_belong_to_no_user(admin, client)
+
+
 def test_a_new_topic_hides_its_settings_from_a_client_that_may_not_see_them(
     server: ServerThread, client: Wire
 ) -> None:
@@ -851,6 +872,56 @@ def test_a_fetch_with_a_replica_id_does_not_bypass_the_permission_to_read(
     replica = {"replica_id": 0, "replica_epoch": 0}
     assert codes(client.ask(1, 15, max_bytes=1000, topics=by_id, replica_state=replica)) == {29}
     assert codes(client.ask(1, 15, max_bytes=1000, topics=by_id)) <= {OFFSET_OUT_OF_RANGE}
+
+
+def test_a_fetch_session_does_not_bypass_the_permission_to_read(
+    server: ServerThread, client: Wire
+) -> None:
+    """A fetch that continues a session names no topics, so there would be nothing to check."""
+    allow(server, HOST, [(READ.on(TOPIC), TOPIC_NAME)])
+    started = client.ask(1, 11, max_bytes=1000, topics=FETCHED, session_id=0, session_epoch=0)
+    assert started.session_id == 0  # none is kept
+    allow(server, HOST, [])
+    for session_id in (0, 1, 2**31 - 1):
+        continued = {"session_id": session_id, "session_epoch": 1, "forgotten_topics_data": []}
+        answer = client.ask(1, 11, max_bytes=1000, topics=[], **continued)
+        assert (answer.error_code, answer.responses) == (70, ())
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name", "is_readable"),
+    [
+        (PatternType.PREFIXED, "ord", True),
+        (PatternType.PREFIXED, "orders", True),
+        (PatternType.PREFIXED, "orders-", False),
+        (PatternType.PREFIXED, "Ord", False),
+        (PatternType.PREFIXED, "*", False),
+        (PatternType.LITERAL, "*", True),
+        (PatternType.LITERAL, "ord*", False),
+        (PatternType.LITERAL, "orders*", False),
+        (PatternType.LITERAL, "order", False),
+        (PatternType.LITERAL, "orders ", False),
+        (PatternType.LITERAL, ".*", False),
+    ],
+)
+def test_a_pattern_allows_only_the_names_that_it_matches(
+    server: ServerThread, client: Wire, pattern: PatternType, name: str, is_readable: bool
+) -> None:
+    rule = {
+        **NEW_ACL,
+        "resource_name": name,
+        "resource_pattern_type": pattern,
+        "principal": "User:ANONYMOUS",
+        "host": HOST,
+    }
+    deny = {**rule, "resource_name": TOPIC_NAME, "resource_pattern_type": 3, "permission_type": 2}
+    fetched = {"max_bytes": 1000, "topics": FETCHED, "replica_id": -1}
+    with Wire(server.port, ADMIN_HOST) as admin:
+        [created] = admin.ask(30, 2, creations=[rule]).results
+        assert created.error_code == 0
+        assert (29 not in codes(client.ask(1, 11, **fetched))) is is_readable
+        admin.ask(30, 2, creations=[deny])
+        assert codes(client.ask(1, 11, **fetched)) == {29}
 
 
 def test_denied_names_do_not_use_up_the_topics_that_a_request_may_create(

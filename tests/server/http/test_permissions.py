@@ -61,6 +61,7 @@ class Row(NamedTuple):
 ROWS = [
     Row("POST", "/topics", [CREATE.on(TOPIC), DESCRIBE.on(TOPIC)], {"name": "orders"}),
     Row("GET", "/topics/orders", [DESCRIBE.on(TOPIC)], route="/topics/{topic}"),
+    Row("GET", "/topics/orders/history", [DESCRIBE.on(TOPIC)], route="/topics/{topic}/history"),
     Row(
         "PATCH",
         "/topics/orders",
@@ -93,6 +94,7 @@ ROWS = [
     ),
     Row("GET", "/cluster", [DESCRIBE.on(CLUSTER)]),
     Row("GET", "/broker", [DESCRIBE.on(CLUSTER)]),
+    Row("GET", "/history", [DESCRIBE.on(CLUSTER)]),
     Row("GET", "/broker/settings", [DESCRIBE_CONFIGS.on(CLUSTER)]),
     Row("GET", "/pipelines", [DESCRIBE.on(CLUSTER)]),
     Row("GET", "/pipelines/billing", [DESCRIBE.on(GROUP)], route="/pipelines/{name}"),

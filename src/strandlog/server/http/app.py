@@ -141,10 +141,15 @@ class Application:
             for shown in (path, path + "/"):
                 yield Route(shown, _by_method(endpoints), methods=list(endpoints))
 
+    def start(self) -> None:
+        """Start to record the history; call it in the event loop."""
+        self._state.history.start()
+
     def stop(self) -> None:
-        """Stop the live streams, which do not end on their own, and the rates task."""
+        """Stop the live streams, which do not end on their own, and the background tasks."""
         self._state.stopping.set()
         self._state.rates.stop()
+        self._state.history.stop()
 
 
 class _Uvicorn(uvicorn.Server):
@@ -193,6 +198,7 @@ class HttpServer:
     async def serve(self, on_started: Callable[[], None]) -> None:
         """Serve until `stop` is called; `on_started` is called once connections may be made."""
         self._uvicorn.on_started = on_started
+        self._application.start()
         await self._uvicorn.serve([])
 
     def connection(self, slot: Slot) -> asyncio.Protocol:

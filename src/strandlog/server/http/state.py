@@ -14,6 +14,7 @@ from strandlog.server.access.logins import Logins
 from strandlog.server.background import ServerRuntime
 from strandlog.server.http.access.authentication import Authentication
 from strandlog.server.http.body_limit import BodyLimit
+from strandlog.server.http.metrics.history import History
 from strandlog.server.http.metrics.rates import Rates
 from strandlog.server.http.pipeline_reports import PipelineReports
 from strandlog.server.record_io import RecordProducer
@@ -37,6 +38,7 @@ class HttpState:
         self.version = version("strandlog")
         self.producer = RecordProducer(broker)
         self.rates = Rates(broker)
+        self.history = History(broker)
         self.pipelines = PipelineReports(broker.clock)
         self.began_ms = broker.clock.now_ms()
         self.bodies = BodyLimit(broker.settings)

@@ -5,9 +5,16 @@ A pipeline has the name of its consumer group, and requires permissions on that 
 
 from __future__ import annotations
 
-from strandlog.broker.access.permission import CLUSTER, DESCRIBE, DESCRIBE_CONFIGS, GROUP, READ
+from strandlog.broker.access.permission import (
+    CLUSTER,
+    DESCRIBE,
+    DESCRIBE_CONFIGS,
+    GROUP,
+    READ,
+    TOPIC,
+)
 from strandlog.server.http import pipeline_reports
-from strandlog.server.http.api import cluster, groups, pipelines, session, topics
+from strandlog.server.http.api import cluster, groups, history, pipelines, session, topics
 from strandlog.server.http.records import produce, read
 from strandlog.server.http.routing import ApiRoute
 
@@ -29,6 +36,9 @@ ROUTES: tuple[ApiRoute, ...] = (
     ApiRoute("DELETE", "/topics/{topic}", topics.delete_topic, "Delete a topic"),
     ApiRoute("POST", "/topics/{topic}/partitions", topics.add_partitions,
              "Add partitions", topics.TopicDescription, body=topics.NewPartitions, is_large=True),
+    ApiRoute("GET", "/topics/{topic}/history", history.topic_history,
+             "Records per second of a topic in the last five minutes", history.TopicHistory,
+             needs=DESCRIBE.on(TOPIC)),
     ApiRoute("GET", "/topics/{topic}/records", read.read_records,
              "Read or search records", read.RecordsPage, query=read.RecordsQuery, is_large=True),
     ApiRoute("POST", "/topics/{topic}/records", produce.produce,
@@ -46,6 +56,9 @@ ROUTES: tuple[ApiRoute, ...] = (
              needs=DESCRIBE.on(CLUSTER)),
     ApiRoute("GET", "/broker", cluster.describe_broker,
              "Broker status: latencies, counters, problems", cluster.BrokerStatus,
+             needs=DESCRIBE.on(CLUSTER)),
+    ApiRoute("GET", "/history", history.broker_history,
+             "Rates and lag in the last five minutes", history.BrokerHistory,
              needs=DESCRIBE.on(CLUSTER)),
     ApiRoute("GET", "/broker/settings", cluster.broker_settings,
              "List the settings and their origin", cluster.SettingList,

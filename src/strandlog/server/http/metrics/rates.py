@@ -45,12 +45,30 @@ class BrokerRates(msgspec.Struct):
     requests_per_second: float
 
 
-class _Totals(NamedTuple):
+class Totals(NamedTuple):
+    """The traffic of the broker since it started."""
+
     produced_bytes: int
     produced_records: int
     fetched_bytes: int
     fetched_records: int
     requests: int
+
+    def rates_since(self, before: Totals, seconds: float) -> BrokerRates:
+        changes = [new - old for new, old in zip(self, before, strict=True)]
+        return BrokerRates(*(change / max(seconds, 1e-3) for change in changes))
+
+
+def count_totals(broker: Broker) -> Totals:
+    """Return the current totals of a broker."""
+    metrics = broker.metrics
+    return Totals(
+        metrics.produced_bytes,
+        metrics.produced_records,
+        broker.fetched_bytes,
+        metrics.fetched_records,
+        sum(latency.count for latency in metrics.request_seconds.values()),
+    )
 
 
 class Rates:
@@ -62,7 +80,7 @@ class Rates:
         self._task: asyncio.Task[None] | None = None
         self._wanted_until = 0.0
         self._taken_at = 0.0  # stopwatch time of the last snapshot
-        self._totals = _Totals(0, 0, 0, 0, 0)
+        self._totals = Totals(0, 0, 0, 0, 0)
         self._partitions: dict[tuple[str, int], PartitionState] = {}
         self._broker: BrokerRates | None = None
         self._topics: dict[str, TopicRate] = {}
@@ -98,14 +116,13 @@ class Rates:
             self._taken_at = 0.0
 
     async def _update(self) -> None:
-        now, totals = stopwatch(), self._count()
+        now, totals = stopwatch(), count_totals(self._source)
         seconds = max(now - self._taken_at, 1e-3)
         states = await partition_snapshots(self._source, self._context)
         if self._partitions:
             self._topics = self._topic_rates(states, seconds)
         if self._taken_at:
-            changes = [new - old for new, old in zip(totals, self._totals, strict=True)]
-            self._broker = BrokerRates(*(change / seconds for change in changes))
+            self._broker = totals.rates_since(self._totals, seconds)
         self._taken_at, self._totals = now, totals
         self._partitions = {(state.topic, state.partition): state for state in states}
 
@@ -132,14 +149,3 @@ class Rates:
         except TopicNotFoundError:
             return 0
         return size - old.active_size_bytes
-
-    def _count(self) -> _Totals:
-        metrics = self._source.metrics
-        requests = sum(latency.count for latency in metrics.request_seconds.values())
-        return _Totals(
-            metrics.produced_bytes,
-            metrics.produced_records,
-            self._source.fetched_bytes,
-            metrics.fetched_records,
-            requests,
-        )

@@ -1,0 +1,149 @@
+"""Keeps the rates and the lag of the last five minutes in memory, so that charts start full.
+
+    totals           every INTERVAL_SECONDS: counters of the broker, at no cost
+    topics and lag   every INTERVAL_SECONDS, or less often: all partitions and groups are read
+
+Reading all partitions takes time in proportion to their number. After a sample that took t seconds
+the next one waits for t / MAX_LOAD, so that it takes at most that share of the event loop.
+
+A sample holds only topics that received records, at most MAX_TOPICS of them, and the MAX_GROUPS
+groups with the highest lag. A topic that a sample does not have received nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict, deque
+from heapq import nlargest
+from operator import itemgetter
+from typing import NamedTuple
+
+import msgspec
+
+from strandlog.broker.broker import Broker
+from strandlog.broker.context import OWNER, RequestContext
+from strandlog.clock import stopwatch
+from strandlog.server.http.metrics.rates import BrokerRates, Totals, count_totals
+from strandlog.server.http.metrics.snapshot import group_snapshots, partition_snapshots
+
+logger = logging.getLogger(__name__)
+
+INTERVAL_SECONDS = 5.0
+WINDOW_MS = 5 * 60_000
+MAX_LOAD = 0.005
+MAX_TOPICS = 200
+MAX_GROUPS = 50
+
+
+class RatesPoint(msgspec.Struct):
+    """The rates of the broker at one time."""
+
+    timestamp_ms: int
+    rates: BrokerRates
+
+
+class LagPoint(msgspec.Struct):
+    """The lag of a group at one time."""
+
+    timestamp_ms: int
+    lag: int
+
+
+class TopicPoint(msgspec.Struct):
+    """The records per second of a topic at one time."""
+
+    timestamp_ms: int
+    produced_records_per_second: float
+
+
+class _Sample(NamedTuple):
+    timestamp_ms: int
+    records_per_second: dict[str, float]  # by topic
+    lag: dict[str, int]  # by group
+
+
+class History:
+    """The rates and the lag of one broker in the last five minutes."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._context = RequestContext(OWNER, listener="http")
+        self._rates: deque[RatesPoint] = deque()
+        self._samples: deque[_Sample] = deque()
+        self._totals = Totals(0, 0, 0, 0, 0)
+        self._ends: dict[str, int] = {}  # the sum of the end offsets, by topic
+        self._ends_at: float | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Start to take samples; call it in the event loop."""
+        for work, name in ((self._watch_totals(), "rates"), (self._watch_topics(), "topics")):
+            task = asyncio.create_task(work, name=f"history of {name}")
+            task.add_done_callback(_log_failure)
+            self._tasks.append(task)
+
+    def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+
+    def rates(self) -> list[RatesPoint]:
+        """Return the rates of the broker, oldest first."""
+        return list(self._rates)
+
+    def lag(self) -> dict[str, list[LagPoint]]:
+        """Return the lag of each group, oldest first."""
+        found: dict[str, list[LagPoint]] = defaultdict(list)
+        for sample in self._samples:
+            for group, lag in sample.lag.items():
+                found[group].append(LagPoint(sample.timestamp_ms, lag))
+        return found
+
+    def topic(self, name: str) -> list[TopicPoint]:
+        """Return the records per second of a topic, oldest first."""
+        return [
+            TopicPoint(sample.timestamp_ms, sample.records_per_second.get(name, 0.0))
+            for sample in self._samples
+        ]
+
+    async def _watch_totals(self) -> None:
+        self._totals, taken_at = count_totals(self._broker), stopwatch()
+        while True:
+            await asyncio.sleep(INTERVAL_SECONDS)
+            totals, now = count_totals(self._broker), stopwatch()
+            rates = totals.rates_since(self._totals, now - taken_at)
+            self._totals, taken_at = totals, now
+            now_ms = self._broker.clock.now_ms()
+            self._rates.append(RatesPoint(now_ms, rates))
+            while self._rates[0].timestamp_ms < now_ms - WINDOW_MS:
+                self._rates.popleft()
+
+    async def _watch_topics(self) -> None:
+        while True:
+            began = stopwatch()
+            await self.sample()
+            await asyncio.sleep(max(INTERVAL_SECONDS, (stopwatch() - began) / MAX_LOAD))
+
+    async def sample(self) -> None:
+        """Take a sample of all topics and groups; the first one has no rates of topics."""
+        now = stopwatch()
+        ends: dict[str, int] = defaultdict(int)
+        for state in await partition_snapshots(self._broker, self._context):
+            ends[state.topic] += state.end_offset
+        groups = await group_snapshots(self._broker, self._context)
+        lag = nlargest(MAX_GROUPS, ((each.group, each.lag) for each in groups), itemgetter(1))
+        now_ms = self._broker.clock.now_ms()
+        if self._ends_at is not None:
+            seconds = max(now - self._ends_at, 1e-3)
+            grown = ((name, end - self._ends.get(name, 0)) for name, end in ends.items())
+            busiest = nlargest(MAX_TOPICS, (each for each in grown if each[1] > 0), itemgetter(1))
+            rates = {name: records / seconds for name, records in busiest}
+            self._samples.append(_Sample(now_ms, rates, dict(lag)))
+        self._ends, self._ends_at = dict(ends), now
+        while self._samples and self._samples[0].timestamp_ms < now_ms - WINDOW_MS:
+            self._samples.popleft()
+
+
+def _log_failure(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        logger.error("%s ended: %s", task.get_name(), error, exc_info=error)

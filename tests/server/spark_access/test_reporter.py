@@ -78,6 +78,19 @@ def test_a_broker_accepts_and_shows_what_is_reported(
     assert [query["rows_per_second"] for name, query in queries.items() if "odd" in name] == [0, 0]
 
 
+def test_late_rows_of_earlier_batches_are_not_shown(
+    tmp_path: Path, reporters: Callable[..., Reporter]
+) -> None:
+    """A report has only the newest batch of a query: `late` was nearly always 0 in the console."""
+    with http_broker(tmp_path / "data") as broker, client_of(broker) as client:
+        reporter = reporters(http_address(broker), "windows")
+        for late_rows in (2, 0, 3):
+            reporter.add(REPORT._replace(late_rows=late_rows))
+        reporter.end("stopped")
+        [query] = ok(client.get("/api/v1/pipelines/windows"))["queries"]
+    assert query["last"]["late_rows"] == 5
+
+
 def test_a_session_that_has_run_many_queries_still_reports_new_ones(
     tmp_path: Path, reporters: Callable[..., Reporter]
 ) -> None:
@@ -144,7 +157,8 @@ def test_an_idle_batch_does_not_hide_the_rate_of_the_one_before(
         reporter.set_state("running")
         eventually(lambda: server.reports, "the first report arrives")
         reporter.add(REPORT)
-        reporter.add(REPORT._replace(batch_id=4, rows=0, rows_per_second=0.0, batch_ms=9, lag=0))
+        idle = REPORT._replace(batch_id=4, rows=0, rows_per_second=0.0, batch_ms=9, lag=0)
+        reporter.add(idle._replace(late_rows=0))
         reporter.end("stopped")
         [query] = server.reports[1]["queries"]
         assert query == {**REPORT._asdict(), "batch_id": 4, "lag": 0}

@@ -46,7 +46,10 @@ PipelineState = Literal["running", "scheduled", "silent", "stopped", "failed"]
 
 
 class QueryProgress(Struct, forbid_unknown_fields=True):
-    """One query and its last micro-batch."""
+    """One query and its last micro-batch.
+
+    `late_rows` is what Spark dropped behind the watermark since the query started.
+    """
 
     name: Name
     batch_id: Figure = 0

@@ -124,7 +124,7 @@ def test_an_invalid_line_is_reported_and_all_lines_before_it_are_written(
         anywhere.inside("produce", "t", "--create", "--json", given=given, code=1).err
     )
     assert message in found["error"]
-    kept = anywhere.inside("topic", "list", "--json").document[0]["records"]
+    kept = anywhere.inside("topic", "list", "--json").document[0]["offsets"]
     if "line 3" in found["error"]:
         assert kept == 2
     assert found["error"].endswith(f"{kept} records written to t before the error")
@@ -135,7 +135,7 @@ def test_a_line_that_is_too_large_fails_and_large_batches_are_split(
 ) -> None:
     anywhere.inside("topic", "create", "small", "-c", "max.message.bytes=1000")
     anywhere.inside("produce", "small", given=b"x" * 100 + b"\n" + (b"y" * 90 + b"\n") * 300)
-    assert anywhere.inside("topic", "list", "--json").document[0]["records"] == 301
+    assert anywhere.inside("topic", "list", "--json").document[0]["offsets"] == 301
     found = anywhere.inside("produce", "small", given=b"fits\n" + b"x" * 2000 + b"\n", code=1)
     assert (
         "exceeds the limit of" if anywhere.is_wire else "exceeds the limit of 1000"

@@ -17,14 +17,14 @@ def test_create_list_describe_alter_delete(anywhere: CommandLine) -> None:
     anywhere.inside("produce", "orders", given=b"1\n2\n3\n4\n")
 
     found = anywhere.inside("topic", "list", "--json").document
-    assert [(row["name"], row["partitions"], row["records"]) for row in found] == [
+    assert [(row["name"], row["partitions"], row["offsets"]) for row in found] == [
         ("orders", 3, 4),
         ("plain", 1, 0),
     ]
     assert anywhere.inside("topic", "list").lines[0].split() == [
         "TOPIC",
         "PARTITIONS",
-        "RECORDS",
+        "OFFSETS",
         "SIZE",
     ]
 

@@ -190,7 +190,7 @@ def test_consume_continues_after_a_broker_restart(tmp_path: Path) -> None:
 def test_sizes_are_unknown_with_a_broker(wire: CommandLine) -> None:
     wire.inside("produce", "t", "--create", given=b"one\n")
     (row,) = wire.inside("topic", "list", "--json").document
-    assert (row["records"], row["size_bytes"]) == (1, None)
+    assert (row["offsets"], row["size_bytes"]) == (1, None)
     assert wire.inside("topic", "list").lines[1].split() == ["t", "1", "1", "-"]
     (part,) = wire.inside("topic", "describe", "t", "--json").document["partitions"]
     assert (part["segments"], part["size_bytes"]) == (None, None)

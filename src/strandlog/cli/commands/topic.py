@@ -3,6 +3,9 @@
 With -d, `list` and `describe` read the files, even while another process owns the folder; the
 other commands open the folder as its owner. Settings have Kafka's names and format. Sizes and
 segment counts are known only with -d.
+
+OFFSETS is the number of offsets from the first to the end offset. Transaction markers have offsets
+too, and compaction removes records but no offsets: the number of records may be lower.
 """
 
 from __future__ import annotations
@@ -81,9 +84,9 @@ def list_topics(
     if as_json:
         print_json([summary(topic) for topic in topics])
         return
-    columns = [text("TOPIC"), number("PARTITIONS"), number("RECORDS"), number("SIZE")]
+    columns = [text("TOPIC"), number("PARTITIONS"), number("OFFSETS"), number("SIZE")]
     rows = [
-        [topic.name, len(topic.partitions), _record_count(topic), _size_text(_size_bytes(topic))]
+        [topic.name, len(topic.partitions), _offset_count(topic), _size_text(_size_bytes(topic))]
         for topic in topics
     ]
     print_table(columns, rows)
@@ -113,7 +116,7 @@ def describe(
         document = {"name": topic.name, "topic_id": topic.topic_id, "partitions": partitions}
         print_json({**document, "config": config})
         return
-    columns = [number("PARTITION"), number("START"), number("END"), number("RECORDS")]
+    columns = [number("PARTITION"), number("START"), number("END"), number("OFFSETS")]
     rows = [
         [
             partition.partition,
@@ -172,8 +175,8 @@ def delete(
     """Delete a topic and all its records."""
     with owned(target_of(data, bootstrap, client, client_config)) as log:
         topic = log.describe_topic(name)
-        records = counted(_record_count(topic), "record")
-        ask(f"Delete topic {name} with {records}?", yes=yes, as_json=as_json)
+        records = counted(_offset_count(topic), "record")
+        ask(f"Delete topic {name} with up to {records}?", yes=yes, as_json=as_json)
         log.delete_topic(name)
     if as_json:
         print_json({"deleted": name})
@@ -187,7 +190,7 @@ def summary(topic: TopicInfo) -> dict[str, Any]:
         "name": topic.name,
         "topic_id": topic.topic_id,
         "partitions": len(topic.partitions),
-        "records": _record_count(topic),
+        "offsets": _offset_count(topic),
         "size_bytes": _size_bytes(topic),
     }
 
@@ -199,8 +202,8 @@ def _print_result(topic: TopicInfo, verb: str, *, as_json: bool) -> None:
         message(f"{verb} {topic.name} with {counted(len(topic.partitions), 'partition')}")
 
 
-def _record_count(topic: TopicInfo) -> int:
-    """Return an upper bound on the number of records; compaction leaves gaps in the offsets."""
+def _offset_count(topic: TopicInfo) -> int:
+    """Return an upper bound on the number of records: markers and removed records have offsets."""
     return sum(partition.end_offset - partition.start_offset for partition in topic.partitions)
 
 

@@ -12,7 +12,7 @@ from tests.browser.feeding import commit, make, report, send
 @pytest.fixture(scope="module")
 def routes(api: httpx.Client) -> dict[str, str]:
     """Every page, with something on it that is long."""
-    topic = "long." + "name-" * 40
+    topic = "long." + "name-" * 20 + "x" * 140
     make(api, topic, 3)
     value = '{"text": "' + "word " * 100 + '"}'
     headers = [{"name": "h" * 50, "value": "v" * 300}]
@@ -170,6 +170,35 @@ def test_no_page_scrolls_sideways_on_a_phone(phone: Tab, routes: dict[str, str])
     assert not broad
 
 
+def test_names_break_in_mid_word_on_a_phone(phone: Tab, routes: dict[str, str]) -> None:
+    """A part between two dots is a text node of its own; it has one box unless it is broken."""
+    broken = """() => {
+      const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+      const found = [];
+      while (walker.nextNode()) {
+        const node = walker.currentNode;
+        if (!node.parentElement.closest("tbody th") || node.data.length > 24) continue;
+        const range = document.createRange();
+        range.selectNodeContents(node);
+        if (range.getClientRects().length > 1) found.push(node.data);
+      }
+      return found;
+    }"""
+    for name, table in (("Topic", "Settings"), ("Broker", "HTTP requests")):
+        phone.open(routes[name])
+        expect(phone.table(table).locator("tbody th").first).to_be_visible()
+        assert phone.page.evaluate(broken) == []
+
+
+def test_a_breadcrumb_ends_with_a_slash(tab: Tab, routes: dict[str, str]) -> None:
+    crumbs = tab.page.get_by_role("navigation", name="Breadcrumb")
+    tab.open(routes["Topic"])
+    expect(crumbs).to_have_text("Topics")
+    tab.open(routes["Records"])
+    name = routes["Topic"].removeprefix("#/topics/")
+    expect(crumbs).to_have_text(f"Topics / {name}")
+
+
 def test_the_navigation_is_at_the_bottom_of_a_phone(phone: Tab) -> None:
     phone.open()
     links = phone.page.get_by_role("navigation", name="Pages")
@@ -190,8 +219,15 @@ FIGURES = {
     "rate(1234.5)": "1.23 k records/s",
     "count(1234567)": "1,234,567",
     "count(null)": "\N{EN DASH}",
-    "duration(-1)": "forever",
+    "duration(-1)": "no limit",
+    "duration(9223372036854775807)": "no limit",  # not 106751991167 d 7 h
     "duration(90061000)": "1 d 1 h",
+    "compact(13105)": "13,105",
+    "compact(1234567)": "1.23 M",
+    "retention({cleanup_policy: 'delete', retention_ms: 3600000, retention_bytes: -1})": "1 h",
+    "retention({cleanup_policy: 'delete', retention_ms: -1, retention_bytes: 1000})": "1.00 kB",
+    "retention({cleanup_policy: 'compact', retention_ms: 1, retention_bytes: -1})": "\N{EN DASH}",
+    "retention({cleanup_policy: '', retention_ms: 3600000, retention_bytes: -1})": "no limit",
 }
 
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 from playwright.sync_api import Browser, Route, expect
-from tests.browser.browsing import Tab, new_tab
+from tests.browser.browsing import PHONE, Tab, new_tab
 from tests.browser.feeding import commit, make, send, steady
 from tests.support.broker_process import BrokerProcess
 from tests.support.http_client import http_address, http_broker, ok
 from tests.support.server import RunningBroker
+from tests.support.waiting import eventually
 
 from strandlog.testing.server import ServerThread
 
@@ -30,7 +34,7 @@ def test_an_empty_broker_shows_first_steps_and_its_problems(
 ) -> None:
     with new_tab(browser, http_address(full_disk)) as tab:
         tab.open()
-        expect(tab.page.get_by_text("No topics and groups yet")).to_be_visible()
+        expect(tab.page.get_by_text("No topics yet")).to_be_visible()
         expect(tab.page.get_by_text(f"-b {full_disk.address}")).to_be_visible()
         expect(tab.page.get_by_role("alert").first).to_contain_text("Not ready:")
         expect(tab.page.get_by_role("alert").first).to_contain_text("bytes free")
@@ -44,6 +48,32 @@ def test_an_empty_broker_shows_first_steps_and_its_problems(
         expect(tab.panel("Groups")).to_contain_text("No groups yet")
         tab.page.get_by_role("link", name="Pipelines").click()
         expect(tab.panel("Pipelines")).to_contain_text("strandlog pipeline run")
+
+
+def test_the_empty_pages_scroll_sideways_on_a_phone(
+    browser: Browser, full_disk: BrokerProcess
+) -> None:
+    with new_tab(browser, http_address(full_disk), PHONE) as phone:
+        for route in ("#/", "#/topics", "#/groups", "#/pipelines"):
+            phone.open(route)
+            wide = phone.page.evaluate("document.documentElement.scrollWidth - innerWidth")
+            assert wide <= 0, route
+
+
+def test_the_first_command_that_the_console_suggests_fails(
+    browser: Browser, tmp_path: Path
+) -> None:
+    """It produced to a topic that did not exist."""
+    with (
+        http_broker(tmp_path / "data") as running,
+        new_tab(browser, http_address(running)) as tab,
+    ):
+        tab.open()
+        suggested = tab.page.locator(".command code").inner_text()
+        assert suggested.startswith("echo hello | strandlog produce greetings ")
+        command = suggested.replace("strandlog", f"{sys.executable} -m strandlog", 1)
+        subprocess.run(command, shell=True, check=True)
+        expect(tab.row("Busiest topics", "greetings")).to_be_visible()
 
 
 def test_the_overview_shows_the_problems_of_the_broker(tab: Tab, api: httpx.Client) -> None:
@@ -74,19 +104,42 @@ def test_figures_and_charts_follow_the_traffic(
     tab.open()
     expect(tab.page.locator("#connection")).to_have_text("Live")
     expect(tab.figure("Consumer lag")).to_contain_text("1 group")
-    for title in ("Throughput", "Records and requests", "Lag by group"):
+    for title in ("Throughput", "Records and requests per second", "Lag by group"):
         chart = tab.panel(title).locator(".chart")
         expect(chart.locator("path.js-line").first).to_be_attached()
         expect(chart).to_have_attribute("role", "img")
     with steady(broker, "busy", b"x" * 1000):
         expect(tab.figure("In")).to_contain_text("kB/s")
         expect(tab.row("Busiest topics", "busy")).to_contain_text("kB/s")
+        # The unit of an axis is that of the figures.
+        largest = tab.panel("Throughput").locator(".ytick text").last
+        expect(largest).to_have_text(re.compile(r"^\d+ [kM]B/s$"))
     end = ok(api.get("/api/v1/topics/busy"))["summary"]["offsets"]
     expect(tab.row("Busiest topics", "busy")).to_contain_text(f"{end:,}")
     expect(tab.row("Groups with the highest lag", "watcher")).to_contain_text(f"{end:,}")
     expect(tab.figure("Consumer lag")).to_contain_text(f"{end:,}")
     tab.row("Groups with the highest lag", "watcher").get_by_role("link").click()
     expect(tab.heading()).to_have_text("watcher")
+
+
+def test_charts_are_blank_in_the_first_minute(tab: Tab, api: httpx.Client) -> None:
+    """A page knew only what it had seen. The broker keeps a history."""
+    make(api, "charted")
+    commit(api, "charter", "charted", 0)
+
+    def is_kept() -> bool:
+        found = ok(api.get("/api/v1/history"))
+        groups = {each["group"] for each in found["lag"] if len(each["points"]) > 1}
+        return len(found["rates"]) > 1 and "charter" in groups
+
+    eventually(is_kept, "the broker has a history")
+    tab.expect_trouble("ERR_FAILED")
+    tab.page.route("**/api/v1/live?*", lambda route: route.abort())  # nothing new arrives
+    tab.open()
+    for title in ("Throughput", "Records and requests per second", "Lag by group"):
+        expect(tab.panel(title).locator("path.js-line").first).to_be_attached()
+    tab.open("#/topics/charted")
+    expect(tab.panel("Records in per second").locator("path.js-line")).to_be_attached()
 
 
 def test_the_broker_page_shows_listeners_requests_and_settings(

@@ -58,6 +58,7 @@ def test_reports_are_drawn_batch_by_batch(tab: Tab, api: httpx.Client) -> None:
     query = tab.row("Queries", "by_hour")
     expect(query).to_contain_text("251 rows/s")
     expect(query).to_contain_text("42 rows")
+    expect(tab.page.get_by_role("columnheader", name="Dropped as late")).to_be_visible()
     expect(tab.panel("Rows per second").locator(".scatterlayer .js-line")).to_have_count(2)
     tab.keep_picture("pipeline", is_whole=True)
     tell(3)

@@ -48,6 +48,19 @@ def test_the_newest_records_come_first(tab: Tab, numbers: str) -> None:
     expect(tab.panel("Records").get_by_role("status")).to_contain_text("100 records shown")
 
 
+def test_a_value_is_cut_beside_empty_space(tab: Tab, api: httpx.Client) -> None:
+    make(api, "wide")
+    headers = [{"name": "n" * 300, "value": "v" * 300}, {"name": "", "value": "x"}]
+    send(api, "wide", {"key": "k", "value": "word " * 100, "headers": headers})
+    tab.open("#/topics/wide/records")
+    value = tab.page.locator(".preview").bounding_box()
+    size = rows(tab).locator("td").last.bounding_box()
+    assert value is not None and size is not None
+    assert size["x"] - (value["x"] + value["width"]) < 30
+    details = open_record(tab, 0, 0).bounding_box()
+    assert details is not None and details["height"] < 900, "a long header took all the width"
+
+
 def test_the_oldest_records_can_be_paged_through(tab: Tab, numbers: str) -> None:
     tab.open(f"#/topics/{numbers}/records")
     tab.choose("Start from", "Oldest")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 import httpx
-from playwright.sync_api import expect
-from tests.browser.browsing import Tab
+from playwright.sync_api import Route, expect
+from tests.browser.browsing import PHONE, Tab
 from tests.browser.feeding import make, send
 from tests.support.http_client import ok
 
@@ -67,6 +67,9 @@ def test_the_page_of_a_topic_shows_its_lake_table(tab: Tab, api: httpx.Client) -
     tab.open("#/topics/kept")
     expect(tab.figure("Format")).to_contain_text("delta")
     expect(tab.figure("State")).to_contain_text("ok")
+    tab.page.set_viewport_size({"width": PHONE[0], "height": PHONE[1]})
+    # The folder of the table was wider than a phone. The chart adapts a moment later.
+    tab.page.wait_for_function("document.documentElement.scrollWidth <= innerWidth")
 
 
 def test_topics_are_filtered_by_part_of_their_name(tab: Tab, api: httpx.Client) -> None:
@@ -189,10 +192,61 @@ def test_deleting_a_topic_requires_typing_its_name(tab: Tab, api: httpx.Client) 
     expect(dialog.get_by_role("alert")).to_have_text("The name does not match: type obsolete.")
     tab.fill("Type obsolete to confirm", "obsolete")
     tab.click("Delete topic")
+    expect(tab.toast("obsolete deleted")).to_be_visible()  # it disappears after a few seconds
     expect(tab.heading()).to_have_text("Topics")
-    expect(tab.toast("obsolete deleted")).to_be_visible()
     expect(tab.row("Topics", "obsolete")).to_have_count(0)
     assert api.get("/api/v1/topics/obsolete").status_code == 404
+
+
+def test_a_page_reports_its_own_deleted_topic_as_not_found(tab: Tab, api: httpx.Client) -> None:
+    """The page went on asking for the topic until the response to the deletion arrived."""
+    make(api, "leaving")
+    clock = tab.page.clock
+    clock.install()
+    tab.open("#/topics/leaving")
+
+    def respond_late(route: Route) -> None:
+        response = route.fetch()
+        clock.run_for(10_000)
+        route.fulfill(response=response)
+
+    tab.page.route(
+        "**/api/v1/topics/leaving",
+        lambda route: (
+            respond_late(route) if route.request.method == "DELETE" else route.continue_()
+        ),
+    )
+    tab.click("Delete")
+    tab.fill("Type leaving to confirm", "leaving")
+    tab.click("Delete topic")
+    expect(tab.heading()).to_have_text("Topics")
+
+
+def test_ten_thousand_topics_block_the_page(tab: Tab, api: httpx.Client) -> None:
+    make(api, "row")
+    row = next(each for each in ok(api.get("/api/v1/topics"))["topics"] if each["name"] == "row")
+    many = {"topics": [row | {"name": f"topic-{number}"} for number in range(10_000)]}
+    tab.page.route("**/api/v1/topics?*", lambda route: route.fulfill(json=many))
+    tab.open("#/topics")
+    expect(tab.table("Topics").locator("tbody tr")).to_have_count(300)
+    tab.click("Show 1,000 more of 10,000")
+    expect(tab.table("Topics").locator("tbody tr")).to_have_count(1300)
+    tab.page.get_by_label("Filter").fill("topic-9999")
+    expect(tab.table("Topics").locator("tbody tr")).to_have_count(1)
+    tab.page.unroute_all(behavior="wait")
+
+
+def test_a_compacted_topic_shows_a_retention(tab: Tab, api: httpx.Client) -> None:
+    make(api, "compacted", **{"cleanup.policy": "compact"})
+    tab.open("#/topics/compacted")
+    expect(tab.figure("Retention")).to_have_text("\N{EN DASH}cleanup: compact")
+    expect(tab.row("Settings", "max.compaction.lag.ms")).to_contain_text("no limit")
+    expect(tab.table("Settings")).not_to_contain_text("9223372036854775807")
+    # Buttons without a border looked like text.
+    change = tab.page.get_by_role("button", name="Change retention.ms")
+    expect(change).not_to_have_css("border-top-color", "rgba(0, 0, 0, 0)")
+    tab.open("#/topics?filter=compacted")
+    expect(tab.row("Topics", "compacted")).not_to_contain_text("7 d")
 
 
 def test_an_unknown_topic_is_reported(tab: Tab) -> None:

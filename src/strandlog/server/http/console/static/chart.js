@@ -5,12 +5,14 @@
 // two seconds, and only while it is visible.
 
 import { h } from "./dom.js";
-import { seconds, short } from "./format.js";
 import { nothing } from "./components.js";
 
 const PLOTLY = "/console/plotly.min.js";
 const SERIES = 6;
-const SHORTEST_MS = 60_000;
+const SHORTEST_MS = 15_000;
+const MAX_TICKS = 5;
+const NARROW_PX = 480;
+const MAX_NAME = 24; // characters
 const REDRAW_MS = 2000;
 const NEARLY_SEEN = "200px";
 const CONFIG = {
@@ -92,19 +94,28 @@ const seen = new IntersectionObserver((changes) => {
 
 /**
  * A chart in a panel. `update([{name, x, y}])` draws it; x contains times in ms, or names if
- * `isByName` is set. `unit` (such as "B/s") is appended to the numbers, with a prefix k, M or G.
+ * `isByName` is set. `format` makes the text of a number: the one that the figures of the page use,
+ * so that axis and figures have the same unit. `isWhole`: there are no fractions.
  */
 export class Chart {
   constructor(
     page,
-    { label, unit, windowMs = null, isByName = false, isSmall = false, empty = "Nothing yet" },
+    {
+      label,
+      format,
+      isWhole = false,
+      windowMs = null,
+      isByName = false,
+      isSmall = false,
+      empty = "Nothing yet",
+    },
   ) {
-    this.options = { label, unit, windowMs, isByName, empty };
-    this.element = h("div", {
-      class: isSmall ? "chart small" : "chart",
-      role: "img",
-      "aria-label": label,
-    });
+    this.options = { label, format, isWhole, windowMs, isByName, empty };
+    this.element = h(
+      "div",
+      { class: isSmall ? "chart small" : "chart", role: "img", "aria-label": label },
+      h("div", { class: "state" }, h("p", {}, "Loading the chart")),
+    );
     this.element.chart = this;
     this.series = null;
     this.isDrawing = false;
@@ -156,27 +167,26 @@ export class Chart {
 
   async drawn(Plotly) {
     const theme = colours();
-    const { unit, label } = this.options;
+    const { format, label } = this.options;
     const traces = this.series.map((each, number) =>
       this.trace(each, theme.series[number % SERIES])
     );
     await Plotly.react(this.element, traces, this.layout(theme), CONFIG);
     const now = this.series.filter((each) => each.y.length).slice(0, SERIES).map((each) =>
-      `${each.name} ${inWords(each.y.at(-1), unit)}`
+      `${each.name} ${format(each.y.at(-1))}`
     );
     this.element.setAttribute("aria-label", `${label}: ${now.join(", ") || this.options.empty}`);
-    const last = this.element.querySelector(":scope > .state");
-    if (this.series.some((each) => each.y.length)) last?.remove();
-    else if (!last) {
+    this.element.querySelector(":scope > .state")?.remove();
+    if (!this.series.some((each) => each.y.length)) {
       this.element.append(h("div", { class: "state" }, h("p", {}, this.options.empty)));
     }
   }
 
   trace(each, colour) {
-    const { unit, isByName } = this.options;
-    const text = each.y.map((value) => inWords(value, unit));
+    const { format, isByName } = this.options;
+    const text = each.y.map(format);
     const shared = {
-      name: plain(each.name),
+      name: plain(shortened(each.name)),
       y: each.y,
       text,
       textposition: "none",
@@ -197,8 +207,14 @@ export class Chart {
     };
   }
 
+  /** Returns the labels of the bars. */
+  names() {
+    const x = this.series[0].x;
+    return { tickvals: x.map(plain), ticktext: x.map((name) => plain(shortened(name))) };
+  }
+
   layout(theme) {
-    const { unit, windowMs, isByName } = this.options;
+    const { format, isWhole, windowMs, isByName } = this.options;
     const axis = {
       color: theme.ink,
       gridcolor: theme.line,
@@ -211,15 +227,15 @@ export class Chart {
       ? []
       : this.series.flatMap((each) => (each.x.length ? [each.x[0], each.x.at(-1)] : []));
     const now = Math.max(Date.now(), ...times);
-    // The time axis starts with one minute and grows, so that a short line is still readable.
+    // The time axis starts with the first point, so that a young broker has no empty chart.
     const from = Math.max(now - windowMs, Math.min(now - SHORTEST_MS, ...times));
     const largest = this.series.reduce(
       (most, each) => each.y.reduce((one, other) => Math.max(one, other), most),
       0,
     );
-    const isFlat = largest === 0;
+    const ticks = ticksTo(largest, isWhole);
     return {
-      margin: { l: 72, r: 16, t: 8, b: 32 },
+      margin: { l: 16, r: 16, t: 8, b: 32 },
       paper_bgcolor: "rgba(0,0,0,0)",
       plot_bgcolor: "rgba(0,0,0,0)",
       font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: theme.ink },
@@ -227,24 +243,36 @@ export class Chart {
       legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", font: { color: theme.strong } },
       hovermode: isByName ? "closest" : "x unified",
       hoverlabel: { bgcolor: theme.panel, bordercolor: theme.line, font: { color: theme.strong } },
-      xaxis: isByName ? { ...axis, type: "category" } : {
+      xaxis: isByName ? { ...axis, type: "category", ...this.names() } : {
         ...axis,
         type: "date",
         ...(windowMs ? { range: [new Date(from), new Date(now)] } : {}),
         tickformat: "%H:%M:%S",
-        nticks: 6,
+        tickangle: 0,
+        nticks: this.element.clientWidth < NARROW_PX ? 4 : 6,
         showgrid: false,
       },
       yaxis: {
         ...axis,
-        rangemode: "tozero",
-        ticksuffix: unit,
-        ...ticks(largest, unit),
-        ...(isFlat ? { range: [0, 1], nticks: 2 } : {}),
+        automargin: true,
+        range: [0, 1.04 * Math.max(largest, ticks.at(-1)) || 1],
+        tickvals: ticks,
+        ticktext: ticks.map((tick) => withoutZeros(format(tick))),
+        ticklabelstandoff: 4,
       },
       bargap: 0.35,
     };
   }
+}
+
+/** Shortens a name in the middle, for a legend or an axis. */
+function shortened(name) {
+  return name.length > MAX_NAME ? `${name.slice(0, 12)}…${name.slice(-9)}` : name;
+}
+
+/** Formats 20.0 kB/s as 20 kB/s: the numbers on an axis are round. */
+function withoutZeros(text) {
+  return text.replace(/(\.\d*?)0+(?!\d)/, "$1").replace(/\.(?!\d)/, "");
 }
 
 /** Escapes text for Plotly, which interprets some markup in names. */
@@ -252,17 +280,12 @@ function plain(text) {
   return text.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
 }
 
-/** Formats a number with its unit: 1.23 kB/s, 12 B/s, 300/s, 80 ms. */
-function inWords(number, unit) {
-  if (unit === "s") return seconds(number);
-  const text = short(number);
-  return /[A-Z]$/i.test(text) || unit.startsWith("/") ? `${text}${unit}` : `${text} ${unit}`.trim();
-}
-
-/** Chooses the tick format. Small numbers get no SI prefix: 0.5 must not become 500m. */
-function ticks(largest, unit) {
-  if (unit === "s" || largest >= 10) return { tickformat: "~s", nticks: 5 };
-  return largest <= 4 && unit === ""
-    ? { tickformat: "d", dtick: 1 }
-    : { tickformat: "~g", nticks: 5 };
+/** Returns round numbers from 0 to about the largest one. */
+function ticksTo(largest, isWhole) {
+  if (largest === 0) return [0];
+  const rough = largest / (MAX_TICKS - 1);
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const fitting = [1, 2, 2.5, 5, 10].map((each) => each * power).find((each) => each >= rough);
+  const step = isWhole ? Math.max(1, fitting) : fitting;
+  return Array.from({ length: Math.floor(largest / step + 0.1) + 1 }, (_, number) => number * step);
 }

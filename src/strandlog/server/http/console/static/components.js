@@ -1,7 +1,7 @@
 // UI components: figures, tables, states and dialogs. Their styles are in components.css and views.css.
 
-import { copy, h, icon, present, toast } from "./dom.js";
-import { bytes, duration } from "./format.js";
+import { breakable, copy, h, icon, present, toast } from "./dom.js";
+import { bytes, count, duration, isUnlimited } from "./format.js";
 
 /** Creates a panel with a heading and a `note` next to it. */
 export function panel(title, ...children) {
@@ -61,17 +61,30 @@ export function meter(share, label) {
   return h("div", { class: "meter", role: "img", "aria-label": label }, inside);
 }
 
+/** Shows the name of a setting. A phone has no column for the source, so it is below the name. */
+export function settingName({ name, help, origin }) {
+  const source = origin === "default" ? null : badge(origin);
+  return [
+    h("span", { title: help }, breakable(name)),
+    h("div", { class: "small-only" }, source),
+  ];
+}
+
 /** Shows the value of a setting; large milliseconds and bytes also in a readable unit. */
 export function settingValue(name, value) {
-  const number = Number(value);
-  const words = value === "" || !(number >= 1000)
-    ? null
+  const number = value === "" ? NaN : Number(value);
+  if (isUnlimited(number) && number > 0) return [h("span", { title: value }, "no limit")];
+  const words = !(number >= 1000)
+    ? /retention\.(ms|bytes)$/.test(name) && isUnlimited(number) ? "no limit" : null
     : name.endsWith(".ms")
     ? duration(number)
     : name.endsWith(".bytes")
     ? bytes(number)
     : null;
-  return [h("code", {}, value || "–"), words ? h("div", { class: "hint" }, words) : null];
+  return [
+    h("code", {}, breakable(value || "–")),
+    words ? h("div", { class: "hint" }, words) : null,
+  ];
 }
 
 // -- states -----------------------------------------------------------------------------------
@@ -113,9 +126,9 @@ export function command(text) {
   return h(
     "div",
     { class: "command" },
-    h("code", {}, text),
+    h("code", {}, text.split(" ").map((word) => [h("span", { class: "word" }, word), " "])),
     h("button", {
-      class: "quiet",
+      class: "light",
       type: "button",
       "aria-label": `Copy: ${text}`,
       onclick: () => copy(text),
@@ -126,13 +139,17 @@ export function command(text) {
 // -- tables -----------------------------------------------------------------------------------
 
 /**
- * A table that updates its rows in place, so that the focused element keeps the focus.
+ * A table that updates its rows in place, so that the focused element keeps the focus. It shows the
+ * first MAX_ROWS rows, and a button for more: ten thousand rows would block the page.
  *
- * A column has a `title` and a `value` (a function of the row; it is the sort key, and a cell is
- * redrawn when it changes). Optional are `show` (renders the cell), `kind` (a CSS class; "name"
+ * A column has a `title` and a `value` (a function of the row; it is the sort key, unless there is an
+ * `order`, and a cell is redrawn when it changes). Optional are `show` (renders the cell), `kind` (a CSS class; "name"
  * makes the cell the row header), `start` ("down" if the first click sorts in descending order) and
  * `isFixed` (not sortable).
  */
+const MAX_ROWS = 300;
+const MORE_ROWS = 1000;
+
 export class Table {
   constructor({ label, columns, key, sort = null, empty = null }) {
     this.columns = columns;
@@ -150,6 +167,9 @@ export class Table {
       this.body,
     );
     this.state = h("div", { hidden: true });
+    this.limit = MAX_ROWS;
+    this.more = h("button", { type: "button", onclick: () => this.showMore() });
+    this.foot = h("div", { class: "state more-rows", hidden: true }, this.more);
     this.element = h(
       "div",
       {},
@@ -158,9 +178,15 @@ export class Table {
         { class: "scroll", tabindex: "0", role: "region", "aria-label": `${label}, table` },
         this.table,
       ),
+      this.foot,
       this.state,
     );
     this.mark();
+  }
+
+  showMore() {
+    this.limit += MORE_ROWS;
+    this.update(this.rows);
   }
 
   head(column, number) {
@@ -190,9 +216,14 @@ export class Table {
     this.table.hidden = rows.length === 0;
     this.state.hidden = rows.length > 0;
     if (!rows.length && this.empty) this.state.replaceChildren(this.empty());
+    const left = rows.length - this.limit;
+    this.foot.hidden = left <= 0;
+    this.more.textContent = `Show ${count(Math.min(left, MORE_ROWS))} more of ${
+      count(rows.length)
+    }`;
     const kept = new Map();
     const focus = this.focused();
-    const elements = this.sorted(rows).map((row) => {
+    const elements = this.sorted(rows).slice(0, this.limit).map((row) => {
       const key = this.key(row);
       const old = this.shown.get(key) ?? { element: h("tr"), values: [] };
       this.fill(old, row);
@@ -219,8 +250,8 @@ export class Table {
   sorted(rows) {
     if (!this.sort) return rows;
     const [number, direction] = this.sort;
-    const { value } = this.columns[number];
-    return [...rows].sort((one, other) => direction * compare(value(one), value(other)));
+    const order = this.columns[number].order ?? this.columns[number].value;
+    return [...rows].sort((one, other) => direction * compare(order(one), order(other)));
   }
 
   fill(old, row) {
@@ -229,11 +260,11 @@ export class Table {
       const mark = typeof value === "object" ? JSON.stringify(value) : value;
       if (old.values[number] === mark && old.element.children[number]) return;
       old.values[number] = mark;
-      const isName = column.kind === "name";
+      const isName = column.kind?.split(" ").includes("name");
       const cell = h(
         isName ? "th" : "td",
         { class: column.kind, scope: isName ? "row" : null },
-        column.show ? column.show(row) : String(value ?? "–"),
+        column.show ? column.show(row) : isName ? breakable(value) : String(value ?? "–"),
       );
       if (old.element.children[number]) old.element.children[number].replaceWith(cell);
       else old.element.append(cell);
@@ -392,7 +423,7 @@ export class Pairs {
       { class: "plain" },
       h("legend", {}, name),
       this.list,
-      h("button", { type: "button", class: "quiet", onclick: () => this.add().focus() }, add),
+      h("button", { type: "button", class: "light", onclick: () => this.add().focus() }, add),
     );
   }
 

@@ -22,6 +22,18 @@ export function present(children) {
   );
 }
 
+const LONG_PART = 24; // characters
+
+/**
+ * Returns a name that may break after its dots, dashes and underscores. A part that is too long for
+ * a column may break anywhere.
+ */
+export function breakable(name) {
+  return name.split(/(?<=[._\-/:])/).flatMap((
+    part,
+  ) => [part.length > LONG_PART ? h("span", { class: "anywhere" }, part) : part, h("wbr")]);
+}
+
 const ICONS = {
   overview: "M4 13h4v7H4zM10 4h4v16h-4zM16 9h4v11h-4z",
   topics: "M4 6h16M4 12h16M4 18h10",

@@ -51,12 +51,19 @@ export function short(number) {
   return step ? `${text} ${step}` : text;
 }
 
+/** Formats a number on an axis: 13,105, but 1.23 M for a million and more. */
+export function compact(number) {
+  return number >= 1e6 ? short(number) : count(number);
+}
+
 export function byteRate(number) {
   return number === null || number === undefined ? NOTHING : `${bytes(number)}/s`;
 }
 
+/** Formats 1234.5 as 1.23 k records/s, or without a unit as 1.23 k/s. */
 export function rate(number, unit = "records") {
-  return number === null || number === undefined ? NOTHING : `${short(number)} ${unit}/s`;
+  if (number === null || number === undefined) return NOTHING;
+  return unit ? `${short(number)} ${unit}/s` : `${short(number)}/s`;
 }
 
 /** Formats a number of seconds, for example as 3.2 ms. */
@@ -69,11 +76,17 @@ export function seconds(number) {
 }
 
 const UNITS = [["d", 86_400_000], ["h", 3_600_000], ["min", 60_000], ["s", 1000]];
+const LARGEST = 2 ** 62; // settings have 2**63 - 1 if there is no limit; it is not exact here
+
+/** Returns whether the value of a setting means that there is no limit. */
+export function isUnlimited(number) {
+  return number < 0 || number >= LARGEST;
+}
 
 /** Formats a number of milliseconds, for example as 3 d 4 h. */
 export function duration(ms) {
   if (ms === null || ms === undefined) return NOTHING;
-  if (ms < 0) return "forever";
+  if (isUnlimited(ms)) return "no limit";
   if (ms < 1000) return `${Math.round(ms)} ms`;
   const parts = [];
   let left = ms;
@@ -85,10 +98,11 @@ export function duration(ms) {
   return parts.slice(0, 2).join(" ");
 }
 
-export function retention(ms, limit) {
-  const parts = [duration(ms)];
-  if (limit >= 0) parts.push(bytes(limit));
-  return parts.join(", ");
+/** Formats the retention of a topic; it does not apply to a topic that is only compacted. */
+export function retention({ cleanup_policy: policy, retention_ms: ms, retention_bytes: limit }) {
+  if (!policy.split(",").includes("delete")) return policy === "" ? "no limit" : NOTHING;
+  if (isUnlimited(limit)) return duration(ms);
+  return isUnlimited(ms) ? bytes(limit) : `${duration(ms)}, ${bytes(limit)}`;
 }
 
 const two = (number) => String(number).padStart(2, "0");

@@ -1,14 +1,16 @@
 // One stream of rates and lag for all pages of this tab, and the data points of the last minutes.
 //
 // The stream is closed while the tab is hidden, because browsers limit the connections per server.
-// Without the permission to describe the cluster there is no stream. The data points survive a
-// reload, unless another user signs in.
+// Without the permission to describe the cluster there is no stream. The data points of the time
+// before the stream come from the history that the broker keeps; they survive a reload, unless
+// another user signs in.
 
-import { checkSession, withQuery } from "./api.js";
+import { checkSession, get, path, withQuery } from "./api.js";
 import { session } from "./session.js";
 
 export const WINDOW_MS = 5 * 60_000;
 const KEPT = "strandlog.live";
+const SAMPLE_MS = 5000; // between two points of the broker's history
 const MAX_GROUPS = 50;
 const MAX_LINES = 6;
 
@@ -48,6 +50,19 @@ class Live extends EventTarget {
     this.source.addEventListener("lag", (event) => this.takeLag(JSON.parse(event.data)));
     this.source.addEventListener("problem", (event) => ended(JSON.parse(event.data)));
     this.source.addEventListener("error", () => this.lost());
+    this.fill().catch(() => {}); // the stream shows whether the broker responds
+  }
+
+  /** Adds the broker's history where this tab has no data points. */
+  async fill() {
+    const { rates, lag } = await get(path("history"));
+    this.rates = merged(this.rates, rates.map((each) => point(each.timestamp_ms, each.rates)));
+    for (const { group, points } of lag) {
+      const older = points.map((each) => ({ at: each.timestamp_ms, lag: each.lag }));
+      this.lag.set(group, merged(this.lag.get(group) ?? [], older));
+    }
+    this.dispatchEvent(new Event("rates"));
+    this.dispatchEvent(new Event("lag"));
   }
 
   close() {
@@ -75,13 +90,7 @@ class Live extends EventTarget {
     this.become("live");
     this.lastRates = event;
     if (event.rates) {
-      this.rates.push({
-        at: event.timestamp_ms,
-        bytesIn: event.rates.produced_bytes_per_second,
-        bytesOut: event.rates.fetched_bytes_per_second,
-        recordsIn: event.rates.produced_records_per_second,
-        requests: event.rates.requests_per_second,
-      });
+      this.rates.push(point(event.timestamp_ms, event.rates));
       forget(this.rates, event.timestamp_ms);
     }
     this.dispatchEvent(new Event("rates"));
@@ -136,6 +145,22 @@ class Live extends EventTarget {
       for (const points of this.lag.values()) forget(points, Date.now());
     } catch { /* ignore unusable stored data */ }
   }
+}
+
+function point(at, rates) {
+  return {
+    at,
+    bytesIn: rates.produced_bytes_per_second,
+    bytesOut: rates.fetched_bytes_per_second,
+    recordsIn: rates.produced_records_per_second,
+    requests: rates.requests_per_second,
+  };
+}
+
+/** Returns the points and, where there are none, those of the broker's history. */
+export function merged(points, history) {
+  const isMissing = ({ at }) => !points.some((each) => Math.abs(each.at - at) < SAMPLE_MS);
+  return [...history.filter(isMissing), ...points].sort((one, other) => one.at - other.at);
 }
 
 /** Removes points that are older than the window; points are ordered by time. */

@@ -3,6 +3,10 @@
 import { h, present } from "./dom.js";
 import { failed, loading } from "./components.js";
 
+const PAUSES = 10; // a page waits at least ten times as long as a response took
+const MAX_PAUSE_MS = 30_000;
+const LONG_TITLE = 60; // characters
+
 export class Page {
   constructor(root, route) {
     this.root = root;
@@ -20,8 +24,12 @@ export class Page {
   begin(title, { crumbs = [], sub = "", actions = [] } = {}) {
     document.title = title === "Overview" ? "strandlog" : `${title} · strandlog`;
     this.heading.textContent = title;
+    this.heading.classList.toggle("long", title.length > LONG_TITLE);
     this.sub.replaceChildren(...present(sub));
-    const back = crumbs.map(([words, address]) => [h("a", { href: address }, words), " / "]);
+    const back = crumbs.map((
+      [words, address],
+      number,
+    ) => [number ? " / " : null, h("a", { href: address }, words)]);
     const trail = crumbs.length
       ? h("nav", { class: "crumbs", "aria-label": "Breadcrumb" }, back)
       : null;
@@ -56,27 +64,47 @@ export class Page {
   }
 
   /**
-   * Loads and shows data periodically. A skeleton is shown until the first load completes. If the
-   * first load fails, the error is shown; if a later one fails, the last data stays visible with a
-   * notice. Returns a function that reloads immediately.
+   * Deletes what the page shows. Nothing is loaded meanwhile: it would be reported as not found.
+   */
+  async deleting(change) {
+    this.hold?.();
+    try {
+      await change();
+    } catch (problem) {
+      this.reload?.();
+      throw problem;
+    }
+  }
+
+  /**
+   * Loads and shows data periodically. `load` receives the signal that aborts it. A skeleton is
+   * shown until the first load completes. If the first load fails, the error is shown; if a later
+   * one fails, the last data stays visible with a notice. A slow response makes the pause after it
+   * longer. Returns a function that reloads immediately.
    */
   watch(load, show, everyMs) {
     let isThere = false;
     let timer = null;
+    let loads = null;
     this.show(loading());
     const again = async () => {
-      clearTimeout(timer);
+      this.hold(); // one load at a time, and one timer
       let isDenied = false;
+      let pauseMs = everyMs;
+      const began = performance.now();
+      loads = new AbortController();
+      const signal = AbortSignal.any([this.signal, loads.signal]);
       try {
-        const found = await load();
-        if (this.signal.aborted) return;
+        const found = await load({ signal });
+        if (signal.aborted) return;
         if (!isThere) this.content.replaceChildren();
         isThere = true;
         this.stale.hidden = true;
         this.actions.hidden = false;
+        pauseMs = Math.max(everyMs, Math.min(MAX_PAUSE_MS, PAUSES * (performance.now() - began)));
         show(found);
       } catch (problem) {
-        if (this.signal.aborted) return;
+        if (signal.aborted) return;
         isDenied = problem.status === 403; // asking again would be denied again
         if (!(problem instanceof Error) || problem.status === undefined) console.error(problem);
         if (isThere && problem.status !== 404 && !isDenied) this.showStale(problem);
@@ -85,13 +113,18 @@ export class Page {
           this.showFailure(problem, again);
         }
       }
-      if (everyMs && !isDenied && !this.signal.aborted) timer = setTimeout(look, everyMs);
+      if (everyMs && !isDenied && !signal.aborted) timer = setTimeout(look, pauseMs);
     };
     const look = () => {
       if (document.hidden) {
         document.addEventListener("visibilitychange", again, { once: true, signal: this.signal });
       } else again();
     };
+    this.hold = () => {
+      clearTimeout(timer);
+      loads?.abort();
+    };
+    this.reload = again;
     this.on(this.signal, "abort", () => clearTimeout(timer));
     again();
     return again;

@@ -112,7 +112,7 @@ export function payloadView(title, payload) {
     : ["Hex"];
   const shown = h("pre", { tabindex: "0", "aria-label": title });
   const buttons = ways.map((way) =>
-    h("button", { type: "button", class: "quiet", onclick: () => show(way) }, way)
+    h("button", { type: "button", class: "light", onclick: () => show(way) }, way)
   );
   const size = payload.is_truncated
     ? `${bytes(bytesOf(payload).length)} of ${bytes(payload.size_bytes)} shown`
@@ -140,7 +140,7 @@ export function payloadView(title, payload) {
       buttons,
       h("button", {
         type: "button",
-        class: "quiet",
+        class: "light",
         "aria-label": `Copy the ${title.toLowerCase()}`,
         onclick: () => copy(payload.data),
       }, "Copy"),

@@ -1,6 +1,6 @@
 // Addresses of pages, and table columns that several pages share.
 
-import { h } from "./dom.js";
+import { breakable, h } from "./dom.js";
 import { count } from "./format.js";
 import { badge } from "./components.js";
 
@@ -14,7 +14,7 @@ export function linkColumn(title, of, address) {
     title,
     kind: "name",
     value: of,
-    show: (row) => h("a", { href: address(of(row)) }, of(row)),
+    show: (row) => h("a", { href: address(of(row)) }, breakable(of(row))),
   };
 }
 
@@ -27,7 +27,7 @@ export function groupColumns(lagTitle) {
       value: (row) => row.state,
       show: (row) => (row.state ? badge(row.state) : "–"),
     },
-    { title: "Members", kind: "number", start: "down", value: (row) => row.members },
+    { title: "Members", kind: "number small-hidden", start: "down", value: (row) => row.members },
     {
       title: lagTitle,
       kind: "number",

@@ -10,6 +10,7 @@ import {
   forbidden,
   nothing,
   panel,
+  settingName,
   settingValue,
   Table,
 } from "../components.js";
@@ -167,10 +168,10 @@ function latencyTable(label) {
         value: (row) => row.latency.count,
         show: (row) => count(row.latency.count),
       },
-      time("Mean", "mean_seconds"),
+      time("Mean", "mean_seconds", "number small-hidden"),
       time("p50", "p50_seconds", "number small-hidden"),
       time("p99", "p99_seconds"),
-      time("Max", "max_seconds"),
+      time("Max", "max_seconds", "number small-hidden"),
     ],
   });
 }
@@ -181,7 +182,7 @@ function settingTable() {
     key: (row) => row.name,
     empty: () => nothing("No such setting"),
     columns: [
-      { title: "Setting", kind: "name", value: (row) => row.name },
+      { title: "Setting", kind: "name", value: (row) => row.name, show: settingName },
       {
         title: "Value",
         kind: "wide",
@@ -190,7 +191,7 @@ function settingTable() {
       },
       {
         title: "Source",
-        kind: "wide",
+        kind: "wide small-hidden",
         value: (row) => row.origin,
         show: (
           row,

@@ -4,7 +4,7 @@ import { get, path, remove } from "../api.js";
 import { Chart } from "../chart.js";
 import { linkColumn, topicAddress } from "../table_columns.js";
 import { h, toast } from "../dom.js";
-import { ago, count, counted } from "../format.js";
+import { ago, compact, count, counted } from "../format.js";
 import { live, WINDOW_MS } from "../live.js";
 import { badge, dialog, Figures, nothing, panel, permit, Table } from "../components.js";
 import { session } from "../session.js";
@@ -27,7 +27,7 @@ export function group(page) {
       "DELETE",
       h(
         "button",
-        { class: "danger", type: "button", onclick: () => deleteGroup(name) },
+        { class: "danger", type: "button", onclick: () => deleteGroup(page, name) },
         "Delete group",
       ),
     ],
@@ -44,14 +44,16 @@ export function group(page) {
   });
   const over = new Chart(page, {
     label: `Lag of ${name}`,
-    unit: "",
+    format: compact,
+    isWhole: true,
     windowMs: WINDOW_MS,
     isSmall: true,
     empty: "Waiting for the first data point",
   });
   const by = new Chart(page, {
     label: "Lag by partition",
-    unit: "",
+    format: compact,
+    isWhole: true,
     isByName: true,
     isSmall: true,
     empty: "No offsets yet",
@@ -60,7 +62,7 @@ export function group(page) {
   const members = memberTable();
   let last = null;
 
-  const again = page.watch(() => get(path("groups", name), page), (found) => {
+  const again = page.watch((loading) => get(path("groups", name), loading), (found) => {
     if (!figures.element.isConnected) {
       page.show(
         figures.element,
@@ -98,9 +100,12 @@ export function group(page) {
       one,
       other,
     ) => one.topic.localeCompare(other.topic) || one.partition - other.partition);
+    const isOneTopic = new Set(worst.map((each) => each.topic)).size === 1;
     by.update([{
       name: "lag",
-      x: worst.map((each) => `${each.topic}-${each.partition}`),
+      x: worst.map((each) =>
+        isOneTopic ? String(each.partition) : `${each.topic}-${each.partition}`
+      ),
       y: worst.map((each) => each.lag),
     }]);
   }, LOOK_MS);
@@ -132,7 +137,7 @@ function positionTable() {
       },
       {
         title: "End offset",
-        kind: "number",
+        kind: "number small-hidden",
         value: (row) => row.end_offset,
         show: (row) => count(row.end_offset),
       },
@@ -166,9 +171,9 @@ function memberTable() {
     key: (row) => row.member_id,
     empty: () => nothing("No members", "This group has no active members. Its offsets are kept."),
     columns: [
-      { title: "Member", kind: "wide", value: (row) => row.member_id },
-      { title: "Client", value: (row) => row.client_id || "–" },
-      { title: "Host", value: (row) => row.client_host },
+      { title: "Member", kind: "name", value: (row) => row.member_id },
+      { title: "Client", kind: "wide small-hidden", value: (row) => row.client_id || "–" },
+      { title: "Host", kind: "small-hidden", value: (row) => row.client_host },
       {
         title: "Partitions",
         kind: "wide",
@@ -179,7 +184,7 @@ function memberTable() {
   });
 }
 
-function deleteGroup(name) {
+function deleteGroup(page, name) {
   dialog({
     title: `Delete group ${name}?`,
     action: "Delete group",
@@ -192,7 +197,7 @@ function deleteGroup(name) {
       ),
     ],
     submit: async () => {
-      await remove(path("groups", name));
+      await page.deleting(() => remove(path("groups", name)));
       toast(`${name} deleted`);
       location.hash = "#/groups";
     },

@@ -4,7 +4,7 @@ import { get, path } from "../api.js";
 import { Chart } from "../chart.js";
 import { groupColumns } from "../table_columns.js";
 import { h } from "../dom.js";
-import { counted, someOf } from "../format.js";
+import { compact, counted, someOf } from "../format.js";
 import { live, WINDOW_MS } from "../live.js";
 import { field, nothing, panel, Table } from "../components.js";
 
@@ -19,7 +19,8 @@ export function groups(page) {
   });
   const chart = new Chart(page, {
     label: "Lag by group",
-    unit: "",
+    format: compact,
+    isWhole: true,
     windowMs: WINDOW_MS,
     isSmall: true,
     empty: "No lag yet",

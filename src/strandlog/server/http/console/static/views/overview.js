@@ -4,7 +4,7 @@ import { get, path } from "../api.js";
 import { Chart } from "../chart.js";
 import { groupColumns, linkColumn, topicAddress } from "../table_columns.js";
 import { h } from "../dom.js";
-import { byteRate, bytes, count, counted, duration, rate } from "../format.js";
+import { byteRate, bytes, compact, count, counted, duration, rate, short } from "../format.js";
 import { live, WINDOW_MS } from "../live.js";
 import { badge, command, Figures, meter, nothing, panel, permit, Table } from "../components.js";
 import { session } from "../session.js";
@@ -86,7 +86,7 @@ export function overview(page) {
       );
       figures.set(
         "requests",
-        rate(event.rates.requests_per_second, "req"),
+        rate(event.rates.requests_per_second, ""),
         counted(event.connections_open, "connection"),
       );
     }
@@ -148,20 +148,21 @@ function showProblems(banner, { problems }) {
 function throughput(page) {
   const traffic = new Chart(page, {
     label: "Throughput",
-    unit: "B/s",
+    format: byteRate,
     windowMs: WINDOW_MS,
     empty: "Waiting for the first data point",
   });
   const requests = new Chart(page, {
-    label: "Records and requests",
-    unit: "/s",
+    label: "Records and requests per second",
+    format: short,
     windowMs: WINDOW_MS,
     isSmall: true,
     empty: "Waiting for the first data point",
   });
   const lag = new Chart(page, {
     label: "Lag by group",
-    unit: "",
+    format: compact,
+    isWhole: true,
     windowMs: WINDOW_MS,
     isSmall: true,
     empty: "No consumer groups yet",
@@ -173,7 +174,7 @@ function throughput(page) {
     h(
       "div",
       { class: "columns" },
-      panel("Records and requests", requests.element),
+      panel("Records and requests per second", requests.element),
       panel("Lag by group", lag.element),
     ),
   );
@@ -202,8 +203,8 @@ function topicTable() {
         show: (row) => byteRate(row.produced_bytes_per_second),
       },
       {
-        title: "Records",
-        kind: "number",
+        title: "Offsets",
+        kind: "number small-hidden",
         start: "down",
         value: (row) => row.offsets,
         show: (row) => count(row.offsets),
@@ -231,13 +232,13 @@ function groupTable() {
 function welcome(cluster) {
   if (session.wantsLogin) return nothing("Sign in to see topics");
   return nothing(
-    "No topics and groups yet",
+    "No topics yet",
     "Create a topic here, or produce to a new one with any Kafka client.",
     permit(
       h("a", { class: "button main", href: "#/topics?new=1" }, "Create topic"),
       session.status.can_create_topics,
       session.lacks("CREATE", "any topic"),
     ),
-    command(`echo hello | strandlog produce greetings -b ${cluster.kafka_address}`),
+    command(`echo hello | strandlog produce greetings --create -b ${cluster.kafka_address}`),
   );
 }

@@ -3,7 +3,7 @@
 import { get, path } from "../api.js";
 import { Chart } from "../chart.js";
 import { h } from "../dom.js";
-import { ago, count, rate, seconds, time } from "../format.js";
+import { ago, compact, count, rate, seconds, short, time } from "../format.js";
 import { badge, nothing, panel, Table } from "../components.js";
 import { sparkLink } from "./pipelines.js";
 
@@ -15,18 +15,19 @@ export function pipeline(page) {
   const failure = h("div", { class: "banner bad", role: "alert", hidden: true });
   const rows = new Chart(page, {
     label: "Rows per second",
-    unit: "/s",
+    format: short,
     empty: "No micro-batch yet",
   });
   const batches = new Chart(page, {
     label: "Micro-batch time",
-    unit: "s",
+    format: seconds,
     isSmall: true,
     empty: "No micro-batch yet",
   });
   const lag = new Chart(page, {
     label: "Lag in records",
-    unit: "",
+    format: compact,
+    isWhole: true,
     isSmall: true,
     empty: "No micro-batch yet",
   });
@@ -77,13 +78,13 @@ function queryTable() {
       { title: "Query", kind: "name", value: (row) => row.last.name },
       {
         title: "Batch",
-        kind: "number",
+        kind: "number small-hidden",
         value: (row) => row.last.batch_id,
         show: (row) => count(row.last.batch_id),
       },
       {
         title: "Rows in batch",
-        kind: "number",
+        kind: "number small-hidden",
         start: "down",
         value: (row) => row.last.rows,
         show: (row) => count(row.last.rows),
@@ -116,7 +117,7 @@ function queryTable() {
         show: (row) => `${count(row.last.state_rows)} rows`,
       },
       {
-        title: "Late",
+        title: "Dropped as late",
         kind: "number small-hidden",
         value: (row) => row.last.late_rows,
         show: (row) => `${count(row.last.late_rows)} rows`,

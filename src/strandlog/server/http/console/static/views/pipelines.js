@@ -69,6 +69,7 @@ function pipelineTable() {
       },
       {
         title: "Spark",
+        kind: "small-hidden",
         isFixed: true,
         value: (row) => row.ui_url ?? "",
         show: (row) => sparkLink(row.ui_url),

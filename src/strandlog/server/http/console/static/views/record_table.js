@@ -8,6 +8,7 @@ import { payloadView, preview } from "../payload.js";
 const WHOLE_BYTES = 1024 * 1024;
 const COLUMNS = [["Time"], ["Partition", "number small-hidden"], ["Offset", "number"], ["Key"], [
   "Value",
+  "value",
 ], ["Size", "number small-hidden"]];
 
 export class RecordTable {
@@ -75,7 +76,7 @@ export class RecordTable {
       h("td", { class: "number small-hidden" }, String(record.partition)),
       h("td", { class: "number" }, open),
       h("td", {}, h("div", { class: "key" }, preview(record.key))),
-      h("td", {}, h("div", { class: "preview" }, preview(record.value))),
+      h("td", { class: "value" }, h("div", { class: "preview" }, preview(record.value))),
       h("td", { class: "number small-hidden" }, bytes(record.size_bytes)),
     );
     row.addEventListener("click", (event) => {
@@ -138,7 +139,10 @@ function details(record) {
         { class: "pairs-list" },
         record.headers.map((
           { name, value },
-        ) => [h("dt", { class: "mono" }, name), h("dd", { class: "mono" }, preview(value))]),
+        ) => [
+          h("dt", { class: "mono" }, name || h("span", { class: "null" }, "empty")),
+          h("dd", { class: "mono" }, preview(value)),
+        ]),
       ),
     )
     : null;

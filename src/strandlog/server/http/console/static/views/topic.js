@@ -3,9 +3,9 @@
 import { get, patch, path, post, remove } from "../api.js";
 import { Chart } from "../chart.js";
 import { groupColumns, topicAddress } from "../table_columns.js";
-import { h, toast } from "../dom.js";
-import { byteRate, bytes, count, counted, duration, rate, retention } from "../format.js";
-import { forget, live, WINDOW_MS } from "../live.js";
+import { breakable, h, toast } from "../dom.js";
+import { byteRate, bytes, count, counted, duration, rate, retention, short } from "../format.js";
+import { forget, live, merged, WINDOW_MS } from "../live.js";
 import {
   badge,
   dialog,
@@ -15,12 +15,14 @@ import {
   nothing,
   panel,
   permit,
+  settingName,
   settingValue,
   Table,
 } from "../components.js";
 import { session } from "../session.js";
 
 const LOOK_MS = 2000;
+const OFFSETS_HELP = "From the first to the end offset. Compaction removes records, not offsets.";
 
 // The data points of each topic, kept for the next visit to its page.
 const seen = new Map();
@@ -39,7 +41,7 @@ export function topic(page) {
       "DELETE",
       h(
         "button",
-        { class: "danger", type: "button", onclick: () => deleteTopic(name, last) },
+        { class: "danger", type: "button", onclick: () => deleteTopic(page, name, last) },
         "Delete",
       ),
     ],
@@ -49,15 +51,15 @@ export function topic(page) {
     actions: actions.map(([, element]) => element),
   });
   const figures = new Figures({
-    records: "Records",
+    offsets: "Offsets",
     size: "Size",
     in: "In",
     partitions: "Partitions",
     kept: "Retention",
   });
   const chart = new Chart(page, {
-    label: `Records produced to ${name}`,
-    unit: "/s",
+    label: `Records per second produced to ${name}`,
+    format: short,
     windowMs: WINDOW_MS,
     isSmall: true,
     empty: "Waiting for the first data point",
@@ -75,14 +77,14 @@ export function topic(page) {
   let last = null;
   const may = (operation) => last.operations.includes(operation);
 
-  const again = page.watch(() => get(path("topics", name), page), (found) => {
+  const again = page.watch((loading) => get(path("topics", name), loading), (found) => {
     if (!figures.element.isConnected) {
       page.show(
         figures.element,
         h(
           "div",
           { class: "columns" },
-          panel("Records in", chart.element),
+          panel("Records in per second", chart.element),
           panel("Consumer groups", readers.element),
         ),
         lakePanel,
@@ -100,8 +102,23 @@ export function topic(page) {
     partitions.update(found.partitions);
     drawSettings();
     readers.update(found.groups.map(readerOf));
-    chart.update([{ name: "records", ...noted(name, found.summary.produced_records_per_second) }]);
+    note(name, found.summary.produced_records_per_second);
+    draw();
   }, LOOK_MS);
+  get(path("topics", name, "history"), page).then(({ points }) => {
+    const history = points.map((each) => ({
+      at: each.timestamp_ms,
+      value: each.produced_records_per_second,
+    }));
+    seen.set(name, merged(seen.get(name) ?? [], history));
+    draw();
+  }).catch(() => {}); // the page shows why the broker does not respond
+
+  function draw() {
+    const points = seen.get(name) ?? [];
+    const x = points.map((point) => point.at);
+    chart.update([{ name: "records", x, y: points.map((point) => point.value) }]);
+  }
 
   function drawSettings() {
     settings.update(
@@ -112,28 +129,31 @@ export function topic(page) {
   }
 }
 
-function noted(name, value) {
+function note(name, value) {
   const points = seen.get(name) ?? [];
   const now = Date.now();
   if (value !== null) points.push({ at: now, value });
   forget(points, now);
   seen.set(name, points);
-  return { x: points.map((point) => point.at), y: points.map((point) => point.value) };
 }
 
 function showFigures(figures, { summary }) {
-  figures.set("records", count(summary.offsets), "readable offsets");
+  figures.set(
+    "offsets",
+    count(summary.offsets),
+    h("span", { title: OFFSETS_HELP }, "records and transaction markers"),
+  );
   figures.set("size", bytes(summary.size_bytes), counted(summary.segments, "segment"));
   figures.set(
     "in",
-    rate(summary.produced_records_per_second, "rec"),
+    rate(summary.produced_records_per_second),
     byteRate(summary.produced_bytes_per_second),
   );
   figures.set("partitions", count(summary.partitions), summary.is_internal ? "internal" : "");
   figures.set(
     "kept",
-    retention(summary.retention_ms, summary.retention_bytes),
-    `cleanup: ${summary.cleanup_policy}`,
+    retention(summary),
+    `cleanup: ${summary.cleanup_policy || "none"}`,
   );
 }
 
@@ -141,14 +161,18 @@ function showLake(figures, table) {
   const { error, checked_ms_ago: age } = table;
   const state = error ? "failed" : age === null ? "not synced yet" : "ok";
   const checked = age === null ? "" : `checked ${duration(age)} ago`;
-  figures.set("state", state, error || checked);
-  figures.set("lag", count(table.lag), "records that are not in the table");
+  figures.set(
+    "state",
+    badge(state, { failed: "bad", ok: "good" }[state] ?? ""),
+    error || checked,
+  );
+  figures.set("lag", count(table.lag), "offsets that are not in the table");
   figures.set(
     "rows",
     table.rows === null ? "–" : count(table.rows),
     table.version === null ? "" : `version ${table.version}`,
   );
-  figures.set("format", table.format, table.folder);
+  figures.set("format", table.format, breakable(table.folder));
 }
 
 /** Returns a group with the state and lag last reported by the live stream. */
@@ -184,7 +208,7 @@ function partitionTable(here) {
       },
       {
         title: "First offset",
-        kind: "number",
+        kind: "number small-hidden",
         value: (row) => row.start_offset,
         show: (row) => count(row.start_offset),
       },
@@ -201,7 +225,7 @@ function partitionTable(here) {
         show: (row) => count(row.last_stable_offset),
       },
       {
-        title: "Records",
+        title: "Offsets",
         kind: "number",
         start: "down",
         value: (row) => row.end_offset - row.start_offset,
@@ -214,7 +238,12 @@ function partitionTable(here) {
         value: (row) => row.size_bytes,
         show: (row) => bytes(row.size_bytes),
       },
-      { title: "Segments", kind: "number", start: "down", value: (row) => row.segments },
+      {
+        title: "Segments",
+        kind: "number small-hidden",
+        start: "down",
+        value: (row) => row.segments,
+      },
       {
         title: "State",
         value: (row) => row.failure,
@@ -238,8 +267,9 @@ function settingTable(topicName, changed, may) {
       {
         title: "Setting",
         kind: "name",
-        value: (row) => row.name,
-        show: (row) => h("span", { title: row.help }, row.name),
+        value: (row) => [row.name, row.origin],
+        order: (row) => row.name,
+        show: settingName,
       },
       {
         title: "Value",
@@ -249,6 +279,7 @@ function settingTable(topicName, changed, may) {
       },
       {
         title: "Source",
+        kind: "small-hidden",
         value: (row) => row.origin,
         show: (row) =>
           badge(
@@ -276,7 +307,7 @@ function settingTable(topicName, changed, may) {
           permit(
             h("button", {
               type: "button",
-              class: "quiet",
+              class: "light",
               "aria-label": `Change ${row.name}`,
               onclick: () => change(topicName, row, changed),
             }, "Change"),
@@ -342,10 +373,10 @@ function grow(name, last, changed) {
   });
 }
 
-function deleteTopic(name, last) {
+function deleteTopic(page, name, last) {
   const input = h("input", { name: "confirm", autocomplete: "off", spellcheck: "false" });
   const size = last
-    ? ` ${counted(last.summary.offsets, "record")}, ${bytes(last.summary.size_bytes)}.`
+    ? ` Up to ${counted(last.summary.offsets, "record")}, ${bytes(last.summary.size_bytes)}.`
     : "";
   dialog({
     title: `Delete ${name}?`,
@@ -357,7 +388,7 @@ function deleteTopic(name, last) {
     ],
     submit: async () => {
       if (input.value !== name) throw new Error(`The name does not match: type ${name}.`);
-      await remove(path("topics", name));
+      await page.deleting(() => remove(path("topics", name)));
       toast(`${name} deleted`);
       location.hash = "#/topics";
     },

@@ -3,7 +3,16 @@
 import { get, path, post } from "../api.js";
 import { linkColumn, topicAddress } from "../table_columns.js";
 import { h, toast } from "../dom.js";
-import { byteRate, bytes, count, counted, rate, retention, someOf } from "../format.js";
+import {
+  byteRate,
+  bytes,
+  count,
+  counted,
+  isUnlimited,
+  rate,
+  retention,
+  someOf,
+} from "../format.js";
 import { dialog, field, nothing, Pairs, panel, permit, select, Table } from "../components.js";
 import { session } from "../session.js";
 
@@ -106,9 +115,10 @@ function topicTable(stars, star) {
         kind: "number small-hidden",
         start: "down",
         value: (row) => row.partitions,
+        show: (row) => count(row.partitions),
       },
       {
-        title: "Records",
+        title: "Offsets",
         kind: "number",
         start: "down",
         value: (row) => row.offsets,
@@ -123,14 +133,14 @@ function topicTable(stars, star) {
       },
       {
         title: "Records in",
-        kind: "number",
+        kind: "number small-hidden",
         start: "down",
         value: (row) => row.produced_records_per_second,
-        show: (row) => rate(row.produced_records_per_second, "rec"),
+        show: (row) => rate(row.produced_records_per_second, ""),
       },
       {
         title: "Bytes in",
-        kind: "number",
+        kind: "number small-hidden",
         start: "down",
         value: (row) => row.produced_bytes_per_second,
         show: (row) => byteRate(row.produced_bytes_per_second),
@@ -139,11 +149,12 @@ function topicTable(stars, star) {
       {
         title: "Retention",
         kind: "soft small-hidden",
-        value: (row) => row.retention_ms,
-        show: (row) => retention(row.retention_ms, row.retention_bytes),
+        value: retention,
+        order: (row) => isUnlimited(row.retention_ms) ? Infinity : row.retention_ms,
       },
       {
         title: "Browse",
+        kind: "small-hidden",
         isFixed: true,
         value: () => "",
         show: (row) =>
@@ -163,7 +174,7 @@ const KEEP = [
   [String(DAY_MS), "1 day"],
   [String(7 * DAY_MS), "7 days"],
   [String(30 * DAY_MS), "30 days"],
-  ["-1", "Forever"],
+  ["-1", "No limit"],
 ];
 const CLEANING = [["", "Broker default"], ["delete", "delete: drop old records"], [
   "compact",

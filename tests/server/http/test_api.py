@@ -123,7 +123,10 @@ def test_the_topic_list_has_sizes_and_omits_internal_topics(api: httpx.Client) -
     everything = ok(api.get("topics", params={"internal": "true"}))["topics"]
     assert "__consumer_offsets" in {each["name"] for each in everything}
     assert [each["name"] for each in everything] == sorted(each["name"] for each in everything)
-    assert ok(api.get("topics/listed"))["groups"] == ["for-the-list"]
+    found = ok(api.get("topics/listed"))
+    assert found["groups"] == ["for-the-list"]
+    [reader] = found["readers"]
+    assert (reader["group"], reader["state"], reader["members"]) == ("for-the-list", "Empty", 0)
 
 
 def test_rates_are_available_from_the_second_snapshot(api: httpx.Client) -> None:

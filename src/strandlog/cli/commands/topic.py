@@ -78,7 +78,7 @@ def list_topics(
     client_config: ClientConfig = None,
     as_json: Json = False,
 ) -> None:
-    """List all topics."""
+    """List all topics. OFFSETS includes transaction markers and records that were compacted."""
     with readable(target_of(data, bootstrap, client, client_config)) as log:
         topics = log.describe_topics(log.topics())
     if as_json:

@@ -97,9 +97,19 @@ class TopicTable(Struct):
     error: str
 
 
+class TopicReader(Struct):
+    """A group with committed offsets in a topic, and its lag in this topic."""
+
+    group: str
+    state: str
+    members: int
+    lag: int
+
+
 class TopicDescription(Struct):
-    """A topic with its partitions and settings, the groups with committed offsets in it, the
-    operations that the client may perform on it, and its lake table, if it has one."""
+    """A topic with its partitions and settings, the groups with committed offsets in it (`readers`
+    has their lag, `groups` only their names), the operations that the client may perform on it, and
+    its lake table, if it has one."""
 
     summary: TopicSummary
     partitions: list[Partition]
@@ -107,6 +117,7 @@ class TopicDescription(Struct):
     groups: list[str]
     operations: list[str]
     table: TopicTable | None
+    readers: list[TopicReader]
 
 
 class TopicsQuery(Struct, forbid_unknown_fields=True):
@@ -182,18 +193,19 @@ async def _described(state: HttpState, context: RequestContext, name: str) -> To
     await as_future(broker.make_visible(context, partitions))
     states = await topic_partitions(broker, context, name)
     summary = _summary(topic, states, state.rates.topics().get(name))
-    groups = [
-        each.group
-        for each in await group_snapshots(broker, context)
-        if any(offset.tp.topic == name for offset in each.offsets)
-    ]
+    readers = []
+    for each in await group_snapshots(broker, context):
+        lags = [offset.lag for offset in each.offsets if offset.tp.topic == name]
+        if lags:
+            readers.append(TopicReader(each.group, each.state, each.members, sum(lags)))
+    groups = [each.group for each in readers]
     config = []
     if broker.has_access(context, DESCRIBE_CONFIGS.on(TOPIC), name):
         config = [_setting(row, topic, broker.settings) for row in TOPIC_SETTINGS]
     operations = operation_names(broker, context, TOPIC, name)
     partition_rows = [_partition(each) for each in states]
     table = _table(broker.table_state(context, name))
-    return TopicDescription(summary, partition_rows, config, groups, operations, table)
+    return TopicDescription(summary, partition_rows, config, groups, operations, table, readers)
 
 
 def _table(state: TableState | None) -> TopicTable | None:

@@ -9,10 +9,11 @@ const PREFIX = "/api/v1";
 const TIMEOUT_MS = 15_000;
 
 export class Problem extends Error {
-  constructor(status, title, detail) {
+  constructor(status, title, detail, retryMs = 0) {
     super(detail);
     this.status = status;
     this.title = title;
+    this.retryMs = retryMs; // how long to wait before the next try
   }
 }
 
@@ -67,6 +68,7 @@ async function call(method, address, { query, body, signal } = {}) {
     answer.status,
     answer.status === 403 ? "Not allowed" : problem.title ?? answer.statusText,
     problem.detail ?? `Status ${answer.status}`,
+    1000 * (Number(answer.headers.get("retry-after")) || 0),
   );
 }
 

@@ -107,6 +107,7 @@ export class Page {
         if (signal.aborted) return;
         isDenied = problem.status === 403; // asking again would be denied again
         if (!(problem instanceof Error) || problem.status === undefined) console.error(problem);
+        if (everyMs) pauseMs = Math.max(everyMs, problem.retryMs ?? 0);
         if (isThere && problem.status !== 404 && !isDenied) this.showStale(problem);
         else {
           isThere = false;

@@ -5,7 +5,7 @@ import { Chart } from "../chart.js";
 import { groupColumns, topicAddress } from "../table_columns.js";
 import { breakable, h, toast } from "../dom.js";
 import { byteRate, bytes, count, counted, duration, rate, retention, short } from "../format.js";
-import { forget, live, merged, WINDOW_MS } from "../live.js";
+import { forget, merged, WINDOW_MS } from "../live.js";
 import {
   badge,
   dialog,
@@ -101,7 +101,7 @@ export function topic(page) {
     if (found.table) showLake(lake, found.table);
     partitions.update(found.partitions);
     drawSettings();
-    readers.update(found.groups.map(readerOf));
+    readers.update(found.readers);
     note(name, found.summary.produced_records_per_second);
     draw();
   }, LOOK_MS);
@@ -175,19 +175,13 @@ function showLake(figures, table) {
   figures.set("format", table.format, breakable(table.folder));
 }
 
-/** Returns a group with the state and lag last reported by the live stream. */
-function readerOf(name) {
-  return live.lastLag?.groups.find((each) => each.group === name) ??
-    { group: name, state: null, members: null, lag: null };
-}
-
 function readerTable() {
   return new Table({
     label: "Groups that read this topic",
     key: (row) => row.group,
     empty: () =>
       nothing("No consumer groups yet", "A group shows up here as soon as it commits an offset."),
-    columns: groupColumns("Lag, all topics"),
+    columns: groupColumns("Lag, records"),
   });
 }
 

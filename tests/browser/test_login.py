@@ -463,7 +463,7 @@ def test_a_user_who_is_not_signed_in_is_not_told_that_there_are_no_topics(
         expect(tab.page.get_by_text("Sign in to see topics")).to_be_visible()
         tab.click("Sign in")
         give(tab, ALICE)
-        expect(tab.page.get_by_text("No topics and groups yet")).to_be_visible()
+        expect(tab.page.get_by_text("No topics yet")).to_be_visible()
 
 
 # -- markup ----------------------------------------------------------------------------------------

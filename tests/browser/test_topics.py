@@ -237,7 +237,7 @@ def test_ten_thousand_topics_block_the_page(tab: Tab, api: httpx.Client) -> None
 
 
 def test_a_compacted_topic_shows_a_retention(tab: Tab, api: httpx.Client) -> None:
-    make(api, "compacted", **{"cleanup.policy": "compact"})
+    make(api, "compacted", 1, **{"cleanup.policy": "compact"})
     tab.open("#/topics/compacted")
     expect(tab.figure("Retention")).to_have_text("\N{EN DASH}cleanup: compact")
     expect(tab.row("Settings", "max.compaction.lag.ms")).to_contain_text("no limit")

@@ -3,8 +3,8 @@
 import { h, present } from "./dom.js";
 import { failed, loading } from "./components.js";
 
-const PAUSES = 10; // a page waits at least ten times as long as a response took
-const MAX_PAUSE_MS = 30_000;
+const PAUSES = 5; // a page waits at least five times as long as a response took
+const MAX_PAUSE_MS = 15_000;
 const LONG_TITLE = 60; // characters
 
 export class Page {

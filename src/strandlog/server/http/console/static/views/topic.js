@@ -22,7 +22,8 @@ import {
 import { session } from "../session.js";
 
 const LOOK_MS = 2000;
-const OFFSETS_HELP = "From the first to the end offset. Compaction removes records, not offsets.";
+const OFFSETS_HELP =
+  "Transaction markers have offsets too. Compaction removes records, but no offsets.";
 
 // The data points of each topic, kept for the next visit to its page.
 const seen = new Map();

@@ -61,6 +61,18 @@ def test_a_value_is_cut_beside_empty_space(tab: Tab, api: httpx.Client) -> None:
     assert details is not None and details["height"] < 900, "a long header took all the width"
 
 
+def test_control_characters_are_shown_as_boxes(tab: Tab, api: httpx.Client) -> None:
+    """A binary value that happens to be valid UTF-8 was shown as text that fonts do not have."""
+    make(api, "binary")
+    send(api, "binary", {"value": "\0\x01c\x7f"})
+    tab.open("#/topics/binary/records")
+    expect(rows(tab).first).to_contain_text("\u2400\u2401c\u2421")
+    details = open_record(tab, 0, 0)
+    expect(details.get_by_label("Value", exact=True)).to_contain_text("00 01 63 7f")
+    details.get_by_role("button", name="Text").click()
+    expect(details.get_by_label("Value", exact=True)).to_have_text("\u2400\u2401c\u2421")
+
+
 def test_the_oldest_records_can_be_paged_through(tab: Tab, numbers: str) -> None:
     tab.open(f"#/topics/{numbers}/records")
     tab.choose("Start from", "Oldest")

@@ -9,6 +9,16 @@ import { bytes } from "./format.js";
 const MAX_JSON = 300_000; // maximum number of characters that are formatted and coloured
 const TOKEN = /"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|true|false|null|[{}[\],:]|\s+/gy;
 const HEX_COLUMNS = 16;
+const CONTROL = /(?![\t\n\r])\p{Cc}/gu;
+const DELETE = 0x7f;
+
+/** Replaces control characters, which fonts do not have, by pictures of them, such as ␀. */
+function visible(text) {
+  return text.replace(CONTROL, (letter) => {
+    const code = letter.codePointAt(0);
+    return code > DELETE ? "�" : String.fromCodePoint(code === DELETE ? 0x2421 : 0x2400 + code);
+  });
+}
 
 function isJson(text) {
   if (!/^\s*[[{]/.test(text)) return false;
@@ -88,7 +98,9 @@ function bytesOf(payload) {
 export function preview(payload) {
   if (payload === null) return h("span", { class: "null" }, "null");
   if (payload.kind === "base64") return hexLine(bytesOf(payload));
-  return payload.data === "" ? h("span", { class: "null" }, "empty") : payload.data.slice(0, 300);
+  return payload.data === ""
+    ? h("span", { class: "null" }, "empty")
+    : visible(payload.data.slice(0, 300));
 }
 
 function hexLine(data) {
@@ -124,10 +136,15 @@ export function payloadView(title, payload) {
     );
     shown.classList.toggle("hex", way === "Hex");
     if (way === "Hex") shown.replaceChildren(hex(bytesOf(payload)));
-    else shown.replaceChildren(...((way === "JSON" && pretty(payload.data)) || [payload.data]));
+    else {
+      shown.replaceChildren(
+        ...((way === "JSON" && pretty(payload.data)) || [visible(payload.data)]),
+      );
+    }
   }
 
-  show(ways[0]);
+  const isBinary = payload.data.search(CONTROL) >= 0 && ways.includes("Hex");
+  show(isBinary ? "Hex" : ways[0]);
   return h(
     "div",
     { class: "payload" },

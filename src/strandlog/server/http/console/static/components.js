@@ -1,7 +1,7 @@
 // UI components: figures, tables, states and dialogs. Their styles are in components.css and views.css.
 
 import { breakable, copy, h, icon, present, toast } from "./dom.js";
-import { bytes, count, duration, isUnlimited } from "./format.js";
+import { count } from "./format.js";
 
 /** Creates a panel with a heading and a `note` next to it. */
 export function panel(title, ...children) {
@@ -59,32 +59,6 @@ export function meter(share, label) {
   const inside = h("span");
   inside.style.width = `${Math.min(100, Math.max(0, share * 100))}%`;
   return h("div", { class: "meter", role: "img", "aria-label": label }, inside);
-}
-
-/** Shows the name of a setting. A phone has no column for the source, so it is below the name. */
-export function settingName({ name, help, origin }) {
-  const source = origin === "default" ? null : badge(origin);
-  return [
-    h("span", { title: help }, breakable(name)),
-    h("div", { class: "small-only" }, source),
-  ];
-}
-
-/** Shows the value of a setting; large milliseconds and bytes also in a readable unit. */
-export function settingValue(name, value) {
-  const number = value === "" ? NaN : Number(value);
-  if (isUnlimited(number) && number > 0) return [h("span", { title: value }, "no limit")];
-  const words = !(number >= 1000)
-    ? /retention\.(ms|bytes)$/.test(name) && isUnlimited(number) ? "no limit" : null
-    : name.endsWith(".ms")
-    ? duration(number)
-    : name.endsWith(".bytes")
-    ? bytes(number)
-    : null;
-  return [
-    h("code", {}, breakable(value || "–")),
-    words ? h("div", { class: "hint" }, words) : null,
-  ];
 }
 
 // -- states -----------------------------------------------------------------------------------

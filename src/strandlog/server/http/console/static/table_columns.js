@@ -1,7 +1,7 @@
-// Addresses of pages, and table columns that several pages share.
+// Addresses of pages, and table columns and cells that several pages share.
 
 import { breakable, h } from "./dom.js";
-import { count } from "./format.js";
+import { bytes, count, duration, isUnlimited } from "./format.js";
 import { badge } from "./components.js";
 
 export const topicAddress = (name) => `#/topics/${encodeURIComponent(name)}`;
@@ -35,5 +35,31 @@ export function groupColumns(lagTitle) {
       value: (row) => row.lag,
       show: (row) => count(row.lag),
     },
+  ];
+}
+
+/** Shows the name of a setting. A phone has no column for the source, so it is below the name. */
+export function settingName({ name, help, origin }) {
+  const source = origin === "default" ? null : badge(origin);
+  return [
+    h("span", { title: help }, breakable(name)),
+    h("div", { class: "small-only" }, source),
+  ];
+}
+
+/** Shows the value of a setting; large milliseconds and bytes also in a readable unit. */
+export function settingValue(name, value) {
+  const number = value === "" ? NaN : Number(value);
+  if (isUnlimited(number) && number > 0) return [h("span", { title: value }, "no limit")];
+  const words = !(number >= 1000)
+    ? /retention\.(ms|bytes)$/.test(name) && isUnlimited(number) ? "no limit" : null
+    : name.endsWith(".ms")
+    ? duration(number)
+    : name.endsWith(".bytes")
+    ? bytes(number)
+    : null;
+  return [
+    h("code", {}, breakable(value || "–")),
+    words ? h("div", { class: "hint" }, words) : null,
   ];
 }

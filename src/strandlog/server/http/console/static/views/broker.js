@@ -1,19 +1,10 @@
 // The broker: latencies of requests, event loop delay, problems, counters and settings.
 
 import { get, path } from "../api.js";
+import { settingName, settingValue } from "../table_columns.js";
 import { h } from "../dom.js";
 import { bytes, count, counted, duration, seconds, someOf } from "../format.js";
-import {
-  badge,
-  field,
-  Figures,
-  forbidden,
-  nothing,
-  panel,
-  settingName,
-  settingValue,
-  Table,
-} from "../components.js";
+import { badge, field, Figures, forbidden, nothing, panel, Table } from "../components.js";
 import { session } from "../session.js";
 
 const LOOK_MS = 3000;

@@ -2,7 +2,7 @@
 
 import { get, patch, path, post, remove } from "../api.js";
 import { Chart } from "../chart.js";
-import { groupColumns, topicAddress } from "../table_columns.js";
+import { groupColumns, settingName, settingValue, topicAddress } from "../table_columns.js";
 import { breakable, h, toast } from "../dom.js";
 import { byteRate, bytes, count, counted, duration, rate, retention, short } from "../format.js";
 import { forget, merged, WINDOW_MS } from "../live.js";
@@ -15,8 +15,6 @@ import {
   nothing,
   panel,
   permit,
-  settingName,
-  settingValue,
   Table,
 } from "../components.js";
 import { session } from "../session.js";

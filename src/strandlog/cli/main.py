@@ -67,6 +67,10 @@ COMMANDS = {
         "Sync topics to lake tables: Delta, Iceberg, Parquet.",
     ),
     "pipeline": ("strandlog.cli.commands.pipeline", "Run, validate and list Spark pipelines."),
+    "bench": (
+        "strandlog.cli.commands.bench",
+        "Measure a broker or a folder: produce, consume, latency, spark.",
+    ),
     "doctor": (
         "strandlog.cli.commands.doctor",
         "Check this machine, a data folder or a broker for problems.",

@@ -1,0 +1,113 @@
+"""What a benchmark measures: counts and latencies over time, in bounded memory.
+
+The threads of a benchmark call `Measurement.add`. Results are kept per interval, of a quarter of
+a second at first. When there are `MAX_INTERVALS`, neighbours are merged, and an interval is then
+twice as long: a run of a day needs no more memory than a run of a minute.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from threading import Lock
+
+from strandlog.cli.bench.histogram import Histogram
+from strandlog.clock import stopwatch
+
+MAX_INTERVALS = 240
+MAX_MESSAGES = 20
+_OTHER = "other errors"
+
+
+class Interval:
+    """The results of one interval."""
+
+    __slots__ = ("errors", "latency", "records", "size_bytes")
+
+    def __init__(self) -> None:
+        self.records = 0
+        self.size_bytes = 0
+        self.errors = 0
+        self.latency = Histogram()
+
+    def merge(self, other: Interval) -> None:
+        self.records += other.records
+        self.size_bytes += other.size_bytes
+        self.errors += other.errors
+        self.latency.merge(other.latency)
+
+
+class Measurement:
+    """Collects the results of all threads of a benchmark."""
+
+    def __init__(self, interval_seconds: float = 0.25) -> None:
+        self.interval_seconds = interval_seconds
+        self.intervals: list[Interval] = []
+        self.messages: Counter[str] = Counter()
+        self.records = 0
+        self.errors = 0
+        self._lock = Lock()
+        self._began = stopwatch()
+        self._ended: float | None = None
+
+    def start(self) -> None:
+        """Begin to measure time; before, clients are created and topics are filled."""
+        self._began = stopwatch()
+
+    def finish(self) -> None:
+        """Stop measuring time. Later calls have no effect."""
+        if self._ended is None:
+            self._ended = stopwatch()
+
+    @property
+    def seconds(self) -> float:
+        return max(1e-9, (self._ended or stopwatch()) - self._began)
+
+    def add(
+        self, records: int, size_bytes: int, latencies: list[float], latency_count: int = 0
+    ) -> None:
+        """Add records with their latencies. `latency_count`: how often the only latency counts."""
+        with self._lock:
+            interval = self._interval()
+            interval.records += records
+            interval.size_bytes += size_bytes
+            if latency_count:
+                interval.latency.add(latencies[0], latency_count)
+            else:
+                interval.latency.add_all(latencies)
+            self.records += records
+
+    def add_errors(self, message: str, count: int = 1) -> None:
+        """Count errors; of many different messages, only the first are kept."""
+        with self._lock:
+            self._interval().errors += count
+            self.errors += count
+            known = message in self.messages or len(self.messages) < MAX_MESSAGES
+            self.messages[message if known else _OTHER] += count
+
+    def _interval(self) -> Interval:
+        """Return the current interval."""
+        index = int((stopwatch() - self._began) / self.interval_seconds)
+        while index >= MAX_INTERVALS:
+            self._halve()
+            index //= 2
+        while len(self.intervals) <= index:
+            self.intervals.append(Interval())
+        return self.intervals[index]
+
+    def _halve(self) -> None:
+        halved = []
+        for first, second in zip(self.intervals[::2], self.intervals[1::2], strict=False):
+            first.merge(second)
+            halved.append(first)
+        if len(self.intervals) % 2:
+            halved.append(self.intervals[-1])
+        self.intervals = halved
+        self.interval_seconds *= 2
+
+    def total(self) -> Interval:
+        """Return the results of all intervals together."""
+        with self._lock:
+            whole = Interval()
+            for interval in self.intervals:
+                whole.merge(interval)
+            return whole

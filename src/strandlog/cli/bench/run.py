@@ -1,0 +1,186 @@
+"""Runs the clients of a benchmark in threads, shows progress, and ends them.
+
+    all clients end      after --records or --duration, or with the first error that they raise
+    Ctrl-C, SIGTERM      the clients stop; what was measured so far is reported. A second Ctrl-C
+                         ends the command at once
+    no progress          a run in which no record arrives for 45 seconds is stopped, and this counts
+                         as an error
+
+A temporary topic is deleted at the end, also after an error or Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import signal
+from collections.abc import Callable, Iterator
+from threading import Event, Thread, current_thread, main_thread
+from typing import Any, NamedTuple
+
+from strandlog.cli.bench.measurement import Measurement
+from strandlog.cli.output import message, progress
+from strandlog.client.api import OpenLog
+from strandlog.errors import StrandlogError, TopicNotFoundError
+
+TEMPORARY_PREFIX = "strandlog-bench-"
+TICK_SECONDS = 0.1
+STOP_SECONDS = 10.0
+
+Client = Callable[[Event], None]
+
+
+class Topic(NamedTuple):
+    """The topic of a benchmark."""
+
+    name: str
+    is_temporary: bool
+
+
+@contextlib.contextmanager
+def benchmark_topic(log: OpenLog, name: str | None, partitions: int) -> Iterator[Topic]:
+    """Use the topic, create it, or create a temporary one, which is deleted at the end."""
+    if name is not None:
+        try:
+            log.describe_topic(name)
+        except TopicNotFoundError:
+            log.create_topic(name, partitions)
+            message(f"created {name}")
+        yield Topic(name, is_temporary=False)
+        return
+    topic = Topic(TEMPORARY_PREFIX + secrets.token_hex(6), is_temporary=True)
+    try:
+        log.create_topic(
+            topic.name, partitions
+        )  # Ctrl-C may end it after the broker has created it
+        yield topic
+    finally:
+        with _uninterrupted():
+            _delete(log, topic.name)
+
+
+def _delete(log: OpenLog, topic: str) -> None:
+    """Delete a temporary topic; report an error instead of hiding the one that may be raised."""
+    try:
+        log.delete_topic(topic)
+    except TopicNotFoundError:
+        pass  # its creation failed
+    except StrandlogError as error:
+        message(f"note: cannot delete the temporary topic {topic}: {error}")
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Delay SIGINT and SIGTERM until the end of the block."""
+    if current_thread() is not main_thread():
+        yield
+        return
+    noted: list[int] = []
+    before = {
+        number: signal.signal(number, lambda number, _: noted.append(number))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if noted:
+        raise KeyboardInterrupt
+
+
+@contextlib.contextmanager
+def interruptible_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM end the block like Ctrl-C."""
+    if current_thread() is not main_thread():
+        yield
+        return
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+class Outcome(NamedTuple):
+    """How the clients ended."""
+
+    is_interrupted: bool = False
+    error: StrandlogError | None = None
+
+
+def run_clients(
+    clients: list[Client],
+    measurement: Measurement,
+    title: str,
+    records: int | None,
+    stall_seconds: float,
+    *,
+    on_stop: Callable[[], None] = lambda: None,
+) -> Outcome:
+    """Run all clients until they end, an error or Ctrl-C; never raises for Ctrl-C.
+
+    `on_stop` is called before the clients are awaited, if they have not ended by themselves.
+    """
+    stop = Event()
+    errors: list[BaseException] = []
+
+    def guarded(client: Client) -> None:
+        try:
+            client(stop)
+        except BaseException as error:  # noqa: BLE001 - the main thread raises it
+            errors.append(error)
+            stop.set()
+
+    threads = [Thread(target=guarded, args=(client,), daemon=True) for client in clients]
+    is_interrupted = False
+    measurement.start()
+    for thread in threads:
+        thread.start()
+    try:
+        with progress(title, records, "records") as advance:
+            _watch(threads, measurement, stop, advance, stall_seconds)
+    except KeyboardInterrupt:
+        is_interrupted = True
+    stop.set()
+    measurement.finish()
+    if any(thread.is_alive() for thread in threads):
+        on_stop()
+    for thread in threads:
+        thread.join(STOP_SECONDS)
+    for error in errors:
+        if not isinstance(error, StrandlogError):
+            raise error
+    return Outcome(is_interrupted, next(filter(None, map(_known, errors)), None))
+
+
+def _known(error: BaseException) -> StrandlogError | None:
+    return error if isinstance(error, StrandlogError) else None
+
+
+def _watch(
+    threads: list[Thread],
+    measurement: Measurement,
+    stop: Event,
+    advance: Callable[[int], None],
+    stall_seconds: float,
+) -> None:
+    """Wait until all threads end, and show progress meanwhile."""
+    shown = 0
+    stalled = 0.0
+    while any(thread.is_alive() for thread in threads):
+        for thread in threads:
+            if thread.is_alive():
+                thread.join(TICK_SECONDS)
+                break
+        seen = measurement.records + measurement.errors
+        stalled = 0.0 if seen > shown else stalled + TICK_SECONDS
+        advance(seen - shown)
+        shown = seen
+        if stalled >= stall_seconds and not stop.is_set():
+            measurement.add_errors(f"no record for {stall_seconds:.0f} seconds")
+            stop.set()

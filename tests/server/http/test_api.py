@@ -177,6 +177,8 @@ def test_rates_are_available_from_the_second_snapshot(api: httpx.Client) -> None
         ("POST", "groups/g/reset", {"to": "latest"}, 404, "g"),
         ("POST", "groups/g/reset", {"to": "latest", "topic": "nowhere"}, 404, "nowhere"),
         ("POST", "groups/g/reset", {"to": "yesterday"}, 422, "to"),
+        ("POST", "groups/g/reset", {"to": "x"}, 422, "allowed: earliest, latest, offset, time"),
+        ("GET", "topics/there/records?format=x", None, 400, "allowed: auto, base64, plain, text"),
         ("POST", "groups/g/reset", {"to": "offset", "topic": "there"}, 400, "offset"),
         ("POST", "groups/g/reset", {"to": "time", "topic": "there"}, 400, "time_ms"),
         ("POST", "groups/g/reset", {"to": "latest", "topic": "there", "partitions": [7]}, 404, "7"),

@@ -8,12 +8,14 @@ they always agree. Unknown fields are errors; otherwise a misspelled name would 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 from urllib.parse import unquote
 
 import msgspec
+import msgspec.inspect
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Scope
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
 
 IN_LOOP_BYTES = 64 * 1024  # decoding a body up to this size is faster than starting a thread
 JSON = "application/json"
+_INVALID_ENUM = re.compile(r"Invalid enum value .* - at `\$(.*)`")
+_FIELD = re.compile(r"\.(\w+)")
 
 Query = TypeVar("Query")
 Body = TypeVar("Body")
@@ -185,7 +189,7 @@ def read_query(request: Request, kind: type[Query]) -> Query:
     try:
         found = msgspec.convert(given, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise bad_request(f"invalid query parameters: {_words(error)}") from None
+        raise bad_request(f"invalid query parameters: {_words(error, kind)}") from None
     for name in given:
         if getattr(found, name) is None:  # msgspec converts the string "null" to None
             raise bad_request(f"parameter {name!r} must not be null; omit it instead")
@@ -199,11 +203,44 @@ async def _body(data: bytes, kind: type) -> Any:
             return decode(data)
         return await asyncio.to_thread(decode, data)
     except msgspec.ValidationError as error:
-        raise HttpError(422, "Invalid content", f"invalid body: {_words(error)}") from None
+        raise HttpError(422, "Invalid content", f"invalid body: {_words(error, kind)}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise bad_request(f"invalid body: {_words(error)}") from None
 
 
-def _words(error: Exception) -> str:
-    """Return msgspec's message with single quotes in place of its backticks."""
-    return str(error).replace("`", "'")
+def _words(error: Exception, kind: type | None = None) -> str:
+    """Return msgspec's message with single quotes in place of its backticks.
+
+    For a value that is not one of the allowed ones, it also lists these.
+    """
+    text = str(error)
+    allowed = "" if kind is None else _allowed_values(text, kind)
+    return text.replace("`", "'") + (f"; allowed: {allowed}" if allowed else "")
+
+
+def _allowed_values(text: str, kind: type) -> str:
+    """Return the allowed values of the field that an error message of msgspec names."""
+    place = _INVALID_ENUM.search(text)
+    if place is None:
+        return ""
+    found: list[Any] = [msgspec.inspect.type_info(kind)]
+    for name in _FIELD.findall(place[1]):
+        found = [
+            field.type
+            for each in _unwrapped(found)
+            for field in getattr(each, "fields", ())
+            if field.encode_name == name
+        ]
+    values = [value for each in _unwrapped(found) for value in getattr(each, "values", ())]
+    return ", ".join(map(str, values))
+
+
+def _unwrapped(types: list[Any]) -> list[Any]:
+    """Return the types inside lists and unions."""
+    inner: list[Any] = []
+    for each in types:
+        parts = list(getattr(each, "types", ()))
+        if isinstance(each, msgspec.inspect.ListType | msgspec.inspect.VarTupleType):
+            parts.append(each.item_type)
+        inner += _unwrapped(parts) if parts else [each]
+    return inner

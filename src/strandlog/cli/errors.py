@@ -29,7 +29,12 @@ def _line(parts: Sequence[str]) -> str:
 
 
 def _message(error: Exception) -> str:
-    return _owned(error.path) if isinstance(error, AlreadyOpenError) else str(error)
+    if isinstance(error, AlreadyOpenError):
+        return _owned(error.path)
+    if isinstance(error, OSError) and error.strerror:  # without the number of the error
+        where = "" if error.filename is None else f"{error.filename}: "
+        return f"{where}{error.strerror}"
+    return str(error)
 
 
 def _owned(path: str) -> str:

@@ -8,14 +8,16 @@ prints help and usage errors.
 
 from __future__ import annotations
 
+import errno
 import faulthandler
 import logging
 import os
+import socket
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from strandlog.cli.configuration import CONFIG_FILE_VARIABLE, is_pair, read_configuration
 from strandlog.cli.file_limits import fit_to_limit, raise_limit, wanted
@@ -34,6 +36,10 @@ from strandlog.config.tables.server import (
     ServerSettings,
 )
 from strandlog.errors import ConfigurationError, InvalidSettingError, MissingExtraError
+from strandlog.storage.paths import META_PROPERTIES
+
+if TYPE_CHECKING:
+    from strandlog.server.listeners import ListenerConfig
 
 logger = logging.getLogger(__name__)
 
@@ -275,6 +281,30 @@ def serve(arguments: ServeArguments) -> None:
         table_command=TABLE_COMMAND,
     )
 
+    if not os.path.lexists(os.path.join(options.data, META_PROPERTIES)):
+        _check_addresses(options.listeners)
     scheme = "http" if server.http is None else server.http.protocol
     reload = partial(_reload, arguments, configuration) if arguments.config else None
     uvloop.run(run_until_stopped(options, partial(_print_ready, scheme), reload))
+
+
+def _check_addresses(listeners: Sequence[ListenerConfig]) -> None:
+    """Raise an error if an address is in use, before the server creates its data folder.
+
+    The server binds the addresses after it has opened the folder, because clients that connect
+    wait until then; a folder that exists already needs no check.
+    """
+    for listener in listeners:
+        if not listener.is_required or not listener.port:
+            continue
+        try:
+            infos = socket.getaddrinfo(listener.host, listener.port, type=socket.SOCK_STREAM)
+            for family, _, _, _, address in dict.fromkeys(infos):
+                socket.create_server(address[:2], family=family).close()
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise OSError(
+                    error.errno,
+                    f"cannot listen on {listener.address}: address already in use; stop the other "
+                    "process, or choose another --host or --port",
+                ) from None

@@ -14,6 +14,7 @@ from kio.schema.errors import ErrorCode
 import strandlog.errors
 from strandlog.broker.metrics import LIMITS_SECONDS
 from strandlog.broker.metrics import table as metrics
+from strandlog.cli.formats.documents import DOCUMENTS, VERSION
 from strandlog.cli.main import COMMANDS
 from strandlog.config.limits import FIXED_LIMITS
 from strandlog.config.setting import SettingTable
@@ -280,8 +281,51 @@ def _option_default(option: Option) -> str:
     return "" if option.default is None else f"`{option.default}`"
 
 
+def json_page() -> str:
+    """Return the page of the JSON documents of the command line."""
+    parts = [
+        "# JSON of the command line\n",
+        "Generated from `cli/formats/documents.py`; tests compare it with what the commands print. "
+        "With `--json` a command prints one document, or a list, on one line of stdout; `consume`, "
+        "`log dump` and `pipeline run` print one document per line. Errors are documents on "
+        "stderr.\n",
+        f"This is version {VERSION}. A later release may add fields and documents without a new "
+        "version, so ignore fields that you do not know. A field that is renamed, removed or gets "
+        "another type is a new version, which the change log announces.\n",
+        "Names: sizes end in `_bytes`, durations in `_seconds` or `_ms`, counts beside lists in "
+        "`_count`; timestamps are Unix milliseconds, and other times ISO 8601 in UTC. What is "
+        "unknown is null.\n",
+    ]
+    for each in DOCUMENTS:
+        parts += [f"## {each.name}\n", f"{each.meaning}{_printed_by(each.printed_by)}\n"]
+        parts += ["| field | type | meaning |", "|---|---|---|"]
+        for field in each.fields:
+            kind = f"{field.kind}, optional" if field.is_optional else field.kind
+            parts.append(f"| `{field.name}` | {kind} | {field.meaning} |")
+        parts.append("")
+    parts += [
+        "## Other commands\n",
+        "`log`, `schema`, `acl`, `quota`, `tls`, `token`, `table`, `pipeline`, `config check` and "
+        "`doctor` print documents of their own, under the same rules. Rules of `acl` and limits of "
+        "`quota` are the same documents in `add`, `list` and `delete`.",
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def _printed_by(commands: tuple[str, ...]) -> str:
+    if not commands:
+        return ""
+    shown = []
+    for command in commands:
+        kind, colon, name = command.rpartition(": ")
+        words = {"list": "a list from ", "lines": "lines from "}.get(kind, "") if colon else ""
+        shown.append(f"{words}`{name}`" if name != "every command" else name)
+    return " Printed by " + ", ".join(shown) + "."
+
+
 PAGES = {
     "cli.md": cli_page,
+    "json.md": json_page,
     "settings.md": settings_page,
     "errors.md": errors_page,
     "kafka-apis.md": kafka_apis_page,

@@ -1,8 +1,8 @@
 """The `strandlog` command, also available as `python -m strandlog`.
 
 The command line requires the `cli` extra; without it, the command prints one line that says so and
-exits with 2. `strandlog serve` with common options bypasses typer: it requires only the `server`
-extra and starts faster.
+exits with 2. Two command lines bypass typer: `--version` requires no extra, and `strandlog serve`
+with common options requires only the `server` extra and starts faster.
 """
 
 from __future__ import annotations
@@ -17,6 +17,11 @@ _OF_THE_EXTRA = ("typer", "rich", "msgspec")
 def main() -> None:
     """Run the command line and exit the process."""
     arguments = sys.argv[1:]
+    if arguments == ["--version"]:
+        from strandlog import __version__  # noqa: PLC0415 - only this option needs it
+
+        sys.stdout.write(f"strandlog {__version__}\n")
+        sys.exit(0)
     try:
         if arguments[:1] == ["serve"] and _serves(arguments[1:]):
             sys.exit(0)

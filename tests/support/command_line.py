@@ -46,7 +46,8 @@ class CommandLine:
         target = {"STRANDLOG_DATA": str(data)}
         if bootstrap is not None:
             target = {"STRANDLOG_BOOTSTRAP": bootstrap}
-        self.env = {**os.environ, **target, "COLUMNS": "200"}
+        own = {"COLUMNS": "200", "XDG_CONFIG_HOME": str(data.parent / "config")}
+        self.env = {**os.environ, **target, **own}
 
     @property
     def is_wire(self) -> bool:

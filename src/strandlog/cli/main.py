@@ -17,6 +17,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from copy import copy
 from io import TextIOWrapper
 from typing import Annotated, Any, NoReturn
 
@@ -67,6 +68,14 @@ COMMANDS = {
         "Sync topics to lake tables: Delta, Iceberg, Parquet.",
     ),
     "pipeline": ("strandlog.cli.commands.pipeline", "Run, validate and list Spark pipelines."),
+    "cluster": (
+        "strandlog.cli.commands.targets.cluster",
+        "Show the brokers, topics and groups of a cluster.",
+    ),
+    "context": (
+        "strandlog.cli.commands.targets.context",
+        "Name addresses with their client settings, and choose one.",
+    ),
     "bench": (
         "strandlog.cli.commands.bench",
         "Measure a broker or a folder: produce, consume, latency, spark.",
@@ -103,6 +112,8 @@ class RootCommand(TyperGroup):
             module = importlib.import_module(COMMANDS[name][0])
             command = typer.main.get_command(module.app)
             command.name = name
+            if MARKUP is not None:
+                _hide_types(command)
         return name, command, rest
 
     def invoke(self, ctx: Any) -> Any:
@@ -115,6 +126,16 @@ class RootCommand(TyperGroup):
         except (StrandlogError, OSError) as error:
             _fail(error, as_json=ctx.obj.is_json)
         return result
+
+
+def _hide_types(command: Any) -> None:
+    """Remove the Python types of arguments, such as `<str>`, from the help on a terminal."""
+    for param in command.params:
+        if param.param_type_name == "argument" and not hasattr(param.type, "choices"):
+            param.type = copy(param.type)  # the original is shared by all parameters
+            param.type.get_metavar = lambda **_: ""
+    for child in getattr(command, "commands", {}).values():
+        _hide_types(child)
 
 
 def _fail(error: StrandlogError | OSError, *, as_json: bool) -> NoReturn:

@@ -10,7 +10,8 @@
     readable   for commands that only read: reads the files of the folder, even while another
                process owns it (then only durable records are visible), or connects to the broker
 
-Exactly one of -d and -b must be given; an option takes precedence over the environment. Commands
+Exactly one of -d and -b must be given; an option takes precedence over the environment, and both
+over the current context (contexts.py). Commands
 use the protocols of `client/api.py`, so the same code works for folders and brokers. Only
 `owned(..., create=True)` creates a folder.
 """
@@ -166,11 +167,9 @@ def target_of(
             names = "-d and -b" if is_data_option else f"{DATA_VARIABLE} and {BOOTSTRAP_VARIABLE}"
             raise typer.BadParameter(f"{names} are both set: choose either -d or -b")
         data, bootstrap = (data, None) if is_data_option else (None, bootstrap)
+    named: dict[str, str] = {}
     if not data and not bootstrap:
-        raise typer.BadParameter(
-            f"no log given: pass -d DIR or -b HOST:PORT, or set {DATA_VARIABLE} or "
-            f"{BOOTSTRAP_VARIABLE}"
-        )
+        data, bootstrap, named = _of_context()
     if client and not bootstrap:
         raise typer.BadParameter("only valid with a broker: add -b HOST:PORT", param_hint="-X")
     if isinstance(client_config, CommandLineValue) and not bootstrap:
@@ -178,7 +177,22 @@ def target_of(
             "only valid with a broker: add -b HOST:PORT", param_hint="--client-config"
         )
     config = {name: value or "" for name, value in settings_of(client, "-X").items()}
-    return Target(data, bootstrap, config, client_config)
+    return Target(data, bootstrap, {**named, **config}, client_config)
+
+
+def _of_context() -> tuple[str | None, str | None, dict[str, str]]:
+    """Return the folder or broker of the current context, with its client settings."""
+    from strandlog.cli.contexts import current_context  # noqa: PLC0415 - only without -d and -b
+
+    found = current_context(os.environ)
+    if found is None:
+        raise typer.BadParameter(
+            f"no log given: pass -d DIR or -b HOST:PORT, set {DATA_VARIABLE} or "
+            f"{BOOTSTRAP_VARIABLE}, or choose a context: strandlog context use NAME"
+        )
+    if sys.stderr.isatty():
+        message(f"context {found.name}: {found.bootstrap or found.data}")
+    return found.data, found.bootstrap, dict(found.config)
 
 
 @contextmanager
@@ -198,20 +212,21 @@ def owned(target: Target, *, create: bool = False) -> Iterator[OpenLog]:
 
 
 @contextmanager
-def readable(target: Target) -> Iterator[ReadableLog]:
-    """Open the log for reading."""
+def readable(target: Target, timeout_ms: int | None = None) -> Iterator[ReadableLog]:
+    """Open the log for reading. `timeout_ms`: of each request to a broker."""
     if target.data is None:
-        with _connected(target) as remote:
+        with _connected(target, timeout_ms) as remote:
             yield remote
         return
     with strandlog.read(target.data) as log:
         yield log
 
 
-def _connected(target: Target) -> strandlog.RemoteLog:
+def _connected(target: Target, timeout_ms: int | None = None) -> strandlog.RemoteLog:
     assert target.bootstrap is not None
+    options = {} if timeout_ms is None else {"timeout_ms": timeout_ms}
     return strandlog.RemoteLog(
-        target.bootstrap, target.client_config, config_file=target.client_file
+        target.bootstrap, target.client_config, config_file=target.client_file, **options
     )
 
 

@@ -47,7 +47,7 @@ def test_a_topic_that_exists_is_used_and_never_deleted(anywhere: CommandLine) ->
     assert anywhere.inside("consume", "t", "-e").out.startswith(b"kept\n")
     anywhere.inside("bench", "produce", "-t", "named", "--records", "3", "-p", "2")
     topics = anywhere.inside("topic", "list", "--json").document
-    assert [(each["name"], each["partitions"]) for each in topics] == [("named", 2), ("t", 1)]
+    assert [(each["name"], each["partition_count"]) for each in topics] == [("named", 2), ("t", 1)]
 
 
 def test_the_table_has_percentiles_and_talk_is_on_stderr(anywhere: CommandLine) -> None:

@@ -67,7 +67,7 @@ def test_read_only_commands_work_while_the_owner_writes(beside: CommandLine) -> 
         "keys",
     }
     (group,) = beside.inside("group", "list", "--json").document
-    assert (group["group"], group["members"]) == ("g", 1)
+    assert (group["name"], group["member_count"]) == ("g", 1)
     assert beside.inside("group", "reset", "g", "--to", "earliest", "--json").document
     assert beside.inside("log", "stats", str(beside.data), "--json").document[0]["records"]
     assert beside.inside("log", "dump", str(beside.data)).lines

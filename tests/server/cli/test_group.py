@@ -46,7 +46,7 @@ def test_a_log_without_groups_lists_none(anywhere: CommandLine) -> None:
 
 def test_a_group_is_described_by_partition(used: CommandLine) -> None:
     found = used("group", "describe", "g", "--json").document
-    assert (found["group"], found["state"], found["members"]) == ("g", "Empty", [])
+    assert (found["name"], found["state"], found["members"]) == ("g", "Empty", [])
     assert [row["end_offset"] for row in found["partitions"]] == [5, 5]
     assert sum(row["committed"] for row in found["partitions"]) == 3
     assert sum(row["lag"] for row in found["partitions"]) == 7
@@ -135,5 +135,5 @@ def test_invalid_arguments_change_nothing(
 
 
 def test_a_group_is_deleted(used: CommandLine) -> None:
-    assert used("group", "delete", "g", "--yes", "--json").document == {"deleted": "g"}
+    assert used("group", "delete", "g", "--yes", "--json").document == {"deleted": ["g"]}
     assert used.inside("group", "list", "--json").document == []

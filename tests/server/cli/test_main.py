@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 from tests.support.command_line import CommandLine
 
 import strandlog
+from strandlog.cli.main import COMMANDS
 
 
 def test_help_lists_every_command_and_imports_none(cli: CommandLine) -> None:
@@ -100,6 +106,33 @@ def test_a_missing_extra_is_reported_in_one_line(module: str) -> None:
     )
     assert found.stderr == f"{module} is not installed: pip install 'strandlog[cli]'\n"
     assert found.returncode == 2
+
+
+def test_version_needs_no_extra() -> None:
+    blocked = ("typer", "rich", "msgspec", "confluent_kafka", "cryptography", "kio", "uvloop")
+    script = (
+        f"import sys; sys.modules.update(dict.fromkeys({blocked!r})); "
+        "sys.argv[1:] = ['--version']; import strandlog.__main__ as entry; entry.main()"
+    )
+    command = [sys.executable, "-c", script]
+    found = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert (found.stdout, found.stderr) == (f"strandlog {strandlog.__version__}\n", "")
+
+
+def test_help_shows_no_python_types() -> None:
+    types = re.compile(r"(?i)<(list|str|int|float|bool|path|tuple|dict)\b|list\[")
+    for name, (module, _) in COMMANDS.items():
+        command = typer.main.get_command(importlib.import_module(module).app)
+        for page in _help_pages(name, command):
+            assert not types.search(page), page
+
+
+def _help_pages(name: str, command: Any) -> Iterator[str]:
+    children = getattr(command, "commands", {})
+    for child, each in children.items():
+        yield from _help_pages(f"{name} {child}", each)
+    if not children:
+        yield command.get_help(typer.Context(command, info_name=name))
 
 
 @pytest.mark.slow

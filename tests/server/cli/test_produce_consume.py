@@ -83,7 +83,7 @@ def test_json_lines_round_trip(anywhere: CommandLine) -> None:
     ]
     anywhere.inside("topic", "create", "t", "-p", "2")
     text = "".join(json.dumps(row) + "\n" for row in given).encode()
-    found = anywhere("produce", "t", "--json", given=text).document
+    found = anywhere("produce", "t", "--input", "json", "--json", given=text).document
     assert (found["topic"], found["records"]) == ("t", 4)
     printed = anywhere("consume", "t", "-e", "--json").out
     rows = sorted(map(json.loads, printed.splitlines()), key=lambda row: str(row.get("value")))
@@ -96,7 +96,7 @@ def test_json_lines_round_trip(anywhere: CommandLine) -> None:
     assert by_value['{"a": [1, "é"]}']["headers"] == [["d", "1"], ["d", None]]
 
     anywhere.inside("topic", "create", "copy", "-p", "2")
-    anywhere.inside("produce", "copy", "--json", given=printed)
+    anywhere.inside("produce", "copy", "--input", "json", given=printed)
     copied = anywhere.inside("consume", "copy", "-e", "--json").out
     assert sorted(copied.replace(b'"copy"', b'"t"').splitlines()) == sorted(printed.splitlines())
 
@@ -121,7 +121,7 @@ def test_an_invalid_line_is_reported_and_all_lines_before_it_are_written(
 ) -> None:
     given = b'{"value": "1"}\n{"value": "2"}\n' + line + b'\n{"value": "4"}\n'
     found = json.loads(
-        anywhere.inside("produce", "t", "--create", "--json", given=given, code=1).err
+        anywhere.inside("produce", "t", "--create", "--input", "json", given=given, code=1).err
     )
     assert message in found["error"]
     kept = anywhere.inside("topic", "list", "--json").document[0]["offsets"]
@@ -147,7 +147,7 @@ def test_a_line_that_is_too_large_fails_and_large_batches_are_split(
 def test_invalid_options_are_usage_errors(cli: CommandLine) -> None:
     assert (
         "-K and -Z cannot be combined with --json"
-        in cli.inside("produce", "t", "--json", "-Z", code=2).err
+        in cli.inside("produce", "t", "--input", "json", "-Z", code=2).err
     )
     assert "-K" in cli.inside("produce", "t", "-K", "\\q", code=2).err
     assert (
@@ -178,7 +178,7 @@ def test_each_form_of_the_start_offset(anywhere: CommandLine) -> None:
         json.dumps({"value": str(number), "timestamp": when}) + "\n"
         for number, when in enumerate(times)
     )
-    anywhere.inside("produce", "t", "--create", "--json", given=given.encode())
+    anywhere.inside("produce", "t", "--create", "--input", "json", given=given.encode())
     moment = datetime.fromtimestamp(times[6] / 1000, UTC).isoformat(timespec="milliseconds")
     for start, expected in (
         ("beginning", 10),

@@ -82,7 +82,7 @@ def test_each_reason_of_an_incompatible_schema_is_printed(
     checked = wire.inside("schema", "check", "strict-value", wrong, code=1)
     assert checked.err.startswith("incompatible: version 1: ")
     document = wire.inside("schema", "check", "strict-value", wrong, "--json", code=1).document
-    assert document["is_compatible"] is False
+    assert document["compatible"] is False
     assert document["reasons"]
     failed = wire.inside("schema", "register", "strict-value", wrong, code=1)
     assert failed.err.count("incompatible: version 1: ") == len(document["reasons"])
@@ -166,7 +166,7 @@ def test_keys_and_tombstones(wire: CommandLine, tmp_path: Path) -> None:
     )
     assert wire.inside("consume", "keys", "-e", "-f", "%k %s|").out == b'7 {"name": "x"}|8 |'
     given = b'{"key": 9, "value": {"name": "y"}}\n{"key": 9, "value": null}\n'
-    wire.inside("produce", "keys", "--json", *options, given=given)
+    wire.inside("produce", "keys", "--input", "json", *options, given=given)
     last = wire.inside("consume", "keys", "-o", "-2", "-e", "--json").lines
     assert [json.loads(line)["value"] for line in last] == [{"name": "y"}, None]
     assert "add -K" in wire.inside("produce", "keys", "--key-schema", number, code=2).err
@@ -188,12 +188,12 @@ def test_decoded_json_is_not_produced_without_its_schema(wire: CommandLine, tmp_
     options = ["--value-schema", schema_file(tmp_path, USER)]
     wire.inside("produce", "again", "--create", *options, given=b'{"name": "ada"}\n')
     written = wire.inside("consume", "again", "-e", "--json").out
-    failed = wire.inside("produce", "again", "--json", given=written, code=1)
+    failed = wire.inside("produce", "again", "--input", "json", given=written, code=1)
     assert "--value-schema SUBJECT" in failed.err
     assert "--raw" in failed.err
-    wire.inside("produce", "again", "--json", *options, given=written)
+    wire.inside("produce", "again", "--input", "json", *options, given=written)
     raw = wire.inside("consume", "again", "-e", "--raw", "--json").out
-    wire.inside("produce", "again", "--json", given=raw)
+    wire.inside("produce", "again", "--input", "json", given=raw)
     assert wire.inside("consume", "again", "-e").lines == ['{"name": "ada"}'] * 4
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import select
 from pathlib import Path
 
@@ -65,6 +66,14 @@ def test_help_has_boxes_on_a_terminal(cli: CommandLine) -> None:
     code, seen = _on_terminal(cli, "topic", "--help")
     assert code == 0
     assert "╭".encode() in seen
+
+
+def test_help_on_a_terminal_shows_no_python_types(cli: CommandLine) -> None:
+    for command in ("consume", "group reset", "log dump"):
+        code, seen = _on_terminal(cli, *command.split(), "--help")
+        plain = re.sub(rb"\x1b\[[0-9;]*m", b"", seen)
+        assert code == 0
+        assert not re.search(rb"(?i)<(str|list|path|int)", plain), plain
 
 
 def test_produce_from_a_file_shows_a_progress_bar(anywhere: CommandLine, tmp_path: Path) -> None:

@@ -11,13 +11,13 @@ def test_create_list_describe_alter_delete(anywhere: CommandLine) -> None:
     found = anywhere(
         "topic", "create", "orders", "-p", "3", "-c", "retention.ms=1d", "--json"
     ).document
-    assert (found["name"], found["partitions"]) == ("orders", 3)
+    assert (found["name"], found["partition_count"]) == ("orders", 3)
     assert found["config"] == {"retention.ms": "86400000"}
     assert anywhere.inside("topic", "create", "plain").err == "created plain with 1 partition\n"
     anywhere.inside("produce", "orders", given=b"1\n2\n3\n4\n")
 
     found = anywhere.inside("topic", "list", "--json").document
-    assert [(row["name"], row["partitions"], row["offsets"]) for row in found] == [
+    assert [(row["name"], row["partition_count"], row["offsets"]) for row in found] == [
         ("orders", 3, 4),
         ("plain", 1, 0),
     ]
@@ -54,7 +54,7 @@ def test_create_list_describe_alter_delete(anywhere: CommandLine) -> None:
     assert found["cleanup.policy"] == "delete"
 
     assert anywhere("topic", "delete", "orders", "--yes", "--json").document == {
-        "deleted": "orders"
+        "deleted": ["orders"]
     }
     assert [row["name"] for row in anywhere.inside("topic", "list", "--json").document] == ["plain"]
 

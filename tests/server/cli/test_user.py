@@ -87,7 +87,7 @@ def test_a_generated_password_is_printed_once(user: CommandLine, accepts: object
     assert len(password) >= 32 and password not in found.err
     assert accepts("alice", password)
     again = user.inside("user", "rotate", "alice", "--generate", "--json").document
-    assert again["user"] == "alice"
+    assert again["name"] == "alice"
     assert accepts("alice", again["password"])
     assert not accepts("alice", password)
 
@@ -103,7 +103,7 @@ def test_output_writes_the_password_to_a_file_that_only_the_owner_can_read(
     assert accepts("alice", first)
     assert file.stat().st_mode & 0o077 == 0
     shown = user.inside("user", "rotate", "alice", "--output", str(file), "--json").document
-    assert shown == {"user": "alice", "password_file": str(file)}
+    assert shown == {"name": "alice", "password_file": str(file)}
     second = file.read_text().strip()
     assert accepts("alice", second) and not accepts("alice", first)
     user.inside("user", "add", "alice", "--output", str(file), code=1)  # there is such a user

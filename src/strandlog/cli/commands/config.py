@@ -129,9 +129,9 @@ def _print_settings(settings: list[RemoteSetting], changed: bool, *, as_json: bo
             {
                 "name": row.name,
                 "value": row.value,
-                "origin": row.source,
+                "secret": row.is_sensitive,
+                "origin": {"kind": row.source, "where": None, "line": None},
                 "read_only": row.is_read_only,
-                "sensitive": row.is_sensitive,
             }
             for row in rows
         ]

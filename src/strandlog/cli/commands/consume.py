@@ -5,6 +5,7 @@ With -g the command opens the folder as its owner. Offsets are committed after t
 written to stdout, so records that could not be written are not committed.
 
     -e           stop at the end offsets that the partitions had when the command started
+    -o e@TIME    stop at the first record at or after a time, or at the end if there is none yet
     -n N         stop after N records, waiting for them if necessary
     otherwise    wait for more records until Ctrl-C, or until the reader of stdout closes the pipe
 
@@ -31,7 +32,8 @@ from strandlog import (
     TopicPartition,
     UndecodableBatchError,
 )
-from strandlog.cli.formats.offset_argument import FORMS, parse_offset, seek
+from strandlog.cli.completion import complete_group, complete_topic
+from strandlog.cli.formats.offset_argument import FORMS, offsets_at, parse_range, seek
 from strandlog.cli.formats.record_decoding import RecordDecoder, ShownRecord
 from strandlog.cli.formats.record_format import RecordFormat
 from strandlog.cli.formats.record_json import record_line
@@ -49,7 +51,9 @@ from strandlog.cli.options import (
 )
 from strandlog.cli.output import message
 from strandlog.cli.registry import RegistryUrl, readable_registry
+from strandlog.cli.topic_names import missing_topic, selected_topics
 from strandlog.client.api import AnyConsumer, ReadableLog
+from strandlog.errors import InvalidTopicError
 from strandlog.storage.paths import parse_partition_dir
 
 POLL_RECORDS = 2_000
@@ -60,6 +64,14 @@ Render = Callable[[Iterable[ShownRecord]], bytes]
 app = command_app("Print the records of a topic.")
 
 
+TopicArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="TOPIC",
+        help="Topic name, or a regular expression: '^orders[.]'.",
+        autocompletion=complete_topic,
+    ),
+]
 Group = Annotated[
     str | None,
     typer.Option(
@@ -67,11 +79,17 @@ Group = Annotated[
         "--group",
         metavar="GROUP",
         help="Consume as this group: start at its committed offsets, and commit.",
+        autocompletion=complete_group,
     ),
 ]
 Offset = Annotated[
-    str | None,
-    typer.Option("-o", "--offset", metavar="START", help=f"Where to start: {FORMS}."),
+    list[str],
+    typer.Option(
+        "-o",
+        "--offset",
+        metavar="START",
+        help=f"Where to start: {FORMS}; s@TIME is the same as @TIME, and e@TIME is where to stop.",
+    ),
 ]
 Partitions = Annotated[
     list[int],
@@ -102,9 +120,9 @@ Raw = Annotated[
 
 @app.command()
 def consume(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic name.")],
+    topic: TopicArgument,
     group: Group = None,
-    offset: Offset = None,
+    offset: Offset = [],  # noqa: B006 - typer passes a new list to every call
     partition: Partitions = [],  # noqa: B006 - typer passes a new list to every call
     count: Annotated[
         int | None, typer.Option("-n", "--count", metavar="N", min=1, help="Stop after N records.")
@@ -133,29 +151,47 @@ def consume(
     client_config: ClientConfig = None,
     as_json: Json = False,
 ) -> None:
-    """Print the records of a topic, one per line.
+    """Print the records of a topic, or of all topics that an expression matches, one per line.
 
     Starts at the beginning (with -g: at the committed offsets) unless -o is given. Waits for new
     records until Ctrl-C, or with -n until N records are printed; with -e, does not wait.
     """
     render = _render(format_text, key_delimiter, shows_null, as_json=as_json)
-    start = None if offset is None else parse_offset(offset)
+    start, until = parse_range(offset)
     target = target_of(data, bootstrap, client, client_config)
     if skips and target.bootstrap:
         hint = "only valid with -d; with -b, start after the batch: -o OFFSET"
         raise typer.BadParameter(hint, param_hint="--skip-unreadable")
     with ExitStack() as stack:
         log = stack.enter_context(readable(target) if group is None else owned(target))
+        topics = selected_topics(log, topic)
         # A consumer of the topic comes first: its error names READ, which describing does not need.
-        consumer = stack.enter_context(log.consumer([] if partition else [topic], group=group))
-        infos = _partitions(log, topic, partition)
+        consumer = stack.enter_context(_consumer(log, [] if partition else topics, group, topic))
+        infos = {each: _partitions(log, each, partition) for each in topics}
+        assigned = {
+            TopicPartition(name, info.partition): info
+            for name, rows in infos.items()
+            for info in rows
+        }
         if partition:
-            consumer.assign([(topic, number) for number in partition])
+            consumer.assign(assigned)
         if start is not None:
-            seek(consumer, topic, infos, start, is_strict=len(infos) == 1)
-        ends = {info.partition: info.end_offset for info in infos} if exits else {}
+            for name, rows in infos.items():
+                seek(consumer, name, rows, start, is_strict=len(assigned) == 1)
+        if until is not None:
+            ends = offsets_at(log, assigned, until)
+        else:
+            ends = {tp: info.end_offset for tp, info in assigned.items()} if exits else {}
         decoder = None if raw else _decoder(target, registry, stack)
-        _copy(_Reader(consumer, skips, decoder), render, count, ends, commits=group is not None)
+        reader = _Reader(consumer, skips, decoder, {} if until is None else ends)
+        _copy(reader, render, count, ends, commits=group is not None)
+
+
+def _consumer(log: ReadableLog, topics: list[str], group: str | None, argument: str) -> AnyConsumer:
+    try:
+        return log.consumer(topics, group=group)
+    except (TopicNotFoundError, InvalidTopicError):
+        raise missing_topic(log, argument) from None
 
 
 def _decoder(target: Target, url: str | None, stack: ExitStack) -> RecordDecoder:
@@ -169,8 +205,17 @@ def _decoder(target: Target, url: str | None, stack: ExitStack) -> RecordDecoder
 class _Reader:
     """Polls a consumer, optionally skips unreadable batches, and decodes records."""
 
-    def __init__(self, consumer: AnyConsumer, skips: bool, decoder: RecordDecoder | None) -> None:
+    def __init__(
+        self,
+        consumer: AnyConsumer,
+        skips: bool,
+        decoder: RecordDecoder | None,
+        ends: dict[TopicPartition, int],
+    ) -> None:
+        """`ends`: the offsets before which to stop, if records after them are not wanted."""
         self.consumer = consumer
+        self.is_drained = False  # whether the latest poll found no record at all
+        self._ends = ends
         self._skips = skips
         self._decoder = decoder
 
@@ -182,10 +227,17 @@ class _Reader:
     def poll(self, count: int, timeout_ms: int) -> list[Record]:
         while True:
             try:
-                return self.consumer.poll(count, timeout_ms=timeout_ms)
+                return self._wanted(self.consumer.poll(count, timeout_ms=timeout_ms))
             except (CorruptSegmentError, UndecodableBatchError) as error:
                 if not self._skips or not self._move_past(error):
                     raise
+
+    def _wanted(self, records: list[Record]) -> list[Record]:
+        self.is_drained = not records
+        if not self._ends:
+            return records
+        ends = self._ends
+        return [r for r in records if r.offset < ends.get((r.topic, r.partition), r.offset + 1)]
 
     def _move_past(self, error: CorruptSegmentError | UndecodableBatchError) -> bool:
         """Seek past the batch that an error refers to; return False if that is not possible."""
@@ -208,7 +260,7 @@ def _copy(
     reader: _Reader,
     render: Render,
     count: int | None,
-    ends: dict[int, int],
+    ends: dict[TopicPartition, int],
     *,
     commits: bool,
 ) -> None:
@@ -223,19 +275,22 @@ def _copy(
             count = None if count is None else count - len(records)
         if commits:
             consumer.commit()
-        if ends and (not records or _is_done(consumer, ends)):
+        if ends and (reader.is_drained or _is_done(consumer, ends)):
             return
 
 
-def _is_done(consumer: AnyConsumer, ends: dict[int, int]) -> bool:
+def _is_done(consumer: AnyConsumer, ends: dict[TopicPartition, int]) -> bool:
     """Return whether each assigned partition has been read up to its offset in `ends`."""
     # Other members of the group may be reading the other partitions in `ends`.
-    return all(consumer.position(*tp) >= ends.get(tp.partition, 0) for tp in consumer.assignment)
+    return all(consumer.position(*tp) >= ends.get(tp, 0) for tp in consumer.assignment)
 
 
 def _partitions(log: ReadableLog, topic: str, wanted: list[int]) -> list[PartitionInfo]:
     """Return the partitions to read."""
-    infos = {info.partition: info for info in log.describe_topic(topic).partitions}
+    try:
+        infos = {info.partition: info for info in log.describe_topic(topic).partitions}
+    except (TopicNotFoundError, InvalidTopicError):
+        raise missing_topic(log, topic) from None
     for number in wanted:
         if number not in infos:
             raise TopicNotFoundError(topic, number, len(infos))

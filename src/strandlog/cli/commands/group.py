@@ -13,6 +13,7 @@ import typer
 
 from strandlog import PartitionInfo, TopicNotFoundError, TopicPartition
 from strandlog.broker.groups.requests import NO_GENERATION, GroupDescription, MemberDescription
+from strandlog.cli.completion import complete_group
 from strandlog.cli.formats.offset_argument import FORMS, StartOffset, parse_offset, seek
 from strandlog.cli.options import (
     Bootstrap,
@@ -28,14 +29,29 @@ from strandlog.cli.options import (
     target_of,
 )
 from strandlog.cli.output import counted, message, number, print_json, print_table, text
+from strandlog.cli.topic_names import matching
 from strandlog.client.api import ReadableLog
-from strandlog.errors import DataError
+from strandlog.errors import (
+    DataError,
+    GroupNotEmptyError,
+    GroupNotFoundError,
+    with_text,
+)
 from strandlog.model import OffsetAndMetadata
 from strandlog.protocol.consumer_protocol import decode_assignment
 
 app = command_app("List, describe, reset and delete consumer groups.")
 
-Name = Annotated[str, typer.Argument(metavar="GROUP", help="Group name.")]
+Name = Annotated[
+    str, typer.Argument(metavar="GROUP", help="Group name.", autocompletion=complete_group)
+]
+
+
+Pattern = Annotated[
+    str | None,
+    typer.Argument(metavar="[EXPRESSION]", help="Regular expression that names must match."),
+]
+SINK_PREFIX = "strandlog-spark-"  # spark/sink/commit_log.py
 
 
 class Reset(NamedTuple):
@@ -49,21 +65,32 @@ class Reset(NamedTuple):
 
 @app.command("list")
 def list_groups(
+    pattern: Pattern = None,
+    internal: Annotated[
+        bool,
+        typer.Option(
+            "--internal", help="Include the groups by which Spark's sinks find their commits."
+        ),
+    ] = False,
     data: DataDir = None,
     bootstrap: Bootstrap = None,
     client: ClientSettings = [],  # noqa: B006 - typer passes a new list to every call
     client_config: ClientConfig = None,
     as_json: Json = False,
 ) -> None:
-    """List all groups."""
+    """List all groups, or those that match."""
     with readable(target_of(data, bootstrap, client, client_config)) as log:
-        found = [_summary(log, name) for name in log.groups()]
+        names = log.groups() if pattern is None else matching(log.groups(), pattern)
+        hidden = [] if internal else [name for name in names if name.startswith(SINK_PREFIX)]
+        found = [_summary(log, name) for name in names if name not in hidden]
+    if hidden:
+        message(f"note: {counted(len(hidden), 'group')} of Spark's sinks not shown: add --internal")
     if as_json:
         print_json(found)
         return
     columns = [text("GROUP"), text("STATE"), number("MEMBERS"), text("TOPICS"), number("LAG")]
     rows = [
-        [row["group"], row["state"], row["members"], ", ".join(row["topics"]), row["lag"]]
+        [row["name"], row["state"], row["member_count"], ", ".join(row["topics"]), row["lag"]]
         for row in found
     ]
     print_table(columns, rows)
@@ -94,8 +121,7 @@ def describe(
     if as_json:
         print_json(
             {
-                "group": name,
-                "state": group.state,
+                **_document(group, name, rows),
                 "protocol": group.protocol_name or None,
                 "generation": None if group.generation == NO_GENERATION else group.generation,
                 "members": members,
@@ -144,6 +170,7 @@ def reset(
         resets = _resets(log, name, topic, start)
     if yes:
         with owned(target) as owner:
+            _check_has_no_members(owner, name)
             owner.commit_offsets(name, {each.tp: each.new_offset for each in resets})
     if as_json:
         partitions = [
@@ -181,21 +208,43 @@ def delete(
     with owned(target_of(data, bootstrap, client, client_config)) as log:
         held = counted(len(log.committed_offsets(name)), "committed offset")
         log.describe_group(name)
+        _check_has_no_members(log, name)
         ask(f"Delete group {name} with {held}?", yes=yes, as_json=as_json)
         log.delete_group(name)
     if as_json:
-        print_json({"deleted": name})
+        print_json({"deleted": [name]})
     else:
         message(f"deleted {name}")
 
 
+def _check_has_no_members(log: ReadableLog, name: str) -> None:
+    """Raise an error if the group has members: they would overwrite its offsets."""
+    try:
+        members = log.describe_group(name).members
+    except GroupNotFoundError:
+        return  # a reset with --topic creates the group
+    if members:
+        clients = ", ".join(
+            sorted({f"{each.client_id} at {each.client_host.lstrip('/')}" for each in members})
+        )
+        raise with_text(
+            GroupNotEmptyError,
+            f"group {name!r} has {counted(len(members), 'member')} ({clients}): stop its consumers "
+            "first",
+        )
+
+
 def _summary(log: ReadableLog, name: str) -> dict[str, Any]:
     group = log.describe_group(name)
-    rows = _lag_rows(log, group, log.committed_offsets(name))
+    return _document(group, name, _lag_rows(log, group, log.committed_offsets(name)))
+
+
+def _document(group: GroupDescription, name: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the JSON document of a group (formats/documents.py)."""
     return {
-        "group": name,
+        "name": name,
         "state": group.state,
-        "members": len(group.members),
+        "member_count": len(group.members),
         "topics": sorted({row["topic"] for row in rows}),
         "lag": sum(row["lag"] or 0 for row in rows),
     }

@@ -106,7 +106,8 @@ def test(
         str | None, typer.Option("-k", metavar="TEXT", help="Only cases whose name has this text.")
     ] = None,
     log: Annotated[
-        Path | None, typer.Option(help="File for Spark's log; by default it is not kept.")
+        Path | None,
+        typer.Option(metavar="FILE", help="File for Spark's log; by default it is not kept."),
     ] = None,
     json: Json = False,
 ) -> None:
@@ -193,7 +194,7 @@ def run(
         ),
     ] = None,
     master: Annotated[
-        str | None, typer.Option(help="Spark master: local[*], spark://HOST:PORT, …")
+        str | None, typer.Option(metavar="URL", help="Spark master: local[*], spark://HOST:PORT, …")
     ] = None,
     conf: Annotated[
         list[str] | None,
@@ -208,7 +209,10 @@ def run(
     report: Report = None,
     log: Annotated[
         Path | None,
-        typer.Option(help="File for Spark's log; by default it is kept only if the run fails."),
+        typer.Option(
+            metavar="FILE",
+            help="File for Spark's log; by default it is kept only if the run fails.",
+        ),
     ] = None,
     json: Json = False,
 ) -> None:

@@ -23,6 +23,7 @@ from typing import Annotated, Any, BinaryIO, Literal, NamedTuple
 import typer
 
 from strandlog import MessageTooLargeError, StrandlogError
+from strandlog.cli.completion import complete_topic
 from strandlog.cli.formats.record_decoding import SchemaEncoder
 from strandlog.cli.formats.record_format import unescaped
 from strandlog.cli.formats.record_json import JsonSchemas, parse_line
@@ -90,6 +91,10 @@ KeySchema = Annotated[
     str | None,
     typer.Option(metavar="SUBJECT|FILE", help="The same for keys, and TOPIC-key."),
 ]
+Input = Annotated[
+    Literal["lines", "json"],
+    typer.Option("--input", help="lines: values, or keys and values; json: one object per line."),
+]
 Compression = Annotated[
     Codec | None,
     typer.Option("-z", "--compression", help="Compression codec."),
@@ -98,12 +103,15 @@ Compression = Annotated[
 
 @app.command()
 def produce(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic name.")],
+    topic: Annotated[
+        str, typer.Argument(metavar="TOPIC", help="Topic name.", autocompletion=complete_topic)
+    ],
     file: Annotated[
         typer.FileBinaryRead | None,
         typer.Argument(metavar="FILE", help="Input file; default: stdin."),
     ] = None,
     key_delimiter: KeyDelimiter = None,
+    input_format: Input = "lines",
     header: RecordHeaders = [],  # noqa: B006 - typer passes a new list to every call
     partition: Partition = None,
     null_empty: Annotated[
@@ -131,20 +139,23 @@ def produce(
 ) -> None:
     """Produce one record per input line.
 
-    With --json each line is an object with a value and optionally key, headers, partition and
+    With --input json each line is an object with a value and optionally key, headers, partition and
     timestamp: {"key": "k", "value": "v", "headers": {"h": "x"}}. Strings are stored as UTF-8, null
     as null, anything else as JSON text; value_base64 and key_base64 hold binary data. The output of
-    `consume --json` is valid input.
+    `consume --json` is valid input. --json prints a summary.
     """
     target = target_of(data, bootstrap, client, client_config)
     schemas = Schemas(
         _schema_encoder(value_schema, f"{topic}-value", target, registry, "--value-schema"),
         _schema_encoder(key_schema, f"{topic}-key", target, registry, "--key-schema"),
     )
-    encode = _encoder(key_delimiter, header, partition, null_empty, schemas, as_json=as_json)
+    encode = _encoder(
+        key_delimiter, header, partition, null_empty, schemas, is_json=input_format == "json"
+    )
     source = sys.stdin.buffer if file is None else file
     clock = SystemClock()
     began_ms = clock.monotonic_ms()
+    is_interrupted = False
     with ExitStack() as stack:
         log = stack.enter_context(owned(target, create=create))
         if create and topic not in log.topics():
@@ -155,8 +166,14 @@ def produce(
         with suppress(TopicAuthorizationError):
             log.describe_topic(topic)
         advance = stack.enter_context(_progress(source, topic))
-        sender.send_lines(source, encode, advance)
-    _summarise(sender, max(1, clock.monotonic_ms() - began_ms) / 1000, as_json=as_json)
+        try:
+            sender.send_lines(source, encode, advance)
+        except KeyboardInterrupt:
+            is_interrupted = True
+    seconds = max(1, clock.monotonic_ms() - began_ms) / 1000
+    _summarise(sender, seconds, is_interrupted=is_interrupted, as_json=as_json)
+    if is_interrupted:
+        raise typer.Exit(130)
 
 
 class Sender:
@@ -166,6 +183,7 @@ class Sender:
         self.topic = topic
         self.records = 0
         self.size_bytes = 0
+        self.unconfirmed = 0  # records of a send that has not returned
         self._producer = producer
 
     def send_lines(self, source: BinaryIO, encode: Encode, advance: Callable[[int], None]) -> None:
@@ -195,6 +213,7 @@ class Sender:
     def _send(self, items: list[BatchItem]) -> None:
         if not items:
             return
+        self.unconfirmed = len(items)
         try:
             self._producer.send_batch(self.topic, items)
         except MessageTooLargeError:
@@ -205,6 +224,7 @@ class Sender:
             self._send(items[middle:])
             return
         self.records += len(items)
+        self.unconfirmed = 0
 
 
 def read_lines(source: BinaryIO, read_bytes: int) -> Iterator[list[bytes]]:
@@ -272,15 +292,15 @@ def _encoder(
     null_empty: bool,
     schemas: Schemas,
     *,
-    as_json: bool,
+    is_json: bool,
 ) -> Encode:
     """Return a function that converts a line to the simplest item that `send_batch` accepts."""
     extra: dict[str, Any] = {"headers": tuple(_header(pair) for pair in headers)} if headers else {}
     if partition is not None:
         extra["partition"] = partition
-    if as_json:
+    if is_json:
         if key_delimiter is not None or null_empty:
-            raise typer.BadParameter("-K and -Z cannot be combined with --json")
+            raise typer.BadParameter("-K and -Z cannot be combined with --input json")
         for_json = schemas.for_json()
         return lambda line: _with_defaults(parse_line(line, for_json), extra)
     if schemas.key is not None and key_delimiter is None:
@@ -336,19 +356,23 @@ def _progress(source: BinaryIO, topic: str) -> AbstractContextManager[Callable[[
     return progress(f"to {topic}", total)
 
 
-def _summarise(sender: Sender, seconds: float, *, as_json: bool) -> None:
+def _summarise(sender: Sender, seconds: float, *, is_interrupted: bool, as_json: bool) -> None:
     if as_json:
         print_json(
             {
                 "topic": sender.topic,
                 "records": sender.records,
-                "bytes": sender.size_bytes,
+                "size_bytes": sender.size_bytes,
                 "seconds": round(seconds, 3),
+                "interrupted": is_interrupted,
+                "unconfirmed": sender.unconfirmed,
             }
         )
         return
     rate = sender.records / seconds
+    begin = "interrupted: " if is_interrupted else ""
+    more = f"; up to {sender.unconfirmed:,} more may be written" if sender.unconfirmed else ""
     message(
-        f"produced {counted(sender.records, 'record')} ({size_text(sender.size_bytes)}) to "
-        f"{sender.topic} in {seconds:.2f} s, {rate:,.0f} records/s"
+        f"{begin}produced {counted(sender.records, 'record')} ({size_text(sender.size_bytes)}) to "
+        f"{sender.topic} in {seconds:.2f} s, {rate:,.0f} records/s{more}"
     )

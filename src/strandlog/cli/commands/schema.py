@@ -166,7 +166,7 @@ def check(
     with changeable_registry(target, registry) as opened:
         reasons = list(opened.check(subject, schema))
     if as_json:
-        print_json({"subject": subject, "is_compatible": not reasons, "reasons": reasons})
+        print_json({"subject": subject, "compatible": not reasons, "reasons": reasons})
     elif reasons:
         for reason in reasons:
             message(f"incompatible: {reason}")

@@ -14,7 +14,9 @@ from typing import Annotated, Any
 
 import typer
 
-from strandlog import TopicInfo
+from strandlog import TopicInfo, TopicNotFoundError
+from strandlog.cli.completion import complete_topic
+from strandlog.cli.formats.offset_argument import FORMS, offset_in, parse_offset
 from strandlog.cli.options import (
     Bootstrap,
     ClientConfig,
@@ -38,13 +40,21 @@ from strandlog.cli.output import (
     size_text,
     text,
 )
-from strandlog.client.api import UNKNOWN
+from strandlog.cli.topic_names import matching, missing_topic
+from strandlog.client.api import UNKNOWN, ReadableLog
 from strandlog.config.setting import Value
 from strandlog.config.tables.topic import TOPIC_SETTINGS
+from strandlog.errors import InvalidTopicError
 
 app = command_app("Create, list, describe, alter and delete topics.")
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Topic name.")]
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="Topic name.", autocompletion=complete_topic)
+]
+Pattern = Annotated[
+    str | None,
+    typer.Argument(metavar="[EXPRESSION]", help="Regular expression that names must match."),
+]
 Settings = Annotated[
     list[str],
     typer.Option("-c", "--config", metavar="KEY=VALUE", help="Topic setting. Repeatable."),
@@ -72,15 +82,30 @@ def create(
 
 @app.command("list")
 def list_topics(
+    pattern: Pattern = None,
+    empty: Annotated[bool, typer.Option("--empty", help="Only topics without records.")] = False,
+    config: Annotated[
+        list[str],
+        typer.Option(
+            "-c",
+            "--config",
+            metavar="KEY[=VALUE]",
+            help="Only topics on which this setting is set. Repeatable.",
+        ),
+    ] = [],  # noqa: B006 - typer passes a new list to every call
     data: DataDir = None,
     bootstrap: Bootstrap = None,
     client: ClientSettings = [],  # noqa: B006
     client_config: ClientConfig = None,
     as_json: Json = False,
 ) -> None:
-    """List all topics. OFFSETS includes transaction markers and records that were compacted."""
+    """List all topics, or those that match. OFFSETS includes transaction markers and records that
+    were compacted."""
     with readable(target_of(data, bootstrap, client, client_config)) as log:
-        topics = log.describe_topics(log.topics())
+        names = log.topics() if pattern is None else matching(log.topics(), pattern)
+        topics = [each for each in log.describe_topics(names) if _has(each, config)]
+    if empty:
+        topics = [each for each in topics if not _offset_count(each)]
     if as_json:
         print_json([summary(topic) for topic in topics])
         return
@@ -106,15 +131,14 @@ def describe(
 ) -> None:
     """Show the partitions and settings of a topic."""
     with readable(target_of(data, bootstrap, client, client_config)) as log:
-        topic = log.describe_topic(name)
+        topic = _described(log, name)
         config = _texts(log.topic_settings(name) if defaults else topic.config)
     if as_json:
         partitions = [
             {key: None if value == UNKNOWN else value for key, value in row._asdict().items()}
             for row in topic.partitions
         ]
-        document = {"name": topic.name, "topic_id": topic.topic_id, "partitions": partitions}
-        print_json({**document, "config": config})
+        print_json({**summary(topic), "config": config, "partitions": partitions})
         return
     columns = [number("PARTITION"), number("START"), number("END"), number("OFFSETS")]
     rows = [
@@ -159,6 +183,7 @@ def alter(
         raise typer.BadParameter("nothing to change: pass -c key=value or -p N")
     settings = settings_of(config)
     with owned(target_of(data, bootstrap, client, client_config)) as log:
+        _described(log, name)
         _print_result(log.alter_topic(name, settings, partitions), "altered", as_json=as_json)
 
 
@@ -174,32 +199,99 @@ def delete(
 ) -> None:
     """Delete a topic and all its records."""
     with owned(target_of(data, bootstrap, client, client_config)) as log:
-        topic = log.describe_topic(name)
+        topic = _described(log, name)
         records = counted(_offset_count(topic), "record")
         ask(f"Delete topic {name} with up to {records}?", yes=yes, as_json=as_json)
         log.delete_topic(name)
     if as_json:
-        print_json({"deleted": name})
+        print_json({"deleted": [name]})
     else:
         message(f"deleted {name}")
 
 
+@app.command()
+def trim(
+    name: Name,
+    to: Annotated[
+        str, typer.Option("--to", metavar="OFFSET", help=f"The first record to keep: {FORMS}.")
+    ],
+    partition: Annotated[
+        list[int],
+        typer.Option(
+            "-p", "--partition", metavar="N", help="Partition to trim; default: all. Repeatable."
+        ),
+    ] = [],  # noqa: B006 - typer passes a new list to every call
+    yes: Yes = False,
+    data: DataDir = None,
+    bootstrap: Bootstrap = None,
+    client: ClientSettings = [],  # noqa: B006 - typer passes a new list to every call
+    client_config: ClientConfig = None,
+    as_json: Json = False,
+) -> None:
+    """Delete the oldest records of a topic, before an offset or a time (DeleteRecords)."""
+    start = parse_offset(to)
+    with owned(target_of(data, bootstrap, client, client_config)) as log:
+        infos = {info.partition: info for info in _described(log, name).partitions}
+        for number_given in partition:
+            if number_given not in infos:
+                raise TopicNotFoundError(name, number_given, len(infos))
+        chosen = [infos[each] for each in partition or infos]
+        new = offset_in(log, name, chosen, start)
+        rows = [
+            [info.partition, info.start_offset, new[info.partition]]
+            for info in chosen
+            if new[info.partition] > info.start_offset
+        ]
+        count = sum(after - before for _, before, after in rows)
+        if rows:
+            question = f"Delete {counted(count, 'record')} of topic {name} in "
+            ask(f"{question}{counted(len(rows), 'partition')}?", yes=yes, as_json=as_json)
+        for number_given, _, after in rows:
+            log.delete_records(name, number_given, after)
+    if as_json:
+        names = ("partition", "start_offset", "new_offset")
+        print_json(
+            {"topic": name, "partitions": [dict(zip(names, row, strict=True)) for row in rows]}
+        )
+        return
+    print_table([number("PARTITION"), number("START"), number("NEW START")], rows)
+    message(f"deleted {counted(count, 'record')} of {name}")
+
+
+def _described(log: ReadableLog, name: str) -> TopicInfo:
+    try:
+        return log.describe_topic(name)
+    except (TopicNotFoundError, InvalidTopicError):
+        raise missing_topic(log, name) from None
+
+
 def summary(topic: TopicInfo) -> dict[str, Any]:
-    """Return the JSON document that `list` prints for a topic."""
+    """Return the JSON document of a topic (formats/documents.py)."""
     return {
         "name": topic.name,
         "topic_id": topic.topic_id,
-        "partitions": len(topic.partitions),
+        "partition_count": len(topic.partitions),
         "offsets": _offset_count(topic),
         "size_bytes": _size_bytes(topic),
+        "config": _texts(topic.config),
     }
 
 
 def _print_result(topic: TopicInfo, verb: str, *, as_json: bool) -> None:
     if as_json:
-        print_json({**summary(topic), "config": _texts(topic.config)})
+        print_json(summary(topic))
     else:
         message(f"{verb} {topic.name} with {counted(len(topic.partitions), 'partition')}")
+
+
+def _has(topic: TopicInfo, wanted: list[str]) -> bool:
+    """Return whether settings are set on a topic, given as KEY or KEY=VALUE."""
+    config = _texts(topic.config)
+    for text_given in wanted:
+        name, separator, value = text_given.partition("=")
+        if name not in config or (separator and config[name] != value):
+            return False
+    return True
 
 
 def _offset_count(topic: TopicInfo) -> int:

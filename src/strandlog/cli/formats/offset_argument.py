@@ -7,18 +7,20 @@ end, latest           the end offset
 @1700000000000        the first record at or after a time, given in Unix milliseconds,
 @2026-11-15T12:00Z    in ISO 8601 (local time if it has no zone),
 @-15m                 or as a duration before now (ms, s, m, h, d)
+s@TIME, e@TIME        kcat's forms: where to start, and where to stop
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Literal, NamedTuple
 
 import typer
 
-from strandlog import PartitionInfo
-from strandlog.client.api import AnyConsumer
+from strandlog import PartitionInfo, TopicPartition
+from strandlog.cli.output import message
+from strandlog.client.api import AnyConsumer, ReadableLog
 from strandlog.clock import SystemClock
 from strandlog.config.units import parse_duration_ms
 
@@ -68,17 +70,56 @@ def seek(
 ) -> None:
     """Move a consumer to the target offset in the given partitions of a topic.
 
-    An out-of-range offset is replaced by the nearest valid one, unless `is_strict` is set.
+    An out-of-range offset is replaced by the nearest valid one, with a note, unless `is_strict` is
+    set.
     """
     if target.kind == "time":
         consumer.seek_to_time(target.value)
         return
     for info in partitions:
         start, end = info.start_offset, info.end_offset
-        offset = {
+        found = {
             "beginning": start,
             "end": end,
             "last": max(start, end - target.value),
             "offset": target.value if is_strict else min(max(target.value, start), end),
         }[target.kind]
-        consumer.seek(topic, info.partition, offset)
+        if target.kind == "offset" and found != target.value:
+            message(
+                f"note: offset {target.value} is outside {topic}-{info.partition} "
+                f"[{start}, {end}]; using {found}"
+            )
+        consumer.seek(topic, info.partition, found)
+
+
+def parse_range(texts: Sequence[str]) -> tuple[StartOffset | None, int | None]:
+    """Parse the offset arguments of kcat: where to start, and the time at which to stop."""
+    starts = [text.removeprefix("s") if text.startswith("s@") else text for text in texts]
+    ends = [text for text in starts if text.startswith("e@")]
+    starts = [text for text in starts if not text.startswith("e@")]
+    for found, what in ((starts, "start"), (ends, "end")):
+        if len(found) > 1:
+            raise typer.BadParameter(f"more than one {what}: {', '.join(found)}", param_hint="-o")
+    start = parse_offset(starts[0]) if starts else None
+    return start, parse_offset(ends[0][1:]).value if ends else None
+
+
+def offsets_at(
+    log: ReadableLog, partitions: Iterable[TopicPartition], timestamp_ms: int
+) -> dict[TopicPartition, int]:
+    """Return the first offset at or after a time of each partition, or else its end offset."""
+    wanted = list(partitions)
+    with log.consumer() as consumer:
+        consumer.assign(wanted)
+        consumer.seek_to_time(timestamp_ms)
+        return {tp: consumer.position(*tp) for tp in wanted}
+
+
+def offset_in(
+    log: ReadableLog, topic: str, partitions: Sequence[PartitionInfo], target: StartOffset
+) -> dict[int, int]:
+    """Return the offset that the target is in each partition of a topic."""
+    with log.consumer() as consumer:
+        consumer.assign([(topic, info.partition) for info in partitions])
+        seek(consumer, topic, partitions, target)
+        return {info.partition: consumer.position(topic, info.partition) for info in partitions}

@@ -1,15 +1,15 @@
-"""Converts records to and from JSON lines, for `consume --json` and `produce --json`.
+"""Converts records to and from JSON lines, for `consume --json` and `produce --input json`.
 
     {"topic": "orders", "partition": 0, "offset": 17, "timestamp": 1700000000000,
      "key": "k", "value": "v", "headers": [["trace", "abc"]]}
 
 `key` and `value` are strings or null. Bytes that are not UTF-8 appear as `key_base64`,
-`value_base64`, and in headers as {"base64": "…"}. `produce --json` accepts the output of
+`value_base64`, and in headers as {"base64": "…"}. `produce --input json` accepts the output of
 `consume --json` and produces equal records.
 
 A key or value that is encoded with a schema appears as JSON beside `key_schema_id` or
 `value_schema_id`; if it cannot be decoded, as bytes beside `key_error` or `value_error`. Without
-the schema, `produce --json` rejects a decoded value instead of producing its JSON text.
+the schema, `produce --input json` rejects a decoded value instead of producing its JSON text.
 
 In the input, only a value is required. A `value` or `key` that is neither a string nor null is
 stored as its JSON text. Headers may also be an object. `topic` and `offset` are ignored; an unknown

@@ -204,7 +204,7 @@ def delete(
         log.delete_user(name)
         rules = _rule_count(log, name)
     if as_json:
-        print_json({"deleted": name, "remaining_rules": rules})
+        print_json({"deleted": [name], "remaining_rules": rules})
         return
     message(f"deleted user {name}")
     if rules:
@@ -260,7 +260,7 @@ def _print_result(
     """Print what was done, and a generated password unless it is in a file."""
     if as_json:
         found = {"password": password} if output is None else {"password_file": output}
-        print_json({"user": name, **({} if password is None else found)})
+        print_json({"name": name, **({} if password is None else found)})
         return
     shown = ""
     if output is not None:

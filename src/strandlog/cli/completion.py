@@ -1,0 +1,43 @@
+"""Shell completion of topic and group names (`strandlog --install-completion`).
+
+The shell runs the command line for each press of the tab key, so that an unreachable broker must
+not block it for long: it completes nothing after a second, and after any error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import typer
+
+from strandlog.client.api import ReadableLog
+
+TIMEOUT_MS = 1_000
+
+
+def complete_topic(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the topics whose names start with the given text."""
+    return _names(ctx, incomplete, lambda log: log.topics())
+
+
+def complete_group(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the groups whose names start with the given text."""
+    return _names(ctx, incomplete, lambda log: log.groups())
+
+
+def _names(ctx: Any, incomplete: str, of: Callable[[ReadableLog], list[str]]) -> list[str]:
+    from strandlog.cli.options import readable, target_of  # noqa: PLC0415 - options import this module
+
+    given = ctx.params
+    try:
+        target = target_of(
+            given.get("data"),
+            given.get("bootstrap"),
+            given.get("client") or [],
+            given.get("client_config"),
+        )
+        with readable(target, timeout_ms=TIMEOUT_MS) as log:
+            return sorted(name for name in of(log) if name.startswith(incomplete))
+    except Exception:  # noqa: BLE001 - a completion has no place for an error message
+        return []

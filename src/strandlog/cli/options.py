@@ -223,10 +223,14 @@ def readable(target: Target, timeout_ms: int | None = None) -> Iterator[Readable
 
 
 def _connected(target: Target, timeout_ms: int | None = None) -> strandlog.RemoteLog:
+    from strandlog.client.remote.log import REQUEST_TIMEOUT_MS  # noqa: PLC0415 - only with a broker
+
     assert target.bootstrap is not None
-    options = {} if timeout_ms is None else {"timeout_ms": timeout_ms}
     return strandlog.RemoteLog(
-        target.bootstrap, target.client_config, config_file=target.client_file, **options
+        target.bootstrap,
+        target.client_config,
+        config_file=target.client_file,
+        timeout_ms=REQUEST_TIMEOUT_MS if timeout_ms is None else timeout_ms,
     )
 
 

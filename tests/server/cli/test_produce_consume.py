@@ -121,7 +121,9 @@ def test_an_invalid_line_is_reported_and_all_lines_before_it_are_written(
 ) -> None:
     given = b'{"value": "1"}\n{"value": "2"}\n' + line + b'\n{"value": "4"}\n'
     found = json.loads(
-        anywhere.inside("produce", "t", "--create", "--input", "json", given=given, code=1).err
+        anywhere.inside(
+            "produce", "t", "--create", "--input", "json", "--json", given=given, code=1
+        ).err
     )
     assert message in found["error"]
     kept = anywhere.inside("topic", "list", "--json").document[0]["offsets"]
@@ -146,7 +148,7 @@ def test_a_line_that_is_too_large_fails_and_large_batches_are_split(
 
 def test_invalid_options_are_usage_errors(cli: CommandLine) -> None:
     assert (
-        "-K and -Z cannot be combined with --json"
+        "-K and -Z cannot be combined with --input json"
         in cli.inside("produce", "t", "--input", "json", "-Z", code=2).err
     )
     assert "-K" in cli.inside("produce", "t", "-K", "\\q", code=2).err

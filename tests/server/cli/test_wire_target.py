@@ -201,7 +201,7 @@ def test_a_hundred_thousand_lines_round_trip_over_the_wire(wire: CommandLine) ->
     lines = b"".join(b"line %d\n" % number for number in range(100_000))
     wire.inside("topic", "create", "t", "-p", "3")
     found = wire.inside(
-        "produce", "t", "--input", "json", given=lines.replace(b"line", b"1"), code=1
+        "produce", "t", "--input", "json", "--json", given=lines.replace(b"line", b"1"), code=1
     )
     assert "line 1:" in json.loads(found.err)["error"]
     wire("produce", "t", "-z", "lz4", given=lines)

@@ -158,6 +158,9 @@ def consume(
     """
     render = _render(format_text, key_delimiter, shows_null, as_json=as_json)
     start, until = parse_range(offset)
+    if until is not None and group is not None:
+        # The group would commit records after TIME that are polled, but not printed.
+        raise typer.BadParameter("e@TIME cannot be combined with -g", param_hint="-o")
     target = target_of(data, bootstrap, client, client_config)
     if skips and target.bootstrap:
         hint = "only valid with -d; with -b, start after the batch: -o OFFSET"
@@ -237,7 +240,11 @@ class _Reader:
         if not self._ends:
             return records
         ends = self._ends
-        return [r for r in records if r.offset < ends.get((r.topic, r.partition), r.offset + 1)]
+        return [
+            r
+            for r in records
+            if r.offset < ends.get(TopicPartition(r.topic, r.partition), r.offset + 1)
+        ]
 
     def _move_past(self, error: CorruptSegmentError | UndecodableBatchError) -> bool:
         """Seek past the batch that an error refers to; return False if that is not possible."""

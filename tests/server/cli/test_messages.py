@@ -65,6 +65,7 @@ def test_a_time_range_as_in_kcat(anywhere: CommandLine) -> None:
     assert found.lines == ["v3", "v4", "v5"]
     assert anywhere.inside("consume", "t", "-o", "e@1700000000002").lines == ["v0", "v1"]
     assert anywhere.inside("consume", "t", "-o", "7", "-o", "e@@9", code=2).err
+    assert "combined with -g" in anywhere.inside("consume", "t", "-g", "g", "-o", "e@9", code=2).err
     assert (
         "more than one start" in anywhere.inside("consume", "t", "-o", "1", "-o", "2", code=2).err
     )

@@ -33,7 +33,7 @@ from strandlog import (
     UndecodableBatchError,
 )
 from strandlog.cli.completion import complete_group, complete_topic
-from strandlog.cli.formats.offset_argument import FORMS, offsets_at, parse_range, seek
+from strandlog.cli.formats.offset_argument import FORMS, StartOffset, offsets_at, parse_range, seek
 from strandlog.cli.formats.record_decoding import RecordDecoder, ShownRecord
 from strandlog.cli.formats.record_format import RecordFormat
 from strandlog.cli.formats.record_json import record_line
@@ -116,6 +116,10 @@ Raw = Annotated[
         "--raw", "--no-decode", help="Print keys and values as they are, without schemas."
     ),
 ]
+Exits = Annotated[bool, typer.Option("-e", "--exit", help="Stop at the current end of the topic.")]
+KeyDelimiter = Annotated[
+    str | None, typer.Option("-K", metavar="DELIM", help="Print key, DELIM and value.")
+]
 
 
 @app.command()
@@ -127,13 +131,9 @@ def consume(
     count: Annotated[
         int | None, typer.Option("-n", "--count", metavar="N", min=1, help="Stop after N records.")
     ] = None,
-    exits: Annotated[
-        bool, typer.Option("-e", "--exit", help="Stop at the current end of the topic.")
-    ] = False,
+    exits: Exits = False,
     format_text: Format = None,
-    key_delimiter: Annotated[
-        str | None, typer.Option("-K", metavar="DELIM", help="Print key, DELIM and value.")
-    ] = None,
+    key_delimiter: KeyDelimiter = None,
     shows_null: Annotated[
         bool, typer.Option("-Z", help="Print null keys and values as NULL.")
     ] = False,
@@ -170,17 +170,7 @@ def consume(
         topics = selected_topics(log, topic)
         # A consumer of the topic comes first: its error names READ, which describing does not need.
         consumer = stack.enter_context(_consumer(log, [] if partition else topics, group, topic))
-        infos = {each: _partitions(log, each, partition) for each in topics}
-        assigned = {
-            TopicPartition(name, info.partition): info
-            for name, rows in infos.items()
-            for info in rows
-        }
-        if partition:
-            consumer.assign(assigned)
-        if start is not None:
-            for name, rows in infos.items():
-                seek(consumer, name, rows, start, is_strict=len(assigned) == 1)
+        assigned = _start(log, consumer, topics, partition, start)
         if until is not None:
             ends = offsets_at(log, assigned, until)
         else:
@@ -195,6 +185,26 @@ def _consumer(log: ReadableLog, topics: list[str], group: str | None, argument: 
         return log.consumer(topics, group=group)
     except (TopicNotFoundError, InvalidTopicError):
         raise missing_topic(log, argument) from None
+
+
+def _start(
+    log: ReadableLog,
+    consumer: AnyConsumer,
+    topics: list[str],
+    partitions: list[int],
+    start: StartOffset | None,
+) -> dict[TopicPartition, PartitionInfo]:
+    """Move the consumer to where it starts; return the partitions to read."""
+    infos = {each: _partitions(log, each, partitions) for each in topics}
+    found = {
+        TopicPartition(name, info.partition): info for name, rows in infos.items() for info in rows
+    }
+    if partitions:
+        consumer.assign(found)
+    if start is not None:
+        for name, rows in infos.items():
+            seek(consumer, name, rows, start, is_strict=len(found) == 1)
+    return found
 
 
 def _decoder(target: Target, url: str | None, stack: ExitStack) -> RecordDecoder:

@@ -91,6 +91,21 @@ KeySchema = Annotated[
     str | None,
     typer.Option(metavar="SUBJECT|FILE", help="The same for keys, and TOPIC-key."),
 ]
+TopicName = Annotated[
+    str, typer.Argument(metavar="TOPIC", help="Topic name.", autocompletion=complete_topic)
+]
+InputFile = Annotated[
+    typer.FileBinaryRead | None,
+    typer.Argument(metavar="FILE", help="Input file; default: stdin."),
+]
+AcksOption = Annotated[
+    Literal["all", "1", "0"],
+    typer.Option(help="all: wait for the fsync; 1: wait for the write; 0: do not wait."),
+]
+NullEmpty = Annotated[
+    bool,
+    typer.Option("-Z", help="Send empty keys and values as null (a null value is a tombstone)."),
+]
 Input = Annotated[
     Literal["lines", "json"],
     typer.Option("--input", help="lines: values, or keys and values; json: one object per line."),
@@ -103,31 +118,18 @@ Compression = Annotated[
 
 @app.command()
 def produce(
-    topic: Annotated[
-        str, typer.Argument(metavar="TOPIC", help="Topic name.", autocompletion=complete_topic)
-    ],
-    file: Annotated[
-        typer.FileBinaryRead | None,
-        typer.Argument(metavar="FILE", help="Input file; default: stdin."),
-    ] = None,
+    topic: TopicName,
+    file: InputFile = None,
     key_delimiter: KeyDelimiter = None,
     input_format: Input = "lines",
     header: RecordHeaders = [],  # noqa: B006 - typer passes a new list to every call
     partition: Partition = None,
-    null_empty: Annotated[
-        bool,
-        typer.Option(
-            "-Z", help="Send empty keys and values as null (a null value is a tombstone)."
-        ),
-    ] = False,
+    null_empty: NullEmpty = False,
     value_schema: ValueSchema = None,
     key_schema: KeySchema = None,
     registry: RegistryUrl = None,
     codec: Compression = None,
-    acks: Annotated[
-        Literal["all", "1", "0"],
-        typer.Option(help="all: wait for the fsync; 1: wait for the write; 0: do not wait."),
-    ] = "all",
+    acks: AcksOption = "all",
     create: Annotated[
         bool, typer.Option("--create", help="Create the topic if it does not exist.")
     ] = False,

@@ -34,7 +34,7 @@ def _committed(cli: CommandLine, group: str = "g") -> dict[tuple[str, int], Any]
 @pytest.mark.slow
 def test_groups_are_listed_with_their_lag(used: CommandLine) -> None:
     (row,) = used("group", "list", "--json").document
-    assert row == {"group": "g", "state": "Empty", "members": 0, "topics": ["t"], "lag": 7}
+    assert row == {"name": "g", "state": "Empty", "member_count": 0, "topics": ["t"], "lag": 7}
     assert used.inside("group", "list").lines[1].split() == ["g", "Empty", "0", "t", "7"]
 
 

@@ -11,8 +11,8 @@ def test_settings_of_a_running_broker_are_printed(cli: CommandLine, broker: Runn
     rows = {row["name"]: row for row in found}
     assert len(rows) > 20
     assert rows["group.initial.rebalance.delay.ms"]["value"] == "0"
-    assert rows["group.initial.rebalance.delay.ms"]["origin"] != "default"
-    assert rows["auto.create.topics.enable"]["origin"] == "default"
+    assert rows["group.initial.rebalance.delay.ms"]["origin"]["kind"] != "default"
+    assert rows["auto.create.topics.enable"]["origin"]["kind"] == "default"
     changed = cli.inside("config", "show", "-b", broker.address, "--changed")
     assert changed.lines[0].split() == ["NAME", "VALUE", "ORIGIN"]
     assert len(changed.lines) < len(rows)
@@ -29,8 +29,11 @@ def test_show_ignores_the_broker_in_the_environment(wire: CommandLine) -> None:
 def test_topic_settings_are_printed_with_their_origin(anywhere: CommandLine) -> None:
     anywhere.inside("topic", "create", "t", "-c", "retention.ms=1d")
     rows = {row["name"]: row for row in anywhere.inside("config", "topic", "t", "--json").document}
-    assert (rows["retention.ms"]["value"], rows["retention.ms"]["origin"]) == ("86400000", "topic")
-    assert (rows["cleanup.policy"]["value"], rows["cleanup.policy"]["origin"]) == (
+    assert (rows["retention.ms"]["value"], rows["retention.ms"]["origin"]["kind"]) == (
+        "86400000",
+        "topic",
+    )
+    assert (rows["cleanup.policy"]["value"], rows["cleanup.policy"]["origin"]["kind"]) == (
         "delete",
         "default",
     )

@@ -88,7 +88,7 @@ def test_a_wrong_protocol_does_not_hang(broker: RunningBroker, cli: CommandLine)
 def test_an_error_as_json(wire: CommandLine) -> None:
     found = json.loads(wire.inside("topic", "describe", "nope", "--json", code=1).err)
     assert found == {
-        "error": "topic 'nope' does not exist; create it first",
+        "error": "topic 'nope' does not exist",
         "type": "TopicNotFoundError",
     }
 
@@ -165,7 +165,7 @@ def test_ctrl_c_during_produce_keeps_the_lines_that_were_sent(wire: CommandLine)
         assert wire.inside("consume", "t", "-n", "1").lines == ["one"]
         process.send_signal(signal.SIGINT)
         assert process.wait(20) == 130
-        assert process.stderr.read() == b""
+        assert process.stderr.read().startswith(b"interrupted: produced ")
 
 
 def test_consume_continues_after_a_broker_restart(tmp_path: Path) -> None:

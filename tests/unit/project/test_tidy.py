@@ -97,8 +97,13 @@ def test_no_module_is_dead(trees: dict[Path, ast.Module]) -> None:
                 imported.update(alias.name for alias in node.names)
             elif isinstance(node, ast.Constant) and isinstance(node.value, str):
                 imported.add(node.value)  # commands are imported by name, when they are called
-    # The generated stub is for clients; the server registers its methods itself.
-    entry_points = {"strandlog.__main__", "strandlog.protocol.rpc.log_pb2_grpc"}
+    entry_points = {
+        "strandlog.__main__",
+        # The generated stub is for clients; the server registers its methods itself.
+        "strandlog.protocol.rpc.log_pb2_grpc",
+        # The reference page derives from the declarations, and tests compare them with the output.
+        "strandlog.cli.formats.documents",
+    }
     modules = {
         ".".join(path.relative_to(ROOT / "src").with_suffix("").parts): path
         for path in SOURCES

@@ -52,7 +52,7 @@ DOCUMENTS = (
             Field("name", "string", "Name."),
             Field("topic_id", "string", "Id, which a new topic of the same name does not have."),
             Field("partition_count", "integer", "Number of partitions."),
-            Field("records", "integer", "Offsets between start and end: at most so many records."),
+            Field("offsets", "integer", "Offsets from start to end: at most this many records."),
             Field("size_bytes", "integer or null", "Size of the log files; null with -b."),
             Field("config", "object", "Settings of the topic itself; with --defaults, all."),
             _optional("partitions", "list of partition", "Only `describe`."),

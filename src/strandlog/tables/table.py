@@ -44,13 +44,19 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
 
-from strandlog.errors import InvalidSettingError, MissingExtraError, TableConflictError
+from strandlog.errors import (
+    InvalidSettingError,
+    MissingExtraError,
+    TableConflictError,
+    TableSchemaError,
+)
 
 if TYPE_CHECKING:
     from strandlog.tables.layout import DataFile, Layout
 
 Format = Literal["delta", "iceberg", "parquet"]
 FORMATS: tuple[Format, ...] = ("delta", "iceberg", "parquet")
+UPSERT_FORMATS: tuple[Format, ...] = ("delta", "iceberg")  # whose snapshots have `upsert`
 UNSUPPORTED_CHARACTERS = {  # which the libraries take for parts of a URL
     "delta": "%\\",
     "iceberg": "#?",
@@ -199,6 +205,15 @@ def check_progress(snapshot: Snapshot, progress: Progress) -> None:
                 f"the table already has {app_id!r} up to {known}, so {value} is a repetition; "
                 "load the table again and continue after its progress"
             )
+
+
+def in_two_partitions(key: bytes) -> TableSchemaError:
+    """Return the error for a key whose latest value is unknown."""
+    return TableSchemaError(
+        f"the key {key[:100]!r} is in two partitions, whose offsets cannot be compared; a table in "
+        "upsert mode needs a producer that sends each key to one partition: use append mode, and "
+        "another folder"
+    )
 
 
 def detected_format(target: str | os.PathLike[str]) -> Format | None:

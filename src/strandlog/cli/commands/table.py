@@ -47,7 +47,7 @@ from strandlog.client.wire.client import WireClient
 from strandlog.clock import SystemClock
 from strandlog.config.units import parse_bytes, parse_duration_ms
 from strandlog.errors import MissingExtraError, StrandlogError, TableNotFoundError
-from strandlog.tables.table import FORMATS, Table, detected_format, open_table
+from strandlog.tables.table import FORMATS, UPSERT_FORMATS, Table, detected_format, open_table
 from strandlog.tables.topics.location import table_of_cluster, table_of_folder
 from strandlog.tables.topics.worker import read_sync_status
 
@@ -91,7 +91,7 @@ Mode = Annotated[
     typer.Option(
         metavar="MODE",
         help="append: one row per record. upsert: one row per key with its latest value; a null "
-        "value deletes it (only Delta). Default: append.",
+        "value deletes it (not Parquet). Default: append.",
     ),
 ]
 PartitionBy = Annotated[
@@ -261,8 +261,8 @@ def _options(
 
     known = {} if is_new or not table.exists() else table.load().properties
     mode = _choice(mode or known.get(decisions.MODE, "append"), MODES, "--mode")
-    if mode == "upsert" and table.format != "delta":
-        raise typer.BadParameter("upsert needs a Delta table", param_hint="--mode")
+    if mode == "upsert" and table.format not in UPSERT_FORMATS:
+        raise typer.BadParameter("upsert needs a Delta or Iceberg table", param_hint="--mode")
     values = values or known.get(decisions.VALUES, "raw")
     usual = "none" if mode == "upsert" else "day"
     unit = unit or known.get(decisions.TIME_UNIT, usual)

@@ -245,7 +245,7 @@ class LogSettings:
         default="append",
         choices=("append", "upsert"),
         help=(
-            "append: one row per record. upsert (only Delta): one row per key with its latest "
+            "append: one row per record. upsert (not Parquet): one row per key with its latest "
             "value; a null value deletes the row."
         ),
     )

@@ -12,6 +12,9 @@ the rows are in the table twice. Tables are therefore created with `commit.retry
 and a table without that is refused. Each commit requires that the newest snapshot is the one that
 was loaded, also if it adds no files: pyiceberg itself would accept stale properties.
 
+An upsert writes the files with replaced rows again (copy on write), so readers need no support for
+delete files. It reads the keys of the whole table, and its cost follows the files that it touches.
+
 The catalog name is `strandlog` and the table is `strandlog.<name of the folder>`. Paths inside the
 metadata are absolute: a table that was moved must be written again.
 """
@@ -45,6 +48,7 @@ from strandlog.errors import (
 from strandlog.storage.files import disk_error
 from strandlog.tables import schema as schemas
 from strandlog.tables.formats.merging import merge_small_files
+from strandlog.tables.formats.replacing import without_keys
 from strandlog.tables.layout import DataFile, Layout, make_durable_folder, table_files
 from strandlog.tables.reading import damaged, full, read_files
 from strandlog.tables.table import (
@@ -71,6 +75,7 @@ PROPERTIES: Final = {
 }
 FILE_IO_MODULE: Final = "strandlog.tables.formats.iceberg_io"
 FILE_IO: Final = f"{FILE_IO_MODULE}.SyncedFileIO"  # the library imports it by name
+ROLLBACK: Final = "rollback"  # to an older snapshot, by another program; Iceberg has no name for it
 HOUR_S: Final = 3600
 
 
@@ -217,21 +222,9 @@ class IcebergTable:
         added = [each for group in merged for each in group.added]
         if not gone:
             return Compacted(0, 0)
-        handle = snapshot.handle
         own = {"strandlog.compaction": attempt}
-        with (
-            _errors(self.folder),
-            handle.transaction() as change,
-            change.update_snapshot(snapshot_properties=own).overwrite() as replace,
-        ):
-            for each in gone:
-                replace.delete_data_file(each)
-            for new in added:
-                replace.append_data_file(
-                    parquet_file_to_data_file(
-                        handle.io, change.table_metadata, f"file://{new.path}"
-                    )
-                )
+        with _errors(self.folder), snapshot.handle.transaction() as change:
+            _replace_files(change, snapshot.handle, gone, added, own)
         return Compacted(len(gone), len(added))
 
     def vacuum(self, older_than_hours: int, *, dry_run: bool = False) -> list[str]:
@@ -340,7 +333,7 @@ class IcebergSnapshot:
         newest = sorted(
             self.handle.metadata.snapshots, key=lambda each: each.sequence_number or 0, reverse=True
         )
-        return [
+        found = [
             Commit(
                 each.sequence_number or 0,
                 each.summary.operation.value,
@@ -348,19 +341,18 @@ class IcebergSnapshot:
             )
             for each in newest[:limit]
         ]
+        current = self.handle.current_snapshot()
+        if newest and (current is None or current.snapshot_id != newest[0].snapshot_id):
+            found.insert(0, Commit(self.version, ROLLBACK, {}))
+        return found
 
     def add_files(
         self, files: Sequence[DataFile], *, progress: Progress, metadata: Metadata = NO_METADATA
     ) -> None:
         check_progress(self, progress)
-        updates = {PROGRESS + app_id: str(value) for app_id, value in progress.items()}
-        newest = self.handle.current_snapshot()
-        is_newest = AssertRefSnapshotId(
-            ref="main", snapshot_id=None if newest is None else newest.snapshot_id
-        )
         try:
             with _errors(self._folder), self.handle.transaction() as change:
-                change._apply((SetPropertiesUpdate(updates=updates),), (is_newest,))
+                self._set_progress(change, progress)
                 if files:
                     change.add_files(
                         [f"file://{each.path}" for each in files],
@@ -368,6 +360,60 @@ class IcebergSnapshot:
                     )
         except ValueError as error:  # the library: a file is already in the table
             raise TableConflictError(f"{self._folder}: {error}") from error
+
+    def _set_progress(self, change: Any, progress: Progress) -> None:
+        """Add the progress to a transaction, which then fails if this is not the newest version."""
+        updates = {PROGRESS + app_id: str(value) for app_id, value in progress.items()}
+        newest = self.handle.current_snapshot()
+        is_newest = AssertRefSnapshotId(
+            ref="main", snapshot_id=None if newest is None else newest.snapshot_id
+        )
+        change._apply((SetPropertiesUpdate(updates=updates),), (is_newest,))
+
+    def upsert(
+        self,
+        rows: Any,
+        deleted: Any,
+        *,
+        progress: Progress,
+        metadata: Metadata = NO_METADATA,
+    ) -> None:
+        """Replace the rows with the keys of `rows`, and delete those with the keys of `deleted`.
+
+        Both have the columns of the table, one row per key. A row of the table that is newer than
+        a given one, by its offset, stays. Files with such rows are written again without them, in
+        the commit that adds the new rows; so the library's own `upsert`, with two snapshots per
+        call and without deletions, is not used.
+        """
+        check_progress(self, progress)
+        listed = {_local_path(each.file_path): each for each in self.listed()}
+        attempt = uuid.uuid4().hex[:12]
+        replaced = without_keys(self.layout, sorted(listed), rows, deleted, attempt)
+        added = [
+            *replaced.kept,
+            *self.layout.write(replaced.rows, f"upsert-{self.version}", attempt),
+        ]
+        if not added and not replaced.paths:  # nothing changes but the progress
+            self.add_files([], progress=progress, metadata=metadata)
+            return
+        with _errors(self._folder), self.handle.transaction() as change:
+            self._set_progress(change, progress)
+            _replace_files(
+                change, self.handle, [listed[each] for each in replaced.paths], added, metadata
+            )
+
+
+def _replace_files(
+    change: Any, handle: Any, gone: Sequence[Any], added: Sequence[DataFile], metadata: Metadata
+) -> None:
+    """Add a snapshot to a transaction that has other data files instead of some."""
+    with change.update_snapshot(snapshot_properties=dict(metadata)).overwrite() as replace:
+        for each in gone:
+            replace.delete_data_file(each)
+        for new in added:
+            replace.append_data_file(
+                parquet_file_to_data_file(handle.io, change.table_metadata, f"file://{new.path}")
+            )
 
 
 def _local_path(uri: str) -> str:

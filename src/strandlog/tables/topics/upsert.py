@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from strandlog.errors import TableSchemaError
 from strandlog.tables.schema import conformed
+from strandlog.tables.table import in_two_partitions
 
 
 class Upserts:
@@ -44,8 +45,18 @@ class Upserts:
         if not self._parts:
             return schema.empty_table(), schema.empty_table()
         rows = pa.concat_tables([conformed(part, schema) for part in self._parts])
+        if len(self._parts) > 1:
+            _check_keys(rows.column("key"))
         is_deleted = _tombstones(rows)
         return rows.filter(pc.invert(is_deleted)), rows.filter(is_deleted)
+
+
+def _check_keys(keys: Any) -> None:
+    """Raise an error if a key is there twice."""
+    counts = keys.value_counts()
+    repeated = counts.filter(pc.greater(counts.field("counts"), 1))
+    if len(repeated):
+        raise in_two_partitions(repeated.field("values")[0].as_py())
 
 
 def _tombstones(rows: Any) -> Any:

@@ -60,7 +60,14 @@ from strandlog.errors import (
     TopicNotFoundError,
 )
 from strandlog.storage.files import DiskFiles
-from strandlog.tables.table import READABLE_DIR_MODE, Durable, Table, detected_format, open_table
+from strandlog.tables.table import (
+    READABLE_DIR_MODE,
+    UPSERT_FORMATS,
+    Durable,
+    Table,
+    detected_format,
+    open_table,
+)
 
 if TYPE_CHECKING:
     from strandlog.tables.topics.columns import Columns
@@ -251,8 +258,9 @@ class Worker:
 
 def _open(wanted: WantedTable) -> Table:
     """Return the table; raise an error if it is not the one that the topic is bound to."""
-    if wanted.mode == "upsert" and wanted.format != "delta":
-        raise InvalidSettingError("table.mode", wanted.mode, "upsert needs table.format=delta")
+    if wanted.mode == "upsert" and wanted.format not in UPSERT_FORMATS:
+        needed = " or ".join(UPSERT_FORMATS)
+        raise InvalidSettingError("table.mode", wanted.mode, f"upsert needs table.format={needed}")
     found = detected_format(wanted.folder)
     if found is not None and found != wanted.format:
         raise TableChangedError(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import deltalake
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,9 +16,10 @@ from tests.support.examples import examples
 from tests.support.lake import query
 
 import strandlog
-from strandlog.errors import TableChangedError, TableSchemaError
-from strandlog.tables.table import Table, open_table
+from strandlog.errors import TableChangedError, TableConflictError, TableSchemaError
+from strandlog.tables.table import UPSERT_FORMATS, Table, open_table
 from strandlog.tables.topics.columns import RawColumns
+from strandlog.tables.topics.decisions import app_id
 from strandlog.tables.topics.source import FolderSource
 from strandlog.tables.topics.sync import Sync, SyncOptions, SyncReport
 
@@ -57,15 +59,17 @@ def contents(table: Table) -> dict[bytes, bytes | None]:
     return dict(found)
 
 
-@examples(0.2)
+@pytest.mark.parametrize("table_format", UPSERT_FORMATS)
+@examples(0.1)
 @given(rounds=st.lists(ROUND, min_size=1, max_size=3))
 def test_the_table_is_the_dict_of_the_topic(
     log: strandlog.Log,
     tmp_path_factory: pytest.TempPathFactory,
+    table_format: str,
     rounds: list[list[tuple[bytes, bytes | None]]],
 ) -> None:
     topic = new_topic(log)
-    table = open_table(tmp_path_factory.mktemp("lake") / "table", "delta")
+    table = open_table(tmp_path_factory.mktemp("lake") / "table", table_format)
     model: dict[bytes, bytes] = {}
     with log.producer() as producer:
         for records in rounds:
@@ -79,11 +83,12 @@ def test_the_table_is_the_dict_of_the_topic(
             assert contents(table) == model
 
 
+@pytest.mark.parametrize("table_format", UPSERT_FORMATS)
 def test_compaction_of_the_topic_does_not_disturb_the_table(
-    log: strandlog.Log, tmp_path: Path
+    log: strandlog.Log, tmp_path: Path, table_format: str
 ) -> None:
     topic = new_topic(log, 1)
-    table = open_table(tmp_path / "table", "delta")
+    table = open_table(tmp_path / "table", table_format)
     with log.producer() as producer:
         producer.send_batch(topic, [(b"a", b"1"), (b"b", b"2"), (b"a", b"3"), (b"b", None)])
         log.compact(topic)
@@ -127,3 +132,72 @@ def test_changes_of_other_programs_stop_the_sync(log: strandlog.Log, tmp_path: P
         sync(table, log, topic)
     sync(table, log, topic, accepts_changes=True)
     assert contents(table) == {b"b": b"2"}
+
+
+def test_a_rollback_of_an_iceberg_table_stops_the_sync(log: strandlog.Log, tmp_path: Path) -> None:
+    """It takes rows away, but not the progress; a sync would continue after the hole."""
+    topic = new_topic(log, 1)
+    table = open_table(tmp_path / "table", "iceberg")
+    with log.producer() as producer:
+        for value in (b"1", b"2"):
+            producer.send(topic, value, b"a")
+            producer.flush()
+            sync(table, log, topic)
+        handle: Any = table.load()
+        handle = handle.handle
+        handle.manage_snapshots().rollback_to_snapshot(handle.history()[0].snapshot_id).commit()
+        assert contents(table) == {b"a": b"1"}
+        producer.send(topic, b"3", b"b")
+    with pytest.raises(TableChangedError, match="rollback"):
+        sync(table, log, topic)
+    sync(table, log, topic, accepts_changes=True)
+    assert contents(table) == {b"a": b"1", b"b": b"3"}
+    sync(table, log, topic)
+
+
+@pytest.mark.parametrize("table_format", UPSERT_FORMATS)
+def test_a_stale_upsert_is_a_conflict_and_changes_nothing(
+    log: strandlog.Log, tmp_path: Path, table_format: str
+) -> None:
+    topic = new_topic(log, 1)
+    table = open_table(tmp_path / "table", table_format)
+    with log.producer() as producer:
+        producer.send(topic, b"1", b"a")
+        producer.flush()
+        sync(table, log, topic)
+        stale: Any = table.load()
+        producer.send(topic, b"2", b"a")
+        producer.flush()
+        sync(table, log, topic)
+    row = {"partition": 0, "offset": 9, "key": b"a", "value": b"stale"}
+    rows = pa.Table.from_pylist([row], stale.layout.schema)
+    app = app_id(FolderSource(log.path, topic).describe(), 0)
+    with pytest.raises(TableConflictError):
+        stale.upsert(rows, rows.slice(0, 0), progress={app: 10})
+    assert contents(table) == {b"a": b"2"}
+
+
+@pytest.mark.parametrize("table_format", UPSERT_FORMATS)
+def test_a_key_in_two_partitions_is_an_error_and_not_two_rows(
+    log: strandlog.Log, tmp_path: Path, table_format: str
+) -> None:
+    topic = new_topic(log, 2)
+    with log.producer() as producer:
+        records = [{"key": b"a", "value": b"%d" % n, "partition": n} for n in range(2)]
+        producer.send_batch(topic, records)
+    with pytest.raises(TableSchemaError, match="key b'a' is in two partitions"):
+        sync(open_table(tmp_path / "table", table_format), log, topic)
+
+
+def test_a_key_that_moves_to_another_partition_is_an_error_in_iceberg(
+    log: strandlog.Log, tmp_path: Path
+) -> None:
+    topic = new_topic(log, 2)
+    table = open_table(tmp_path / "table", "iceberg")
+    with log.producer() as producer:
+        producer.send_batch(topic, [{"key": b"a", "value": b"0", "partition": 0}])
+        sync(table, log, topic)
+        producer.send_batch(topic, [{"key": b"a", "value": b"1", "partition": 1}])
+    with pytest.raises(TableSchemaError, match="key b'a' is in two partitions"):
+        sync(table, log, topic)
+    assert contents(table) == {b"a": b"0"}

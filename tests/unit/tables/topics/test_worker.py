@@ -135,7 +135,7 @@ def test_a_table_of_an_earlier_version_gets_an_id(harness: Harness) -> None:
 def test_wrong_settings_are_reported(harness: Harness) -> None:
     harness.produce(4)
     harness.wish(mode="upsert", format="parquet")
-    assert "upsert needs table.format=delta" in harness.sync()["error"]
+    assert "upsert needs table.format=delta or iceberg" in harness.sync()["error"]
     harness.wish(mode="append", format="delta")
     assert harness.sync()["error"] == ""
     harness.wish(format="iceberg")

@@ -5,6 +5,7 @@ Readers are plain classes; Spark's part is played here. The broker, the sync and
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -37,6 +38,8 @@ from strandlog.tables.topics.source import ClusterSource
 from strandlog.tables.topics.sync import Sync, SyncOptions
 
 Row = tuple[int, int, bytes | None]  # partition, offset, value
+Headers = tuple[tuple[str, bytes | None], ...]
+SPLIT_COLUMNS = ("partition", "offset", "value", "key", "timestamp", "headers")
 
 
 class Lake:
@@ -48,6 +51,7 @@ class Lake:
         self.table = table
         self.address = address
         self.rows: list[Row] = []
+        self.details: dict[tuple[int, int], tuple[Any, ...]] = {}  # key, timestamp, headers
         self._number = 0
         self._admin = AdminClient({"bootstrap.servers": address})
 
@@ -67,7 +71,13 @@ class Lake:
                 "base_sequence": 0,
                 "is_transactional": True,
             }
-        batch = build_batch(NOW_MS, values, [b"k"] * count, **producer)
+        keys: list[bytes | None] = [None if n % 5 == 0 else b"k%d" % n for n in range(count)]
+        values[::7] = [None] * len(values[::7])
+        time_ms = NOW_MS + self._number
+        headers: list[Headers] = [
+            (("n", b"%d" % n), ("e", None)) if n % 3 else () for n in range(count)
+        ]
+        batch = build_batch(time_ms, values, keys, headers, **producer)
         named = name if aborted else None
         result = self.client.produce({tp: [batch]}, transactional_id=named)[tp]
         assert result.error is None
@@ -76,6 +86,9 @@ class Lake:
         else:
             first = result.base_offset
             self.rows += [(partition, first + at, value) for at, value in enumerate(values)]
+            for at in range(count):
+                expected = [{"key": name, "value": value} for name, value in headers[at]]
+                self.details[partition, first + at] = (keys[at], time_ms, expected or None)
 
     def sync(self, options: SyncOptions = SyncOptions()) -> None:  # noqa: B008 - frozen
         source = ClusterSource(self.address, self.topic)
@@ -127,27 +140,76 @@ def batch_rows(lake: Lake, **more: str) -> list[Row]:
     return read(found, found.partitions())
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_any_split_between_table_and_log(lake: Lake, seed: int) -> None:
-    """Random appends, aborted transactions, syncs, compactions and deletions."""
-    chance = random.Random(seed)
+def whole_rows(found: Any, tasks: list[Any]) -> list[tuple[Any, ...]]:
+    """Return all columns of the rows that tasks read."""
+    rows = [row for task in tasks for batch in found.read(task) for row in batch.to_pylist()]
+    for row in rows:
+        row["timestamp"] = round(row["timestamp"].timestamp() * 1000)
+    return sorted(tuple(row[name] for name in SPLIT_COLUMNS) for row in rows)
+
+
+@pytest.mark.parametrize("table_format", ["delta", "iceberg", "parquet"])
+@pytest.mark.parametrize("seed", range(2))
+def test_any_split_between_table_and_log(
+    lake: Lake, tmp_path: Path, seed: int, table_format: str
+) -> None:
+    """Random appends, aborted transactions, syncs, compactions and deletions; then a batch, one
+    with random bounds and a stream of random micro-batches have exactly the rows of the topic."""
+    chance = random.Random(f"{seed}{table_format}")
+    lake.table = open_table(tmp_path / "split", table_format)
     synced = {0: 0, 1: 0}
     steps: list[Callable[[], None]] = [
         lambda: lake.write(chance.randrange(2), chance.randint(1, 50)),
         lambda: lake.write(chance.randrange(2), chance.randint(1, 20), aborted=True),
     ]
-    for _ in range(12):
+    for _ in range(10):
         chance.choice(steps)()
         if chance.random() < 0.4:
             ends = lake.client.latest_offsets([TopicPartition(lake.topic, at) for at in synced])
             lake.sync()
             synced = {tp.partition: end for tp, end in ends.items()}
+        if lake.table.exists() and chance.random() < 0.2:
+            lake.table.compact(1 << 30)
         if chance.random() < 0.3:
             partition = chance.randrange(2)
             lake.trim(partition, chance.randint(0, synced[partition]))
     if not lake.table.exists():
         lake.sync()
-    assert batch_rows(lake) == sorted(lake.rows)
+    expected = sorted((*row, *lake.details[row[:2]]) for row in lake.rows)
+    options = lake.options(includeHeaders="true")
+    whole = BatchReader(reader(BATCH, options))
+    assert whole_rows(whole, whole.partitions()) == expected
+    bounds = {at: sorted(chance.choices(range(synced[at] + 1), k=2)) for at in (0, 1)}
+    starting, ending = (
+        json.dumps({lake.topic: {str(at): bound[side] for at, bound in bounds.items()}})
+        for side in (0, 1)
+    )
+    part = BatchReader(
+        reader(BATCH, {**options, "startingOffsets": starting, "endingOffsets": ending})
+    )
+    assert whole_rows(part, part.partitions()) == [
+        row for row in expected if bounds[row[0]][0] <= row[1] < bounds[row[0]][1]
+    ]
+    assert streamed(lake, options, chance) == expected
+
+
+def streamed(lake: Lake, options: dict[str, str], chance: random.Random) -> list[tuple[Any, ...]]:
+    """Read everything as a stream, which is started again in between."""
+    found: list[tuple[Any, ...]] = []
+    stream = StreamReader(reader(STREAM, options))
+    try:
+        offset = stream.initialOffset()
+        while True:
+            end = stream.latestOffset(offset, ReadMaxRows(chance.randint(1, 200)))
+            if end == offset:
+                return sorted(found)
+            if chance.random() < 0.2:  # Spark starts the query again and plans the batch again
+                stream.stop()
+                stream = StreamReader(reader(STREAM, options))
+            found += whole_rows(stream, stream.partitions(offset, end))
+            offset = end
+    finally:
+        stream.stop()
 
 
 def test_the_table_has_what_retention_removed(lake: Lake) -> None:
@@ -231,6 +293,18 @@ def test_a_table_that_another_program_has_changed_is_an_error(lake: Lake) -> Non
 
     deltalake.DeltaTable(lake.table.folder).delete('"offset" < 10')
     with pytest.raises(InvalidSettingError, match="it has 40 rows, not 50"):
+        batch_rows(lake)
+
+
+def test_a_table_of_latest_values_has_no_history(lake: Lake) -> None:
+    lake.write(0, 4)
+    source = ClusterSource(lake.address, lake.topic)
+    options = SyncOptions(mode="upsert", time_unit="none")
+    try:
+        Sync(lake.table, source, RawColumns(), options).create()
+    finally:
+        source.close()
+    with pytest.raises(InvalidSettingError, match=r"latest value of each key .* --mode append"):
         batch_rows(lake)
 
 

@@ -59,6 +59,7 @@ class Decoder:
         self, options: Options, schema: StructType, registered: RegistryColumns | None = None
     ) -> None:
         """`registered` parses values with the schema of a registry."""
+        self.is_registered = registered is not None
         self._format: str = options["valueFormat"]
         self._schema = schema
         self._columns = record_columns(schema, options, registered)
@@ -100,13 +101,22 @@ class Decoder:
         """The columns of records that `convert` needs."""
         return self._read
 
-    def convert(self, records: pa.RecordBatch) -> pa.RecordBatch:
-        """Convert records with `read_columns` that were decoded elsewhere."""
+    @property
+    def value_fields(self) -> Any:
+        """The Arrow schema of the columns that come from values."""
+        import pyarrow as pa  # noqa: PLC0415 - slow to load
+
+        others = {*self._columns, CORRUPT}
+        return pa.schema([field for field in self._arrow_schema() if field.name not in others])
+
+    def convert(self, records: pa.RecordBatch, parsed: Parsed | None = None) -> pa.RecordBatch:
+        """Convert records with `read_columns` that were decoded elsewhere; `parsed` are their
+        values, if they were parsed as well."""
         if "headers" in self._read:
             records = _null_headers(records)
         if self._format == "binary":
             return records
-        return self._as_text(records) if self._parse is None else self._typed(records)
+        return self._as_text(records) if self._parse is None else self._typed(records, parsed)
 
     def _raw_columns(
         self,
@@ -155,15 +165,14 @@ class Decoder:
 
         return to_arrow_schema(self._schema, timezone="UTC")
 
-    def _typed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _typed(self, batch: pa.RecordBatch, parsed: Parsed | None) -> pa.RecordBatch:
         import pyarrow as pa  # noqa: PLC0415 - only tasks need it
 
         target = self._arrow_schema()
         assert self._parse is not None, "typed columns have a parser"
-        others = {*self._columns, CORRUPT}
-        inside = pa.schema([field for field in target if field.name not in others])
         values = batch.column("value")
-        parsed = self._parse(values, inside)
+        if parsed is None:
+            parsed = self._parse(values, self.value_fields)
         arrays = []
         for field in target:
             if field.name == CORRUPT and pa.types.is_struct(field.type):

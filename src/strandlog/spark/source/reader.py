@@ -145,9 +145,9 @@ class RangeReader:
         """Return the table that has the old records, if there is one."""
         if self.options["history"] is None:
             return None
-        from strandlog.spark.source.table_history import TableHistory, folder_of  # noqa: PLC0415
+        from strandlog.spark.source.table_history import TableHistory  # noqa: PLC0415
 
-        return TableHistory(folder_of(self.options, access, bounds), bounds)
+        return TableHistory(self.options, access, bounds, self._decoder)
 
     def read_partition(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """Return the records of a task, or none for the empty task that Spark may add."""
@@ -178,8 +178,7 @@ class RangeReader:
         from strandlog.spark.source.table_history import read_table_files  # noqa: PLC0415
 
         with hide_traceback(), freeze_imports():
-            for records in read_table_files(wanted, self._decoder.read_columns):
-                yield self._decoder.convert(records)
+            yield from read_table_files(wanted, self._decoder)
 
     def _is_topic(self, access: LogAccess, wanted: OffsetRange, topic_id: str | None) -> bool:
         if topic_id is None or not is_other_topic(topic_id, access.topic_id(wanted.tp)):

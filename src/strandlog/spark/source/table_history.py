@@ -5,9 +5,20 @@
 
 With `history=true`, the broker says which table the topic has (`table.format`), else the option is
 the folder. history.py decides which offsets come from the table. The table must be one that
-`strandlog table sync` writes for this topic, with raw values and a row for each record (mode
-append). A table whose rows another program has changed is an error, because it no longer equals the
-topic. Its version is the same for the whole query; if a stream finds that retention has overtaken
+`strandlog table sync` writes for this topic, with a row for each record (mode append): one of mode
+upsert has no history. A table whose rows another program has changed is an error, because it no
+longer equals the topic.
+
+    values of the table   valueFormat          rows
+    raw                   any                  decoded from the bytes, like those of the log
+    registry (typed)      by the registry      the fields as they are in the table
+    registry (typed)      other                error: the table does not have the bytes
+
+A typed table has values as they were decoded when they were synced. A field that a later version of
+the schema has added is null in its rows, while the log gives its default: a warning says so. Values
+that could not be decoded are in `_corrupt`, as from the log.
+
+Its version is the same for the whole query; if a stream finds that retention has overtaken
 it, the newest version is loaded, which has the missing records unless they are lost. A table does
 not store whether a timestamp is the producer's or the broker's, so `timestampType` is null in its
 rows.
@@ -15,12 +26,14 @@ rows.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator, Mapping, Set
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from strandlog.errors import InvalidSettingError, TableDamagedError
+from strandlog.errors import InvalidSettingError, TableDamagedError, TableSchemaError
 from strandlog.model import TopicPartition
+from strandlog.spark.option_checks import subject
 from strandlog.spark.options import Options
 from strandlog.spark.source.continuity import Bounds
 from strandlog.spark.source.history import Division, divided
@@ -30,11 +43,15 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from strandlog.spark.source.access import LogAccess
+    from strandlog.spark.source.decoder import Decoder, Parsed
 
 OPTION = "history"
 BY_TOPIC = "true"
-APPEND, RAW = "append", "raw"
+UPSERT, RAW = "upsert", "raw"
+VALUE_COLUMNS = ("value", "error", "raw_value")  # of a typed table
 TABLE_COLUMNS = ("partition", "offset", "timestamp", "key", "headers", "value")
+
+logger = logging.getLogger(__name__)
 
 
 class TableFiles(NamedTuple):
@@ -43,6 +60,7 @@ class TableFiles(NamedTuple):
     paths: tuple[str, ...]
     topic: str
     ranges: tuple[OffsetRange, ...]
+    schema: pa.Schema | None = None  # of a table with typed values
 
 
 def folder_of(options: Options, access: LogAccess, bounds: Mapping[TopicPartition, Bounds]) -> str:
@@ -70,9 +88,18 @@ def folder_of(options: Options, access: LogAccess, bounds: Mapping[TopicPartitio
 class TableHistory:
     """One version of a table at a time."""
 
-    def __init__(self, folder: str, bounds: Mapping[TopicPartition, Bounds]) -> None:
-        self._folder = folder
+    def __init__(
+        self,
+        options: Options,
+        access: LogAccess,
+        bounds: Mapping[TopicPartition, Bounds],
+        decoder: Decoder,
+    ) -> None:
+        self._options = options
+        self._folder = folder_of(options, access, bounds)
         self._bounds = bounds
+        self._decoder = decoder
+        self._schema: pa.Schema | None = None  # of a table with typed values
         self._files: list[str] = []
         self._gaps: list[OffsetRange] = []
         self.progress: dict[TopicPartition, int] = {}
@@ -98,8 +125,10 @@ class TableHistory:
         if found is None:
             raise InvalidSettingError(OPTION, target, "this folder contains no table")
         snapshot = open_table(target, found).load()
-        self._check(snapshot.properties)
         named = snapshot.properties
+        self._check(named)
+        if named.get("strandlog.values") != RAW:
+            self._schema = self._typed_schema(snapshot.layout.schema)
         topic = TopicState(
             named["strandlog.topic"],
             named["strandlog.topic.id"],
@@ -146,14 +175,59 @@ class TableHistory:
                     f"the table has the records of another topic {tp.topic}, which was deleted: its"
                     f" id is {topic_id}, not {bound.topic_id}",
                 )
-        for name, wanted in (("strandlog.mode", APPEND), ("strandlog.values", RAW)):
-            if properties.get(name) != wanted:
+            if properties.get("strandlog.mode") == UPSERT:
                 raise InvalidSettingError(
                     OPTION,
                     target,
-                    f"{name} of the table is {properties.get(name)}; history needs a table with "
-                    f"{wanted}, which has every record as it is in the log",
+                    "the table has only the latest value of each key (mode upsert), so it has no "
+                    "history: write a second table with one row per record (`strandlog table sync "
+                    f"{tp.topic} FOLDER --mode append`) and set {OPTION} to its folder",
                 )
+
+    def _typed_schema(self, schema: pa.Schema) -> pa.Schema:
+        """Return the columns of a table with typed values; raise an error unless the query reads
+        the same fields."""
+        import pyarrow as pa  # noqa: PLC0415 - slow to load
+
+        from strandlog.tables.schema import merged  # noqa: PLC0415
+
+        others = {"schemaSubject", "protobufMessage"} & self._options.given
+        if not self._decoder.is_registered or others:
+            raise InvalidSettingError(
+                OPTION,
+                self._folder,
+                "the table has typed values and not their bytes: set valueFormat to avro, json or "
+                "protobuf, with the registry's schema of the topic and without schemaSubject and "
+                "protobufMessage; or write another table with `strandlog table sync --values raw`",
+            )
+        fields = self._decoder.value_fields
+        common = [field for field in schema.field("value").type if field.name in fields.names]
+        try:
+            merged(fields, pa.schema(common))
+        except TableSchemaError as error:
+            reason = str(error).partition(";")[0]
+            raise InvalidSettingError(
+                OPTION, self._folder, f"the schema does not fit that of the table: {reason}"
+            ) from error
+        if self._schema is None:
+            self._warn_of_defaults()
+        return schema
+
+    def _warn_of_defaults(self) -> None:
+        """Log a warning if rows of the table may lack defaults that the log would give."""
+        from strandlog.spark.registry import open_registry  # noqa: PLC0415 - slow to load
+
+        if self._options["valueFormat"] == "json":
+            return  # missing properties are null
+        with open_registry(self._options) as registry:
+            newest = registry.version(subject(self._options)).version
+        if newest > 1:
+            logger.warning(
+                "option %s: the values in %s were decoded when they were synced; fields that later "
+                "versions of the schema have added are null there, not their default",
+                OPTION,
+                self._folder,
+            )
 
     def divide(
         self, ranges: list[OffsetRange], log_starts: Mapping[TopicPartition, int]
@@ -176,7 +250,8 @@ class TableHistory:
             groups[smallest].append(path)
             sizes[smallest] += _size(path)
         topic = ranges[0].tp.topic
-        return [TableFiles(tuple(group), topic, tuple(ranges)) for group in groups]
+        schema = self._schema
+        return [TableFiles(tuple(group), topic, tuple(ranges), schema) for group in groups]
 
 
 def _size(path: str) -> int:
@@ -186,24 +261,50 @@ def _size(path: str) -> int:
         return 0  # the task reports it
 
 
-def read_table_files(wanted: TableFiles, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of some files, with columns of records."""
+def read_table_files(wanted: TableFiles, decoder: Decoder) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of some files, as the decoder makes them of records."""
     import pyarrow as pa  # noqa: PLC0415 - only tasks need it
 
     from strandlog.tables.reading import data_set  # noqa: PLC0415
 
+    columns = decoder.read_columns
     chosen = [name for name in columns if name in TABLE_COLUMNS]
+    if wanted.schema is not None:
+        chosen = [*(name for name in chosen if name not in VALUE_COLUMNS), *VALUE_COLUMNS]
     try:
-        found = data_set(wanted.paths)
+        found = data_set(wanted.paths, wanted.schema)
         for batch in found.to_batches(columns=chosen or ["offset"], filter=_condition(wanted)):
-            if len(batch):
-                yield _records(batch, wanted.topic, columns)
+            if not len(batch):
+                continue
+            if wanted.schema is None:
+                yield decoder.convert(_records(batch, wanted.topic, columns))
+            else:
+                parsed = _parsed(batch, decoder.value_fields)
+                raw = batch.drop_columns(["value"]).rename_columns({"raw_value": "value"})
+                yield decoder.convert(_records(raw, wanted.topic, columns), parsed)
     except (pa.ArrowException, OSError) as error:
         reason = " ".join(str(error).split())
         raise TableDamagedError(
             f"cannot read the table of option {OPTION}: {reason}; if it was vacuumed meanwhile, run"
             " the query again, and keep old files longer"
         ) from error
+
+
+def _parsed(batch: pa.RecordBatch, fields: pa.Schema) -> Parsed:
+    """Return the values of a typed table, as if they had been parsed now."""
+    import pyarrow as pa  # noqa: PLC0415 - only tasks need it
+    import pyarrow.compute as pc  # noqa: PLC0415 - only tasks need it
+
+    from strandlog.formats.columns.values import Parsed as ParsedValues  # noqa: PLC0415
+
+    columns = {}
+    if fields.names:
+        # Fields that the table lacks become null, and others are left out, also nested ones.
+        chosen = batch.column("value").cast(pa.struct(list(fields)))
+        columns = dict(zip(fields.names, chosen.flatten(), strict=True))
+    bad = pc.indices_nonzero(batch.column("error").is_valid())
+    reasons = batch.column("error").take(bad)
+    return ParsedValues(columns, bad.to_pylist(), reasons.to_pylist())
 
 
 def _condition(wanted: TableFiles) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import struct
 import subprocess
 import urllib.request
 from collections.abc import Iterator
@@ -14,13 +15,15 @@ from typing import Any
 import pytest
 from tests.support.broker_process import BrokerProcess
 from tests.support.command_line import CommandLine
-from tests.support.lake import counts
+from tests.support.lake import counts, query
 from tests.support.processes import is_running, table_workers
 from tests.support.waiting import eventually
 
 import strandlog
+from strandlog.client.registry.api import NewSchema
+from strandlog.client.registry.connect import connect_registry
 from strandlog.errors import TableNotFoundError
-from strandlog.tables.table import open_table
+from strandlog.tables.table import Table, open_table
 
 TABLE = {"table.format": "delta", "table.sync.interval.ms": "100"}
 SMALL = {"segment.bytes": "4096", "retention.ms": "1", "file.delete.delay.ms": "0"}
@@ -131,6 +134,67 @@ def test_retention_follows_the_table_and_all_can_be_seen(
     running = worker(broker)
     assert broker.stop() == 0
     assert not is_running(running)
+
+
+KINDS = {
+    "iceberg-append": {"table.format": "iceberg"},
+    "parquet-append": {"table.format": "parquet", "table.partition.by": "hour"},
+    "delta-upsert": {"table.format": "delta", "table.mode": "upsert"},
+    "iceberg-upsert": {"table.format": "iceberg", "table.mode": "upsert"},
+    "delta-typed": {"table.format": "delta", "table.values": "registry"},
+    "iceberg-typed": {"table.format": "iceberg", "table.values": "registry"},
+}
+
+
+# An Avro long of 0 to 63 is one byte, in zigzag; the schema has the id 1.
+NUMBER = {"type": "record", "name": "N", "fields": [{"name": "n", "type": "long"}]}
+VALUES = [struct.pack(">bIB", 0, 1, 2 * number) for number in range(60)]
+
+
+def contents(table: Table, is_upsert: bool) -> object:
+    """The number of rows, or by key the value of the only row."""
+    try:
+        snapshot = table.load()
+    except TableNotFoundError:
+        return None
+    if not is_upsert or not snapshot.data_files():
+        return snapshot.row_count()
+    return dict(query(table, "SELECT key, value FROM rows"))
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_a_broker_keeps_tables_of_every_kind(broker: BrokerProcess, tmp_path: Path) -> None:
+    tables = {
+        name: open_table(tmp_path / "lake" / name, config["table.format"])
+        for name, config in KINDS.items()
+    }
+    with strandlog.connect(broker.address) as log, connect_registry(broker.address) as registry:
+        for name, config in KINDS.items():
+            found = registry.register(f"{name}-value", NewSchema(json.dumps(NUMBER)))
+            assert found.schema.id == 1
+            log.create_topic(name, 2, {**TABLE, **config})
+    for start, end in ((0, 30), (30, 60)):
+        keyed = [(b"k%d" % (at % 10), VALUES[at]) for at in range(end)]
+        with strandlog.connect(broker.address) as log, log.producer() as producer:
+            for name in KINDS:
+                producer.send_batch(name, keyed[start:])
+        for name, table in tables.items():
+            is_upsert = "upsert" in name
+            expected = dict(keyed) if is_upsert else end
+            eventually(
+                lambda table=table, is_upsert=is_upsert, expected=expected: (  # type: ignore[misc]
+                    contents(table, is_upsert) == expected
+                ),
+                f"{end} records in {name}",
+            )
+        os.kill(worker(broker), signal.SIGKILL)
+    for name in ("delta-typed", "iceberg-typed"):
+        rows = query(tables[name], "SELECT value.n, error FROM rows ORDER BY ALL")
+        assert rows == [(number, None) for number in range(60)]
+    for name in ("iceberg-append", "parquet-append"):
+        assert counts(tables[name]) == (60, 60)
+    assert "cannot sync" not in (tmp_path / "broker.log").read_text()
 
 
 def get(broker: BrokerProcess, path: str) -> bytes:

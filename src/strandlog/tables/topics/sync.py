@@ -353,7 +353,9 @@ class Sync:
         if read.upserts is not None:
             upsert = getattr(snapshot, "upsert", None)
             if upsert is None:
-                raise TableChangedError("Parquet tables cannot be synced in upsert mode; use Delta or Iceberg")
+                raise TableChangedError(
+                    "Parquet tables cannot be synced in upsert mode; use Delta or Iceberg"
+                )
             rows, deleted = read.upserts.latest(snapshot.layout.schema)
             if rows.num_rows or deleted.num_rows:
                 upsert(rows, deleted, progress=progress, metadata=metadata)

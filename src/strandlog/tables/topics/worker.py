@@ -19,6 +19,11 @@ with the old ones would never get the new ones, and retention would delete them.
 turns: a turn syncs for about `TURN_SECONDS`, then the next table is due. One that was not completed
 is due again at once, else after its interval; after an error, after `retry_s`, which grows.
 
+A turn runs in a thread. One that takes longer than `TURN_LIMIT_S`, because a disk or a file system
+over the network does not answer, is reported as an error, and the other tables continue beside it;
+its own report follows when it ends. Up to `MAX_OVERDUE` turns may hang so. More would use too much
+memory; then all tables wait, and the error says so.
+
 A report has the offsets of a version that is durable: `make_durable` flushes what an earlier
 process, killed inside a commit, may have left. All data files of that version are there.
 
@@ -74,6 +79,8 @@ if TYPE_CHECKING:
     from strandlog.tables.topics.source import TopicState
 
 TURN_SECONDS: Final = 5.0
+TURN_LIMIT_S: Final = 60.0
+MAX_OVERDUE: Final = 4
 ROUND_BYTES: Final = 64 * 1024 * 1024
 MIN_RETRY_S: Final = 1.0
 MAX_RETRY_S: Final = 300.0
@@ -100,13 +107,29 @@ class _Followed:
     durable: Durable | None = None
 
 
-class Worker:
-    """Syncs tables, one turn after the other."""
+@dataclass
+class _Turn:
+    """A turn that runs in a thread."""
 
-    def __init__(self, data: str, say: Say) -> None:
+    followed: _Followed
+    limit: float  # when it is overdue
+    is_overdue: bool = False
+    is_repeated: bool = False  # the broker has asked for a check since it began
+
+
+class Worker:
+    """Syncs tables, one turn after the other.
+
+    `receive`, `seconds_to_wait` and `advance` are called by one thread. A turn changes only the
+    `_Followed` of its table, which no other turn has, and `_say` may be called by any thread.
+    """
+
+    def __init__(self, data: str, say: Say, turn_limit_s: float = TURN_LIMIT_S) -> None:
         self._data = data
         self._say = say
+        self._turn_limit_s = turn_limit_s
         self._tables: dict[str, _Followed] = {}
+        self._turns: dict[str, _Turn] = {}  # by topic, those that run
 
     def receive(self, message: Mapping[str, Any]) -> None:
         """Process a message of the broker."""
@@ -117,6 +140,8 @@ class Worker:
         for topic in message.get("check", ()):
             if topic in self._tables:
                 self._tables[topic].due = now
+            if topic in self._turns:
+                self._turns[topic].is_repeated = True
 
     def _followed(self, wanted: WantedTable, now: float) -> _Followed:
         known = self._tables.get(wanted.topic)
@@ -130,14 +155,74 @@ class Worker:
         return replace(known, wanted=wanted, due=now, retry_s=MIN_RETRY_S, durable=None)
 
     def seconds_to_wait(self) -> float | None:
-        """Return how long until a table is due; None if there are no tables."""
-        if not self._tables:
-            return None
-        return max(0.0, min(each.due for each in self._tables.values()) - stopwatch())
+        """Return how long until there is something to do; None if there are no tables."""
+        times = [each.limit for each in self._turns.values() if not each.is_overdue]
+        if self._has_room():
+            times += [each.due for each in self._waiting()]
+        return max(0.0, min(times) - stopwatch()) if times else None
+
+    def _has_room(self) -> bool:
+        """Return whether a turn can start: no other one runs, except overdue ones."""
+        is_quick = any(not each.is_overdue for each in self._turns.values())
+        return not is_quick and len(self._turns) < MAX_OVERDUE
+
+    def _waiting(self) -> list[_Followed]:
+        """Return the tables whose turn does not run."""
+        return [each for name, each in self._tables.items() if name not in self._turns]
+
+    def advance(self, ended: Callable[[str], None]) -> None:
+        """Report turns that are overdue, and start the turn that is due, if there is room.
+
+        `ended` is called with the topic, by the thread of the turn, when it has ended; then call
+        `end_turn`.
+        """
+        now = stopwatch()
+        for turn in self._turns.values():
+            if now >= turn.limit and not turn.is_overdue:
+                turn.is_overdue = True
+                self._report_overdue(turn)
+        due = [each for each in self._waiting() if each.due <= now]
+        if not due or not self._has_room():
+            return
+        followed = min(due, key=lambda each: each.due)
+        topic = followed.wanted.topic
+        self._turns[topic] = _Turn(followed, now + self._turn_limit_s)
+
+        def run() -> None:
+            try:
+                self._take_turn(followed)
+            finally:
+                ended(topic)
+
+        threading.Thread(target=run, name=f"sync {topic}", daemon=True).start()
+
+    def end_turn(self, topic: str) -> None:
+        """Note that the turn of a table has ended."""
+        turn = self._turns.pop(topic)
+        known = self._tables.get(topic)
+        if known is None or known.wanted.topic_id != turn.followed.wanted.topic_id:
+            return
+        if known is not turn.followed:  # its settings have changed meanwhile
+            known.found_id = known.found_id or turn.followed.found_id
+        if turn.is_repeated:
+            known.due = stopwatch()
+
+    def _report_overdue(self, turn: _Turn) -> None:
+        """Report an error, without access to the disk, which may be what does not answer."""
+        wanted = turn.followed.wanted
+        text = (
+            f"the sync has not ended after {self._turn_limit_s:g} s and still runs: its disk does "
+            f"not answer or is very slow ({wanted.folder})"
+        )
+        if len(self._turns) >= MAX_OVERDUE:
+            text += f"; {MAX_OVERDUE} syncs hang, so all other tables wait"
+        self._say(TableReport(wanted.topic, wanted.topic_id, error=text)._asdict())
 
     def turn(self) -> None:
         """Sync the table that has been due for the longest time, and report the outcome."""
-        followed = min(self._tables.values(), key=lambda each: each.due)
+        self._take_turn(min(self._tables.values(), key=lambda each: each.due))
+
+    def _take_turn(self, followed: _Followed) -> None:
         wanted = followed.wanted
         report = TableReport(wanted.topic, wanted.topic_id)
         is_complete = True
@@ -326,7 +411,26 @@ def read_sync_status(folder: str) -> dict[str, Any] | None:
         return None
 
 
-def _follow_input(messages: queue.SimpleQueue[Mapping[str, Any]]) -> None:
+Messages = queue.SimpleQueue[
+    Mapping[str, Any] | str
+]  # of the broker, or the topic of an ended turn
+
+
+def run_turns(worker: Worker, messages: Messages) -> None:
+    """Process messages and let tables take their turns, for ever."""
+    while True:
+        try:
+            message = messages.get(timeout=worker.seconds_to_wait())
+        except queue.Empty:
+            worker.advance(messages.put)
+            continue
+        if isinstance(message, str):
+            worker.end_turn(message)
+        else:
+            worker.receive(message)
+
+
+def _follow_input(messages: Messages) -> None:
     """Pass the broker's messages on; end the process when there are no more."""
     try:
         for line in sys.stdin:
@@ -346,18 +450,16 @@ def main(data: str) -> None:
     output = sys.stdout
     sys.stdout = sys.stderr  # whatever libraries print must not get between messages
 
-    def say(message: Mapping[str, Any]) -> None:
-        output.write(json.dumps(message) + "\n")
-        output.flush()
+    one_at_a_time = threading.Lock()
 
-    messages: queue.SimpleQueue[Mapping[str, Any]] = queue.SimpleQueue()
+    def say(message: Mapping[str, Any]) -> None:
+        with one_at_a_time:
+            output.write(json.dumps(message) + "\n")
+            output.flush()
+
+    messages: Messages = queue.SimpleQueue()
     threading.Thread(target=_follow_input, args=(messages,), daemon=True).start()
-    worker = Worker(data, say)
-    while True:
-        try:
-            worker.receive(messages.get(timeout=worker.seconds_to_wait()))
-        except queue.Empty:
-            worker.turn()
+    run_turns(Worker(data, say), messages)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import queue
 import shutil
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +17,7 @@ from tests.support.lake import counts
 import strandlog
 from strandlog.broker.topics.lake_tables import WantedTable
 from strandlog.tables.table import FORMATS, open_table
-from strandlog.tables.topics.worker import Worker, read_sync_status
+from strandlog.tables.topics.worker import Messages, Worker, read_sync_status, run_turns
 
 TOPIC = "orders"
 
@@ -210,3 +213,44 @@ def test_offsets_that_were_used_again_are_noticed(tmp_path: Path, table_format: 
         report = harness.sync()
     assert "has another record than the one that is in the table" in report["error"]
     assert report["offsets"] == {}
+
+
+def test_a_hung_table_is_reported_and_does_not_stop_the_others(harness: Harness) -> None:
+    """A file of the table is a pipe that nothing writes to, so reading it blocks, as a dead disk
+    does."""
+    harness.produce(4)
+    harness.wish(format="iceberg")
+    harness.sync()
+    hung: Any = open_table(harness.wanted.folder, "iceberg").load()
+    metadata = Path(hung.handle.metadata_location.removeprefix("file://"))
+    contents = metadata.read_bytes()
+    metadata.rename(metadata.with_suffix(".kept"))
+    os.mkfifo(metadata)
+    topic = harness.log.create_topic("more")
+    more = harness.wanted._replace(
+        topic="more", topic_id=topic.topic_id, folder=harness.wanted.folder + "-more",
+        format="delta", interval_ms=1,
+    )  # fmt: skip
+    said: queue.SimpleQueue[Mapping[str, Any]] = queue.SimpleQueue()
+    messages: Messages = queue.SimpleQueue()
+    messages.put({"tables": [harness.wanted._asdict(), more._asdict()]})
+    worker = Worker(str(harness.log.path), said.put, turn_limit_s=0.1)
+    threading.Thread(target=run_turns, args=(worker, messages), daemon=True).start()
+
+    def next_report(name: str, *, has_error: bool) -> Mapping[str, Any]:
+        while True:
+            found = said.get(timeout=60)
+            if found["topic"] == name and bool(found["error"]) == has_error:
+                return found
+
+    assert "has not ended after 0.1 s" in next_report(TOPIC, has_error=True)["error"]
+    with harness.log.producer() as producer:
+        producer.send("more", b"1")
+    while next_report("more", has_error=False)["offsets"] != {0: 1}:
+        pass
+    messages.put({"check": [TOPIC]})  # it must not start a second turn of the same table
+    with metadata.open("wb") as pipe:  # the disk answers again
+        metadata.with_suffix(".kept").rename(metadata)
+        pipe.write(contents)
+    assert next_report(TOPIC, has_error=False)["offsets"] == {0: 2, 1: 2}
+    messages.put({"tables": []})

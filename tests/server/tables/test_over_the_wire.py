@@ -13,7 +13,9 @@ from tests.support.secured_broker import READ, SecuredBroker
 
 import strandlog
 from strandlog.broker.access.permission import TOPIC
+from strandlog.client.readonly.raw_range import RawChunk
 from strandlog.client.wire.client import WireClient
+from strandlog.errors import TableGapError
 from strandlog.model import ProducerIdentity, TopicPartition
 from strandlog.tables.table import FORMATS, Table, open_table
 from strandlog.tables.topics.columns import RawColumns
@@ -35,8 +37,12 @@ def table(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
     return open_table(tmp_path / "lake" / "orders", request.param)
 
 
-def sync(table: Table, source: TopicSource) -> SyncReport:
-    made = Sync(table, source, RawColumns(), SyncOptions())
+def sync(
+    table: Table,
+    source: TopicSource,
+    options: SyncOptions = SyncOptions(),  # noqa: B008 - frozen
+) -> SyncReport:
+    made = Sync(table, source, RawColumns(), options)
     try:
         made.create()
         return made.run()
@@ -108,3 +114,28 @@ def test_the_command_logs_in_to_a_secured_broker(tmp_path: Path) -> None:
         assert (report["synced"], report["rows"]) == (1, 1)
         denied = cli("table", "sync", "orders", target, "-X", "sasl.username=lake", code=1)
         assert denied.err.startswith("error: ")
+
+
+def test_records_deleted_while_they_are_read_are_a_gap_and_not_a_failed_read(
+    broker: ServerThread, tmp_path: Path
+) -> None:
+    """DeleteRecords, or retention, comes between the plan of a round and its read."""
+
+    class Racing(ClusterSource):
+        def read(self, partition: int, start: int, end: int) -> Iterator[RawChunk]:
+            with strandlog.connect(broker.address) as log:
+                log.delete_records("orders", 0, 30)
+            return super().read(partition, start, end)
+
+    table = open_table(tmp_path / "lake", "delta")
+    with WireClient(broker.address) as client:
+        client.create_topic("orders", 1)
+        write(client, ORDERS, batch_of(numbered(0, 10)))
+        sync(table, ClusterSource(broker.address, "orders"))
+        write(client, ORDERS, batch_of(numbered(10, 90)))
+    with pytest.raises(TableGapError, match="10"):
+        sync(table, Racing(broker.address, "orders"))
+    source = ClusterSource(broker.address, "orders")
+    report = sync(table, source, SyncOptions(accepts_gap=True))
+    assert [tuple(gap) for gap in report.gaps] == [(0, 10, 30)]
+    assert counts(table) == (80, 80)

@@ -10,7 +10,8 @@
 A process that dies before step 6 has changed nothing that a reader sees; one that dies after it
 finds the new offsets when it starts again. Nothing else remembers progress: consumer groups take no
 part. If another writer commits between 1 and 6, `TableConflictError` leads back to step 1, and the
-rows are thrown away and read again. Two syncs of one topic are therefore safe, only slower.
+rows are thrown away and read again. Two syncs of one topic are therefore safe, only slower. Records
+that are deleted while they are read lead back to step 1, too, which finds the gap.
 
 `check_last_records` finds offsets that were used again since they were synced (last_records.py);
 callers call it when they start.
@@ -21,6 +22,7 @@ Records of aborted transactions and control records become no rows, but the offs
 from __future__ import annotations
 
 import json
+import logging
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -32,6 +34,7 @@ from strandlog.clock import pause
 from strandlog.errors import (
     CorruptSegmentError,
     DataError,
+    OffsetOutOfRangeError,
     TableChangedError,
     TableConflictError,
 )
@@ -57,6 +60,8 @@ from strandlog.tables.topics.last_records import (
 )
 from strandlog.tables.topics.source import TopicSource, TopicState
 from strandlog.tables.topics.upsert import Upserts
+
+logger = logging.getLogger(__name__)
 
 DEFAULT_ROUND_BYTES: Final = 128 * 1024 * 1024  # decoded; also bounds the memory of a sync
 MIN_PARTITION_BYTES: Final = 4 * 1024 * 1024
@@ -180,6 +185,12 @@ class Sync:
                 conflicts = 0
             except _ExtendedError:
                 continue
+            except OffsetOutOfRangeError as error:
+                # Records were deleted while they were read: the next round finds the gap.
+                conflicts += 1
+                if conflicts >= MAX_CONFLICTS:
+                    raise
+                logger.info("starting the round again: %s", error)
             except TableConflictError as error:
                 conflicts += 1
                 self._conflict(conflicts, error)

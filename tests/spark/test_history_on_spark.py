@@ -21,7 +21,6 @@ from strandlog.client.registry.connect import connect_registry
 from strandlog.client.wire.client import WireClient
 from strandlog.errors import TableNotFoundError
 from strandlog.tables.table import open_table
-from strandlog.tables.topics.worker import read_sync_status
 
 pytest.importorskip("deltalake", reason="Delta tables need the delta extra")
 
@@ -38,18 +37,9 @@ class KeptTable:
         self._folder = broker.data / "tables" / topic
 
     def keep(self, table_format: str, **more: str) -> None:
+        """Let the broker sync the records that there are now; later ones stay in the log."""
         self._format = table_format
-        config = {"table.format": table_format, "table.sync.interval.ms": "200", **more}
-        self._alter(config)
-
-    def rest(self) -> None:
-        """Let the broker sync once more, and then not again: later records stay in the log."""
-        folder = str(self._folder)
-        before = (read_sync_status(folder) or {})["time_ms"]
-        self._alter({"table.sync.interval.ms": "3600000"})
-        eventually(
-            lambda: (read_sync_status(folder) or {"time_ms": 0})["time_ms"] > before, "a last sync"
-        )
+        self._alter({"table.format": table_format, "table.sync.interval.ms": "3600000", **more})
 
     def end(self) -> None:
         self._alter({"table.format": None})
@@ -69,10 +59,10 @@ class KeptTable:
 
         eventually(has_rows, f"{count} rows in the table")
 
-    def trim(self, before: int) -> None:
+    def trim(self, *partitions: int, before: int) -> None:
         """Delete records of the log, as retention does."""
         with strandlog.connect(self.broker.address) as log:
-            for partition in (0, 1):
+            for partition in partitions:
                 log.delete_records(self.topic, partition, before)
 
     def options(self) -> dict[str, str]:
@@ -100,11 +90,10 @@ def test_a_batch_and_a_stream_have_the_rows_of_table_and_log(
     checkpoint: str,
     table_format: str,
 ) -> None:
-    kept.keep(table_format)
     fill(client, kept.topic, 200)
+    kept.keep(table_format)
     kept.wait_for_rows(200)
-    kept.rest()
-    kept.trim(90)
+    kept.trim(0, 1, before=90)
     fill(client, kept.topic, 50)
     frame = spark.read.format("strandlog").options(**kept.options()).load()
     columns = ["partition", "offset", "key", "value", "timestamp"]
@@ -147,10 +136,10 @@ def test_a_typed_table_gives_back_typed_rows(
             records = [{"value": value, "partition": 0} for value in values]
             producer.send_batch(kept.topic, records)
 
-    kept.keep("delta", **{"table.values": "registry"})
     produce(range(50))
+    kept.keep("delta", **{"table.values": "registry"})
     kept.wait_for_rows(50)
-    kept.trim(50)
+    kept.trim(0, before=50)
     produce(range(50, 60))
     frame = spark.read.format("strandlog").options(**kept.options(), valueFormat="avro").load()
     assert sorted(row.id for row in frame.collect()) == list(range(60))

@@ -2,28 +2,27 @@
 
     python -m tests.soak.pipeline_kills [--rounds 20] [--seed N]
 
-Numbers go into a topic all the time. A pipeline copies them to a Delta table and to a topic, in one
-group: each micro-batch is read once and written to both. Each round waits until the table grows,
-then kills driver and JVM with kill -9 at a random moment, and starts the pipeline again. In the end
-DuckDB must find every number exactly once in the files of the table, and a consumer of committed
-records must find it once in the topic.
+Numbers go into a topic all the time, up to a backlog of `MAX_BACKLOG`. A pipeline copies them to a
+Delta table and to a topic, in one group: each micro-batch is read once and written to both. Each
+round waits until the table grows, then kills driver and JVM with kill -9 at a random moment, and
+starts the pipeline again. In the end DuckDB must find every number exactly once in the files of the
+table, and a consumer of committed records must find it once in the topic.
 """
 
 from __future__ import annotations
 
-import os
 import random
 import subprocess
 import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from signal import SIGKILL
 
 import duckdb
 from confluent_kafka import Producer
 from tests.soak.reading import PATIENCE_S, read_partition, run_soak, say
 from tests.support.broker_process import BrokerProcess
+from tests.support.processes import kill_with_children
 
 from strandlog.client.wire.client import WireClient
 from strandlog.errors import TableError
@@ -31,6 +30,7 @@ from strandlog.tables.table import open_table
 
 START_SECONDS = 600  # Spark on a busy machine
 FEED_SECONDS = 0.02
+MAX_BACKLOG = 10_000  # more would pile up while Spark starts, and the last run would take hours
 PIPELINE = """
 [pipeline]
 name = "numbers"
@@ -127,14 +127,14 @@ class Soak:
         command = [sys.executable, "-m", "strandlog", "pipeline", "run", str(file), *more]
         command += ["--master", "local[2]", "--conf", "spark.ui.enabled=false"]
         with (self._folder / "pipeline.log").open("ab") as log:
-            return subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+            return subprocess.Popen(command, stdout=log, stderr=log)
 
     def _kill(self) -> None:
         """Kill the driver with its JVM."""
         process, self._process = self._process, None
         if process is not None:
             if process.poll() is None:
-                os.killpg(process.pid, SIGKILL)
+                kill_with_children(process.pid)
             process.wait()
 
     def _wait_for_rows(self, feeder: Producer, before: int) -> None:
@@ -147,8 +147,9 @@ class Soak:
 
     def _feed(self, feeder: Producer, seconds: float) -> None:
         end = time.monotonic() + seconds
+        most = self._count() + MAX_BACKLOG
         while True:
-            for _ in range(self._rng.randint(5, 50)):
+            for _ in range(min(self._rng.randint(5, 50), most - self.report.numbers)):
                 number = self.report.numbers
                 feeder.produce("numbers", b'{"number": %d, "bucket": %d}' % (number, number % 3))
                 self.report.numbers += 1

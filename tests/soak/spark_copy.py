@@ -9,7 +9,6 @@ checkpoint in the folder. The process ends when a query fails.
 from __future__ import annotations
 
 import json
-import os
 import sys
 
 from strandlog.spark import session
@@ -23,7 +22,6 @@ def output_of(guarantee: str) -> str:
 
 
 def main(options: str, master: str, conf: str, folder: str) -> None:
-    os.setpgid(0, 0)  # the JVM of the driver dies with it
     spark = session(master, json.loads(conf), app_name="copy", quiet=True)
     cluster = json.loads(options)  # bootstrap.servers, and the user of a secured broker
     for guarantee in GUARANTEES:

@@ -17,7 +17,6 @@ security guide lists; feeding and counting use a plaintext listener of the same 
 from __future__ import annotations
 
 import json
-import os
 import random
 import subprocess
 import sys
@@ -33,6 +32,7 @@ from tests.soak.spark_copy import GUARANTEES, INPUT, output_of
 from tests.spark.cluster import SparkCluster
 from tests.support.broker_process import BrokerProcess, free_port
 from tests.support.certificates import Authority
+from tests.support.processes import kill_with_children
 from tests.support.secured_broker import (
     COMMITS,
     CREATE,
@@ -116,7 +116,7 @@ class Job:
         if self._process is None:
             return
         if self._process.poll() is None:
-            os.killpg(self._process.pid, SIGKILL)
+            kill_with_children(self._process.pid)
         self._process.wait()
 
     def copies(self, guarantee: str, isolation: str = "read_committed") -> list[int]:

@@ -7,7 +7,6 @@ import fcntl
 import json
 import os
 import pty
-import signal
 import struct
 import subprocess
 import sys
@@ -19,6 +18,7 @@ import pytest
 from tests.server.spark_access.report_server import listening
 from tests.support.broker_process import BrokerProcess
 from tests.support.http_client import client_of, ok
+from tests.support.processes import kill_with_children
 
 from strandlog.cli.main import run as strandlog_command
 from strandlog.client.wire.client import WireClient
@@ -186,7 +186,7 @@ def terminal_output_until_ctrl_c(file: Path, report: str) -> str:
         assert process.wait(60) == 0, shown.decode()
     finally:
         if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
+            kill_with_children(process.pid)
             process.wait()
         os.close(ours)
     return shown.decode(errors="replace")

@@ -1,0 +1,55 @@
+"""Java gets no signal that is meant for Python, and ends with it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from tests.support.processes import children, is_running, kill_with_children
+from tests.support.waiting import eventually
+
+pytest.importorskip("pyspark", reason="Spark tests need the spark extra")
+
+PROGRAM = """
+import signal, sys
+from strandlog.spark import session
+
+spark = session("local[1]", {"spark.ui.enabled": "false"}, quiet=True)
+signals = []
+signal.signal(signal.SIGTERM, lambda *_: signals.append("SIGTERM"))
+print("started", flush=True)
+sys.stdin.readline()
+print(spark.range(3).count(), *signals, flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_sigterm_to_the_process_group_ends_java_before_python_can_stop_its_queries() -> None:
+    """`timeout`, shells and supervisors signal the whole group; a pipeline then stops its queries,
+    for which it needs Java."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline() == "started\n"
+        java = children(process.pid)
+        os.killpg(process.pid, signal.SIGTERM)
+        process.stdin.write("\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "3 SIGTERM\n"
+        process.kill()
+        eventually(
+            lambda: not any(map(is_running, java)), "the end of Java after kill -9 of Python"
+        )
+    finally:
+        kill_with_children(process.pid)
+        process.communicate()

@@ -5,7 +5,11 @@
 A `Layout` is what a writer of data files must know about a table. It can be pickled, so that tasks
 in other processes write files that one process commits.
 
-Pages have checksums, which strandlog's own reads verify (reading.py).
+Pages have checksums, which strandlog's own reads verify (reading.py). Parquet has none for the
+footer, where a flipped bit hides or changes rows, or ends the process that reads it. So each file
+has a checksum of its footer in front of it, where readers do not look:
+
+    PAR1 | pages | "strandlog footer crc32:" CRC-32 | footer | length | PAR1
 
 `write` brings the rows into the schema of the table, splits them by partition value, and for each
 part writes a temporary file, fsyncs it, and renames it. Nothing is overwritten: `attempt` is unique
@@ -23,6 +27,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -34,7 +39,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from strandlog.errors import TableSchemaError
+from strandlog.errors import StorageError, TableSchemaError
 from strandlog.storage.files import DiskFiles, disk_error
 from strandlog.tables.schema import conformed
 from strandlog.tables.table import READABLE_DIR_MODE
@@ -45,6 +50,8 @@ STAGED_SUFFIX: Final = ".staged"
 NULL_FOLDER: Final = "__HIVE_DEFAULT_PARTITION__"
 COMPRESSION: Final = "zstd"
 LAST_MILLISECOND: Final = datetime.max.replace(microsecond=999_000, tzinfo=UTC)
+SEAL: Final = b"strandlog footer crc32:"  # before the checksum
+FOOTER_END: Final = 8  # the length of the footer and the magic bytes
 MAX_STATISTICS_TEXT: Final = 64  # longer texts are left out of the statistics
 
 PartitionValues = tuple[tuple[str, str | None], ...]
@@ -136,9 +143,11 @@ def _write_durably(path: str, rows: pa.Table) -> Any:
     try:
         info = _write_parquet(temp, rows)
         files.sync_file(temp)
-    except OSError as error:
+    except (OSError, StorageError) as error:
         if os.path.lexists(temp):
             os.unlink(temp)  # on a full disk it would only waste space
+        if isinstance(error, StorageError):
+            raise
         raise disk_error("write", temp, error) from error
     assert not os.path.lexists(path), f"{path} exists: names of data files are never reused"
     files.rename(temp, path)
@@ -151,19 +160,46 @@ def _write_parquet(path: str, rows: pa.Table) -> Any:
 
     Iceberg's library fails if a file has statistics with a time after the year 9999.
     """
-    pq.write_table(rows, path, compression=COMPRESSION, write_page_checksum=True)
+    options: dict[str, Any] = {"compression": COMPRESSION, "write_page_checksum": True}
+    pq.write_table(rows, path, **options)
     info = pq.read_metadata(path)
     bounded = _bounded_columns(info)
     if len(bounded) < info.num_columns:
-        pq.write_table(
-            rows,
-            path,
-            compression=COMPRESSION,
-            write_page_checksum=True,
-            write_statistics=bounded,
-        )
+        pq.write_table(rows, path, **options, write_statistics=bounded)
         info = pq.read_metadata(path)
+    _seal_footer(path)
     return info
+
+
+def _seal_footer(path: str) -> None:
+    """Put a checksum of the footer in front of it."""
+    files = table_files()
+    tail = _footer(files, path)
+    assert tail is not None, "the file was just written"
+    files.truncate(path, files.size(path) - len(tail))
+    files.append_to(path, SEAL + zlib.crc32(tail).to_bytes(4, "big") + tail)
+
+
+def _footer(files: DiskFiles, path: str) -> bytes | None:
+    """Return the footer with its length and the magic bytes; None if the length is impossible."""
+    size = files.size(path)
+    end = files.read_at(path, max(0, size - FOOTER_END), FOOTER_END)
+    length = int.from_bytes(end[:4], "little") + FOOTER_END
+    return files.read_at(path, size - length, length) if FOOTER_END < length <= size else None
+
+
+def has_damaged_footer(path: str) -> bool:
+    """Return whether the footer of a data file does not match its checksum.
+
+    A file without a checksum, which another program has written, is not damaged.
+    """
+    files = table_files()
+    tail = _footer(files, path)
+    if tail is None:
+        return True
+    before = files.size(path) - len(tail) - len(SEAL) - 4
+    seal = files.read_at(path, before, len(SEAL) + 4) if before >= 0 else b""
+    return seal.startswith(SEAL) and seal[len(SEAL) :] != zlib.crc32(tail).to_bytes(4, "big")
 
 
 def _bounded_columns(info: Any) -> list[str]:

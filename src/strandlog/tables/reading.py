@@ -1,6 +1,7 @@
 """Reads data files, and translates the errors of libraries to ones with advice.
 
-Reads verify the checksums of pages: a bit that flipped on disk is an error, not another value.
+Reads verify the checksums of pages and footers: a bit that flipped on disk is an error, not another
+value.
 Files that Delta's library has written, in a compaction or a merge, have no checksums.
 
 `DeltaTable.to_pyarrow_table` is not used anywhere: processes that call it often abort at exit.
@@ -15,7 +16,8 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from strandlog.errors import DiskFullError, TableDamagedError
+from strandlog.errors import DiskFullError, StorageError, TableDamagedError
+from strandlog.tables.layout import has_damaged_footer
 
 MAX_REASON_CHARACTERS: Final = 300
 
@@ -48,7 +50,17 @@ def check_present(folder: str, paths: Sequence[str]) -> None:
 
 
 def data_set(paths: Sequence[str], schema: Any = None) -> Any:
-    """Return data files as a data set whose reads verify checksums."""
+    """Return data files as a data set whose reads verify checksums.
+
+    This function and the reads raise `OSError` or `pa.ArrowException` for damaged files.
+    """
+    for path in paths:
+        try:
+            is_damaged = has_damaged_footer(path)
+        except StorageError as error:
+            raise OSError(str(error)) from error
+        if is_damaged:
+            raise pa.ArrowInvalid(f"the footer of {path} does not match its checksum")
     verified = ds.ParquetFragmentScanOptions(page_checksum_verification=True)
     parquet = ds.ParquetFileFormat(default_fragment_scan_options=verified)
     return ds.dataset(list(paths), schema=schema, format=parquet)

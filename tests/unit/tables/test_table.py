@@ -416,3 +416,25 @@ def test_the_manifest_is_readable_json(parquet: Table) -> None:
     document = json.loads((Path(parquet.folder) / "_strandlog" / "manifest.json").read_text())
     assert document["progress"] == {"app": 2}
     assert [each["name"] for each in document["files"]] == ["numbers-0-0-2.parquet"]
+
+
+@pytest.mark.parametrize("pattern", ["*-m0.avro", "snap-*.avro", "*.metadata.json"])
+def test_damaged_metadata_of_an_iceberg_table_is_an_error_with_advice(
+    tmp_path: Path, pattern: str
+) -> None:
+    """The library raises whatever its decoders raise: KeyError, zlib.error, EOFError, and more."""
+    table = open_table(tmp_path / "lake", "iceberg")
+    table.create(SCHEMA)
+    snapshot = table.load()
+    files = snapshot.layout.write(rows(0, 3), "name", "a")
+    snapshot.add_files(files, progress={"app": 3})
+    path = max((tmp_path / "lake" / "metadata").glob(pattern))
+    contents = path.read_bytes()
+    for damaged in (
+        b"",
+        contents[: len(contents) // 2],
+        contents[:200] + bytes(64) + contents[264:],
+    ):
+        path.write_bytes(damaged)
+        with pytest.raises(TableDamagedError, match=r"is damaged.*--rebuild"):
+            open_table(tmp_path / "lake", "iceberg").load().data_files()

@@ -40,6 +40,7 @@ from sqlalchemy import exc as sql_errors
 
 from strandlog.clock import Clock, SystemClock
 from strandlog.errors import (
+    StrandlogError,
     TableChangedError,
     TableConflictError,
     TableNotFoundError,
@@ -102,6 +103,18 @@ def _errors(folder: str) -> Iterator[None]:
         raise full(folder, error) or disk_error("write the table in", folder, error) from error
 
 
+@contextmanager
+def _reading(folder: str) -> Iterator[None]:
+    """Translate the errors of reading metadata, also those of damaged bytes, which can be any."""
+    try:
+        with _errors(folder):
+            yield
+    except StrandlogError:
+        raise
+    except Exception as error:
+        raise damaged(folder, Exception(f"{type(error).__name__}: {error}")) from error
+
+
 class IcebergTable:
     """An Iceberg table in a folder."""
 
@@ -138,7 +151,7 @@ class IcebergTable:
     def exists(self) -> bool:
         if not os.path.lexists(os.path.join(self.folder, CATALOG_FILE)):
             return False
-        with _errors(self.folder):
+        with _reading(self.folder):
             return bool(self._catalog.table_exists(self._identifier()))
 
     def create(
@@ -174,7 +187,7 @@ class IcebergTable:
     def load(self) -> IcebergSnapshot:
         if not os.path.lexists(os.path.join(self.folder, CATALOG_FILE)):
             raise TableNotFoundError(f"{self.folder} contains no Iceberg table")
-        with _errors(self.folder):
+        with _reading(self.folder):
             return IcebergSnapshot(self.folder, self._catalog.load_table(self._identifier()))
 
     def extend(self, schema: Any) -> None:
@@ -239,7 +252,7 @@ class IcebergTable:
                     limit.replace(tzinfo=None)
                 ).commit()
             snapshot = self.load()
-        with _errors(self.folder):
+        with _reading(self.folder):
             needed = snapshot.needed_files()
         found = []
         for place in (DATA_FOLDER, "metadata"):
@@ -290,7 +303,7 @@ class IcebergSnapshot:
 
     def listed(self) -> list[Any]:
         """Return the library's description of each data file."""
-        with _errors(self._folder):
+        with _reading(self._folder):
             tasks = list(self.handle.scan().plan_files())
         if any(task.delete_files for task in tasks):
             raise TableChangedError(

@@ -73,8 +73,9 @@ class FlatReader:
             )  # fmt: skip
         lengths[:, is_read == 0] = -1  # discard fields read before the error
         found = {}
+        positions = {name: at for at, name in enumerate(self._columns.names)}
         for name in self._names:
-            at = self._columns.names.index(name)
+            at = positions[name]
             column = self._column(name, int(self._program[at, 0]), numbers[at], lengths[at], given)
             if column is None:
                 return {}, np.zeros(len(values), np.bool_)

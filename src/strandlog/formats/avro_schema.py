@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import json
 from decimal import Context, Decimal
+from functools import cached_property
 from typing import Any, Final
 
 import pyarrow as pa
@@ -87,9 +88,9 @@ class AvroColumns:
         self._is_registered = is_registered
         self._times = REGISTERED_TIMES if is_registered else TIMES
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
-        return tuple(self._fields())
+        return tuple(self._fields)
 
     @property
     def full_name(self) -> str:
@@ -98,8 +99,7 @@ class AvroColumns:
 
     def attribute(self, name: str, attribute: str, default: Any = None) -> Any:
         """Return an attribute of a record's field, such as its default value or its aliases."""
-        [found] = [field for field in self._schema["fields"] if field["name"] == name]
-        return found.get(attribute, default)
+        return self._attributes[name].get(attribute, default)
 
     def is_empty(self, name: str) -> bool:
         """Return whether a field is a record without fields, which has no column."""
@@ -107,10 +107,10 @@ class AvroColumns:
 
     def type_of(self, name: str) -> pa.DataType:
         """Return the type of a column; raise `InvalidSettingError` if it cannot be mapped."""
-        return self._type(self._fields()[name], name, ())
+        return self._type(self._fields[name], name, ())
 
     def schema_of(self, name: str) -> Document:
-        return self._fields()[name]
+        return self._fields[name]
 
     def symbols(self, name: str) -> list[str]:
         """Return the symbols of an enum field, which may be nullable."""
@@ -134,10 +134,16 @@ class AvroColumns:
     def is_record(self) -> bool:
         return isinstance(self._schema, dict) and self._schema["type"] in ("record", "error")
 
+    @cached_property
     def _fields(self) -> dict[str, Document]:
         if self.is_record:
-            return {field["name"]: field["type"] for field in self._schema["fields"]}
+            return {name: field["type"] for name, field in self._attributes.items()}
         return {WHOLE_VALUE: self._schema}
+
+    @cached_property
+    def _attributes(self) -> dict[str, dict[str, Any]]:
+        """The fields of a record; looked up often, and a schema may have thousands."""
+        return {field["name"]: field for field in self._schema["fields"]}
 
     def _type(self, schema: Document, path: str, inside: tuple[str, ...]) -> pa.DataType:
         """Return the column type of a schema; `inside` has the names of the enclosing records."""

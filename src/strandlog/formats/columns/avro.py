@@ -148,10 +148,11 @@ class AvroReader:
         if not (mine.is_record and other.is_record) or _last(mine) != _last(other):
             return None
         found = []
+        written = frozenset(other.names)
         for name in names:
             if mine.attribute(name, "aliases"):
                 return None
-            if name in other.names:
+            if name in written:
                 if not _is_convertible(other, mine, name):
                     return None
                 found.append(_Step(name, True))

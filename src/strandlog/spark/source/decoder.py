@@ -165,7 +165,7 @@ class Decoder:
 
         return to_arrow_schema(self._schema, timezone="UTC")
 
-    def _typed(self, batch: pa.RecordBatch, parsed: Parsed | None) -> pa.RecordBatch:
+    def _typed(self, batch: pa.RecordBatch, parsed: Parsed | None = None) -> pa.RecordBatch:
         import pyarrow as pa  # noqa: PLC0415 - only tasks need it
 
         target = self._arrow_schema()

@@ -64,6 +64,7 @@ SHARED_VARIABLES = {
     "SPARK_BUFFER_SIZE": "",
     "SPARK_PYTHON_RUNTIME": "PYTHON_WORKER",
 }
+DEFAULT_PYTHON = "python3"  # Spark's, without PYSPARK_PYTHON
 REGISTRY = "org.apache.spark.sql.execution.datasources.DataSourceManager"
 LOCAL_DEFAULTS = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
@@ -127,11 +128,22 @@ def _check_views(options: Mapping[str, str] | None, *, are_wanted: bool) -> None
         raise SettingError("options are those of the views: set topics_as_views=True")
 
 
+def choose_python() -> None:
+    """Let Spark run this Python instead of the first `python3` on the search path.
+
+    Spark looks for formats, and runs sources and sinks, in Python processes of its own. Outside an
+    activated environment (Jupyter, an IDE, cron), another Python does not have the format. The
+    choice has an effect in sessions that start later. Variables that are set stay, and so does the
+    Python of a program that spark-submit started.
+    """
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+
+
 def prepare_environment() -> None:
     """Choose the Python and Java of Spark's processes."""
-    # Workers must run this Python interpreter, not the first one on the path.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    choose_python()
     home = java_home()
     if home is not None:
         os.environ["JAVA_HOME"] = home
@@ -158,7 +170,7 @@ def register(spark: SparkSession) -> None:
     """Add the format "strandlog" to a session.
 
     Spark finds the format of an installed package itself, but not in a session that was started
-    before the installation.
+    before the installation, or with another Python than this one.
     """
     from strandlog.spark.data_source import StrandlogDataSource  # noqa: PLC0415 - needs pyspark
 
@@ -169,6 +181,9 @@ def register(spark: SparkSession) -> None:
     # Spark would warn, for each stream, that this replaces the automatically discovered source.
     log4j = context._jvm.org.apache.logging.log4j
     log4j.core.config.Configurator.setLevel(REGISTRY, log4j.Level.ERROR)
+    if context.pythonExec == DEFAULT_PYTHON and context.master.startswith("local"):
+        choose_python()
+        context.pythonExec = os.environ.get("PYSPARK_PYTHON", DEFAULT_PYTHON)
     before = context.environment
     context.environment = {**SHARED_VARIABLES, **before}
     try:

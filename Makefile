@@ -16,7 +16,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # starts compiles the whole package.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-all lint types contracts check crash corrupt fuzz soak attack bench bench-kafka bench-spark bench-security bench-console bench-pytest screenshots grpc peers clean
+.PHONY: help setup demo test test-all lint types contracts check crash corrupt fuzz soak attack bench bench-kafka bench-spark bench-security bench-console bench-pytest screenshots docs packages grpc peers clean
 
 help:
 	@echo "make setup   create $(VENV) with strandlog and everything its tests need"
@@ -35,6 +35,8 @@ help:
 	@echo "make bench-console  measure the cost of an open console (needs Chromium)"
 	@echo "make bench-pytest   measure the pytest plugin in a project of its own (needs the registry)"
 	@echo "make screenshots    update the pictures in the console guide, from two minutes of traffic"
+	@echo "make docs    build the documentation site into build/site; warnings are errors"
+	@echo "make packages  build wheel and sdist, install them per extra in fresh environments"
 	@echo "make grpc    regenerate the gRPC modules from proto/"
 	@echo "make peers   fetch clients of other languages for tests/clients (needs npm, Java, Maven)"
 
@@ -121,6 +123,13 @@ bench-pytest: setup
 
 screenshots: setup
 	PICTURES=docs/images PICTURE_SECONDS=120 $(PYTEST) tests/browser/test_pictures.py
+
+docs: setup
+	@$(BIN)/python -c "import mkdocs, material, mkdocstrings" 2>/dev/null || $(BIN)/python tools/install_dev.py docs
+	$(BIN)/python tools/build_docs.py
+
+packages: setup
+	$(BIN)/python tools/check_packages.py $(ARGS)
 
 grpc: setup
 	$(BIN)/python tools/gen_grpc.py

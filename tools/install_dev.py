@@ -1,6 +1,7 @@
 """Installs strandlog and its development dependencies into the running environment, with progress.
 
     python tools/install_dev.py        (make setup)
+    python tools/install_dev.py docs   (make docs: only this dependency group)
 
 uv installs the packages: it downloads and unpacks several at a time, which takes a third of pip's
 time. uv itself comes from the same index, and gets the index, links and certificates that pip is
@@ -123,8 +124,13 @@ def compile_tests() -> None:
 def main() -> None:
     pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
     progress = Progress(len(CONSTRAINTS.read_text().splitlines()))
+    groups = pyproject["dependency-groups"]
+    if names := sys.argv[1:]:
+        progress.stage(f"installing {', '.join(names)}")
+        install(progress, [each for name in names for each in groups[name]])
+        return
     progress.stage("installing packages")
-    install(progress, ["-e", ".[all]", *pyproject["dependency-groups"]["dev"]])
+    install(progress, ["-e", ".[all]", *groups["dev"]])
     progress.stage("compiling the package and its tests")
     compile_tests()
     progress.stage("ready")

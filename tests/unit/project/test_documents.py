@@ -29,5 +29,18 @@ def test_architecture_names_existing_modules() -> None:
     assert not missing
 
 
+def test_every_guarantee_names_a_test_that_exists() -> None:
+    text = (ROOT / "docs" / "explanation" / "guarantees.md").read_text()
+    named = re.findall(r"`(tests/[\w/.]+)`", text)
+    assert len(named) > 20
+    assert not [name for name in named if not (ROOT / name).exists()]
+
+
+def test_every_page_is_in_the_navigation_of_the_site() -> None:
+    navigation = (ROOT / "mkdocs.yml").read_text()
+    pages = [path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")]
+    assert not [page for page in pages if f" {page}\n" not in navigation]
+
+
 def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 140

@@ -4,8 +4,8 @@
 
 The pages keep the paths that they have in the repository, so their links work in both places:
 build/docs-source gets the Markdown files and the files that they link to. The pages of the Python
-API are written here, from the names below; mkdocstrings fills them from docstrings. Comments for the
-tests of the guides are left out.
+API are written here, from the names below; mkdocstrings fills them from docstrings. Comments for
+the tests of the guides are left out.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ API = {
     ),
     "spark": (
         "Python with Spark",
-        "The guides are [PySpark](../../guides/spark.md) and [Pipelines](../../guides/pipelines.md).",
+        "The guides are [PySpark](../../guides/spark.md) and "
+        "[Pipelines](../../guides/pipelines.md).",
         [
             *("strandlog.spark.session.session", "strandlog.spark.session.register"),
             "strandlog.spark.views.register_views",
@@ -64,7 +65,10 @@ API = {
         "Testing",
         "The guide is [Test programs that use Kafka](../../guides/testing.md).",
         [
-            *("strandlog.testing.kafka.broker.broker", "strandlog.testing.kafka.broker.KafkaBroker"),
+            *(
+                "strandlog.testing.kafka.broker.broker",
+                "strandlog.testing.kafka.broker.KafkaBroker",
+            ),
             *("strandlog.testing.kafka.broker.NewRecord", "strandlog.testing.clock.FakeClock"),
             "strandlog.testing.disk.files.SimulatedFiles",
         ],

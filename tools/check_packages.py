@@ -3,8 +3,8 @@
     python tools/check_packages.py [--python python3.12] [--extras server,cli]     (make packages)
 
 1. The wheel and the sdist are built from the sdist, whose tests and documents are listed.
-2. For each extra, a new virtual environment gets the wheel with that extra, and a small program uses
-   the feature. The base package and the sdist are installed, too.
+2. For each extra, a new virtual environment gets the wheel with that extra, and a small program
+   uses the feature. The base package and the sdist are installed, too.
 3. In environments without an extra, the program fails with one line that names the extra.
 
 It needs PyPI and downloads about a gigabyte for all extras, so CI does not run it. Pythons that are
@@ -24,7 +24,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 PYTHONS = ("python3.11", "python3.12", "python3.13", "python3.14")
-IN_SDIST = ("tests/conftest.py", "docs/README.md", "examples/embedded.py", "Makefile", "SECURITY.md")
+IN_SDIST = (
+    "tests/conftest.py",
+    "docs/README.md",
+    "examples/embedded.py",
+    "Makefile",
+    "SECURITY.md",
+)
 EMBED = """
 import strandlog, tempfile
 with strandlog.open(tempfile.mkdtemp() + "/data") as log:
@@ -49,8 +55,6 @@ from strandlog.tables.table import open_table
 open_table(tempfile.mkdtemp() + "/table", {kind!r})
 """
 MAIN = "import sys; sys.argv[1:] = {words}; from strandlog.__main__ import main; main()"
-
-
 
 
 @dataclass(frozen=True)

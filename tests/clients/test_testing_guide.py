@@ -1,4 +1,4 @@
-"""The snippets of the testing guide, and the example of a migration, as a user runs them."""
+"""The example of a migration in the testing guide, as a user runs it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-GUIDE = ROOT / "docs" / "guides" / "testing.md"
-SNIPPET = re.compile(r"```python\n(.*?)```", re.DOTALL)
 
 
 def _run(*arguments: str, folder: Path) -> str:
@@ -26,15 +24,6 @@ def _run(*arguments: str, folder: Path) -> str:
     )
     assert finished.returncode == 0, finished.stdout + finished.stderr
     return finished.stdout
-
-
-def test_the_snippets_of_the_guide_run(tmp_path: Path) -> None:
-    """All but the last two, which show the fixture of a project before and after."""
-    first, program, faults, conftest, _, _ = SNIPPET.findall(GUIDE.read_text())
-    (tmp_path / "test_guide.py").write_text(first + faults)
-    (tmp_path / "test_program.py").write_text(program + "\n\ndef test_program(): pass\n")
-    (tmp_path / "conftest.py").write_text(conftest)
-    assert "3 passed" in _run(folder=tmp_path)
 
 
 def test_the_tests_of_the_order_service_pass(tmp_path: Path) -> None:

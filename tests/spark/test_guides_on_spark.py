@@ -26,7 +26,13 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder
 
 
-@pytest.mark.parametrize("name", WITH_SPARK)
+LONG = ("spark",)  # four streams
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.long if name in LONG else ()) for name in WITH_SPARK],
+)
 def test_the_blocks_of_the_page_run_in_order(
     name: str, spark: Any, commands: Path, tmp_path: Path
 ) -> None:

@@ -1,5 +1,5 @@
-"""Spark outside an activated environment, as in Jupyter, an IDE or cron: `python3` on the search path
-has no strandlog."""
+"""Spark outside an activated environment, as in Jupyter, an IDE or cron: `python3` on the search
+path has no strandlog."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import strandlog
 
 FIRST = "import strandlog.spark"
 LATER = "from strandlog.spark import register; register(spark)"
+LOCAL = "127.0.0.1"
 PROGRAM = """
 {first}
 from pyspark.sql import SparkSession
@@ -45,7 +46,7 @@ def test_the_format_is_found_although_python3_on_the_path_is_another(
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_")}
     done = subprocess.run(
         [sys.executable, "-c", script],
-        env={**kept, "PATH": f"{other.parent}:/usr/bin:/bin"},
+        env={**kept, "PATH": f"{other.parent}:/usr/bin:/bin", "SPARK_LOCAL_IP": LOCAL},
         cwd=tmp_path,
         capture_output=True,
         text=True,

@@ -13,7 +13,7 @@ block, which readers do not see:
     <!-- not run: REASON -->           the block is skipped
     <!-- needs: PROGRAM -->            the block is skipped where this program is not installed
     <!-- file: NAME -->                the block is written to this file
-    <!-- ctrl-c after: TEXT -->        the command waits for more; it gets SIGINT once it has printed this
+    <!-- ctrl-c after: TEXT -->        the command waits for more; it gets SIGINT after this output
     <!-- stop the broker -->           as Ctrl-C in the terminal of `strandlog serve`
 """
 
@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,7 +60,9 @@ class Block:
             return None
         if self.language in (*PROGRAMS, *COMMANDS, OUTPUT) or self.note == "file":
             return None
-        return f"{self}: a block of {self.language or 'no language'} needs a comment: see {__name__}"
+        return (
+            f"{self}: a block of {self.language or 'no language'} needs a comment: see {__name__}"
+        )
 
 
 def read_blocks(page: Path) -> list[Block]:
@@ -83,9 +86,9 @@ def read_blocks(page: Path) -> list[Block]:
     return blocks
 
 
-def _until_fence(lines: enumerate[str] | object) -> list[str]:
+def _until_fence(lines: Iterator[tuple[int, str]]) -> list[str]:
     body: list[str] = []
-    for _, line in lines:  # type: ignore[attr-defined]
+    for _, line in lines:
         if line == "```":
             return body
         body.append(line)

@@ -1,15 +1,15 @@
 """Runs the blocks of a Markdown page in order, in one folder, as a reader pastes them.
 
 Programs run in this process and share their names. Commands run in bash; variables and exports stay
-for later blocks. `strandlog serve` gets a terminal of its own: the runner waits for its `ready` line
-and stops it at the end of the page, or where the page says so, and checks its exit code.
+for later blocks. `strandlog serve` gets a terminal of its own: the runner waits for its `ready`
+line and stops it at the end of the page, or where the page says so, and checks its exit code.
 
 The text of a block changes in three ways only. The ports of the page become free ones, because
 other programs may use them. Lines with `pip install` are left out, because everything is installed.
 `replace` has further substitutions, for folders that another process resolves.
 
-With a Spark session, SQL blocks and `strandlog pipeline` run in it, in this process: a Java for each
-command would take most of the time. Streams that a page starts must process what is there.
+With a Spark session, SQL blocks and `strandlog pipeline` run in it, in this process: a Java for
+each command would take most of the time. Streams that a page starts must process what is there.
 """
 
 from __future__ import annotations
@@ -40,9 +40,8 @@ PATIENCE_SECONDS = 300  # on a busy machine
 
 
 class GuideRunner:
-    """One run of a page. `commands` has `strandlog` (quick_commands.py); `names` are the variables of
-    the programs, and `output` is what the last block
-    printed."""
+    """One run of a page. `commands` has `strandlog` (quick_commands.py); `names` are the variables
+    of the programs, and `output` is what the last block printed."""
 
     def __init__(
         self,
@@ -164,9 +163,12 @@ class GuideRunner:
             assert code == 0, f"{block}: exit code {code}\n{self.output}"
 
     def _run_here(self, block: Block, arguments: list[str]) -> None:
-        with contextlib.redirect_stdout(io.StringIO()) as printed:
-            with contextlib.redirect_stderr(printed), pytest.raises(SystemExit) as end:
-                run_command(arguments)
+        with (
+            contextlib.redirect_stdout(io.StringIO()) as printed,
+            contextlib.redirect_stderr(printed),
+            pytest.raises(SystemExit) as end,
+        ):
+            run_command(arguments)
         self.output = printed.getvalue()
         assert end.value.code == 0, f"{block}: {arguments}\n{self.output}"
 

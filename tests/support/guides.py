@@ -20,7 +20,9 @@ WITHOUT_SPARK = (
     "testing",
 )
 WITH_SPARK = ("README", "pipelines", "spark", "tables")
-OF_ANOTHER_TEST = ("security",)  # tests/spark/test_security_guide.py, which also looks for passwords
+OF_ANOTHER_TEST = (
+    "security",
+)  # tests/spark/test_security_guide.py, which also looks for passwords
 
 
 def guide(name: str) -> Path:

@@ -36,7 +36,19 @@ with socket.socket(socket.AF_UNIX) as server:
     code = server.recv(4)
 sys.exit(int.from_bytes(code, "big"))
 """
-QUICK = ("topic", "produce", "consume", "group", "config", "schema", "user", "acl", "tls", "token", "quota")
+QUICK = (
+    "topic",
+    "produce",
+    "consume",
+    "group",
+    "config",
+    "schema",
+    "user",
+    "acl",
+    "tls",
+    "token",
+    "quota",
+)
 SERVER = "from tests.support.quick_commands import serve; serve({address!r})"
 
 
@@ -46,9 +58,10 @@ def quick_commands(folder: Path) -> Iterator[Path]:
     folder.mkdir()
     address = str(folder / "socket")
     for name, text in (
-        ("strandlog", CLIENT.format(
-            python=sys.executable, address=address, quick=[[name] for name in QUICK]
-        )),
+        (
+            "strandlog",
+            CLIENT.format(python=sys.executable, address=address, quick=[[name] for name in QUICK]),
+        ),
         ("python", f'#!/bin/sh\nexec {sys.executable} "$@"\n'),
     ):
         (folder / name).write_text(text)

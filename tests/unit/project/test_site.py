@@ -12,7 +12,9 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 SITE = ROOT / "build" / "site"
-LOADED = re.compile(r"<(?:script|link|img|iframe|source)\b[^>]*?\b(?:src|href|srcset)=[\"']?(https?:)?//")
+LOADED = re.compile(
+    r"<(?:script|link|img|iframe|source)\b[^>]*?\b(?:src|href|srcset)=[\"']?(https?:)?//"
+)
 IMPORTED = re.compile(r"(?:@import|url\()\s*[\"']?https?://")
 
 

@@ -143,6 +143,7 @@ class Connection(asyncio.Protocol):
         self._takes_long = False  # the last requests were slow: the next ones queue for a turn
         self._waits_for_turn = False
         self._is_draining = False
+        self._linger_seconds = 0.0  # how long a drained connection stays open
         self._mute: Mute | None = None  # set while the client exceeds a quota
         self._moved_ms = 0  # when the client last sent or read data
         self._buffered_then = 0  # bytes in the transport's buffer at the last check
@@ -458,7 +459,10 @@ class Connection(asyncio.Protocol):
             self._unsent_bytes = 0
             self._copied_bytes = sum([reply.copied_bytes for reply in self._replies])
             if self._is_draining and not self._replies:
-                transport.close()  # once everything is written
+                if self._linger_seconds:
+                    asyncio.get_running_loop().call_later(self._linger_seconds, transport.close)
+                else:
+                    transport.close()  # once everything is written
 
     def _next_piece(self) -> list[Buffer]:
         """Remove and return the next `PIECE_BYTES` of the unsent bytes."""
@@ -539,9 +543,10 @@ class Connection(asyncio.Protocol):
         `since_ms`."""
         return not self._replies and self.last_active_ms < since_ms
 
-    def drain(self) -> None:
-        """Stop reading, and close once all requests in progress are answered."""
+    def drain(self, linger_seconds: float = 0) -> None:
+        """Stop reading, and close `linger_seconds` after all requests in progress are answered."""
         self._is_draining = True
+        self._linger_seconds = linger_seconds
         self._cancel_mute()
         self._next = None
         self.regulate()

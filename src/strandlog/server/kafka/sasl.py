@@ -430,7 +430,7 @@ class SaslSession:
         handled. Those in progress are answered if that is possible soon, because one of them may
         have changed the user; a Fetch that waits for records usually is not."""
         self.authentication.fail()
-        self._connection.drain()
+        self._connection.drain(READ_SECONDS)
         self._logins.loop.call_later(REVOKE_SECONDS, self._connection.abort)
 
     def _expire(self) -> None:

@@ -98,11 +98,11 @@ class Credentials:
         """Return whether a user has a credential that is not used because of a loss."""
         return any((user, mechanism) in self._distrusted for mechanism in self.of(user))
 
-    def stamp(self, user: str) -> bytes:
-        """Return a hash of the credentials that a user can log in with."""
+    def stamp(self, user: str, only: ScramMechanism | None = None) -> bytes:
+        """Return a hash of the credentials that a user can log in with, or of one of them."""
         found = hashlib.sha256()
         for mechanism, each in self.of(user).items():
-            if (user, mechanism) not in self._distrusted:
+            if only in (None, mechanism) and (user, mechanism) not in self._distrusted:
                 found.update(b"%d:" % mechanism + each.stored_key)
         return found.digest()
 

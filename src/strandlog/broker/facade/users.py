@@ -94,10 +94,11 @@ class UserRequests(AclRequests):
         compare it."""
         return self._credentials.version
 
-    def credentials_stamp(self, user: str) -> bytes:
-        """Return a value that identifies the credentials of a user; it differs after any change of
-        them. A session of the user must end when it does."""
-        return self._credentials.stamp(user)
+    def credentials_stamp(self, user: str, mechanism: str = PLAIN) -> bytes:
+        """Return a value that identifies the credentials of a user that a login with a mechanism
+        can use: with SCRAM its own, otherwise all. It differs after any change of them, and a
+        session that began with such a login must then end."""
+        return self._credentials.stamp(user, MECHANISMS_BY_NAME.get(mechanism))
 
     def begin_sasl(self, context: RequestContext, mechanism: str) -> SaslExchange:
         """Begin a login; raise `UnsupportedSaslMechanismError` if the mechanism is not enabled."""

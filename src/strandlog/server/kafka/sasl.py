@@ -187,12 +187,12 @@ class SaslLogins:
         if version == self._credentials_version:
             return
         self._credentials_version = version
-        stamps: dict[str, bytes] = {}
+        stamps: dict[tuple[str, str], bytes] = {}
         for session in list(self._sessions):
-            user = session.user
-            if user not in stamps:
-                stamps[user] = self.broker.credentials_stamp(user)
-            if session.stamp != stamps[user]:
+            login = (session.user, session.mechanism)
+            if login not in stamps:
+                stamps[login] = self.broker.credentials_stamp(*login)
+            if session.stamp != stamps[login]:
                 self._sessions.discard(session)
                 self.metrics.connections_ended += 1
                 session.revoke()
@@ -207,13 +207,22 @@ class SaslLogins:
 class SaslSession:
     """The login, and later the session, of one connection."""
 
-    __slots__ = ("_connection", "_expiry", "_is_guarding", "_logins", "authentication", "stamp")
+    __slots__ = (
+        "_connection",
+        "_expiry",
+        "_is_guarding",
+        "_logins",
+        "authentication",
+        "mechanism",
+        "stamp",
+    )
 
     def __init__(self, logins: SaslLogins, connection: Connection) -> None:
         self._logins = logins
         self._connection = connection
         self._expiry: asyncio.TimerHandle | None = None
         self._is_guarding = False  # whether it receives the frames of the connection
+        self.mechanism = ""  # of the last login
         self.stamp = b""  # of the credentials that the client logged in with; empty for a token
         self.authentication = Authentication(logins.settings.connections_max_reauth_ms)
 
@@ -408,7 +417,8 @@ class SaslSession:
         self._is_guarding = False
         connection.unguard()
         if exchange.mechanism != OAUTHBEARER:
-            self.stamp = logins.broker.credentials_stamp(exchange.user)
+            self.mechanism = exchange.mechanism
+            self.stamp = logins.broker.credentials_stamp(exchange.user, exchange.mechanism)
         logins.metrics.logins_succeeded += 1
         self._audit(exchange, None)
         logins.settled(connection)

@@ -98,3 +98,19 @@ def test_distrusted_credentials_are_not_used_until_they_are_replaced() -> None:
     credentials.put("a", credential())
     assert credentials.for_login("a", SHA_256) == credential()
     assert credentials.for_login("b", SHA_256) != credential()
+
+
+def test_a_session_does_not_end_when_another_mechanism_of_its_user_changes() -> None:
+    """Otherwise a user that changes its own credentials one by one loses its connection halfway."""
+    users = Credentials(b"secret")
+    users.put("a", credential(SHA_256))
+    users.put("a", credential(SHA_512))
+    of_all, of_first, of_second = (
+        users.stamp("a"),
+        users.stamp("a", SHA_256),
+        users.stamp("a", SHA_512),
+    )
+    users.remove("a", SHA_512)
+    assert users.stamp("a", SHA_256) == of_first
+    assert users.stamp("a", SHA_512) != of_second
+    assert users.stamp("a") != of_all

@@ -81,7 +81,7 @@ def kept(broker: BrokerProcess, topic: str) -> Iterator[KeptTable]:
     made.end()
 
 
-@pytest.mark.parametrize("table_format", ["delta", "iceberg"])
+@pytest.mark.parametrize("table_format", ["delta", pytest.param("iceberg", marks=pytest.mark.long)])
 def test_a_batch_and_a_stream_have_the_rows_of_table_and_log(
     spark: Any,
     client: WireClient,

@@ -25,7 +25,7 @@ def main() -> None:
     try:
         if arguments[:1] == ["serve"] and _serves(arguments[1:]):
             sys.exit(0)
-        from strandlog.cli.main import run  # noqa: PLC0415 - needs the extra, which may be missing
+        from strandlog.cli.main import run  # noqa: PLC0415 - imports an optional dependency
 
         run(arguments)
     except ModuleNotFoundError as missing:
@@ -40,7 +40,7 @@ def main() -> None:
 
 def _serves(words: list[str]) -> bool:
     """Run the broker and return True; return False if typer must parse the command line."""
-    from strandlog.cli.start_server import parse_plain, serve  # noqa: PLC0415 - only for this command
+    from strandlog.cli.start_server import parse_plain, serve  # noqa: PLC0415 - only this command
 
     plain = parse_plain(words)
     if plain is None:

@@ -1,7 +1,7 @@
 """Shell completion of topic and group names (`strandlog --install-completion`).
 
-The shell runs the command line for each press of the tab key, so that an unreachable broker must
-not block it for long: it completes nothing after a second, and after any error.
+The shell runs the command line each time the tab key is pressed, so an unreachable broker must not
+block it for long: there are no suggestions if the broker takes longer than a second, or on errors.
 """
 
 from __future__ import annotations
@@ -39,5 +39,5 @@ def _names(ctx: Any, incomplete: str, of: Callable[[ReadableLog], list[str]]) ->
         )
         with readable(target, timeout_ms=TIMEOUT_MS) as log:
             return sorted(name for name in of(log) if name.startswith(incomplete))
-    except Exception:  # noqa: BLE001 - a completion has no place for an error message
+    except Exception:  # noqa: BLE001 - shell completion cannot show an error message
         return []

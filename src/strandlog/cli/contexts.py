@@ -1,11 +1,11 @@
-"""Contexts: named addresses with client settings, in a file of the user.
+"""Contexts: named addresses with client settings, stored in the user's configuration folder.
 
     $XDG_CONFIG_HOME/strandlog/contexts.json     by default below ~/.config, mode 0600
     {"current": "prod", "contexts": {"prod": {"bootstrap": "…", "config": {"sasl.username": …}}}}
 
-A command without -d, -b and their environment variables uses the context that STRANDLOG_CONTEXT
-names, or else the current one. A password or key must be a reference (client/references.py), so
-that the file has no secrets. The file is replaced atomically.
+If neither -d, -b nor their environment variables are set, a command uses the context that
+STRANDLOG_CONTEXT names, or else the current one. Passwords and keys must be references
+(client/references.py), so that the file contains no secrets. The file is replaced atomically.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Contexts(NamedTuple):
     by_name: dict[str, Context]
 
     def get(self, name: str) -> Context:
-        """Return a context; raise an error that lists the others if there is none."""
+        """Return the named context; if it does not exist, raise an error that lists the others."""
         if name not in self.by_name:
             others = ", ".join(sorted(self.by_name)) or "none"
             raise DataError(f"no context {name!r}; there are: {others}")
@@ -56,13 +56,13 @@ class Contexts(NamedTuple):
 
 
 def contexts_path(environment: Mapping[str, str]) -> Path:
-    """Return the file of the contexts."""
+    """Return the path of the contexts file."""
     folder = environment.get("XDG_CONFIG_HOME") or os.path.join(Path.home(), ".config")
     return Path(folder, "strandlog", "contexts.json")
 
 
 def read_contexts(path: Path) -> Contexts:
-    """Read the file; without one, there is no context."""
+    """Read the contexts file; if it does not exist, return no contexts."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -72,9 +72,7 @@ def read_contexts(path: Path) -> Contexts:
         found = {name: _context(name, each) for name, each in document["contexts"].items()}
         return Contexts(document.get("current"), found)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(
-            f"{path} is not a file of contexts: {error!r}; delete or repair it"
-        ) from None
+        raise DataError(f"{path} is not a contexts file: {error!r}; delete or repair it") from None
 
 
 def _context(name: str, each: dict[str, Any]) -> Context:
@@ -82,7 +80,7 @@ def _context(name: str, each: dict[str, Any]) -> Context:
 
 
 def write_contexts(path: Path, contexts: Contexts) -> None:
-    """Replace the file; only its owner may read it."""
+    """Replace the contexts file; only its owner may read it."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     rows = {
         name: {"bootstrap": each.bootstrap, "data": each.data, "config": each.config}
@@ -100,7 +98,7 @@ def write_contexts(path: Path, contexts: Contexts) -> None:
 
 
 def current_context(environment: Mapping[str, str]) -> Context | None:
-    """Return the context to use without -d and -b, or None."""
+    """Return the context for commands without -d or -b, or None if there is none."""
     contexts = read_contexts(contexts_path(environment))
     name = environment.get(VARIABLE) or contexts.current
     return None if name is None else contexts.get(name)

@@ -14,7 +14,7 @@ from strandlog.errors import AlreadyOpenError, ConfigurationError
 
 
 def failure_line(error: Exception, *, as_json: bool = False) -> str:
-    """Format an error and its notes as one line; a `ConfigurationError` may have several."""
+    """Format an error and its notes as one line; a `ConfigurationError` has a line per problem."""
     notes = tuple(getattr(error, "__notes__", ()))
     if as_json:
         text = "; ".join([_message(error), *notes])
@@ -31,7 +31,7 @@ def _line(parts: Sequence[str]) -> str:
 def _message(error: Exception) -> str:
     if isinstance(error, AlreadyOpenError):
         return _owned(error.path)
-    if isinstance(error, OSError) and error.strerror:  # without the number of the error
+    if isinstance(error, OSError) and error.strerror:  # without the error number
         where = "" if error.filename is None else f"{error.filename}: "
         return f"{where}{error.strerror}"
     return str(error)

@@ -2,7 +2,7 @@
 
 Each connection uses one file descriptor, each partition that is written to uses one (up to
 log.max.open.files), and `RESERVED` covers everything else. `serve` raises its soft limit, if
-necessary up to the hard limit, because distributions keep the soft limit low for old programs.
+necessary up to the hard limit, because distributions set a low soft limit for old programs.
 
 A broker without free descriptors cannot write. If the system allows fewer than the settings need in
 total, `fit_to_limit` lowers the settings. With fewer than `MIN_ALLOWED`, the broker does not start.
@@ -23,14 +23,14 @@ MIN_ALLOWED = 256
 
 
 class Limits(NamedTuple):
-    """The soft and hard limits on the open files of a process."""
+    """A process's soft and hard limits on open files."""
 
     soft: int
     hard: int
 
 
 def limits() -> Limits:
-    """Return the limits of this process, with a large number for "unlimited"."""
+    """Return the limits of this process; a large number stands for "unlimited"."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     unlimited = 2**31 - 1
     return Limits(*(unlimited if each == resource.RLIM_INFINITY else each for each in (soft, hard)))
@@ -53,9 +53,9 @@ def wanted(settings: BrokerSettings) -> int:
 
 
 def fit_to_limit(settings: BrokerSettings, allowed: int) -> BrokerSettings:
-    """Lower the settings so that together they need at most `allowed` descriptors.
+    """Lower the settings so that they need at most `allowed` descriptors in total.
 
-    Raises `TooFewDescriptorsError` if `allowed` is too small for a broker.
+    Raise `TooFewDescriptorsError` if `allowed` is too small for a broker.
     """
     if allowed < MIN_ALLOWED:
         raise TooFewDescriptorsError(
@@ -81,7 +81,7 @@ def fit_to_limit(settings: BrokerSettings, allowed: int) -> BrokerSettings:
 
 
 def raise_limit(settings: BrokerSettings) -> int:
-    """Raise the soft limit of this process as far as needed and allowed, and return it."""
+    """Raise this process's soft limit as far as needed and allowed, and return the new limit."""
     found = limits()
     target = min(wanted(settings), found.hard)
     if target > found.soft:

@@ -1,6 +1,6 @@
-"""The command tree, lazy loading of commands, and exit codes.
+"""The command tree, which loads commands lazily, and the exit codes.
 
-The module of a command is imported only when the command runs, so that `--help` and `node` start
+A command's module is imported only when the command runs, so that `--help` and `node` start
 fast.
 
     exit code   meaning                                      stderr
@@ -30,7 +30,10 @@ from strandlog.errors import StrandlogError
 
 COMMANDS = {
     "serve": ("strandlog.cli.commands.serve", "Start a broker on a data folder."),
-    "topic": ("strandlog.cli.commands.topic", "Create, list, describe, alter and delete topics."),
+    "topic": (
+        "strandlog.cli.commands.topic",
+        "Create, list, describe, alter, trim and delete topics.",
+    ),
     "produce": ("strandlog.cli.commands.produce", "Produce one record per input line."),
     "consume": ("strandlog.cli.commands.consume", "Print the records of a topic."),
     "schema": (
@@ -65,20 +68,23 @@ COMMANDS = {
     ),
     "table": (
         "strandlog.cli.commands.table",
-        "Sync topics to lake tables: Delta, Iceberg, Parquet.",
+        "Sync topics to Delta, Iceberg or Parquet tables.",
     ),
-    "pipeline": ("strandlog.cli.commands.pipeline", "Run, validate and list Spark pipelines."),
+    "pipeline": (
+        "strandlog.cli.commands.pipeline",
+        "Run, validate, test and list Spark pipelines.",
+    ),
     "cluster": (
         "strandlog.cli.commands.targets.cluster",
         "Show the brokers, topics and groups of a cluster.",
     ),
     "context": (
         "strandlog.cli.commands.targets.context",
-        "Name addresses with their client settings, and choose one.",
+        "Save addresses and client settings under a name, and choose one.",
     ),
     "bench": (
         "strandlog.cli.commands.bench",
-        "Measure a broker or a folder: produce, consume, latency, spark.",
+        "Benchmark a broker or a folder.",
     ),
     "doctor": (
         "strandlog.cli.commands.doctor",

@@ -1,4 +1,4 @@
-"""Options that commands share, and functions that open the log that the options name.
+"""The options that commands share, and functions that open the log which these options name.
 
     -d DIR         a data folder   -b HOST:PORT   a broker, over the Kafka protocol
     STRANDLOG_DATA                 STRANDLOG_BOOTSTRAP
@@ -8,12 +8,12 @@
     owned      for commands that change something: opens the folder as its owner (raises
                `AlreadyOpenError` if another process owns it), or connects to the broker
     readable   for commands that only read: reads the files of the folder, even while another
-               process owns it (then only durable records are visible), or connects to the broker
+               process owns it (in which case only durable records are visible), or connects to
+               the broker
 
-Exactly one of -d and -b must be given; an option takes precedence over the environment, and both
-over the current context (contexts.py). Commands
-use the protocols of `client/api.py`, so the same code works for folders and brokers. Only
-`owned(..., create=True)` creates a folder.
+-d and -b are mutually exclusive. An option takes precedence over the environment, and both take
+precedence over the current context (contexts.py). Commands use the protocols of `client/api.py`, so
+the same code works for folders and brokers. Only `owned(..., create=True)` creates a folder.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ BOOTSTRAP_VARIABLE = "STRANDLOG_BOOTSTRAP"
 
 @dataclass(slots=True)
 class RunState:
-    """What error handling needs to know about the running command."""
+    """State of the running command for the error handler."""
 
     is_json: bool = False
 
@@ -140,7 +140,7 @@ SetOptions = Annotated[
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="Override a setting; takes precedence over file and environment. Repeatable.",
+        help="Override a setting from the file or the environment. Repeatable.",
     ),
 ]
 
@@ -213,7 +213,7 @@ def owned(target: Target, *, create: bool = False) -> Iterator[OpenLog]:
 
 @contextmanager
 def readable(target: Target, timeout_ms: int | None = None) -> Iterator[ReadableLog]:
-    """Open the log for reading. `timeout_ms`: of each request to a broker."""
+    """Open the log for reading. `timeout_ms` applies to each request to a broker."""
     if target.data is None:
         with _connected(target, timeout_ms) as remote:
             yield remote
@@ -246,7 +246,7 @@ def settings_of(pairs: list[str], option: str = "-c") -> dict[str, str | None]:
 
 
 def _quoted(pair: str) -> str:
-    """Quote a malformed key=value; of a secret, only the name."""
+    """Quote a malformed key=value pair; if it may hold a secret, show only the name."""
     if not is_secret_name(pair):
         return repr(pair)
     name = re.match(r"[\w.-]*", pair)

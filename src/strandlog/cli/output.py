@@ -2,12 +2,12 @@
 
     on a terminal   rich tables and progress bars
     in a pipe       plain columns, two spaces apart, without colour, never truncated
-    with --json     one document, and nothing else on stdout
+    with --json     JSON, and nothing else on stdout
 
 Tables have rounded sizes and, on a terminal, grouped digits; JSON has exact values.
 
-Clients choose the names of groups, members and transactional ids, and they may contain sequences
-that a terminal executes. So control characters and invisible ones are printed as escapes.
+Clients choose the names of groups, members and transactional ids, so these may contain terminal
+control sequences. Control characters and invisible characters are therefore printed as escapes.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ def print_json(document: Any) -> None:
 
 
 def json_text(document: Any) -> str:
-    """Return a JSON document on one line. Characters that are not printable are escaped."""
+    """Return a JSON document on one line, with non-printable characters escaped."""
     line = json.dumps(document, ensure_ascii=False)
     if line.isprintable():
         return line
-    # They can only be inside of strings, where JSON has an escape for each UTF-16 unit.
+    # Such characters occur only in strings, where JSON has an escape for each UTF-16 unit.
     return "".join(each if each.isprintable() else _json_escape(each) for each in line)
 
 
@@ -58,7 +58,7 @@ def _json_escape(character: str) -> str:
 
 
 def printable(line: str) -> str:
-    """Return a text in which characters that are not printable are escaped, as in Python."""
+    """Replace non-printable characters with Python escapes."""
     if line.isprintable():
         return line
     return "".join(
@@ -67,7 +67,7 @@ def printable(line: str) -> str:
 
 
 def message(lines: str) -> None:
-    """Print one or more lines for the user, on stderr."""
+    """Print one or more lines for the user to stderr."""
     sys.stderr.write("\n".join(map(printable, lines.split("\n"))) + "\n")
 
 
@@ -128,7 +128,7 @@ def _print_rich(columns: Sequence[Column], rows: list[list[str]], title: str) ->
 
 
 def size_text(size_bytes: float) -> str:
-    """Format a size, rounded and with a unit."""
+    """Format a size in bytes, rounded, with a unit."""
     if size_bytes < 1000:
         return f"{size_bytes:.0f} B"
     for unit in ("kB", "MB", "GB"):

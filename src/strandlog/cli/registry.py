@@ -1,8 +1,8 @@
-"""Opens the schema registry that the options of a command name.
+"""Opens the schema registry that a command's options name.
 
--d DIR           the registry of the folder, which can only be read, even while a broker owns it
--b HOST:PORT     the registry of the broker, at the address that it announces, or at
-                 schema.registry.url
+-d DIR           the registry in the folder, read-only, even while a broker owns the folder
+-b HOST:PORT     the broker's registry, at schema.registry.url if set, or else at the address that
+                 the broker announces
 --registry URL   this registry; takes precedence over -d and -b
 """
 
@@ -30,7 +30,7 @@ RegistryUrl = Annotated[
     typer.Option(
         "--registry",
         metavar="URL",
-        help="Schema registry, if it is not the broker's: http://HOST:PORT.",
+        help="URL of the schema registry, if it is not the broker's: http://HOST:PORT.",
     ),
 ]
 
@@ -42,7 +42,7 @@ def registry_target(
     client: list[str],
     client_config: str | None,
 ) -> Target:
-    """Return the folder or broker to use; neither is required with a URL."""
+    """Return the folder or broker to use. If a registry URL is given, neither is required."""
     if url and not data and not bootstrap:
         settings = {name: value or "" for name, value in settings_of(client, "-X").items()}
         return Target(None, None, settings, client_config)
@@ -66,7 +66,7 @@ def readable_registry(target: Target, url: str | None) -> Iterator[ReadableRegis
 
 @contextmanager
 def changeable_registry(target: Target, url: str | None) -> Iterator[SchemaRegistry]:
-    """Open the registry for reading and changing; raise a usage error for a folder."""
+    """Open the registry for reading and writing; raise a usage error for a folder."""
     if target.data is not None and not url:
         raise typer.BadParameter(
             "the schemas of a folder can only be read; start a broker with 'strandlog serve' and "
@@ -86,7 +86,7 @@ def register_schema(registry: SchemaRegistry, subject: str, schema: NewSchema) -
         return registry.register(subject, schema)
     except IncompatibleSchemaError:
         reasons = registry.check(subject, schema)
-        if not reasons:  # the subject has changed meanwhile
+        if not reasons:  # the subject has changed in the meantime
             raise
         for reason in reasons:
             message(f"incompatible: {reason}")
@@ -98,11 +98,11 @@ def register_schema(registry: SchemaRegistry, subject: str, schema: NewSchema) -
 
 
 def read_schema(path: str, kind: str | None, references: list[str], hint: str) -> NewSchema:
-    """Read a schema from a file; its suffix tells its type, unless `kind` is given."""
+    """Read a schema from a file, whose suffix determines its type unless `kind` is given."""
     known = kind or KINDS.get(Path(path).suffix.lower())
     if known is None:
         raise typer.BadParameter(
-            f"the suffix of {path} tells no type: add --type avro, json or protobuf",
+            f"the suffix of {path} does not imply a type: add --type avro, json or protobuf",
             param_hint=hint,
         )
     try:

@@ -1,8 +1,8 @@
 """Parses simple `serve` command lines without typer, and starts the server.
 
 Importing typer takes longer than starting the broker. `parse_plain` parses `serve [DATA]` with the
-options in `PLAIN_OPTIONS` and `PLAIN_FLAGS`. For anything else (`--help`, another option, an
-invalid value) it returns None. Then `commands/serve.py` parses the command line with typer, which
+options in `PLAIN_OPTIONS` and `PLAIN_FLAGS`. For anything else (`--help`, another option or an
+invalid value), it returns None, and `commands/serve.py` parses the command line with typer, which
 prints help and usage errors.
 """
 
@@ -49,7 +49,7 @@ INSECURE = "allow.insecure.listeners"
 
 @dataclass
 class ServeArguments:
-    """The arguments of `serve`; those that were not given are None."""
+    """The arguments of `serve`; None means not given."""
 
     data: str | None = None
     host: str | None = None
@@ -219,12 +219,12 @@ def _set_level(server: ServerSettings) -> None:
 
 
 def _reload(arguments: ServeArguments, started: Configuration) -> None:
-    """Read the settings again, on SIGHUP: set the log level, and report what needs a restart."""
+    """Reload the settings on SIGHUP: apply the log level, and report other changes."""
     try:
         found = read_configuration(arguments.config, arguments.pairs)
         found.check()
     except ConfigurationError as error:
-        logger.error("keeping the settings: %s", error)  # noqa: TRY400 - the message has it all
+        logger.error("keeping the settings: %s", error)  # noqa: TRY400 - the message suffices
         return
     assert found.server is not None, "check() raises otherwise"
     _set_level(found.server)
@@ -246,11 +246,11 @@ def _value(configuration: Configuration, name: str) -> Value | None:
 def serve(arguments: ServeArguments) -> None:
     """Run the broker until SIGTERM or SIGINT."""
     try:
-        import uvloop  # noqa: PLC0415 - needs an extra
+        import uvloop  # noqa: PLC0415 - optional dependency
 
-        from strandlog.server.app import ServerOptions, run_until_stopped  # noqa: PLC0415 - needs extras
-        from strandlog.server.listeners import listener_configs  # noqa: PLC0415 - needs extras
-        from strandlog.server.log_limit import limit_repeats  # noqa: PLC0415 - needs extras
+        from strandlog.server.app import ServerOptions, run_until_stopped  # noqa: PLC0415 - imports an optional dependency
+        from strandlog.server.listeners import listener_configs  # noqa: PLC0415 - imports an optional dependency
+        from strandlog.server.log_limit import limit_repeats  # noqa: PLC0415 - imports an optional dependency
     except ImportError as error:
         raise MissingExtraError("server", error.name or "uvloop") from error
     faulthandler.enable()  # print a stack trace on SIGBUS or a crash in native code
@@ -291,8 +291,8 @@ def serve(arguments: ServeArguments) -> None:
 def _check_addresses(listeners: Sequence[ListenerConfig]) -> None:
     """Raise an error if an address is in use, before the server creates its data folder.
 
-    The server binds the addresses after it has opened the folder, because clients that connect
-    wait until then; a folder that exists already needs no check.
+    The server binds its addresses only after it has opened the folder, because clients that
+    connected earlier would have to wait. An existing folder does not need this check.
     """
     for listener in listeners:
         if not listener.is_required or not listener.port:

@@ -1,7 +1,7 @@
-"""Finds the topics that an argument names, and explains why there is none.
+"""Finds the topics that an argument names, and creates the error if there are none.
 
 An argument that starts with `^` is a regular expression, as in kcat; any other argument is a name.
-Internal topics are not listed, so that no expression matches them.
+Internal topics are not listed, so no expression matches them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def matching(names: Iterable[str], expression: str) -> list[str]:
 
 
 def selected_topics(log: ReadableLog, argument: str) -> list[str]:
-    """Return the topic, or all topics that the expression matches; raise an error if none does."""
+    """Return the named topic, or all that match the expression; raise an error if none do."""
     if not is_expression(argument):
         return [argument]
     found = matching(log.topics(), argument)
@@ -42,7 +42,7 @@ def selected_topics(log: ReadableLog, argument: str) -> list[str]:
 
 
 def missing_topic(log: ReadableLog, name: str) -> StrandlogError:
-    """Return the error for a topic that does not exist, with the name that may be meant."""
+    """Return the error for a topic that does not exist, with a similar name as a suggestion."""
     try:
         check_topic_name(name)
     except InvalidTopicError as error:

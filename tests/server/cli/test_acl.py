@@ -213,9 +213,9 @@ def test_settings_that_the_broker_hides_are_a_note(tmp_path: Path) -> None:
         ("--operation READ --topic t --host 10.0.0.0/8", "never matches a client"),
         ("--operation ALL --cluster --prefix", "needs a name"),
         ("--consumer --topic t", "--consumer also needs --group"),
-        ("--producer --topic t --group g", "--producer makes no rules about it"),
+        ("--producer --topic t --group g", "cannot be combined with --producer"),
         ("--producer --topic t --operation READ", "have their own operations"),
-        ("--producer --topic t --deny", "--producer and --consumer allow"),
+        ("--producer --topic t --deny", "cannot be combined with --producer or --consumer"),
     ],
 )
 def test_rules_that_make_no_sense_are_usage_errors(

@@ -53,7 +53,7 @@ def test_the_file_of_contexts_has_no_secrets_and_one_reader(cli: CommandLine) ->
 def test_a_damaged_file_of_contexts_is_an_error(cli: CommandLine) -> None:
     _file(cli).parent.mkdir(parents=True)
     _file(cli).write_text("{")
-    assert "is not a file of contexts" in cli.inside("context", "list", code=1).err
+    assert "is not a contexts file" in cli.inside("context", "list", code=1).err
     assert "error: " not in cli.inside("topic", "create", "t").err
 
 

@@ -231,7 +231,7 @@ def test_a_terminal_asks_twice_and_does_not_show_the_password(tmp_path: Path) ->
     os.close(master)
     assert process.returncode == 0, seen
     assert b"hidden-secret" not in seen
-    assert b"New password of alice" in seen
+    assert b"New password for alice" in seen
     with strandlog.open(user.data) as log:
         run_inline(log.broker.check_password(RequestContext(), "alice", "hidden-secret"))
 

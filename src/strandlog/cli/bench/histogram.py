@@ -35,7 +35,7 @@ class Histogram:
         self.max_seconds = max(self.max_seconds, seconds)
 
     def add_all(self, durations: list[float]) -> None:
-        """Count many durations; sorts the list, so that the cost is one lookup per bucket."""
+        """Count many durations; sorts the list in place, to need only one lookup per bucket."""
         if not durations:
             return
         durations.sort()

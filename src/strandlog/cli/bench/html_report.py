@@ -1,7 +1,7 @@
 """The HTML report of a benchmark: one file with tables and a plot over time.
 
 The file contains plotly.js from the installed plotly package, and its content security policy
-forbids every request, so that it can be read offline and attached to a message.
+forbids every request, so the report can be read offline and attached to a message.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ Plotly.newPlot("plot", [
 
 
 def plotly_path() -> Path:
-    """Return the file plotly.min.js of the installed package."""
+    """Return the path of plotly.min.js in the installed plotly package."""
     found = importlib.util.find_spec("plotly")
     if found is None or not found.submodule_search_locations:
         raise MissingExtraError("console", "plotly")
@@ -97,7 +97,7 @@ def plotly_path() -> Path:
 
 
 def write_html(path: Path, document: dict[str, Any]) -> None:
-    """Write the report."""
+    """Write the HTML report for the JSON document of a benchmark."""
     target, topic, started = document["target"], document["topic"], document["started"]
     state = ", interrupted" if document["interrupted"] else ""
     data = json.dumps(document).replace("<", "\\u003c")

@@ -1,8 +1,9 @@
-"""What a benchmark measures: counts and latencies over time, in bounded memory.
+"""Collects the counts and latencies of a benchmark over time, in bounded memory.
 
-The threads of a benchmark call `Measurement.add`. Results are kept per interval, of a quarter of
-a second at first. When there are `MAX_INTERVALS`, neighbours are merged, and an interval is then
-twice as long: a run of a day needs no more memory than a run of a minute.
+The threads of a benchmark call `Measurement.add`. Results are kept per interval; an interval is
+initially a quarter of a second long. When a run exceeds `MAX_INTERVALS`, adjacent intervals are
+merged in pairs and the interval length doubles, so a run of a day needs no more memory than a run
+of a minute.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class Measurement:
         self._ended: float | None = None
 
     def start(self) -> None:
-        """Begin to measure time; before, clients are created and topics are filled."""
+        """Start the clock, after the clients have been created and the topic has been filled."""
         self._began = stopwatch()
 
     def finish(self) -> None:
@@ -65,7 +66,10 @@ class Measurement:
     def add(
         self, records: int, size_bytes: int, latencies: list[float], latency_count: int = 0
     ) -> None:
-        """Add records with their latencies. `latency_count`: how often the only latency counts."""
+        """Add records with their latencies.
+
+        If `latency_count` is not 0, `latencies` has one element, which counts that many times.
+        """
         with self._lock:
             interval = self._interval()
             interval.records += records
@@ -77,7 +81,7 @@ class Measurement:
             self.records += records
 
     def add_errors(self, message: str, count: int = 1) -> None:
-        """Count errors; of many different messages, only the first are kept."""
+        """Count errors by message; after `MAX_MESSAGES` different ones, count the rest together."""
         with self._lock:
             self._interval().errors += count
             self.errors += count

@@ -1,9 +1,9 @@
-"""The options of a benchmark, and when which record is due.
+"""The options of a benchmark, and the times at which its records are due.
 
 --rate given      the n-th record of a client is due n / rate seconds after the start, however
-                  late the client is. Its latency counts from the time at which it was due:
-                  a broker that stops responding for a second delays all records that were due
-                  in that second, and all of them show it (no coordinated omission)
+                  late the client is. Latency is measured from the time at which a record was due:
+                  if the broker stops responding for a second, the latencies of all records that
+                  were due in that second show the delay (no coordinated omission)
 no --rate         a record is due when the one before it was sent
 """
 
@@ -24,7 +24,7 @@ CHUNK_RECORDS, CHUNK_BYTES = 1_000, 256 * 1024
 
 
 class Plan(NamedTuple):
-    """What a benchmark does. `records` and `seconds` end it; None: no limit."""
+    """The options of a benchmark, which ends after `records` or `seconds`; None means no limit."""
 
     records: int | None
     seconds: float | None
@@ -42,17 +42,17 @@ class Plan(NamedTuple):
 
     @property
     def stall_seconds(self) -> float:
-        """How long a run may see no record before it is stopped."""
+        """The time without any record after which a run is stopped."""
         return STALL_SECONDS if self.rate is None else max(STALL_SECONDS, 3 / self.rate)
 
     def share(self, client: int) -> int | None:
-        """Return the number of records of one client."""
+        """Return the number of records that one client sends; None means no limit."""
         if self.records is None:
             return None
         return self.records // self.clients + (client < self.records % self.clients)
 
     def payloads(self) -> list[bytes]:
-        """Return different values; they are hexadecimal digits and compress to about half."""
+        """Return record values of hexadecimal digits, which compress to about half their size."""
         count = max(1, min(MAX_PAYLOADS, MAX_PAYLOAD_BYTES // max(1, self.size)))
         chooser = random.Random(self.size)  # the same values in every run
         half = (self.size + 1) // 2
@@ -60,7 +60,7 @@ class Plan(NamedTuple):
 
 
 class Pace:
-    """When the records of one client are due. `began` is the start of the benchmark."""
+    """Computes when the records of one client are due, from `began`, the start of the benchmark."""
 
     def __init__(self, plan: Plan, client: int, began: float) -> None:
         self._interval = None if plan.rate is None else plan.clients / plan.rate
@@ -76,7 +76,7 @@ class Pace:
         return self._until is not None and stopwatch() >= self._until
 
     def due(self, most: int) -> list[float]:
-        """Return the times at which the next records are due; empty if none is due yet."""
+        """Return the due times of up to `most` records that are due now and count them as sent."""
         if self._limit is not None:
             most = min(most, self._limit - self._sent)
         now = stopwatch()

@@ -1,6 +1,6 @@
-"""Consumers of a benchmark: from a broker with librdkafka, or from a folder.
+"""Benchmark consumers, which read from a broker with librdkafka, or from a folder.
 
-Each client reads its own partitions, without a group, so that no rebalance delays the start.
+Each client reads its own partitions, without a group, so no rebalance delays the start.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _NO_GROUP = "strandlog-bench"  # librdkafka requires a group id; nothing uses it
 
 
 class Range(NamedTuple):
-    """What to read of a partition; `end` is exclusive."""
+    """The offsets to read from a partition; `end` is exclusive."""
 
     partition: int
     start: int
@@ -36,7 +36,7 @@ class Reader(Protocol):
     """Reads the values of records."""
 
     def read(self) -> list[bytes | None]:
-        """Return values, or an empty list if none arrive for a moment."""
+        """Return values, or an empty list if none arrive within `READ_SECONDS`."""
 
     @property
     def is_at_end(self) -> bool:
@@ -46,7 +46,7 @@ class Reader(Protocol):
 
 
 def open_reader(log: ReadableLog, topic: str, ranges: list[Range]) -> Reader:
-    """Create a reader at the starts of its ranges."""
+    """Create a reader that starts at the beginning of each range."""
     if isinstance(log, RemoteLog):
         return KafkaReader(log, topic, ranges)
     return FolderReader(log.consumer(), topic, ranges)
@@ -76,7 +76,7 @@ class KafkaReader:
     def read(self) -> list[bytes | None]:
         with translated(topic=self._topic):
             first = self._client.poll(READ_SECONDS)
-            # With a time-out, `consume` would wait until it has all the records.
+            # With a timeout, `consume` would wait until it has READ_RECORDS records.
             others = [] if first is None else self._client.consume(READ_RECORDS, 0)
         messages = [*([] if first is None else [first]), *others]
         self._login.check()
@@ -98,7 +98,7 @@ class KafkaReader:
 
 
 class FolderReader:
-    """Reads the files of a folder, or the log of this process."""
+    """Reads with a consumer of the embedded library."""
 
     def __init__(self, consumer: AnyConsumer, topic: str, ranges: list[Range]) -> None:
         self._consumer = consumer
@@ -124,5 +124,5 @@ class FolderReader:
 
 
 def size_of(values: list[Any]) -> int:
-    """Return the bytes of values; a null value has none."""
+    """Return the total size of the values in bytes; a null value counts as 0."""
     return sum(map(len, filter(None, values)))

@@ -1,4 +1,4 @@
-"""The report of a benchmark: a JSON document, and the table on a terminal."""
+"""The report of a benchmark, as a JSON document or as a table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PERCENTILES = (50, 95, 99)
 
 
 class Report(NamedTuple):
-    """The result of a benchmark, and what it was run with."""
+    """The result of a benchmark, with its target and options."""
 
     benchmark: str
     target: str
@@ -56,7 +56,7 @@ class Report(NamedTuple):
 
 
 def latency_ms(histogram: Histogram) -> dict[str, float | None]:
-    """Return percentiles in milliseconds; null without a value."""
+    """Return percentiles, maximum and mean in milliseconds; each is None if nothing was counted."""
     found = {f"p{percent}": histogram.percentile(percent) for percent in PERCENTILES}
     found["max"] = histogram.max_seconds if histogram.count else None
     found["mean"] = histogram.mean
@@ -66,7 +66,7 @@ def latency_ms(histogram: Histogram) -> dict[str, float | None]:
 
 
 def print_report(document: dict[str, Any]) -> None:
-    """Print the table, and the reasons of errors on stderr."""
+    """Print the table, and the error messages to stderr."""
     latency = document["latency_ms"]
     columns = [text("BENCHMARK"), number("RECORDS"), number("SECONDS"), number("RECORDS/S")]
     columns += [number("MB/S"), *(number(f"{name.upper()} MS") for name in ("p50", "p95", "p99"))]

@@ -1,12 +1,12 @@
-"""Runs the clients of a benchmark in threads, shows progress, and ends them.
+"""Runs the clients of a benchmark in threads, shows progress and stops the clients.
 
-    all clients end      after --records or --duration, or with the first error that they raise
-    Ctrl-C, SIGTERM      the clients stop; what was measured so far is reported. A second Ctrl-C
+    all clients end      after --records or --duration, or when the first of them raises an error
+    Ctrl-C, SIGTERM      the clients stop, and the results so far are reported. A second Ctrl-C
                          ends the command at once
-    no progress          a run in which no record arrives for 45 seconds is stopped, and this counts
-                         as an error
+    no progress          a run without a record for 45 seconds (longer for a low --rate) is stopped,
+                         which counts as an error
 
-A temporary topic is deleted at the end, also after an error or Ctrl-C.
+A temporary topic is deleted at the end, even after an error or Ctrl-C.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Topic(NamedTuple):
 
 @contextlib.contextmanager
 def benchmark_topic(log: OpenLog, name: str | None, partitions: int) -> Iterator[Topic]:
-    """Use the topic, create it, or create a temporary one, which is deleted at the end."""
+    """Yield the named topic, created if missing; without a name, a temporary topic."""
     if name is not None:
         try:
             log.describe_topic(name)
@@ -50,9 +50,8 @@ def benchmark_topic(log: OpenLog, name: str | None, partitions: int) -> Iterator
         return
     topic = Topic(TEMPORARY_PREFIX + secrets.token_hex(6), is_temporary=True)
     try:
-        log.create_topic(
-            topic.name, partitions
-        )  # Ctrl-C may end it after the broker has created it
+        # Inside the try block: Ctrl-C may interrupt the call after the broker created the topic.
+        log.create_topic(topic.name, partitions)
         yield topic
     finally:
         with _uninterrupted():
@@ -60,7 +59,7 @@ def benchmark_topic(log: OpenLog, name: str | None, partitions: int) -> Iterator
 
 
 def _delete(log: OpenLog, topic: str) -> None:
-    """Delete a temporary topic; report an error instead of hiding the one that may be raised."""
+    """Delete a temporary topic. Print errors, since raising one could hide an earlier error."""
     try:
         log.delete_topic(topic)
     except TopicNotFoundError:
@@ -91,7 +90,7 @@ def _uninterrupted() -> Iterator[None]:
 
 @contextlib.contextmanager
 def interruptible_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM end the block like Ctrl-C."""
+    """Make SIGTERM interrupt the block, as Ctrl-C does."""
     if current_thread() is not main_thread():
         yield
         return
@@ -122,9 +121,10 @@ def run_clients(
     *,
     on_stop: Callable[[], None] = lambda: None,
 ) -> Outcome:
-    """Run all clients until they end, an error or Ctrl-C; never raises for Ctrl-C.
+    """Run all clients until they end, one fails or the user presses Ctrl-C.
 
-    `on_stop` is called before the clients are awaited, if they have not ended by themselves.
+    If clients are still running then, call `on_stop` before waiting for them. Ctrl-C does not raise
+    `KeyboardInterrupt`.
     """
     stop = Event()
     errors: list[BaseException] = []
@@ -169,7 +169,7 @@ def _watch(
     advance: Callable[[int], None],
     stall_seconds: float,
 ) -> None:
-    """Wait until all threads end, and show progress meanwhile."""
+    """Show progress until all threads end; stop a run that makes no progress."""
     shown = 0
     stalled = 0.0
     while any(thread.is_alive() for thread in threads):

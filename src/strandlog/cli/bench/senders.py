@@ -1,8 +1,9 @@
-"""Producers of a benchmark: to a broker with librdkafka, or to a folder with the embedded library.
+"""Benchmark producers, which send to a broker with librdkafka, or to a folder.
 
-    KafkaSender    queues records and goes on; librdkafka sends them in batches. The latency of a
-                   record ends at its delivery report
-    FolderSender   sends a batch and waits for it; the latency of its records ends then
+    KafkaSender    queues records without waiting; librdkafka sends them in batches. Latency is
+                   measured up to the delivery report
+    FolderSender   sends a batch with the embedded library and waits for it. Latency is measured up
+                   to the end of that call
 
 A record that is not written counts as an error, with the reason, and is not sent again.
 """
@@ -38,13 +39,13 @@ class Sender(Protocol):
         """Send values that were due at these times."""
 
     def poll(self) -> None:
-        """Process what has arrived, without waiting."""
+        """Process the delivery reports that have arrived, without waiting."""
 
     def finish(self) -> None:
         """Wait until all records are acknowledged or have failed."""
 
     def close(self) -> None:
-        """Discard records that are not sent yet."""
+        """Discard records that have not been sent."""
 
 
 def open_sender(
@@ -98,7 +99,7 @@ class KafkaSender:
             self._poll(0.05 if calls else 0)
 
     def _rejected(self, calls: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return the records to send again because the queue was full; count the others."""
+        """Return the records to retry because the queue was full; count the others as errors."""
         again = []
         for call in calls:
             error = call.pop("_error", None)

@@ -1,8 +1,8 @@
 """`strandlog bench spark`: reads a topic with format("strandlog"), several times.
 
-Each round reads all records that the topic has at the start of the round, and aggregates them. The
-first round also starts Python workers and lets Java compile; it is not measured. A latency is the
-time of one round. --duration ends a round that takes longer.
+Each round reads and aggregates all records that the topic has at the start of the round. The first
+round is not measured, because it also starts Python workers and triggers Java's JIT compilation.
+The latency is the duration of a round. --duration also interrupts a round that is running.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def read_with_spark(
     seconds: float | None,
     master: str | None,
 ) -> Outcome:
-    """Read the topic `rounds` times and add rows, bytes and seconds of each round."""
+    """Read the topic `rounds` times and measure the rows, bytes and duration of each round."""
     if target.client_file is not None:
         os.environ[FILE_VARIABLE] = target.client_file  # Spark's workers read it too
     with spark_log(None, "bench") as log:
@@ -75,7 +75,7 @@ def _client(
     rounds: int,
     seconds: float | None,
 ) -> Client:
-    from py4j.protocol import Py4JError  # noqa: PLC0415 - an extra
+    from py4j.protocol import Py4JError  # noqa: PLC0415 - optional dependency
     from pyspark.errors import PySparkException  # noqa: PLC0415
 
     late = Event()

@@ -1,12 +1,12 @@
 """The benchmarks: produce, consume and latency.
 
-produce   clients send records; latency: from the send (with --rate: from when it was due) to
-          the acknowledgement
-consume   clients read their partitions from the start to the end of the topic; latency: the
-          time of one poll that returned records
-latency   producers and consumers; latency: from the send (with --rate: from when it was due)
-          until a consumer has the record. Without --rate, a client sends the next record when
-          the previous one has arrived
+produce   clients send records. Latency is measured from the send (with --rate, from the time at
+          which the record was due) to the acknowledgement
+consume   clients read their partitions from start to end. Latency is the duration of a poll that
+          returned records
+latency   clients send records and consume them. Latency is measured from the send (with --rate,
+          from the time at which the record was due) until a consumer has received the record.
+          Without --rate, a client sends the next record when the previous one has arrived
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from strandlog.client.api import OpenLog, ReadableLog
 from strandlog.clock import stopwatch
 from strandlog.errors import DataError
 
-# What a record of `bench latency` starts with: the run, the client, and when it was due.
+# Prefix of each value in `bench latency`: the run id, the client, and when the record was due.
 STAMP = struct.Struct("<8sId")
 ARRIVAL_SECONDS = 10.0  # how long to wait for the last records
 ROUND_TRIP_SECONDS = 30.0
@@ -64,7 +64,7 @@ def _producer(sender: Sender, pace: Pace, chunk: int, values: Iterator[bytes]) -
 
 
 def fill(log: OpenLog, topic: str, plan: Plan) -> Outcome:
-    """Write the records that `consume` and `spark` then read."""
+    """Write the records that `bench consume` and `bench spark` read."""
     measurement = Measurement()
     filling = plan._replace(rate=None, clients=1, acks="1")
     values = plan.payloads()
@@ -94,7 +94,7 @@ def consume(log: ReadableLog, topic: str, plan: Plan, measurement: Measurement) 
 
 
 class _Budget:
-    """The records that all clients together may still read."""
+    """The number of records that the clients together may still read."""
 
     def __init__(self, records: int | None) -> None:
         self._left = records
@@ -136,7 +136,7 @@ def _consumer(
 
 
 class _Latency:
-    """What the producers and consumers of `bench latency` share."""
+    """State shared by the producers and consumers of `bench latency`."""
 
     def __init__(self, plan: Plan, measurement: Measurement) -> None:
         self.run = secrets.token_bytes(8)
@@ -153,7 +153,7 @@ class _Latency:
         return STAMP.pack(self.run, client, due) + padding
 
     def receive(self, values: list[bytes | None]) -> None:
-        """Measure the records of this run; a topic that exists may get others meanwhile."""
+        """Measure the records of this run; ignore those that others write to the same topic."""
         now = stopwatch()
         latencies = []
         size_bytes = 0
@@ -185,7 +185,7 @@ class _Latency:
 
 
 def latency(log: OpenLog, topic: str, plan: Plan, measurement: Measurement) -> Outcome:
-    """Send records and measure the time until a consumer has them."""
+    """Send records and measure the time until a consumer receives them."""
     shared = _Latency(plan, measurement)
     padding = next(iter(plan._replace(size=max(0, plan.size - STAMP.size)).payloads()))
     infos = log.describe_topic(topic).partitions
@@ -250,7 +250,7 @@ def _stamping_producer(
 
 
 def _wait_for(arrived: Event, sender: Sender, shared: _Latency, stop: Event) -> None:
-    """Wait for the receipt of the record that was sent last, or for an error."""
+    """Wait until the last sent record arrives, sending fails or the timeout expires."""
     until = stopwatch() + ROUND_TRIP_SECONDS
     errors = shared.sending.errors
     while not arrived.wait(0.05) and not stop.is_set() and stopwatch() < until:

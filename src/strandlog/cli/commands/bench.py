@@ -1,9 +1,9 @@
-"""The `strandlog bench` commands: produce, consume, latency, spark.
+"""The `strandlog bench` commands: produce, consume, latency and spark.
 
-They load a broker or a folder and print records per second, bytes per second and percentiles of
-latency. A run ends after --records or --duration, whichever comes first; without both, after
-100,000 records or 30 seconds. Without --topic, it uses a temporary topic, which is deleted at the
-end, also after an error or Ctrl-C; a topic that is named is never deleted.
+They put a load on a broker or a folder and print records per second, bytes per second and latency
+percentiles. A run ends after --records or --duration, whichever comes first; if neither is given,
+after 100,000 records or 30 seconds. Without --topic, a run uses a temporary topic and deletes it at
+the end, even after an error or Ctrl-C; a topic given with --topic is never deleted.
 
     exit code   0    records were measured, and there was no error
                 1    otherwise
@@ -45,7 +45,7 @@ MAX_SIZE = 100 * 1024 * 1024
 MAX_CLIENTS = 256
 SPARK_RECORDS = 1_000_000
 
-app = command_app("Measure a broker or a folder: produce, consume, latency, spark.")
+app = command_app("Benchmark a broker or a folder.")
 
 
 def _seconds(text: str) -> float:
@@ -73,7 +73,7 @@ Rate = Annotated[
     typer.Option(
         metavar="N",
         min=0.001,
-        help="Records per second of all clients; latency then counts from when a record was due.",
+        help="Total records per second; latency is then measured from when each record was due.",
     ),
 ]
 AcksOption = Annotated[
@@ -87,12 +87,12 @@ Compression = Annotated[
 Partitions = Annotated[
     int,
     typer.Option(
-        "-p", "--partitions", metavar="N", min=1, help="Partitions of a topic that is created."
+        "-p", "--partitions", metavar="N", min=1, help="Partition count if the topic is created."
     ),
 ]
 Clients = Annotated[
     int,
-    typer.Option(metavar="N", min=1, max=MAX_CLIENTS, help="Clients that run at the same time."),
+    typer.Option(metavar="N", min=1, max=MAX_CLIENTS, help="Number of concurrent clients."),
 ]
 TopicName = Annotated[
     str | None,
@@ -105,7 +105,7 @@ TopicName = Annotated[
     ),
 ]
 Html = Annotated[
-    Path | None, typer.Option("--html", metavar="FILE", help="Write a report with a plot.")
+    Path | None, typer.Option("--html", metavar="FILE", help="Write an HTML report with a plot.")
 ]
 Workload = Callable[[OpenLog, str, Plan, Measurement], Outcome]
 
@@ -128,7 +128,7 @@ def produce(
     client_config: ClientConfig = None,
     as_json: Json = False,
 ) -> None:
-    """Measure how fast records are written, and the time until they are acknowledged."""
+    """Measure how fast records are written, and how long acknowledgements take."""
     target = target_of(data, bootstrap, client, client_config)
     plan = _plan(records, duration, size, rate, acks, compression, partitions, clients)
     _run("produce", target, topic, plan, workloads.produce, html, as_json=as_json)
@@ -150,10 +150,10 @@ def consume(
     client_config: ClientConfig = None,
     as_json: Json = False,
 ) -> None:
-    """Measure how fast records are read, and the time of a poll.
+    """Measure how fast records are read, and how long a poll takes.
 
-    A temporary topic is filled first, with --records records of --size bytes. A topic that exists
-    is read from its start to its end.
+    A temporary topic is first filled with --records records of --size bytes. A topic given with
+    --topic is read from start to end.
     """
     target = target_of(data, bootstrap, client, client_config)
     plan = _plan(records, duration, size, None, "1", compression, partitions, clients)
@@ -186,10 +186,10 @@ def latency(
     client_config: ClientConfig = None,
     as_json: Json = False,
 ) -> None:
-    """Measure the time from the send of a record until a consumer has it.
+    """Measure the time from sending a record until a consumer receives it.
 
-    With --rate, the time counts from when the record was due, so that a slow broker cannot hide
-    delays by slowing the producer down. Without it, each client sends the next record when the
+    With --rate, time is measured from when the record was due, so that a slow broker cannot hide
+    delays by slowing down the producer. Without --rate, each client sends the next record when the
     previous one has arrived.
     """
     target = target_of(data, bootstrap, client, client_config)
@@ -207,7 +207,7 @@ def spark(
     compression: Compression = "none",
     partitions: Partitions = 2,
     rounds: Annotated[
-        int, typer.Option(metavar="N", min=1, max=1000, help="How often to read the topic.")
+        int, typer.Option(metavar="N", min=1, max=1000, help="Number of times to read the topic.")
     ] = 3,
     master: Annotated[
         str | None, typer.Option(metavar="URL", help="Spark master: local[*], spark://HOST:PORT, …")
@@ -222,8 +222,8 @@ def spark(
 ) -> None:
     """Measure how fast Spark reads a topic with format("strandlog").
 
-    A temporary topic is filled first, with --records records of --size bytes. --duration limits the
-    rounds, and does not include the start of Spark.
+    A temporary topic is first filled with --records records of --size bytes. --duration limits the
+    time for all rounds, excluding the start of Spark.
     """
     from strandlog.cli.bench.spark_read import read_with_spark  # noqa: PLC0415 - imports Spark
 
@@ -260,7 +260,7 @@ def _plan(
 
 
 def _fill(log: OpenLog, topic: str, plan: Plan) -> Outcome:
-    """Fill a temporary topic. Without --records, it gets the default number."""
+    """Fill a temporary topic with --records records, or with the default number."""
     return workloads.fill(
         log, topic, plan._replace(records=plan.records or DEFAULT_RECORDS, seconds=None)
     )
@@ -327,7 +327,7 @@ def _options(plan: Plan) -> dict[str, Any]:
 
 
 def _check_html(html: Path | None) -> None:
-    """Raise an error before the run if the report cannot be written after it."""
+    """Raise an error if the HTML report could not be written after the run."""
     if html is None:
         return
     plotly_path()

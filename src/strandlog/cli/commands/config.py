@@ -1,4 +1,4 @@
-"""The `strandlog config` commands: show, topic, check.
+"""The `strandlog config` commands: show, topic and check.
 
 `show` prints every setting that `serve` would start with, and its origin. With -b it prints the
 settings of a running broker (strandlog or Kafka) and the origin that the broker reports. `topic`

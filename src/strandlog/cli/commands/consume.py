@@ -9,10 +9,12 @@ written to stdout, so records that could not be written are not committed.
     -n N         stop after N records, waiting for them if necessary
     otherwise    wait for more records until Ctrl-C, or until the reader of stdout closes the pipe
 
-Keys and values that a serializer with a schema registry wrote are printed as JSON; --raw switches
-that off. A value that cannot be decoded is printed as it is, with a note on stderr.
+Keys and values that were serialized with a schema from a schema registry are printed as JSON;
+--raw prints the bytes verbatim. A value that cannot be decoded is also printed verbatim, with a
+note on stderr.
 
-If a batch is unreadable, the command fails and names it, unless --skip-unreadable is given.
+If a batch is unreadable, the command fails with an error that names the batch, unless
+--skip-unreadable is given.
 """
 
 from __future__ import annotations
@@ -113,7 +115,7 @@ Format = Annotated[
 Raw = Annotated[
     bool,
     typer.Option(
-        "--raw", "--no-decode", help="Print keys and values as they are, without schemas."
+        "--raw", "--no-decode", help="Print keys and values verbatim, without decoding them."
     ),
 ]
 Exits = Annotated[bool, typer.Option("-e", "--exit", help="Stop at the current end of the topic.")]
@@ -151,10 +153,10 @@ def consume(
     client_config: ClientConfig = None,
     as_json: Json = False,
 ) -> None:
-    """Print the records of a topic, or of all topics that an expression matches, one per line.
+    """Print the records of a topic, or of all topics that match an expression, one per line.
 
-    Starts at the beginning (with -g: at the committed offsets) unless -o is given. Waits for new
-    records until Ctrl-C, or with -n until N records are printed; with -e, does not wait.
+    Without -o, starts at the beginning or, with -g, at the committed offsets. Waits for new records
+    until Ctrl-C or, with -n, until N records are printed. With -e, does not wait.
     """
     render = _render(format_text, key_delimiter, shows_null, as_json=as_json)
     start, until = parse_range(offset)
@@ -168,7 +170,7 @@ def consume(
     with ExitStack() as stack:
         log = stack.enter_context(readable(target) if group is None else owned(target))
         topics = selected_topics(log, topic)
-        # A consumer of the topic comes first: its error names READ, which describing does not need.
+        # Create the consumer first, so that an authorization error names READ, not DESCRIBE.
         consumer = stack.enter_context(_consumer(log, [] if partition else topics, group, topic))
         assigned = _start(log, consumer, topics, partition, start)
         if until is not None:
@@ -194,7 +196,7 @@ def _start(
     partitions: list[int],
     start: StartOffset | None,
 ) -> dict[TopicPartition, PartitionInfo]:
-    """Move the consumer to where it starts; return the partitions to read."""
+    """Seek the consumer to its start offsets; return the partitions to read."""
     infos = {each: _partitions(log, each, partitions) for each in topics}
     found = {
         TopicPartition(name, info.partition): info for name, rows in infos.items() for info in rows
@@ -225,9 +227,9 @@ class _Reader:
         decoder: RecordDecoder | None,
         ends: dict[TopicPartition, int],
     ) -> None:
-        """`ends`: the offsets before which to stop, if records after them are not wanted."""
+        """Create a reader that drops the records at and after the offsets in `ends`."""
         self.consumer = consumer
-        self.is_drained = False  # whether the latest poll found no record at all
+        self.is_drained = False  # whether the latest poll returned no records, before filtering
         self._ends = ends
         self._skips = skips
         self._decoder = decoder
@@ -303,7 +305,7 @@ def _is_done(consumer: AnyConsumer, ends: dict[TopicPartition, int]) -> bool:
 
 
 def _partitions(log: ReadableLog, topic: str, wanted: list[int]) -> list[PartitionInfo]:
-    """Return the partitions to read."""
+    """Return the wanted partitions of a topic, or all if `wanted` is empty."""
     try:
         infos = {info.partition: info for info in log.describe_topic(topic).partitions}
     except (TopicNotFoundError, InvalidTopicError):

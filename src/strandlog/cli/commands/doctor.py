@@ -1,12 +1,12 @@
 """The `strandlog doctor` command.
 
-    always          Python, extras, settings, file descriptors, clock, certificates, logins
+    always          Python, extras, settings, file descriptors, clock, certificates and logins
     DATA            the folder, its disk, its owner, its last shutdown, users and permissions
-    -b HOST:PORT    the broker as clients see it from here, including advertised addresses; -X and
-                    --client-config give the user and certificates
+    -b HOST:PORT    the broker as clients on this machine see it, including advertised addresses;
+                    -X and --client-config set the user and certificates
 
 Each check reports ok, warn or fail, what it found and what to do. The doctor does not modify data
-and does not read logs. The exit code is 1 if a check fails.
+and does not scan logs for damage. The exit code is 1 if a check fails.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def _settings(config: str | None, given: list[str] | None) -> tuple[Configuratio
 
 
 def _folder_of(configuration: Configuration, *, is_wanted: bool) -> str | None:
-    """Return the folder that `serve` would use, if it is configured or exists."""
+    """Return the folder that `serve` would use, if wanted and if it is configured or exists."""
     chosen = configuration.chosen["log.dirs"]
     path = str(chosen.value)
     is_named = not chosen.is_default or os.path.isdir(path)

@@ -1,4 +1,4 @@
-"""The `strandlog group` commands: list, describe, reset, delete.
+"""The `strandlog group` commands: list, describe, reset and delete.
 
 With -d, `list`, `describe` and `reset` without `--yes` read the files, even while another process
 owns the folder. `delete`, and `reset` with `--yes`, open the folder as its owner.
@@ -69,7 +69,7 @@ def list_groups(
     internal: Annotated[
         bool,
         typer.Option(
-            "--internal", help="Include the groups by which Spark's sinks find their commits."
+            "--internal", help="Include the groups in which Spark sinks record their commits."
         ),
     ] = False,
     data: DataDir = None,
@@ -78,7 +78,7 @@ def list_groups(
     client_config: ClientConfig = None,
     as_json: Json = False,
 ) -> None:
-    """List all groups, or those that match."""
+    """List all groups, or those whose names match."""
     with readable(target_of(data, bootstrap, client, client_config)) as log:
         names = log.groups() if pattern is None else matching(log.groups(), pattern)
         hidden = [] if internal else [name for name in names if name.startswith(SINK_PREFIX)]
@@ -218,7 +218,7 @@ def delete(
 
 
 def _check_has_no_members(log: ReadableLog, name: str) -> None:
-    """Raise an error if the group has members: they would overwrite its offsets."""
+    """Raise an error if the group has members, which would overwrite the new offsets."""
     try:
         members = log.describe_group(name).members
     except GroupNotFoundError:

@@ -1,4 +1,4 @@
-"""The `strandlog log` commands: verify, dump, stats.
+"""The `strandlog log` commands: verify, dump and stats.
 
 The commands only read files and are safe to use while another process owns the folder. `verify`
 checks that all files are intact and consistent (storage/readonly); it exits with 1 on damage. An
@@ -80,7 +80,7 @@ def _look(
 
 
 def _state_findings(files: Files, path: str, folders: list[str]) -> list[Finding]:
-    """Check the files that all partitions share; the folder of a single partition has none."""
+    """Check the files that all partitions share. A single partition's folder does not have any."""
     if folders == [path]:
         return []
     identity, catalog = join(path, META_PROPERTIES), join(path, TOPIC_CATALOG)

@@ -1,11 +1,11 @@
-"""The `strandlog pipeline` command: validates, tests, lists and runs Spark pipelines.
+"""The `strandlog pipeline` commands, which validate, test, list and run Spark pipelines.
 
-    validate FILE    print all problems in the file with line numbers, with --sql also those that
-                     only Spark finds; exit code 1 if any
-    test FILE        run its test cases; exit code 1 if one fails
+    validate FILE    print all problems in the file with line numbers; with --sql, also print those
+                     that only Spark finds. The exit code is 1 if there are any
+    test FILE        run its test cases; the exit code is 1 if one fails
     list FILE        print its sources, views and sinks
     run FILE         run it until Ctrl-C or, with --available-now, until all data is processed
-    prepare          archive Spark's Java classes, so that Spark starts in half of the time
+    prepare          archive Spark's Java classes, so that Spark starts in half the time
 
 On a terminal, `run` shows a live table of the queries. Otherwise it prints a line to stderr for
 each micro-batch that has rows; with --json, it prints a JSON line to stdout for every micro-batch.
@@ -70,7 +70,8 @@ def validate(
     sql: Annotated[
         bool,
         typer.Option(
-            "--sql", help="Also check SQL, types and output modes: starts Spark, needs no broker."
+            "--sql",
+            help="Also check SQL, types and output modes. Starts Spark, but needs no broker.",
         ),
     ] = False,
     json: Json = False,
@@ -100,18 +101,19 @@ def test(
     file: File,
     cases: Annotated[
         Path | None,
-        typer.Argument(help="File with cases; default: NAME.test.toml beside NAME.toml."),
+        typer.Argument(help="File with test cases; default: NAME.test.toml next to NAME.toml."),
     ] = None,
     name: Annotated[
-        str | None, typer.Option("-k", metavar="TEXT", help="Only cases whose name has this text.")
+        str | None,
+        typer.Option("-k", metavar="TEXT", help="Run only cases whose name contains TEXT."),
     ] = None,
     log: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="File for Spark's log; by default it is not kept."),
+        typer.Option(metavar="FILE", help="File for Spark's log; by default, the log is not kept."),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Run the test cases of a pipeline on Spark, with a broker of their own."""
+    """Run the test cases of a pipeline on Spark, with a temporary broker."""
     path = cases or case_path(file)
     wanted = [case for case in load_cases(file, path) if name is None or name in case.name]
     if not wanted:
@@ -211,7 +213,7 @@ def run(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="File for Spark's log; by default it is kept only if the run fails.",
+            help="File for Spark's log; by default, the log is kept only if the run fails.",
         ),
     ] = None,
     json: Json = False,
@@ -248,9 +250,9 @@ def run(
 
 @app.command()
 def prepare(json: Json = False) -> None:
-    """Archive the Java classes of Spark, so that sessions and pipelines start in half of the time.
+    """Archive Spark's Java classes, so that sessions and pipelines start in half the time.
 
-    Takes about a minute and 200 MB below ~/.cache. Run it again after an update of Java or Spark.
+    Takes about a minute and 200 MB below ~/.cache. Run it again after updating Java or Spark.
     """
     if not json:
         message("running Spark once to find the classes that it loads; this takes about a minute")

@@ -5,9 +5,9 @@ batches, a slow pipe line by line. A batch that is too large is halved until it 
 remote producer does that). Each batch is acknowledged according to `--acks` before the next read.
 So after an error, all lines before the failed one have been written, and the message says how many.
 
-With --value-schema or --key-schema, values or keys are JSON, which is encoded with a schema of the
-registry: the newest version of a subject, or the schema in a file, which is registered first, as
-TOPIC-value or TOPIC-key.
+With --value-schema or --key-schema, values or keys must be JSON and are encoded with a schema from
+the registry: either the newest version of a subject, or the schema in a file, which is first
+registered as TOPIC-value or TOPIC-key.
 """
 
 from __future__ import annotations
@@ -83,13 +83,16 @@ ValueSchema = Annotated[
     str | None,
     typer.Option(
         metavar="SUBJECT|FILE",
-        help="Encode values, which must be JSON, with the newest schema of a subject, or with the "
-        "schema in a file, which is registered as TOPIC-value.",
+        help="Encode JSON values with the newest schema of a subject, or with the schema in a "
+        "file, which is registered as TOPIC-value.",
     ),
 ]
 KeySchema = Annotated[
     str | None,
-    typer.Option(metavar="SUBJECT|FILE", help="The same for keys, and TOPIC-key."),
+    typer.Option(
+        metavar="SUBJECT|FILE",
+        help="Like --value-schema, but for keys; a file is registered as TOPIC-key.",
+    ),
 ]
 TopicName = Annotated[
     str, typer.Argument(metavar="TOPIC", help="Topic name.", autocompletion=complete_topic)
@@ -108,7 +111,11 @@ NullEmpty = Annotated[
 ]
 Input = Annotated[
     Literal["lines", "json"],
-    typer.Option("--input", help="lines: values, or keys and values; json: one object per line."),
+    typer.Option(
+        "--input",
+        help="lines: each line is a value or, with -K, a key and a value; json: each line is an "
+        "object.",
+    ),
 ]
 Compression = Annotated[
     Codec | None,
@@ -164,7 +171,7 @@ def produce(
             log.create_topic(topic)
         sender = Sender(stack.enter_context(log.producer(ACKS[acks], compression=codec)), topic)
         # Report a missing topic before reading the first line. A user who may not describe the
-        # topic may not write to it either, which is the error of the first send.
+        # topic may not write to it either; in that case, the first send raises the error.
         with suppress(TopicAuthorizationError):
             log.describe_topic(topic)
         advance = stack.enter_context(_progress(source, topic))
@@ -252,13 +259,13 @@ def read_lines(source: BinaryIO, read_bytes: int) -> Iterator[list[bytes]]:
 
 
 class Schemas(NamedTuple):
-    """The encoders of values and keys; None: their bytes are produced as they are."""
+    """The encoders for values and keys; None means that the bytes are produced verbatim."""
 
     value: SchemaEncoder | None = None
     key: SchemaEncoder | None = None
 
     def encoded(self, key: bytes | None, value: bytes | None) -> tuple[bytes | None, bytes | None]:
-        """Encode a key and a value, which are JSON text; null stays null."""
+        """Encode a key and a value, which are JSON; None stays None."""
         if self.key is not None and key is not None:
             key = self.key.encode_text(key)
         if self.value is not None and value is not None:
@@ -275,7 +282,7 @@ class Schemas(NamedTuple):
 def _schema_encoder(
     given: str | None, subject: str, target: Target, url: str | None, option: str
 ) -> SchemaEncoder | None:
-    """Return the encoder for a subject, or for a file, whose schema is registered first."""
+    """Return the encoder for a subject; if a file is given, register its schema first."""
     if given is None:
         return None
     is_file = Path(given).suffix.lower() in KINDS or Path(given).is_file()

@@ -1,4 +1,4 @@
-"""The `strandlog schema` commands: list, get, register, check, delete, config.
+"""The `strandlog schema` commands: list, get, register, check, delete and config.
 
 With -d, the commands that only read work on the files of a folder, even while a broker owns it.
 `check` exits with 1 if a schema is incompatible, and prints every reason on its own line.
@@ -41,14 +41,14 @@ SchemaFile = Annotated[
 ]
 Kind = Annotated[
     Literal["avro", "json", "protobuf"] | None,
-    typer.Option("--type", help="Type of the schema, if the suffix of the file does not tell."),
+    typer.Option("--type", help="Schema type, if the file name suffix does not imply it."),
 ]
 References = Annotated[
     list[str],
     typer.Option(
         "--reference",
         metavar="NAME=SUBJECT:VERSION",
-        help="Schema that this one refers to, by the name that it uses. Repeatable.",
+        help="Schema that FILE refers to as NAME. Repeatable.",
     ),
 ]
 Version = Annotated[
@@ -84,11 +84,11 @@ def list_schemas(
 @app.command()
 def get(
     subject: Annotated[
-        str | None, typer.Argument(metavar="SUBJECT", help="Subject; or pass --id.")
+        str | None, typer.Argument(metavar="SUBJECT", help="Subject; alternatively, pass --id.")
     ] = None,
     version: Version = None,
     schema_id: Annotated[
-        int | None, typer.Option("--id", metavar="N", min=1, help="Id of the schema.")
+        int | None, typer.Option("--id", metavar="N", min=1, help="Schema id.")
     ] = None,
     registry: RegistryUrl = None,
     data: DataDir = None,
@@ -97,9 +97,9 @@ def get(
     client_config: ClientConfig = None,
     as_json: Json = False,
 ) -> None:
-    """Print a schema: the newest of a subject, one of its versions, or one by its id.
+    """Print a schema: the newest version of a subject, a specific version, or a schema by id.
 
-    With --json, the document also has id, type, references and the subjects that use the schema.
+    With --json, the output also has its id, type and references, and the subjects that use it.
     """
     if (subject is None) == (schema_id is None):
         raise typer.BadParameter("pass either SUBJECT or --id N")
@@ -184,7 +184,7 @@ def delete(
         bool,
         typer.Option(
             "--permanent",
-            help="Remove versions that are deleted already; their ids become unreadable.",
+            help="Remove deleted versions permanently; data with their ids becomes unreadable.",
         ),
     ] = False,
     yes: Yes = False,
@@ -195,9 +195,9 @@ def delete(
     client_config: ClientConfig = None,
     as_json: Json = False,
 ) -> None:
-    """Delete a subject or one version; their schemas can still be read by id.
+    """Delete a subject or one of its versions. The schemas can still be read by id.
 
-    With --permanent, as a second step, they are gone.
+    To remove them permanently, run the command again with --permanent.
     """
     target = registry_target(registry, data, bootstrap, client, client_config)
     with changeable_registry(target, registry) as opened:
@@ -224,7 +224,10 @@ def config(
         ),
     ] = None,
     reset: Annotated[
-        bool, typer.Option("--reset", help="Return to the global level, or to BACKWARD.")
+        bool,
+        typer.Option(
+            "--reset", help="Reset a subject to the global level, or the global level to BACKWARD."
+        ),
     ] = False,
     registry: RegistryUrl = None,
     data: DataDir = None,

@@ -86,7 +86,7 @@ def serve(
         bool,
         typer.Option(
             "--insecure",
-            help="Start although other machines can use a listener without authentication.",
+            help="Start even if other machines can use a listener without authentication.",
         ),
     ] = False,
     config: ConfigFile = None,

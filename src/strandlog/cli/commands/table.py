@@ -1,8 +1,8 @@
-"""The `strandlog table` commands: sync, status, compact, vacuum.
+"""The `strandlog table` commands: sync, status, version-at, compact and vacuum.
 
-TARGET is a folder. Its format is found out by itself, unless the table is new. With -d, the topic
-is read from the files of a folder, also while a broker writes to it; nothing is locked. Progress is
-in the table, so that a sync that was killed continues where the table ends.
+TARGET is a folder. The format of an existing table is detected. With -d, the topic is read from the
+files of a folder, even while a broker writes to it; nothing is locked. The table itself stores the
+synced offsets, so after a kill, the next sync continues where the table ends.
 
 tables/ does the work; this module parses arguments and prints.
 """
@@ -54,14 +54,15 @@ from strandlog.tables.topics.worker import read_sync_status
 if TYPE_CHECKING:
     from strandlog.tables.topics.sync import Sync, SyncOptions
 
-app = command_app("Sync topics to lake tables: Delta, Iceberg, Parquet.")
+app = command_app("Sync topics to Delta, Iceberg or Parquet tables.")
 
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="Topic name.")]
-Folder = Annotated[str, typer.Argument(metavar="TARGET", help="Folder of the table.")]
+Folder = Annotated[str, typer.Argument(metavar="TARGET", help="Table folder.")]
 TopicsFolder = Annotated[
     str | None,
     typer.Argument(
-        metavar="[TARGET]", help="Folder of the table. Default: that of the topic's table.format."
+        metavar="[TARGET]",
+        help="Table folder. Default: the table that the broker keeps for the topic.",
     ),
 ]
 FormatOption = Annotated[
@@ -69,8 +70,8 @@ FormatOption = Annotated[
     typer.Option(
         "--format",
         metavar="FORMAT",
-        help=f"Format of a new table: {', '.join(FORMATS)}. Default: that of the existing table, "
-        "else delta.",
+        help=f"Format of a new table: {', '.join(FORMATS)}. Default: the format of the existing "
+        "table, or delta.",
     ),
 ]
 
@@ -81,8 +82,8 @@ ValuesOption = Annotated[
     typer.Option(
         "--values",
         metavar="KIND",
-        help="raw: values as bytes. registry: the fields of values as columns, by the newest "
-        "schema of the subject TOPIC-value in the schema registry. Default: raw.",
+        help="raw: store values as bytes. registry: store the fields of values in columns, with "
+        "the newest schema of the subject TOPIC-value in the schema registry. Default: raw.",
     ),
 ]
 UNITS = ("day", "month", "hour", "none")
@@ -91,7 +92,7 @@ Mode = Annotated[
     typer.Option(
         metavar="MODE",
         help="append: one row per record. upsert: one row per key with its latest value; a null "
-        "value deletes it (not Parquet). Default: append.",
+        "value deletes the row (not for Parquet). Default: append.",
     ),
 ]
 PartitionBy = Annotated[
@@ -99,16 +100,14 @@ PartitionBy = Annotated[
     typer.Option(
         "--partition-by",
         metavar="UNIT",
-        help="Partition a new table by the time of the records: day, month, hour or none. "
-        "Default: day, for upsert none.",
+        help="Partition a new table by record timestamp: day, month, hour or none. Default: day; "
+        "none with --mode upsert.",
     ),
 ]
 Follow = Annotated[bool, typer.Option("--follow", help="Keep syncing until Ctrl-C or SIGTERM.")]
-Interval = Annotated[
-    str, typer.Option(metavar="TIME", help="With --follow: time between two rounds.")
-]
+Interval = Annotated[str, typer.Option(metavar="TIME", help="Time between rounds with --follow.")]
 RoundBytes = Annotated[
-    str, typer.Option("--round-bytes", metavar="SIZE", help="Decoded bytes per commit, at most.")
+    str, typer.Option("--round-bytes", metavar="SIZE", help="Maximum decoded bytes per commit.")
 ]
 CompactFiles = Annotated[
     int,
@@ -116,19 +115,19 @@ CompactFiles = Annotated[
         "--compact-files",
         metavar="N",
         min=0,
-        help="Merge small files when there are more than N of them; 0: never.",
+        help="Merge small files if there are more than N of them; 0 means never.",
     ),
 ]
 AcceptGap = Annotated[
     bool,
     typer.Option(
-        "--accept-gap", help="Continue after records that were deleted before their sync."
+        "--accept-gap", help="Continue even if records were deleted before they were synced."
     ),
 ]
 AcceptChanges = Annotated[
     bool,
     typer.Option(
-        "--accept-changes", help="Continue although another program has changed the table."
+        "--accept-changes", help="Continue even if another program has changed the table."
     ),
 ]
 Rebuild = Annotated[
@@ -221,7 +220,7 @@ def sync(
 ) -> None:
     """Write the committed records of a topic to a table, each exactly once.
 
-    Continues after the offsets that the table has. A new table starts with the oldest record.
+    Continues at the offset after the last synced record. A new table starts with the oldest record.
     """
     from strandlog.tables.topics.sync import Sync  # noqa: PLC0415 - imports pyarrow
 
@@ -255,7 +254,7 @@ def sync(
 def _options(
     table: Table, mode: str | None, values: str | None, unit: str | None, *, is_new: bool
 ) -> SyncOptions:
-    """Return the options of an existing table, or those of a new one; check what is given."""
+    """Validate the given options; take others from an existing table, or else the defaults."""
     from strandlog.tables.topics import decisions  # noqa: PLC0415 - imports pyarrow
     from strandlog.tables.topics.sync import SyncOptions  # noqa: PLC0415 - imports pyarrow
 
@@ -276,7 +275,7 @@ def _options(
 def _run(
     syncing: Sync, table: Table, source: Any, stop: Event, compact_files: int, *, goes_on: bool
 ) -> None:
-    """Sync what can be read now, and merge small files if there are too many."""
+    """Sync all available records, and merge small files if there are too many."""
     before = syncing.report.commits
     lag = _lag(table, source) if sys.stderr.isatty() else None
     try:
@@ -332,7 +331,7 @@ def _registry(target: Target) -> Any:
 
 @contextmanager
 def _stop_event() -> Iterator[Event]:
-    """Yield an event that SIGTERM sets; the round in progress is completed."""
+    """Yield an event that SIGTERM sets, so that the round in progress can be completed."""
     stop = Event()
 
     def note(_signal: int, _frame: FrameType | None) -> None:
@@ -403,7 +402,7 @@ def status(
     topic: Topic,
     target: TopicsFolder = None,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Read all rows and count each (partition, offset).")
+        bool, typer.Option("--verify", help="Read all rows and check them for duplicate records.")
     ] = False,
     data: DataDir = None,
     bootstrap: Bootstrap = None,
@@ -411,10 +410,10 @@ def status(
     client_config: ClientConfig = None,
     as_json: Json = False,
 ) -> None:
-    """Show how far a topic is synced, and what is missing.
+    """Show how far a topic is synced, and which records are missing.
 
-    Without TARGET, the table is the one that the broker keeps for the topic (table.format).
-    With --verify, exits with 1 if a record is in the table twice.
+    Without TARGET, shows the table that the broker keeps for the topic (table.format). With
+    --verify, exits with 1 if the table has duplicates, or rows beyond the synced offsets.
     """
     from strandlog.tables.topics.status import read_status  # noqa: PLC0415 - imports pyarrow
 
@@ -453,11 +452,14 @@ def version_at(
     target: Folder,
     offsets: Annotated[
         list[str],
-        typer.Argument(metavar="PARTITION=OFFSET...", help="Offsets that the version must have."),
+        typer.Argument(
+            metavar="PARTITION=OFFSET...",
+            help="Offsets up to which the version must have all records.",
+        ),
     ],
     as_json: Json = False,
 ) -> None:
-    """Find the first version of a table with the records up to some offsets (time travel)."""
+    """Find the first version of a table with all records up to given offsets (for time travel)."""
     from strandlog.tables.topics import versions  # noqa: PLC0415 - imports pyarrow
 
     wanted = {}
@@ -477,7 +479,7 @@ def version_at(
 
 @app.command()
 def compact(target: Folder, as_json: Json = False) -> None:
-    """Merge the small files of a table. Syncs and readers may continue meanwhile."""
+    """Merge the small files of a table. Syncs and readers can continue during the merge."""
     done = _compact(_existing(target))
     if as_json:
         print_json({"removed": done.removed, "added": done.added})
@@ -490,12 +492,16 @@ def vacuum(
     target: Folder,
     hours: Annotated[
         int,
-        typer.Option(metavar="N", min=1, help="Keep what versions of the last N hours need."),
+        typer.Option(
+            metavar="N", min=1, help="Keep the files of all versions of the last N hours."
+        ),
     ] = 168,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the files.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="List the files without deleting them.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Delete files that the table no longer needs: merged, replaced, or left by a crash."""
+    """Delete files that the table no longer needs, such as merged files and remains of a crash."""
     found = _existing(target).vacuum(hours, dry_run=dry_run)
     if as_json:
         print_json({"files": found, "deleted": not dry_run})

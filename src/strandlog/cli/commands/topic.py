@@ -1,11 +1,11 @@
-"""The `strandlog topic` commands: create, list, describe, alter, delete.
+"""The `strandlog topic` commands: create, list, describe, alter, delete and trim.
 
 With -d, `list` and `describe` read the files, even while another process owns the folder; the
 other commands open the folder as its owner. Settings have Kafka's names and format. Sizes and
 segment counts are known only with -d.
 
-OFFSETS is the number of offsets from the first to the end offset. Transaction markers have offsets
-too, and compaction removes records but no offsets: the number of records may be lower.
+OFFSETS is the end offset minus the start offset. The number of records may be lower, because
+transaction markers also use offsets, and compaction removes records but not their offsets.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from strandlog.config.setting import Value
 from strandlog.config.tables.topic import TOPIC_SETTINGS
 from strandlog.errors import InvalidTopicError
 
-app = command_app("Create, list, describe, alter and delete topics.")
+app = command_app("Create, list, describe, alter, trim and delete topics.")
 
 Name = Annotated[
     str, typer.Argument(metavar="NAME", help="Topic name.", autocompletion=complete_topic)
@@ -74,7 +74,7 @@ def create(
     client_config: ClientConfig = None,
     as_json: Json = False,
 ) -> None:
-    """Create a topic (and the data folder, if it does not exist)."""
+    """Create a topic, and the data folder if it does not exist."""
     settings = settings_of(config)
     with owned(target_of(data, bootstrap, client, client_config), create=True) as log:
         _print_result(log.create_topic(name, partitions, settings), "created", as_json=as_json)
@@ -83,14 +83,16 @@ def create(
 @app.command("list")
 def list_topics(
     pattern: Pattern = None,
-    empty: Annotated[bool, typer.Option("--empty", help="Only topics without records.")] = False,
+    empty: Annotated[
+        bool, typer.Option("--empty", help="List only topics without records.")
+    ] = False,
     config: Annotated[
         list[str],
         typer.Option(
             "-c",
             "--config",
             metavar="KEY[=VALUE]",
-            help="Only topics on which this setting is set. Repeatable.",
+            help="List only topics that override this setting. Repeatable.",
         ),
     ] = [],  # noqa: B006 - typer passes a new list to every call
     data: DataDir = None,
@@ -99,8 +101,8 @@ def list_topics(
     client_config: ClientConfig = None,
     as_json: Json = False,
 ) -> None:
-    """List all topics, or those that match. OFFSETS includes transaction markers and records that
-    were compacted."""
+    """List all topics, or those whose names match. OFFSETS includes transaction markers and records
+    that compaction removed."""
     with readable(target_of(data, bootstrap, client, client_config)) as log:
         names = log.topics() if pattern is None else matching(log.topics(), pattern)
         topics = [each for each in log.describe_topics(names) if _has(each, config)]
@@ -213,7 +215,7 @@ def delete(
 def trim(
     name: Name,
     to: Annotated[
-        str, typer.Option("--to", metavar="OFFSET", help=f"The first record to keep: {FORMS}.")
+        str, typer.Option("--to", metavar="OFFSET", help=f"First record to keep: {FORMS}.")
     ],
     partition: Annotated[
         list[int],
@@ -228,7 +230,7 @@ def trim(
     client_config: ClientConfig = None,
     as_json: Json = False,
 ) -> None:
-    """Delete the oldest records of a topic, before an offset or a time (DeleteRecords)."""
+    """Delete the records of a topic before an offset or a time (Kafka's DeleteRecords)."""
     start = parse_offset(to)
     with owned(target_of(data, bootstrap, client, client_config)) as log:
         infos = {info.partition: info for info in _described(log, name).partitions}
@@ -285,7 +287,7 @@ def _print_result(topic: TopicInfo, verb: str, *, as_json: bool) -> None:
 
 
 def _has(topic: TopicInfo, wanted: list[str]) -> bool:
-    """Return whether settings are set on a topic, given as KEY or KEY=VALUE."""
+    """Return whether a topic overrides all the settings, given as KEY or KEY=VALUE."""
     config = _texts(topic.config)
     for text_given in wanted:
         name, separator, value = text_given.partition("=")
@@ -295,7 +297,7 @@ def _has(topic: TopicInfo, wanted: list[str]) -> bool:
 
 
 def _offset_count(topic: TopicInfo) -> int:
-    """Return an upper bound on the number of records: markers and removed records have offsets."""
+    """Return the number of offsets, which is an upper bound on the number of records."""
     return sum(partition.end_offset - partition.start_offset for partition in topic.partitions)
 
 
@@ -313,7 +315,7 @@ def _size_text(size_bytes: int | None) -> str | None:
 
 
 def _texts(config: dict[str, Value]) -> dict[str, str]:
-    """Format settings as Kafka does; values that strandlog does not know are left unchanged."""
+    """Format settings as Kafka does; the values of unknown settings are converted with `str`."""
     return {
         key: TOPIC_SETTINGS[key].format(value) if key in TOPIC_SETTINGS else str(value)
         for key, value in config.items()

@@ -1,7 +1,7 @@
-"""Checks a data folder: disk, permissions, fsync time, owner, last shutdown, visible damage.
+"""Checks a data folder: disk, permissions, fsync time, owner, last shutdown and visible damage.
 
-The checks do not open the folder as its owner. They write and remove one small file, to see whether
-that works and how long an fsync takes. They do not read any batches; `strandlog log verify` does.
+The checks do not open the folder as its owner. They write and remove a small file, to check
+permissions and measure fsyncs. They do not read any batches; `strandlog log verify` does.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NETWORK_SYSTEMS = ("nfs", "cifs", "smb", "9p", "fuse.sshfs", "glusterfs", "ceph"
 
 
 def check_folder(path: str, min_free_bytes: int) -> Iterator[Check]:
-    """Run all checks of a folder; stop early if its layout is invalid or unreadable."""
+    """Run all folder checks; stop early if the layout is invalid or unreadable."""
     files = DiskFiles()
     try:
         check_layout(files, path)
@@ -194,7 +194,7 @@ def _state_checks(files: DiskFiles, path: str) -> Iterator[Check]:
 
 
 def _damage_check(files: DiskFiles, path: str) -> Check:
-    """Check for damage that is visible without reading logs: bad state files, files set aside."""
+    """Check for damage that shows without reading logs: bad state files and files set aside."""
     seen = [
         f"{finding.path}: {finding.text}"
         for finding in verify_state(files, path, [paths.TOPIC_CATALOG])

@@ -1,4 +1,4 @@
-"""Checks the machine: Python, extras, file descriptors, clock."""
+"""Checks the machine: Python, extras, file descriptors and clock."""
 
 from __future__ import annotations
 

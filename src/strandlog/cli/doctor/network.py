@@ -3,7 +3,8 @@
 A client connects twice: to the bootstrap address, and then to the advertised address that the
 broker returns in Metadata. If the advertised address is wrong, the first connection succeeds, but
 all further requests time out. So the doctor also resolves and connects to each advertised address,
-and checks that it belongs to the same cluster. It uses TLS and logs in as the client settings say.
+and checks that it belongs to the same cluster. The doctor connects with the
+given client settings, including TLS and the login.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class NotKafkaError(Exception):
 
 
 class Login(NamedTuple):
-    """How to connect: TLS, if the settings demand it, and the user."""
+    """The client settings, and a TLS context if they require TLS."""
 
     options: WireOptions
     tls: ssl.SSLContext | None
@@ -64,7 +65,7 @@ class Login(NamedTuple):
 def check_bootstrap(
     bootstrap: str, given: Mapping[str, object] | None = None, file: str | None = None
 ) -> Iterator[Check]:
-    """Check all addresses in a comma-separated list of HOST:PORT, with client settings."""
+    """Check all brokers in a comma-separated list of HOST:PORT, with the given client settings."""
     try:
         options = WireOptions.parse("localhost", client_settings(given or {}, file))
         login = Login(options, tls_context(options) if options.wants_tls else None)
@@ -125,7 +126,7 @@ def _check_broker(host: str, port: int, login: Login) -> Iterator[Check]:
 
 
 def _advice(login: Login) -> str:
-    """Say what to check if a broker does not respond as a Kafka broker does."""
+    """Return what to check if the peer does not respond like a Kafka broker."""
     text = (
         "is this the port of a Kafka listener, and does security.protocol match it? Set it with -X "
         "or --client-config"
@@ -181,7 +182,7 @@ def _tls_failure(where: str, error: OSError) -> Check:
 
 
 def _log_in(connection: socket.socket, options: WireOptions) -> None:
-    """Authenticate as the settings say; raises `AuthenticationError`."""
+    """Authenticate with the configured mechanism; raise `AuthenticationError` if that fails."""
     mechanism = options.text("sasl.mechanism")
     reader = _ask(connection, *SASL_HANDSHAKE_V1, _string(mechanism.encode()))
     if reader.int16():
@@ -287,7 +288,7 @@ def _check_advertised(
                 _log_in(connection, login.options)
             other = _cluster(_ask(connection, *METADATA_V2, _LENGTH.pack(0)))
         except (NotKafkaError, AuthenticationError, OSError) as error:
-            text = f"{where} is not a Kafka listener with these users: {error}"
+            text = f"{where} is not a Kafka listener, or rejects the login: {error}"
             return fail(name, text, SET_ADVERTISE)
     if other.cluster_id != cluster_id:
         text = f"{where} belongs to another cluster ({other.cluster_id})"
@@ -321,7 +322,7 @@ def _check_client(config: dict[str, object]) -> Check:
     """List the topics with librdkafka, if it is installed."""
     name = "client"
     try:
-        from confluent_kafka import KafkaException  # noqa: PLC0415 - may be missing
+        from confluent_kafka import KafkaException  # noqa: PLC0415 - optional dependency
         from confluent_kafka.admin import AdminClient  # noqa: PLC0415
     except ImportError:
         return ok(name, "skipped: confluent-kafka is not installed")

@@ -1,4 +1,4 @@
-"""The result of one check.
+"""The result of a doctor check.
 
 ok     there is no problem
 warn   it works, but with a risk or a limitation

@@ -1,11 +1,12 @@
-"""Checks what protects a broker with these settings: certificates, logins, permissions.
+"""Checks the security of a broker with the given settings: certificates, logins and permissions.
 
-    certificate      each TLS listener can load its key and certificates; expiry; who can read them
-    authentication   listeners that clients on other machines can use without a login, or on which
-                     passwords and records travel unencrypted
-    permissions      an authorizer that is off although there are users, or that allows nothing
+    certificate      whether each TLS listener can load its key and certificates, when they expire,
+                     and which users can read the key
+    authentication   whether clients on other machines can use a listener without a login, or send
+                     passwords and records unencrypted
+    permissions      whether the authorizer is off although there are users, or allows nothing
 
-The stored users and rules are read from the files of the folder, even while a broker owns it.
+The stored users and rules are read from the files in the folder, even while a broker owns it.
 """
 
 from __future__ import annotations
@@ -38,15 +39,15 @@ from strandlog.protocol.security_records import AclRecord, CredentialKey, Securi
 WARN_DAYS = 30
 POLL_RECORDS = 5_000
 SECURE_IT = (
-    "use SASL_SSL (or https, grpcs): 'strandlog tls init DIR' makes certificates, and 'strandlog "
-    "user add NAME -d DATA' adds users"
+    "use SASL_SSL (or https, grpcs): 'strandlog tls init DIR' creates certificates, and "
+    "'strandlog user add NAME -d DATA' adds users"
 )
 
 
 def check_security(
     configuration: Configuration, folder: str | None, now: datetime
 ) -> Iterator[Check]:
-    """Run all checks; those of listeners need valid settings."""
+    """Run all security checks; skip the listener checks if the settings are invalid."""
     settings = configuration.broker_settings()
     server = configuration.server
     if server is not None and not configuration.problems:
@@ -113,7 +114,7 @@ def check_certificate(tls: TlsSettings, now: datetime) -> Check:
     seen = f"{path or found[0].subject}: {first.subject} expires on {first.expires:%Y-%m-%d}"
     renew = (
         "replace the file with a new certificate; the broker loads it without a restart. "
-        "'strandlog tls init DIR --force' renews what it made"
+        "'strandlog tls init DIR --force' renews certificates that it created"
     )
     if left < 0:
         return fail(name, f"{seen}: it has expired", renew)
@@ -129,7 +130,7 @@ def check_certificate(tls: TlsSettings, now: datetime) -> Check:
 
 
 def check_authentication(listeners: list[Protected], settings: BrokerSettings) -> Check:
-    """Check which listeners take clients without a login, or passwords without encryption."""
+    """Check which listeners accept clients without a login, or passwords without encryption."""
     name = "authentication"
     remote = [each for each in listeners if not is_loopback(each.endpoint.address.host)]
     if exposed := exposed_endpoints(listeners, settings):
@@ -151,7 +152,7 @@ def check_authentication(listeners: list[Protected], settings: BrokerSettings) -
 
 
 def _stored_keys(folder: str) -> set[SecurityKey] | Check:
-    """Return what the folder stores about users and rules, as of the last flush."""
+    """Return the keys of the stored users and rules, as of the last flush."""
     keys: set[SecurityKey] = set()
     try:
         with strandlog.read(folder) as log, log.consumer([SECURITY_TOPIC]) as consumer:
@@ -171,7 +172,7 @@ def _stored_keys(folder: str) -> set[SecurityKey] | Check:
 
 
 def check_permissions(stored: set[SecurityKey], settings: BrokerSettings) -> Check:
-    """Check whether the authorizer is on if there are users, and whether it allows anything."""
+    """Check whether the authorizer is off although users exist, and whether it allows anything."""
     name = "permissions"
     users = len({key.user for key in stored if isinstance(key, CredentialKey)})
     rules = sum(isinstance(key, AclRecord) for key in stored)

@@ -1,1 +1,1 @@
-"""Parsing and printing of records, offsets and tables."""
+"""Parsers and formatters for records, offsets and tables."""

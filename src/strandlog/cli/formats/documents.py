@@ -1,8 +1,8 @@
 """The JSON documents that commands print with --json.
 
-They are declared here once: docs/reference/json.md derives from the declarations, and tests compare
-them with what the commands print. A noun has the same fields in every command that prints it; a
-command that knows more adds the fields that are marked as optional.
+docs/reference/json.md is generated from these declarations, and tests compare them with the output
+of the commands. Every command that prints a document prints the same fields; only fields marked as
+optional may be missing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SCALARS: dict[str, tuple[type, ...]] = {
 
 
 class Field(NamedTuple):
-    """A field of a document. `kind`: a scalar, a document, `list of …`, or `… or null`."""
+    """A field of a document. `kind` is a scalar or a document, `list of …`, or `… or null`."""
 
     name: str
     kind: str
@@ -31,7 +31,7 @@ class Field(NamedTuple):
 
 
 class Document(NamedTuple):
-    """A noun, and the commands that print it."""
+    """A JSON object type, and the commands that print it."""
 
     name: str
     meaning: str
@@ -50,12 +50,24 @@ DOCUMENTS = (
         ("topic create", "topic alter", "topic describe", "list: topic list"),
         (
             Field("name", "string", "Name."),
-            Field("topic_id", "string", "Id, which a new topic of the same name does not have."),
+            Field(
+                "topic_id",
+                "string",
+                "Unique id; a topic that is deleted and recreated gets a new one.",
+            ),
             Field("partition_count", "integer", "Number of partitions."),
-            Field("offsets", "integer", "Offsets from start to end: at most this many records."),
+            Field(
+                "offsets",
+                "integer",
+                "End offset minus start offset; an upper bound on the number of records.",
+            ),
             Field("size_bytes", "integer or null", "Size of the log files; null with -b."),
-            Field("config", "object", "Settings of the topic itself; with --defaults, all."),
-            _optional("partitions", "list of partition", "Only `describe`."),
+            Field(
+                "config",
+                "object",
+                "Settings that the topic overrides; with --defaults, all settings.",
+            ),
+            _optional("partitions", "list of partition", "Partitions. Only `describe`."),
         ),
     ),
     Document(
@@ -63,7 +75,7 @@ DOCUMENTS = (
         "A partition of a topic.",
         (),
         (
-            Field("partition", "integer", "Number."),
+            Field("partition", "integer", "Partition number."),
             Field("start_offset", "integer", "Offset of the first record."),
             Field("end_offset", "integer", "Offset of the next record."),
             Field("size_bytes", "integer or null", "Size of the log files; null with -b."),
@@ -76,14 +88,16 @@ DOCUMENTS = (
         ("group describe", "list: group list"),
         (
             Field("name", "string", "Name."),
-            Field("state", "string", "Kafka's name of the state: Stable, Empty, …"),
+            Field("state", "string", "Kafka's name for the state: Stable, Empty, …"),
             Field("member_count", "integer", "Number of members."),
-            Field("topics", "list of string", "Topics with committed offsets or members."),
-            Field("lag", "integer", "Sum of the lags."),
+            Field(
+                "topics", "list of string", "Topics with committed offsets or assigned partitions."
+            ),
+            Field("lag", "integer", "Total lag of all partitions."),
             _optional("protocol", "string or null", "Assignor. Only `describe`."),
             _optional("generation", "integer or null", "Generation. Only `describe`."),
-            _optional("members", "list of member", "Only `describe`."),
-            _optional("partitions", "list of group offset", "Only `describe`."),
+            _optional("members", "list of member", "Members. Only `describe`."),
+            _optional("partitions", "list of group offset", "Offsets. Only `describe`."),
         ),
     ),
     Document(
@@ -91,7 +105,7 @@ DOCUMENTS = (
         "A member of a group.",
         (),
         (
-            Field("member_id", "string", "Id that the broker chose."),
+            Field("member_id", "string", "Id that the broker assigned."),
             Field("client_id", "string", "Id that the client chose."),
             Field("host", "string", "Address of the client."),
             Field("partitions", "list of string", "Assigned partitions, as TOPIC:PARTITION."),
@@ -106,18 +120,18 @@ DOCUMENTS = (
             Field("partition", "integer", "Partition."),
             Field("committed", "integer or null", "Committed offset."),
             Field("end_offset", "integer or null", "End offset; null if the topic is deleted."),
-            Field("lag", "integer or null", "Offsets from the committed one to the end."),
-            Field("member_id", "string or null", "The member that reads the partition."),
+            Field("lag", "integer or null", "End offset minus committed offset."),
+            Field("member_id", "string or null", "Member to which the partition is assigned."),
         ),
     ),
     Document(
         "reset",
-        "New offsets of a group.",
+        "The new offsets of a group.",
         ("group reset",),
         (
             Field("group", "string", "Group."),
-            Field("applied", "boolean", "False: a dry run."),
-            Field("partitions", "list of object", "topic, partition, committed, new_offset."),
+            Field("applied", "boolean", "Whether the reset was applied; false for a dry run."),
+            Field("partitions", "list of object", "topic, partition, committed and new_offset."),
         ),
     ),
     Document(
@@ -126,16 +140,22 @@ DOCUMENTS = (
         ("topic trim",),
         (
             Field("topic", "string", "Topic."),
-            Field("partitions", "list of object", "partition, start_offset before, new_offset."),
+            Field(
+                "partitions",
+                "list of object",
+                "partition, start_offset (the old one) and new_offset.",
+            ),
         ),
     ),
     Document(
         "deletion",
-        "What was deleted.",
+        "The deleted resources.",
         ("topic delete", "group delete", "user delete", "acl delete", "quota delete"),
         (
-            Field("deleted", "list of any", "Names, or the documents of rules and quotas."),
-            _optional("remaining_rules", "integer", "Rules for a deleted user that remain."),
+            Field("deleted", "list of any", "Names; for rules and quotas, objects."),
+            _optional(
+                "remaining_rules", "integer", "Number of remaining rules for a deleted user."
+            ),
         ),
     ),
     Document(
@@ -151,24 +171,32 @@ DOCUMENTS = (
             _optional("value", "any", "Value; absent if it is not UTF-8."),
             _optional("key_base64", "string", "A key that is not UTF-8."),
             _optional("value_base64", "string", "A value that is not UTF-8."),
-            _optional("key_schema_id", "integer", "Schema with which the key was decoded."),
-            _optional("value_schema_id", "integer", "Schema with which the value was decoded."),
+            _optional(
+                "key_schema_id", "integer", "Id of the schema with which the key was decoded."
+            ),
+            _optional(
+                "value_schema_id", "integer", "Id of the schema with which the value was decoded."
+            ),
             _optional("key_error", "string", "Why the key cannot be decoded."),
             _optional("value_error", "string", "Why the value cannot be decoded."),
-            Field("headers", "list of any", 'Pairs of name and value: text, null or {"base64"}.'),
+            Field(
+                "headers",
+                "list of any",
+                '[name, value] pairs; a value is a string, null or {"base64": "…"}.',
+            ),
         ),
     ),
     Document(
         "produce summary",
-        "What was written.",
+        "The result of a produce command.",
         ("produce",),
         (
             Field("topic", "string", "Topic."),
             Field("records", "integer", "Records written."),
-            Field("size_bytes", "integer", "Bytes of the lines."),
+            Field("size_bytes", "integer", "Size of the input lines in bytes."),
             Field("seconds", "number", "Duration."),
             Field("interrupted", "boolean", "Whether Ctrl-C ended the command."),
-            Field("unconfirmed", "integer", "Records that Ctrl-C left without acknowledgement."),
+            Field("unconfirmed", "integer", "Records that had not been acknowledged at Ctrl-C."),
         ),
     ),
     Document(
@@ -177,11 +205,11 @@ DOCUMENTS = (
         ("cluster info",),
         (
             Field("cluster_id", "string or null", "Id of the cluster."),
-            Field("target", "string", "The address or the folder that was given."),
+            Field("target", "string", "Address or folder given."),
             Field("controller", "integer or null", "Id of the controller; null with -d."),
-            Field("brokers", "list of object", "id, host, port, rack. Empty with -d."),
+            Field("brokers", "list of object", "id, host, port and rack; empty with -d."),
             Field("topic_count", "integer", "Number of topics."),
-            Field("partition_count", "integer", "Partitions of all topics."),
+            Field("partition_count", "integer", "Number of partitions of all topics."),
             Field("group_count", "integer", "Number of groups."),
         ),
     ),
@@ -191,7 +219,7 @@ DOCUMENTS = (
         ("context set", "context use", "context show", "list: context list"),
         (
             Field("name", "string", "Name."),
-            Field("current", "boolean", "Whether commands without -d and -b use it."),
+            Field("current", "boolean", "Whether commands without -d or -b use this context."),
             Field("bootstrap", "string or null", "Address of a broker."),
             Field("data", "string or null", "Data folder."),
             Field("config", "object", "Client settings; secrets are references."),
@@ -205,9 +233,11 @@ DOCUMENTS = (
             Field("name", "string", "Name."),
             Field("value", "string or null", "Value; secrets are hidden."),
             Field("secret", "boolean", "Whether the value is hidden."),
-            Field("origin", "object", "kind, where, line."),
-            _optional("read_only", "boolean", "Only from a broker."),
-            _optional("default", "string or null", "Default; absent from a broker."),
+            Field("origin", "object", "kind, where and line."),
+            _optional(
+                "read_only", "boolean", "Whether the setting is read-only. Only from a broker."
+            ),
+            _optional("default", "string or null", "Default value. Not from a broker."),
             _optional("unit", "string or null", "Unit of the value."),
             _optional("variable", "string", "Environment variable."),
             _optional("allowed", "string", "Allowed values."),
@@ -221,8 +251,8 @@ DOCUMENTS = (
         (
             Field("name", "string", "Name."),
             _optional("mechanisms", "object", "Iterations by SCRAM mechanism. Only `list`."),
-            _optional("password", "string", "A generated password."),
-            _optional("password_file", "string", "The file that has it."),
+            _optional("password", "string", "Generated password."),
+            _optional("password_file", "string", "File with the generated password."),
         ),
     ),
     Document(
@@ -230,22 +260,22 @@ DOCUMENTS = (
         "The result of a benchmark.",
         ("bench produce", "bench consume", "bench latency", "bench spark"),
         (
-            Field("benchmark", "string", "Which: produce, consume, latency, spark."),
+            Field("benchmark", "string", "Name: produce, consume, latency or spark."),
             Field("target", "string", "Address or folder."),
             Field("topic", "string", "Topic."),
-            Field("options", "object", "What was asked for."),
-            Field("started", "string", "Time of the start, in UTC."),
+            Field("options", "object", "Options of the run."),
+            Field("started", "string", "Start time, in UTC."),
             Field("interrupted", "boolean", "Whether Ctrl-C ended the run."),
             Field("seconds", "number", "Duration."),
             Field("records", "integer", "Records measured."),
-            Field("size_bytes", "integer", "Bytes of their values."),
+            Field("size_bytes", "integer", "Size of their values in bytes."),
             Field("records_per_second", "number", "Records per second."),
             Field("bytes_per_second", "number", "Bytes per second."),
-            Field("latency_ms", "object", "p50, p95, p99, max, mean; null without a record."),
-            Field("errors", "integer", "Records that failed."),
-            Field("error_messages", "object", "Count by reason."),
+            Field("latency_ms", "object", "p50, p95, p99, max and mean; null without records."),
+            Field("errors", "integer", "Number of errors."),
+            Field("error_messages", "object", "Number of errors by message."),
             Field("interval_seconds", "number", "Length of an interval."),
-            Field("intervals", "list of object", "records, size_bytes, errors, latency_ms."),
+            Field("intervals", "list of object", "records, size_bytes, errors and latency_ms."),
         ),
     ),
     Document(
@@ -254,7 +284,7 @@ DOCUMENTS = (
         ("every command",),
         (
             Field("error", "string", "Message."),
-            Field("type", "string", "Class of the error: [errors](errors.md)."),
+            Field("type", "string", "Error class; see [errors](errors.md)."),
         ),
     ),
 )
@@ -262,7 +292,7 @@ BY_NAME = {each.name: each for each in DOCUMENTS}
 
 
 def problems_of(name: str, found: Any, place: str = "") -> list[str]:
-    """Return how a value differs from a document; empty if it does not."""
+    """Return the differences between a value and the declared document."""
     if not isinstance(found, dict):
         return [f"{place or name}: not an object: {found!r}"]
     fields = {field.name: field for field in BY_NAME[name].fields}

@@ -1,10 +1,10 @@
 """Prints the batches, records or index entries of one file, as text or as JSON lines.
 
-    .log                      batches, damaged ranges, and optionally the records
+    .log                      batches, damaged ranges and, optionally, records
     .index, .timeindex        entries
     .snapshot                 producers
 
-The suffix determines the type of the file; a state suffix after it (`.deleted`, `.swap`,
+The suffix determines the file type; a state suffix after it (`.deleted`, `.swap`,
 `.damaged`) is ignored.
 """
 

@@ -1,4 +1,4 @@
-"""Parses offset arguments of the command line.
+"""Parses the offset arguments of the command line.
 
 beginning, earliest   the log start offset
 end, latest           the end offset
@@ -93,7 +93,7 @@ def seek(
 
 
 def parse_range(texts: Sequence[str]) -> tuple[StartOffset | None, int | None]:
-    """Parse the offset arguments of kcat: where to start, and the time at which to stop."""
+    """Parse the values of `-o`; return the start offset and the time at which to stop."""
     starts = [text.removeprefix("s") if text.startswith("s@") else text for text in texts]
     ends = [text for text in starts if text.startswith("e@")]
     starts = [text for text in starts if not text.startswith("e@")]
@@ -107,7 +107,7 @@ def parse_range(texts: Sequence[str]) -> tuple[StartOffset | None, int | None]:
 def offsets_at(
     log: ReadableLog, partitions: Iterable[TopicPartition], timestamp_ms: int
 ) -> dict[TopicPartition, int]:
-    """Return the first offset at or after a time of each partition, or else its end offset."""
+    """Return, for each partition, the first offset at or after a time, or else the end offset."""
     wanted = list(partitions)
     with log.consumer() as consumer:
         consumer.assign(wanted)
@@ -118,7 +118,7 @@ def offsets_at(
 def offset_in(
     log: ReadableLog, topic: str, partitions: Sequence[PartitionInfo], target: StartOffset
 ) -> dict[int, int]:
-    """Return the offset that the target is in each partition of a topic."""
+    """Resolve an offset argument to an offset in each of the given partitions."""
     with log.consumer() as consumer:
         consumer.assign([(topic, info.partition) for info in partitions])
         seek(consumer, topic, partitions, target)

@@ -1,4 +1,4 @@
-"""A live table of running queries, with one line per query, updated in place.
+"""A live table of running queries, with one line per query that is updated in place.
 
 Rows and late rows are totals since the start; late rows were behind the watermark and were
 dropped. Rows per second and the duration refer to the last micro-batch that had rows. Lag is the

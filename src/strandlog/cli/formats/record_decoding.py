@@ -1,8 +1,8 @@
-"""Decodes keys and values with a schema registry, for `consume`, and encodes them, for `produce`.
+"""Decodes keys and values for `consume`, and encodes them for `produce`, with registry schemas.
 
-A registry is opened when the first key or value names a schema, so a topic without schemas needs
-none. What cannot be decoded is printed as it is, and the reason on stderr: each record of the first
-REPORTED, then only their number.
+The registry is opened when the first key or value names a schema, so a topic without schemas needs
+no registry. Keys and values that cannot be decoded are printed verbatim. The reasons for the
+first REPORTED of them are printed to stderr; at the end, only the total is printed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
-from strandlog.cli.output import counted, message
+from strandlog.cli.output import message
 from strandlog.client.registry.api import ReadableRegistry
 from strandlog.clock import SystemClock
 from strandlog.errors import DataError
@@ -29,7 +29,7 @@ OpenRegistry = Callable[[ExitStack], ReadableRegistry]
 
 
 class ShownRecord(NamedTuple):
-    """A record, and its key and value as far as they are encoded with a schema."""
+    """A record, with its decoded key and value if they are encoded with a schema."""
 
     record: Record
     key: Decoded | None = None
@@ -70,7 +70,7 @@ class RecordDecoder:
         return self._registry
 
     def decode(self, records: Sequence[Record]) -> Iterator[ShownRecord]:
-        """Decode records; report what cannot be decoded."""
+        """Decode records; report keys and values that cannot be decoded."""
         for record in records:
             key = self._decoder.key(record.key, record.headers)
             value = self._decoder.value(record.value, record.headers)
@@ -86,9 +86,9 @@ class RecordDecoder:
             message(f"note: the {name} at {where} cannot be decoded: {error}")
 
     def finish(self) -> None:
-        """Report how many keys and values could not be decoded."""
+        """Report the number of failures, if not all of them were reported individually."""
         if self._failed > REPORTED:
-            message(f"note: {counted(self._failed, 'key or value')} could not be decoded")
+            message(f"note: {self._failed:,} keys and values could not be decoded")
 
 
 class SchemaEncoder:
@@ -99,11 +99,11 @@ class SchemaEncoder:
         self._codec = codec_of(schema, compile_proto)
 
     def encode(self, value: Any) -> bytes:
-        """Encode a JSON value; raise `DataError`."""
+        """Encode a JSON value; raise `DataError` if it does not match the schema."""
         return prefixed(self._id, self._codec.encode(value))
 
     def encode_text(self, text: bytes) -> bytes:
-        """Encode JSON text; raise `DataError`."""
+        """Encode JSON text; raise `DataError` if it is invalid or does not match the schema."""
         try:
             value = json.loads(text.decode())
         except (ValueError, RecursionError) as error:

@@ -7,13 +7,15 @@
 `value_base64`, and in headers as {"base64": "…"}. `produce --input json` accepts the output of
 `consume --json` and produces equal records.
 
-A key or value that is encoded with a schema appears as JSON beside `key_schema_id` or
-`value_schema_id`; if it cannot be decoded, as bytes beside `key_error` or `value_error`. Without
-the schema, `produce --input json` rejects a decoded value instead of producing its JSON text.
+A key or value that is encoded with a schema appears as JSON, together with `key_schema_id` or
+`value_schema_id`. If it cannot be decoded, it appears as bytes, together with `key_error` or
+`value_error`. Instead of producing its JSON text, `produce --input json` rejects a decoded
+value unless --value-schema (or --key-schema) is given.
 
 In the input, only a value is required. A `value` or `key` that is neither a string nor null is
-stored as its JSON text. Headers may also be an object. `topic` and `offset` are ignored; an unknown
-field is an error, because a misspelled field would be silently lost.
+stored as its JSON text. Headers may also be an object. `topic`, `offset`, `key_error` and
+`value_error` are ignored; an unknown field is an error, because a misspelled field would be
+silently lost.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ _SCHEMA_FIELDS = frozenset({"key_schema_id", "value_schema_id"})
 
 
 def record_line(record: Record, key: Decoded | None = None, value: Decoded | None = None) -> bytes:
-    """Encode a record as one JSON line; `key` and `value` are decoded with a schema."""
+    """Encode a record as one JSON line; `key` and `value` are the parts decoded with a schema."""
     document: dict[str, Any] = {
         "topic": record.topic,
         "partition": record.partition,
@@ -71,7 +73,7 @@ def _header_value(data: bytes | None) -> str | dict[str, str | None] | None:
 
 
 class JsonSchemas(NamedTuple):
-    """How keys and values are encoded; None: as bytes."""
+    """Functions that encode keys and values; None means that strings are stored as UTF-8."""
 
     key: Callable[[Any], bytes] | None = None
     value: Callable[[Any], bytes] | None = None

@@ -1,1 +1,1 @@
-"""Keys, certificates, tokens and passwords for the commands `tls`, `token` and `user`."""
+"""Keys, certificates, tokens, passwords and permissions, for the security commands."""

@@ -1,10 +1,10 @@
-"""Answers `strandlog acl check`: may a client do something, and which rule decides.
+"""Decides for `strandlog acl check` whether a client may do something, and which rule decides.
 
-The decision is made by the broker's own code. On a folder, the broker of the embedded log makes it,
-with the settings that `serve` would have. For a remote broker, this module reads the rules that
-affect the resource (DescribeAcls) and the settings that matter (DescribeConfigs), and decides here.
-A setting that the broker does not show is reported as a note, because super users may do everything
-whatever the rules say.
+Decisions are made by the broker's own code. For a folder, this module opens the log as an embedded
+broker, with the settings that `serve` would use. For a remote broker, this module reads the rules
+that affect the resource (DescribeAcls) and the relevant settings (DescribeConfigs), and runs the
+authorizer here. A setting that the remote broker does not show is reported as a note: it may, for
+example, name super users, who may do everything regardless of the rules.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ EVERYONE = "allow.everyone.if.no.acl.found"
 
 
 class Question(NamedTuple):
-    """May this client perform this operation?"""
+    """A client and the operation whose permission is checked."""
 
     principal: str
     host: str
@@ -60,14 +60,14 @@ class Question(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """The decision, and what it leaves open."""
+    """The decision, with notes about settings that could change it."""
 
     decision: Decision
     notes: list[str]
 
 
 def of_folder(path: str, settings: BrokerSettings, question: Question) -> Answer:
-    """Ask the rules of a data folder that no broker runs on."""
+    """Decide with the rules in a data folder, which no broker may be using."""
     if not os.path.lexists(os.path.join(path, META_PROPERTIES)):
         raise UnknownLayoutError(path, "it contains no log; 'strandlog acl add' creates one")
     given = {
@@ -86,7 +86,7 @@ def of_folder(path: str, settings: BrokerSettings, question: Question) -> Answer
 
 
 def of_broker(log: OpenLog, question: Question) -> Answer:
-    """Ask the rules and settings of a running broker."""
+    """Decide with the rules and settings of a running broker."""
     assert isinstance(log, strandlog.RemoteLog)
     try:
         acls = log.acls(AclFilter(question.kind, question.name, PatternType.MATCH))
@@ -102,7 +102,7 @@ def of_broker(log: OpenLog, question: Question) -> Answer:
 
 
 def _broker_settings(log: strandlog.RemoteLog) -> tuple[dict[str, str], list[str]]:
-    """Return the settings that matter and are visible, and notes about the others."""
+    """Return the relevant settings that are visible, and notes about those that are not."""
     reason = "the broker does not show it"
     found: dict[str, str] = {}
     try:
@@ -120,7 +120,7 @@ def _broker_settings(log: strandlog.RemoteLog) -> tuple[dict[str, str], list[str
 
 
 def remedy(question: Question) -> str:
-    """Return the command that would allow what is denied."""
+    """Return the command that would allow the denied operation."""
     words = ["strandlog", "acl", "add", "--principal", question.principal]
     words += ["--operation", question.operation.name, OPTION_OF[question.kind]]
     words += [question.name] if question.name != CLUSTER_NAME else []

@@ -1,12 +1,12 @@
-"""Turns the options of `strandlog acl` into rules and filters, and rules into rows.
+"""Converts the options of `strandlog acl` to rules and filters, and rules to table rows.
 
     --producer --topic t                       WRITE, DESCRIBE and CREATE on the topic
     --producer --topic t --transactional-id x  also WRITE and DESCRIBE on the transactional id
     --consumer --topic t --group g             READ and DESCRIBE on the topic, READ on the group
 
-These are the roles of Kafka's kafka-acls.sh. Without a role, each operation applies to each
-resource that is given. An operation that a resource type does not have is a usage error, because a
-rule with it would never apply.
+These are the roles of Kafka's kafka-acls.sh. Without a role, each given operation applies to each
+given resource. An operation that a resource type does not have is a usage error, because such a
+rule would never apply.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Resources(NamedTuple):
     prefix: bool
 
     def named(self) -> list[tuple[ResourceType, str]]:
-        """Return the type and name of each; raise a usage error if a prefix makes no sense."""
+        """Return each type and name; raise a usage error for --prefix without a name."""
         found = [(ResourceType.TOPIC, name) for name in self.topics]
         found += [(ResourceType.GROUP, name) for name in self.groups]
         found += [(ResourceType.TRANSACTIONAL_ID, name) for name in self.transactional_ids]
@@ -84,7 +84,7 @@ class Resources(NamedTuple):
         return found + [(ResourceType.CLUSTER, CLUSTER_NAME)] * self.cluster
 
     def pattern_of(self, kind: ResourceType) -> PatternType:
-        """Return the pattern type of the rules about resources of a type."""
+        """Return the pattern type of rules for this resource type."""
         is_prefix = self.prefix and kind is not ResourceType.CLUSTER
         return PatternType.PREFIXED if is_prefix else PatternType.LITERAL
 
@@ -97,7 +97,7 @@ def rules_of(
     permission: PermissionType,
     role: Role | None = None,
 ) -> list[Acl]:
-    """Return the rules that the options of `acl add` describe; raise a usage error otherwise."""
+    """Return the rules that the options of `acl add` describe; raise a usage error if invalid."""
     named = resources.named()
     if not named:
         raise typer.BadParameter(
@@ -131,18 +131,19 @@ def _check_role(
     """Raise a usage error unless the resources are exactly those that a role needs."""
     if operations:
         raise typer.BadParameter(
-            "--producer and --consumer have their own operations: omit it", param_hint="--operation"
+            "cannot be combined with --producer or --consumer, which have their own operations",
+            param_hint="--operation",
         )
     given = {kind for kind, _ in named}
     name = "--consumer" if role is CONSUMER else "--producer"
     for kind in role.keys() - given:
         raise typer.BadParameter(f"{name} also needs {OPTION_OF[kind]}")
     for kind in given - role.keys():
-        raise typer.BadParameter(f"{name} makes no rules about it", param_hint=OPTION_OF[kind])
+        raise typer.BadParameter(f"cannot be combined with {name}", param_hint=OPTION_OF[kind])
 
 
 def checked_operation(name: str, kind: ResourceType) -> Operation:
-    """Return an operation; raise a usage error that lists the valid ones."""
+    """Return the named operation; if it is invalid, raise a usage error that lists all."""
     try:
         return operation_named(name, kind)
     except InvalidRequestError as error:
@@ -150,7 +151,7 @@ def checked_operation(name: str, kind: ResourceType) -> Operation:
 
 
 def checked_principal(principal: str) -> str:
-    """Return a principal; raise a usage error if it has no type."""
+    """Return the principal; raise a usage error if it is malformed."""
     try:
         check_principal(principal)
     except InvalidRequestError as error:
@@ -161,14 +162,14 @@ def checked_principal(principal: str) -> str:
 
 
 def checked_host(host: str) -> str:
-    """Return a host; raise a usage error if it could never match a client."""
+    """Return the normalized host; raise a usage error if it could never match a client."""
     if host != EVERYTHING:
         try:
             ipaddress.ip_address(host)
         except ValueError:
             raise typer.BadParameter(
                 f"{host!r} never matches a client: give an IP address, or '*' for all; host names "
-                "and networks are not possible",
+                "and networks are not supported",
                 param_hint="--host",
             ) from None
     return normalized_host(host)
@@ -182,8 +183,8 @@ def filters_of(
     permission: PermissionType,
     pattern: PatternType,
 ) -> list[AclFilter]:
-    """Return filters that together select what the options name; an option that is not given
-    selects everything. With the pattern MATCH, a name selects all rules that affect it."""
+    """Return filters that together select the rules that the options name. An omitted option
+    selects everything. With the pattern type MATCH, a name selects all rules that affect it."""
     named = resources.named()
     kinds: list[tuple[ResourceType, str | None]] = [*named] or [(ResourceType.ANY, None)]
     any_text: list[str | None] = [None]
@@ -249,7 +250,7 @@ def ordered(acls: Iterable[Acl]) -> list[Acl]:
 
 
 def document(acl: Acl) -> dict[str, Any]:
-    """Return a rule as the JSON that the commands print."""
+    """Return the JSON document of a rule."""
     return {
         "principal": acl.principal,
         "permission": acl.permission.name,

@@ -1,4 +1,4 @@
-"""The folder of `strandlog tls init`: a private CA and the certificates that it signed.
+"""The folder that `strandlog tls init` creates: a private CA and the certificates it signed.
 
     ca.key       private key of the CA; only `tls init` needs it
     ca.pem       certificate of the CA; clients trust it (ssl.ca.location)
@@ -6,8 +6,8 @@
     NAME.pem     key and chain of a client
 
 All files are checked before the first one is written. The CA is never replaced, because every
-client would have to get the new one; a crash after `ca.key` leaves a key for which the next run
-makes the certificate. Other files that exist are kept; `force` renews them with new keys.
+client would need the new certificate. After a crash that leaves only `ca.key`, the next run creates
+the certificate for this key. Other existing files are kept; `force` renews them with new keys.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ Status = Literal["created", "renewed", "kept"]
 
 
 class CertificateFile(NamedTuple):
-    """A file of the folder, and what `init` did with it."""
+    """A file in the folder, and what `init` did with it."""
 
     path: str
     status: Status
@@ -61,7 +61,7 @@ class CertificateFile(NamedTuple):
 
 
 def host_problem(host: str) -> str:
-    """Return why a text is neither a host name nor an IP address, or "" if it is one."""
+    """Return an error message if `host` is not a host name or IP address, or else ""."""
     try:
         ipaddress.ip_address(host)
     except ValueError:
@@ -71,16 +71,16 @@ def host_problem(host: str) -> str:
 
 
 def client_problem(name: str) -> str:
-    """Return why a client certificate cannot have a name, or "" if it can."""
+    """Return why `name` is not allowed for a client certificate, or "" if it is."""
     if name.lower() in RESERVED_NAMES:
-        return f"{name}.pem is a file of its own: choose another name"
+        return f"{name!r} is reserved: choose another name"
     if not _CLIENT_NAME.fullmatch(name):
         return f"{name!r} is not a valid name: use 1 to 64 letters, digits and . _ @ -"
     return ""
 
 
 class CertificateFolder:
-    """Creates the missing files of a folder, and renews those that exist if it is forced to."""
+    """Creates missing certificate files, and renews existing ones if `force` is set."""
 
     def __init__(self, path: str, now: datetime, days: int, *, force: bool) -> None:
         self._path = path
@@ -89,7 +89,7 @@ class CertificateFolder:
         self._force = force
 
     def init(self, hosts: Sequence[str], clients: Sequence[str]) -> list[CertificateFile]:
-        """Write the CA, the server certificate and the certificates of clients."""
+        """Write the CA, the server certificate and the client certificates."""
         known = self._read_authority()
         wanted = self._server_hosts(hosts, known)
         for name in clients:
@@ -111,7 +111,7 @@ class CertificateFolder:
     # -- the CA ----------------------------------------------------------------------------------
 
     def _read_authority(self) -> Signed | None:
-        """Return the CA of the folder; None if there is no certificate yet."""
+        """Return the folder's CA, or None if it has no certificate yet."""
         if not self._exists(AUTHORITY):
             return None
         path = self._at(AUTHORITY)
@@ -135,7 +135,7 @@ class CertificateFolder:
         return load_key(read_file(self._at(AUTHORITY_KEY)), self._at(AUTHORITY_KEY))
 
     def _authority(self, known: Signed | None) -> tuple[Signed, Status]:
-        """Return the CA, after creating it if necessary."""
+        """Return the known CA, or create one."""
         if known is not None:
             return known, "kept"
         if self._exists(AUTHORITY_KEY):
@@ -150,7 +150,7 @@ class CertificateFolder:
     # -- its certificates ------------------------------------------------------------------------
 
     def _server_hosts(self, hosts: Sequence[str], known: Signed | None) -> list[str]:
-        """Return the names of the new server certificate; none if the existing one is kept."""
+        """Return the names for a new server certificate, or [] if the existing one is kept."""
         existing = self._certificate(SERVER)
         names = [] if existing is None else alternative_names(existing)
         wanted = list(dict.fromkeys([*map(_normalized, hosts), *names, *LOCAL_HOSTS]))

@@ -1,11 +1,11 @@
-"""X.509 certificates: a private CA, the certificates that it signs, and a description of any.
+"""Creates a private CA and the certificates that it signs, and describes any certificate.
 
-    CA       CN=strandlog development CA   signs certificates, but no further CA
+    CA       CN=strandlog development CA   signs certificates, but no intermediate CAs
     server   CN=first host name            server authentication; SANs: host names and addresses
     client   CN=name                       client authentication; the principal is User:CN=name
 
 Keys are ECDSA P-256 in PKCS#8. Every certificate has a random serial number and is valid from five
-minutes ago, because clocks differ. It expires no later than its CA.
+minutes ago, because clocks differ. A certificate expires no later than its CA.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ class Signed(NamedTuple):
 class CertificateInfo(NamedTuple):
     """Describes a certificate."""
 
-    subject: str  # RFC 4514 text, most specific part first
+    subject: str  # in RFC 4514 format, most specific part first
     issuer: str
-    purpose: str  # CA, server, client; several separated by a comma
+    purpose: str  # CA, server or client, or several of them separated by commas
     names: tuple[str, ...]  # subject alternative names
     valid_from: datetime
     expires: datetime
@@ -61,7 +61,7 @@ class CertificateInfo(NamedTuple):
     sha256: str
 
     def days_left(self, now: datetime) -> int:
-        """Return the number of whole days until it expires; negative if it has expired."""
+        """Return the number of whole days until the certificate expires; negative after expiry."""
         return (self.expires - now) // timedelta(days=1)
 
 
@@ -83,7 +83,7 @@ def new_authority(key: EllipticCurvePrivateKey, now: datetime) -> Signed:
 
 
 def new_server(authority: Signed, hosts: Sequence[str], now: datetime, days: int) -> Signed:
-    """Return a server certificate for host names and IP addresses; the first is its subject."""
+    """Return a server certificate for the hosts; the subject is the first that is not too long."""
     subject = next((host for host in hosts if len(host) <= MAX_COMMON_NAME), SERVER)
     names = x509.SubjectAlternativeName([_general_name(host) for host in hosts])
     return _issued(authority, subject, SERVER, now, days, names)
@@ -181,18 +181,18 @@ def certificate_pem(certificate: x509.Certificate) -> bytes:
 
 
 def load_key(data: bytes, path: str) -> EllipticCurvePrivateKey:
-    """Return the elliptic-curve key of a PEM file."""
+    """Parse an elliptic-curve private key in PEM format."""
     try:
         key = load_pem_private_key(data, None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise SecurityFileError(f"{path} has no unencrypted private key in PEM format") from error
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise SecurityFileError(f"{path} has a key of another type than ECDSA")
+        raise SecurityFileError(f"the key in {path} is not an ECDSA key")
     return key
 
 
 def load_certificates(data: bytes, path: str) -> list[x509.Certificate]:
-    """Return the certificates of a PEM file, in their order."""
+    """Parse the certificates in a PEM file, in order."""
     try:
         return x509.load_pem_x509_certificates(data)
     except ValueError as error:
@@ -203,7 +203,7 @@ def load_certificates(data: bytes, path: str) -> list[x509.Certificate]:
 
 
 def describe(certificate: x509.Certificate) -> CertificateInfo:
-    """Return the parts of a certificate that an operator needs."""
+    """Return the fields of a certificate that an operator needs."""
     return CertificateInfo(
         certificate.subject.rfc4514_string(),
         certificate.issuer.rfc4514_string(),
@@ -241,7 +241,7 @@ def alternative_names(certificate: x509.Certificate) -> list[str]:
 
 
 def is_signed_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
-    """Return whether the key of a CA signed a certificate."""
+    """Return whether the CA issued the certificate."""
     try:
         certificate.verify_directly_issued_by(authority)
     except (ValueError, TypeError, InvalidSignature):
@@ -257,5 +257,5 @@ def _extension(certificate: x509.Certificate, kind: Any) -> Any:
 
 
 def moment(timestamp_ms: int) -> datetime:
-    """Return a timestamp as a time in UTC, in whole seconds as certificates have it."""
+    """Convert a timestamp to UTC, truncated to seconds, which is the precision in certificates."""
     return datetime.fromtimestamp(timestamp_ms // 1000, UTC)

@@ -1,4 +1,4 @@
-"""Reads and writes the files of `tls` and `token`.
+"""Reads and writes the files of the `tls`, `token` and `user` commands.
 
 Each file is written under a temporary name, fsynced and renamed, so a crash leaves the old file or
 the new one. Only the owner can read a file with a private key; files that are published to clients
@@ -42,8 +42,8 @@ def read_file(path: str) -> bytes:
         size = DiskFiles().size(path)
         if size > MAX_FILE_BYTES:
             raise SecurityFileError(
-                f"{path} has {size} bytes; the maximum is {MAX_FILE_BYTES}. It is no key, "
-                "certificate or token file"
+                f"{path} has {size} bytes; the maximum is {MAX_FILE_BYTES}. It is not a "
+                "key, certificate or token file"
             )
         return DiskFiles().read(path)
     except (OSError, StorageError) as error:

@@ -1,11 +1,11 @@
-"""Where a new password comes from: a file, stdin, the terminal, or a random generator.
+"""Gets a new password from a file, stdin or the terminal, or generates one.
 
-A password is never an argument, because other users could see it in the list of processes.
+A password is never an argument, because other users could see it in the process list.
 
-A generated password exists nowhere else, so it must not be lost, whatever happens while the broker
-stores it. With --output it is first written to FILE.new, then set, then FILE is replaced and
-FILE.new removed: a crash leaves the password in one of them. FILE may be the file with which this
-command logs in.
+A generated password exists nowhere else, so it must not be lost if storing it in the broker fails.
+With --output, the password is first written to FILE.new and then set in the broker; after that,
+FILE is replaced and FILE.new is removed. A crash therefore leaves the password in one of the two
+files. FILE may also be the password file with which this command logs in.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ GENERATED_BYTES = 24  # 192 bits, 32 characters
 
 
 def given_password(file: str | None, *, generate: bool) -> str | None:
-    """Return the password from where the options say; None if the user must type it."""
+    """Return the password that the options give, or None if the user must type it."""
     if generate and file is not None:
         raise typer.BadParameter("choose either --password-file or --generate (or --output)")
     if generate:
@@ -44,14 +44,14 @@ def given_password(file: str | None, *, generate: bool) -> str | None:
 
 
 def typed_password(user: str) -> str:
-    """Ask for a password twice, without showing it."""
-    prompt = f"New password of {user}"
+    """Prompt for a password twice, without echo."""
+    prompt = f"New password for {user}"
     given: str = typer.prompt(prompt, hide_input=True, confirmation_prompt=True, err=True)
     return given
 
 
 def _from_file(file: str) -> str:
-    """Return the contents of a file without the line break at their end."""
+    """Return the contents of a file, or of stdin, without the trailing line break."""
     if file == STDIN:
         text = sys.stdin.read(PASSWORD_MAX_BYTES + 2)
     else:
@@ -69,8 +69,8 @@ def _from_file(file: str) -> str:
 
 @contextmanager
 def kept(password: str, output: str | None) -> Iterator[None]:
-    """Keep a generated password while the `with` block sets it: in a file, or on stdout if the
-    connection fails, because the broker may have stored it."""
+    """Preserve a generated password while the `with` block sets it: in a file or, without one, on
+    stdout if the connection fails, because the broker may already have stored the password."""
     pending = None if output is None else f"{output}.new"
     if pending is not None:
         write_private(pending, f"{password}\n".encode())

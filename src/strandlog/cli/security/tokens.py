@@ -1,11 +1,12 @@
-"""Bearer tokens (JWT) for development: a signing key, its public JWKS, and tokens.
+"""Creates and verifies bearer tokens (JWT) for development, with their signing key and JWKS.
 
     token.key    private ECDSA P-256 key, PKCS#8
     jwks.json    public keys that a broker accepts (sasl.oauthbearer.jwks.endpoint.url)
 
 A key is identified by its thumbprint (RFC 7638), which a token carries as `kid`. `rotate` writes
-the new public key to `jwks.json` before it replaces `token.key`, so a crash never leaves a key that
-brokers do not know. Tokens are signed with ES256 and have the claims `sub`, `iat` and `exp`.
+the new public key to `jwks.json` before it replaces `token.key`, so a crash never leaves a signing
+key that brokers do not accept. Tokens are signed with ES256 and have the claims `sub`, `iat` and
+`exp`.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ except ImportError as missing:
 
 KEY, JWKS = "token.key", "jwks.json"
 ALGORITHM = "ES256"
-# Signatures with a public key only: a shared secret in a JWKS could be taken from it.
+# Only asymmetric algorithms: with a shared secret, every reader of the JWKS could sign tokens.
 VERIFIED_ALGORITHMS = (
     *("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
     *("ES256", "ES384", "ES512", "EdDSA"),
@@ -38,7 +39,7 @@ VERIFIED_ALGORITHMS = (
 
 
 class Token(NamedTuple):
-    """The parts of a token. `problem` says why it is not valid; None: it was not verified."""
+    """The parts of a token. `problem` is why it is invalid, "" if valid, None if not verified."""
 
     header: dict[str, Any]
     claims: dict[str, Any]
@@ -49,18 +50,18 @@ class Token(NamedTuple):
 
 
 def init_keys(folder: str, *, keeps_old: bool, replaces: bool) -> str:
-    """Create the key and its JWKS, and return the id of the key. If there is a key already, it is
-    replaced if one of the options says so; `keeps_old` keeps tokens of the old key valid."""
+    """Create the signing key and its JWKS, and return the key id. An existing key is an error
+    unless one of the options is set. Both replace it; with `keeps_old`, its tokens stay valid."""
     key_path, jwks_path = os.path.join(folder, KEY), os.path.join(folder, JWKS)
     has_key, has_jwks = os.path.lexists(key_path), os.path.lexists(jwks_path)
-    if has_key and not has_jwks:  # a crash came between the two files
+    if has_key and not has_jwks:  # after a crash between writing the two files
         public = public_key(load_signing_key(key_path))
         write_public(jwks_path, _document([public]))
         return str(public["kid"])
     if has_key and not keeps_old and not replaces:
         raise SecurityFileError(
-            f"{key_path} exists: add --rotate for a new key beside the old one, or --force to "
-            "make all tokens of the old one invalid"
+            f"{key_path} exists: add --rotate to replace it and keep its tokens valid, or --force "
+            "to make all its tokens invalid"
         )
     if has_jwks and not has_key:
         raise SecurityFileError(f"{jwks_path} exists, but not {key_path}: choose another folder")
@@ -91,7 +92,7 @@ def _document(keys: Sequence[dict[str, Any]]) -> bytes:
 
 
 def load_jwks(path: str) -> list[dict[str, Any]]:
-    """Return the keys of a JWKS file."""
+    """Return the keys in a JWKS file."""
     try:
         keys = json.loads(read_file(path))["keys"]
         if not isinstance(keys, list) or not all(isinstance(each, dict) for each in keys):
@@ -102,12 +103,12 @@ def load_jwks(path: str) -> list[dict[str, Any]]:
 
 
 def load_signing_key(path: str) -> EllipticCurvePrivateKey:
-    """Return the signing key of a file, or of the file `token.key` in a folder."""
+    """Read the signing key from a file, or from `token.key` in a folder."""
     if os.path.isdir(path):
         path = os.path.join(path, KEY)
     key = load_key(read_file(path), path)
     if key.curve.name != "secp256r1":
-        raise SecurityFileError(f"{path} has a key on {key.curve.name}; {ALGORITHM} needs P-256")
+        raise SecurityFileError(f"the key in {path} uses {key.curve.name}; {ALGORITHM} needs P-256")
     return key
 
 
@@ -117,7 +118,7 @@ def load_signing_key(path: str) -> EllipticCurvePrivateKey:
 def create_token(
     key: EllipticCurvePrivateKey, claims: dict[str, Any], now_ms: int, ttl_ms: int
 ) -> str:
-    """Return a signed token with these claims, its time of issue and its expiry."""
+    """Return a signed token with the given claims, the time of issue and the expiry."""
     now = now_ms // 1000
     times = {"iat": now, "exp": now + max(1, ttl_ms // 1000)}
     return jwt.encode({**claims, **times}, key, ALGORITHM, {"kid": public_key(key)["kid"]})
@@ -133,7 +134,7 @@ def read_token(token: str) -> Token:
 
 
 def verify_token(token: str, keys: Sequence[dict[str, Any]], now_ms: int) -> Token:
-    """Return the parts of a token, with the problem if its signature or its times are wrong."""
+    """Return the parts of a token, with the problem if the signature or a time is invalid."""
     found = read_token(token)
     return found._replace(problem=_problem(token, found, keys, now_ms // 1000))
 

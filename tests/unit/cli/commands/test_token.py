@@ -67,7 +67,7 @@ def test_the_key_is_private_and_the_jwks_has_no_secret(keys: Path) -> None:
 def test_rotate_keeps_tokens_valid_and_force_does_not(cli: CommandLine, keys: Path) -> None:
     old = created(cli, keys)
     found = cli.inside("token", "init", str(keys), code=1)
-    assert "exists: add --rotate for a new key beside the old one, or --force" in found.err
+    assert "exists: add --rotate to replace it and keep its tokens valid, or --force" in found.err
     cli.inside("token", "init", str(keys), "--rotate")
     new = created(cli, keys)
     assert jwt.get_unverified_header(old)["kid"] != jwt.get_unverified_header(new)["kid"]

@@ -1,1 +1,1 @@
-"""The commands for users, permissions, certificates and tokens."""
+"""The commands for users, permissions, quotas, certificates and tokens."""

@@ -1,12 +1,12 @@
-"""The `strandlog acl` commands: add, list, delete, check.
+"""The `strandlog acl` commands: add, list, delete and check.
 
 Rules have Kafka's form: a principal may, or may not, perform an operation on a resource from a
 host. They apply to the clients of a broker that has authorizer.class.name=strandlog. With -d, the
-commands open the folder as its owner, so they fail while a broker runs on it; use -b then.
+commands open the folder as its owner, so they fail while a broker runs on it; use -b instead.
 
-`check` decides as the broker does, with the same code. With -d, it takes super.users and the other
-settings from --config, the environment and --set, as `serve` would. With -b, it reads the rules and
-the settings of the broker; if it may not see the settings, it says so.
+`check` decides with the same code as the broker. With -d, it takes super.users and the other
+settings from --config, the environment and --set, as `serve` would. With -b, it reads the broker's
+rules and settings; if the broker does not show a setting, `check` prints a note.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ DELETIONS_PER_REQUEST = 500  # fewer than a broker accepts by default
 Principals = Annotated[
     list[str],
     typer.Option(
-        "--principal", metavar="User:NAME", help="Principal; User:* means all. Repeatable."
+        "--principal", metavar="User:NAME", help="Principal; User:* means all users. Repeatable."
     ),
 ]
 Operations = Annotated[
@@ -88,7 +88,8 @@ TransactionalIds = Annotated[
 ]
 Cluster = Annotated[bool, typer.Option("--cluster", help="The cluster.")]
 Prefix = Annotated[
-    bool, typer.Option("--prefix", help="The names are prefixes of names (pattern PREFIXED).")
+    bool,
+    typer.Option("--prefix", help="Treat the resource names as prefixes (pattern type PREFIXED)."),
 ]
 Hosts = Annotated[
     list[str],
@@ -111,10 +112,12 @@ def add(
     ] = False,
     producer: Annotated[
         bool,
-        typer.Option("--producer", help="Allow to produce: needs --topic, [--transactional-id]."),
+        typer.Option(
+            "--producer", help="Allow producing; needs --topic, and optionally --transactional-id."
+        ),
     ] = False,
     consumer: Annotated[
-        bool, typer.Option("--consumer", help="Allow to consume: needs --topic and --group.")
+        bool, typer.Option("--consumer", help="Allow consuming; needs --topic and --group.")
     ] = False,
     data: DataDir = None,
     bootstrap: Bootstrap = None,
@@ -129,7 +132,9 @@ def add(
     target = target_of(data, bootstrap, client, client_config)
     resources = Resources(topic, group, transactional_id, cluster, prefix)
     if (producer or consumer) and deny:
-        raise typer.BadParameter("--producer and --consumer allow: omit it", param_hint="--deny")
+        raise typer.BadParameter(
+            "cannot be combined with --producer or --consumer", param_hint="--deny"
+        )
     permission = PermissionType.DENY if deny else PermissionType.ALLOW
     acls = []
     if consumer:
@@ -169,8 +174,8 @@ def list_acls(
 ) -> None:
     """List rules.
 
-    `--topic orders` selects all rules that affect the topic: those with its name, with a prefix of
-    it, and with '*'. With --prefix, it selects the rules with exactly that prefix.
+    `--topic orders` selects all rules that affect the topic: those for its exact name, for a prefix
+    of its name, and for '*'. With --prefix, it selects the rules for exactly that prefix.
     """
     resources = Resources(topic, group, transactional_id, cluster, prefix)
     every = PermissionType.ANY
@@ -199,7 +204,7 @@ def delete(
     cluster: Cluster = False,
     prefix: Prefix = False,
     host: Hosts = [],  # noqa: B006
-    deny: Annotated[bool, typer.Option("--deny", help="Only rules that deny.")] = False,
+    deny: Annotated[bool, typer.Option("--deny", help="Select only DENY rules.")] = False,
     yes: Yes = False,
     data: DataDir = None,
     bootstrap: Bootstrap = None,
@@ -207,10 +212,10 @@ def delete(
     client_config: ClientConfig = None,
     as_json: Json = False,
 ) -> None:
-    """Delete the rules that all given options select, after showing them.
+    """Show the rules that match all given options, and delete them after confirmation.
 
-    `--topic orders` selects the rules with exactly this name; add --prefix for those with exactly
-    this prefix.
+    `--topic orders` selects the rules for exactly this name; with --prefix, those for exactly this
+    prefix.
     """
     resources = Resources(topic, group, transactional_id, cluster, prefix)
     if not (principal or operation or host or resources.named()):
@@ -262,7 +267,7 @@ def check(
 ) -> None:
     """Explain whether a client may perform an operation, and which rule decides.
 
-    The exit code is 0 if it may, and 1 if not. With -d, super.users and the other settings come
+    The exit code is 0 if the client may, and 1 if not. With -d, super.users and other settings come
     from --config, the environment and --set, as for `serve`; with -b, from the broker.
     """
     target = target_of(data, bootstrap, client, client_config)

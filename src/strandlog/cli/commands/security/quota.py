@@ -1,7 +1,8 @@
-"""The `strandlog quota` commands: set, list, delete.
+"""The `strandlog quota` commands: set, list and delete.
 
 Quotas have Kafka's entities and keys (broker/access/quota_entity.py). With -d, the commands open
-the folder as its owner, so they fail while a broker runs on it; use -b then, also for Apache Kafka.
+the folder as its owner, so they fail while a broker runs on it; use -b instead, which also
+works with Apache Kafka.
 """
 
 from __future__ import annotations
@@ -49,13 +50,13 @@ User = Annotated[str | None, typer.Option("--user", metavar="NAME", help="User."
 ClientId = Annotated[str | None, typer.Option("--client-id", metavar="ID", help="Client id.")]
 Address = Annotated[str | None, typer.Option("--ip", metavar="IP", help="IP address.")]
 DefaultUser = Annotated[
-    bool, typer.Option("--default-user", help="Each user without a quota of its own.")
+    bool, typer.Option("--default-user", help="All users without their own quota.")
 ]
 DefaultClientId = Annotated[
-    bool, typer.Option("--default-client-id", help="Each client id without a quota of its own.")
+    bool, typer.Option("--default-client-id", help="All client ids without their own quota.")
 ]
 DefaultAddress = Annotated[
-    bool, typer.Option("--default-ip", help="Each address without a quota of its own.")
+    bool, typer.Option("--default-ip", help="All IP addresses without their own quota.")
 ]
 
 Quotas = list[tuple[Entity, dict[str, float]]]
@@ -63,7 +64,7 @@ Parts = list[tuple[str, str | None]]
 
 
 class QuotaLog(Protocol):
-    """What has client quotas: a folder or a cluster."""
+    """A folder or a cluster, both of which have client quotas."""
 
     def client_quotas(self, parts: Sequence[FilterPart]) -> Quotas: ...
 
@@ -85,7 +86,7 @@ def _opened(target: Target, *, create: bool = False) -> Iterator[QuotaLog]:
 def _parts(
     user: tuple[str | None, bool], client_id: tuple[str | None, bool], ip: tuple[str | None, bool]
 ) -> Parts:
-    """Return the parts of the entity that the options name: each has a name, or is the default."""
+    """Return the entity parts that the options name; the name None means the default."""
     found: Parts = []
     for kind, (name, is_default) in {USER: user, CLIENT_ID: client_id, IP: ip}.items():
         if name is not None and is_default:
@@ -113,7 +114,7 @@ def set_quotas(
         typer.Argument(
             metavar="KEY=VALUE…",
             help="producer_byte_rate, consumer_byte_rate (512KiB, 10MiB, … per second), "
-            "request_percentage, controller_mutation_rate; for addresses "
+            "request_percentage or controller_mutation_rate; for IP addresses, "
             "connection_creation_rate.",
         ),
     ],
@@ -129,7 +130,7 @@ def set_quotas(
     client_config: ClientConfig = None,
     as_json: Json = False,
 ) -> None:
-    """Limit what a user, a client id, both together, or an address may use."""
+    """Set the quotas of a user, a client id, a user with a client id, or an IP address."""
     target = target_of(data, bootstrap, client, client_config)
     parts = _parts((user, default_user), (client_id, default_client_id), (ip, default_ip))
     change = checked_change(parts, _limits(limit))
@@ -153,7 +154,7 @@ def list_quotas(
     client_config: ClientConfig = None,
     as_json: Json = False,
 ) -> None:
-    """List quotas: all, or those of entities with the given parts."""
+    """List all quotas, or those of the given user, client id or IP address."""
     target = target_of(data, bootstrap, client, client_config)
     parts = _parts((user, default_user), (client_id, default_client_id), (ip, default_ip))
     with _opened(target) as log:
@@ -166,7 +167,7 @@ def list_quotas(
 @app.command()
 def delete(
     key: Annotated[
-        list[str], typer.Argument(metavar="[KEY…]", help="Quotas to delete; by default all.")
+        list[str], typer.Argument(metavar="[KEY…]", help="Quotas to delete; default: all.")
     ] = [],  # noqa: B006
     user: User = None,
     default_user: DefaultUser = False,
@@ -180,7 +181,7 @@ def delete(
     client_config: ClientConfig = None,
     as_json: Json = False,
 ) -> None:
-    """Delete quotas of exactly the entity that the options name."""
+    """Delete the quotas of exactly the user, client id or IP address that the options name."""
     target = target_of(data, bootstrap, client, client_config)
     parts = _parts((user, default_user), (client_id, default_client_id), (ip, default_ip))
     entity = checked_change(parts, [(name, None) for name in key]).entity

@@ -1,7 +1,8 @@
-"""The `strandlog tls` commands: a private CA with certificates for development, and `show`.
+"""The `strandlog tls` commands: `init` creates a private CA and development certificates.
 
-`init` prints what it wrote, and then the commands that start a broker and connect to it with these
-files. Run it again to add certificates, or with --force to renew them (`certificate_folder.py`).
+`init` prints the files, then the commands that start a broker and connect to it with these files.
+Run `init` again to add certificates, or with --force to renew them (`certificate_folder.py`).
+`show` prints the certificates in a file.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def init(
         typer.Option(
             "--host",
             metavar="NAME",
-            help="Host name or IP address of the broker, beside localhost. Repeatable.",
+            help="Host name or IP address of the broker, in addition to localhost. Repeatable.",
         ),
     ] = [],  # noqa: B006 - typer passes a new list to every call
     client: Annotated[
@@ -78,8 +79,8 @@ def init(
 ) -> None:
     """Create a private CA, a server certificate and client certificates, for development.
 
-    Run it again to add client certificates. Existing files are kept without --force, and the CA is
-    never replaced.
+    Run it again to add client certificates. Existing files are kept unless --force is given, and
+    the CA is never replaced.
     """
     _check_names("--host", map(host_problem, host))
     _check_names("--client", map(client_problem, client))
@@ -110,7 +111,7 @@ def show(
     file: Annotated[str, typer.Argument(metavar="FILE", help="PEM file with certificates.")],
     as_json: Json = False,
 ) -> None:
-    """Show the certificates in a PEM file: subject, names, expiry."""
+    """Show the subject, names and expiry of the certificates in a PEM file."""
     data = read_file(file)
     now = _now()
     found = [describe(each) for each in load_certificates(data, file)]
@@ -173,7 +174,8 @@ def _next_steps(
     files: list[CertificateFile], hosts: list[str], clients: list[str]
 ) -> dict[str, Any]:
     """Return the commands and client settings for SCRAM over TLS, or for mutual TLS if there are
-    client certificates. The latter get permissions by ACLs: not every client administers."""
+    client certificates. These clients get permissions by ACLs, because not all are administrators.
+    """
     authority = next(each.path for each in files if each.path.endswith(AUTHORITY))
     server = next(each.path for each in files if each.path.endswith(SERVER))
     protocol = "SSL" if clients else "SASL_SSL"
@@ -220,7 +222,7 @@ def _allow_command(client: str) -> str:
 
 
 def _print_short_steps(files: list[CertificateFile], clients: list[str]) -> None:
-    """Print what to do with files that were added to the folder or renewed."""
+    """Print what to do with added or renewed certificates."""
     if files[1].status == "renewed":
         message("\nA running broker loads a renewed server certificate without a restart.")
     if clients:

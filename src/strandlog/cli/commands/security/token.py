@@ -1,8 +1,8 @@
 """The `strandlog token` commands: bearer tokens for OAUTHBEARER, HTTP and gRPC.
 
-They are meant for development and for small set-ups without an identity provider: a broker accepts
-tokens of any provider whose JWKS it knows. A token is as good as a password until it expires; there
-is no way to revoke one, except to replace the key (`token init --force`).
+They are meant for development and for small installations without an identity provider; a broker
+also accepts tokens of any provider whose JWKS is configured. Until a token expires, it grants the
+same access as a password. The only way to revoke it is to replace the key (`token init --force`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ def init(
     folder: Annotated[str, typer.Argument(metavar="DIR", help="Folder for the files.")],
     rotate: Annotated[
         bool,
-        typer.Option("--rotate", help="Replace the key; tokens of the old one stay valid."),
+        typer.Option(
+            "--rotate", help="Replace the key; tokens signed with the old key stay valid."
+        ),
     ] = False,
     force: Annotated[
         bool,
@@ -42,13 +44,13 @@ def init(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Create a signing key and the JWKS by which a broker verifies tokens."""
+    """Create a signing key, and the JWKS with which a broker verifies tokens."""
     if rotate and force:
         raise typer.BadParameter("choose either --rotate or --force")
     kid = tokens.init_keys(folder, keeps_old=rotate, replaces=force)
     key, jwks = os.path.join(folder, tokens.KEY), os.path.join(folder, tokens.JWKS)
     url = Path(os.path.abspath(jwks)).as_uri()
-    # With the default mechanisms, or users with passwords could no longer log in.
+    # Keep the default mechanisms, so that users with passwords can still log in.
     mechanisms = (*AuthenticationSettings().sasl_enabled_mechanisms, OAUTHBEARER)
     settings = {"sasl.enabled.mechanisms": ",".join(mechanisms), JWKS_URL: url}
     if as_json:
@@ -66,20 +68,25 @@ def create(
     name: Annotated[str, typer.Argument(metavar="NAME", help="User; the principal is User:NAME.")],
     key: Annotated[
         str,
-        typer.Option("--key", metavar="PATH", help="Signing key, or the folder of `token init`."),
+        typer.Option(
+            "--key",
+            metavar="PATH",
+            help="Signing key file, or the folder that `token init` created.",
+        ),
     ],
     ttl: Annotated[
-        str, typer.Option("--ttl", metavar="TIME", help="How long it is valid: 30m, 12h, 7d.")
+        str, typer.Option("--ttl", metavar="TIME", help="Lifetime of the token: 30m, 12h, 7d, …")
     ] = "1h",
     audience: Annotated[
         list[str],
-        typer.Option("--audience", metavar="NAME", help="Claim aud. Repeatable."),
+        typer.Option("--audience", metavar="NAME", help="Value of the aud claim. Repeatable."),
     ] = [],  # noqa: B006 - typer passes a new list to every call
     issuer: Annotated[
-        str | None, typer.Option("--issuer", metavar="NAME", help="Claim iss.")
+        str | None, typer.Option("--issuer", metavar="NAME", help="Value of the iss claim.")
     ] = None,
     scope: Annotated[
-        list[str], typer.Option("--scope", metavar="NAME", help="Claim scope. Repeatable.")
+        list[str],
+        typer.Option("--scope", metavar="NAME", help="Value of the scope claim. Repeatable."),
     ] = [],  # noqa: B006
     as_json: Json = False,
 ) -> None:
@@ -122,16 +129,19 @@ def show(
     token: Annotated[
         str,
         typer.Argument(
-            metavar="TOKEN", help="The token, or - to read it from stdin, unseen by others."
+            metavar="TOKEN",
+            help="Token, or - to read it from stdin, which hides it from other users.",
         ),
     ],
     jwks: Annotated[
         str | None,
-        typer.Option("--jwks", metavar="FILE", help="Verify signature and times with these keys."),
+        typer.Option(
+            "--jwks", metavar="FILE", help="Verify the signature with these keys, and the times."
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Show the claims of a token; with --jwks, verify it and exit with 1 if it is not valid."""
+    """Show the claims of a token; with --jwks, verify it and exit with 1 if it is invalid."""
     given = sys.stdin.read().strip() if token == "-" else token
     now_ms = SystemClock().now_ms()
     if jwks is None:

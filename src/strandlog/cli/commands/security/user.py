@@ -1,8 +1,8 @@
-"""The `strandlog user` commands: add, list, delete, rotate.
+"""The `strandlog user` commands: add, list, delete and rotate.
 
-Users log in with a password: by SCRAM, PLAIN, over HTTP and gRPC. The broker stores salted hashes.
-With -d, the commands open the folder as its owner, which needs no password; add the first user that
-way, before the broker runs. With -b, they use Kafka's SCRAM credential APIs.
+Users log in with a password, by SCRAM or PLAIN, or over HTTP or gRPC. The broker stores salted
+hashes. With -d, the commands open the folder as its owner, which needs no password; add the first
+user that way, before starting the broker. With -b, they use Kafka's SCRAM credential APIs.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ Iterations = Annotated[
         metavar="N",
         min=MIN_ITERATIONS,
         max=SCRAM_MAX_ITERATIONS,
-        help=f"Cost of guessing the password from its hash. Default of new users: "
-        f"{DEFAULT_ITERATIONS}.",
+        help=f"SCRAM iterations; more make it harder to guess the password from its hash. Default "
+        f"for new users: {DEFAULT_ITERATIONS}.",
     ),
 ]
 
@@ -94,10 +94,10 @@ def add(
     client_config: ClientConfig = None,
     as_json: Json = False,
 ) -> None:
-    """Add a user; without --password-file, --generate and --output, ask for the password.
+    """Add a user; without --password-file, --generate or --output, prompt for the password.
 
-    A new user may do nothing until a rule allows it, if the broker has an authorizer: see
-    `strandlog acl add`.
+    If the broker has an authorizer, a new user has no permissions until a rule allows something:
+    see `strandlog acl add`.
     """
     target = target_of(data, bootstrap, client, client_config)
     chosen = _checked_mechanisms(mechanism) or EVERY_MECHANISM
@@ -138,7 +138,7 @@ def rotate(
     client_config: ClientConfig = None,
     as_json: Json = False,
 ) -> None:
-    """Set a new password; the old one is not accepted any more.
+    """Set a new password; the old one is no longer accepted.
 
     A strandlog broker also closes the user's connections (credential.change.closes.connections).
     """
@@ -194,7 +194,7 @@ def delete(
     client_config: ClientConfig = None,
     as_json: Json = False,
 ) -> None:
-    """Delete a user; its rules stay.
+    """Delete a user; the rules for the user remain.
 
     A strandlog broker also closes the user's connections (credential.change.closes.connections).
     """
@@ -234,14 +234,14 @@ def _found(log: OpenLog, name: str) -> UserInfo:
 
 
 def _rule_count(log: OpenLog, name: str) -> int | None:
-    """Return the number of ACLs of a user; None if they are not visible."""
+    """Return the number of ACLs for a user, or None if this client may not list ACLs."""
     with suppress(AuthorizationError, SecurityDisabledError):
         return len(log.acls(AclFilter(principal=f"User:{name}")))
     return None
 
 
 def _warn_about_plaintext(log: OpenLog) -> None:
-    """Warn if the salted password, which is as good as the password, is sent unencrypted."""
+    """Warn if the salted password, which suffices to log in, is sent unencrypted."""
     if not isinstance(log, RemoteLog):
         return
     protocol = str(log.client_config.get("security.protocol", "plaintext"))
@@ -257,7 +257,7 @@ def _warn_about_plaintext(log: OpenLog) -> None:
 def _print_result(
     verb: str, name: str, password: str | None, output: str | None, *, as_json: bool
 ) -> None:
-    """Print what was done, and a generated password unless it is in a file."""
+    """Print what was done, and the generated password unless it was written to a file."""
     if as_json:
         found = {"password": password} if output is None else {"password_file": output}
         print_json({"name": name, **({} if password is None else found)})

@@ -1,1 +1,1 @@
-"""Commands about what -b and -d refer to: clusters and contexts."""
+"""The commands for clusters and contexts."""

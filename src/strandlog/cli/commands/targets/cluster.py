@@ -1,4 +1,4 @@
-"""The `strandlog cluster` command: brokers, controller and counts of a cluster or a folder."""
+"""The `strandlog cluster` command, which describes a cluster or a folder."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def info(
     client_config: ClientConfig = None,
     as_json: Json = False,
 ) -> None:
-    """Show the id, the brokers and the controller of a cluster, and how much it has."""
+    """Show a cluster's id, brokers and controller, and its topic, partition and group counts."""
     target = target_of(data, bootstrap, client, client_config)
     with readable(target) as log:
         found = _of_broker(log) if isinstance(log, RemoteLog) else _of_folder(str(target.data))

@@ -1,4 +1,4 @@
-"""The `strandlog context` commands: set, use, list, show, delete.
+"""The `strandlog context` commands: set, use, list, show and delete.
 
 strandlog context set prod -b broker.example:9093 -X security.protocol=SASL_SSL …
 strandlog context use prod
@@ -29,7 +29,7 @@ from strandlog.cli.options import (
 )
 from strandlog.cli.output import message, print_json, print_table, text
 
-app = command_app("Name addresses with their client settings, and choose one.")
+app = command_app("Save addresses and client settings under a name, and choose one.")
 
 
 def _complete(incomplete: str) -> list[str]:
@@ -68,7 +68,7 @@ def set_context(
 
 @app.command()
 def use(name: Name, as_json: Json = False) -> None:
-    """Choose the context that commands without -d and -b use."""
+    """Choose the context that commands without -d or -b use."""
     contexts = _read()
     context = contexts.get(name)
     contexts = contexts._replace(current=name)

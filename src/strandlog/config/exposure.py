@@ -54,6 +54,6 @@ def exposure_text(exposed: Sequence[Endpoint]) -> str:
             steps.append(_SECURE_KAFKA.format(address=each.address))
     return (
         f"other machines can use {', '.join(map(str, exposed))} without authentication; "
-        f"{', and '.join(steps)}; or start with --insecure (allow.insecure.listeners=true) to let "
-        f"every client in"
+        f"{', and '.join(steps)}; or start with --insecure (allow.insecure.listeners=true) to "
+        f"accept every client"
     )

@@ -1,8 +1,8 @@
 """Fixed limits that a client can notice, as an error, a shorter response or a delay.
 
-A limit that an operator might want to change is a setting (`config/tables`). The ones here are
-fixed, because a larger value would only cost memory or time and no client needs one, or because a
-file format or protocol defines them:
+A limit that an operator might want to change is a setting (`config/tables`). The limits here are
+fixed, either because a larger value would only cost memory or time and no client needs one, or
+because a file format or protocol defines the limit:
 
     NAME = _limit(value, "what is limited", above="what happens above it", why="why it is fixed")
 
@@ -19,7 +19,7 @@ MIB = 1024 * KIB
 
 
 class FixedLimit(NamedTuple):
-    """What is limited, what happens above the limit, and why it is not a setting."""
+    """A limit, its meaning, what happens above it, and why it is not a setting."""
 
     value: int
     meaning: str
@@ -90,7 +90,7 @@ MAX_TAGGED_FIELDS = _limit(
 )
 MAX_ARRAY_ELEMENTS = _limit(
     1_000_000,
-    "Kafka: elements of an array in a request",
+    "Kafka: elements in an array of a request",
     above="the connection is closed",
     why="a 2-byte element in a request takes hundreds of bytes in memory",
 )
@@ -98,23 +98,23 @@ MAX_REQUESTS_IN_FLIGHT = _limit(
     64,
     "Kafka: requests in progress on a connection",
     above="the broker stops reading from the connection",
-    why="clients default to 5",
+    why="clients use 5 by default",
 )
 MAX_REQUESTS_BEFORE_AUTHENTICATION = _limit(
     20,
     "Kafka: requests on a SASL listener before the client has authenticated",
     above="the broker closes the connection",
-    why="a login takes four",
+    why="a login takes four requests",
 )
 UNAUTHENTICATED_MAX_BYTES = _limit(
     16 * MIB,
     "Kafka: total size of requests from clients that have not authenticated",
-    above="they wait, and stalled connections are closed",
+    above="further requests wait, and stalled connections are closed",
     why="a login takes less than a kilobyte",
 )
 LOGIN_THROTTLE_MAX_KEYS = _limit(
     10_000,
-    "Kafka: addresses, and users per address, whose logins are tracked",
+    "Kafka: addresses, and pairs of address and user, whose logins are tracked",
     above="the oldest are no longer tracked",
     why="a client can try any user name and use many addresses",
 )
@@ -171,7 +171,7 @@ ACL_MAX_TEXT_CHARACTERS = _limit(
 )
 USER_NAME_MAX_CHARACTERS = _limit(
     255,
-    "characters in the name of a user",
+    "characters in a user name",
     above="an error",
     why="names appear in every ACL, log line and response about a user",
 )
@@ -179,7 +179,7 @@ SUBJECT_MAX_CHARACTERS = _limit(
     4096,
     "characters in a user name that is derived from the subject of a client certificate",
     above="the connection is closed",
-    why="subjects are longer than other names, and appear in every log line about the user",
+    why="subjects are longer than other names and appear in every log line about the user",
 )
 PASSWORD_MAX_BYTES = _limit(
     1024,
@@ -213,7 +213,7 @@ QUOTA_MAX_NAME_CHARACTERS = _limit(
 )
 MAX_CONNECTIONS_OVER_QUOTA = _limit(
     1000,
-    "connections of a listener that wait to be closed because their address exceeded its quota",
+    "connections per listener that wait to be closed because their address exceeded its quota",
     above="further ones are closed at once",
     why="each holds a file descriptor for at most quota.window.size.seconds",
 )
@@ -233,7 +233,7 @@ LOGINS_MAX_CONCURRENT = _limit(
     1,
     "HTTP and gRPC: passwords and tokens that are verified concurrently",
     above="further ones wait",
-    why="this takes milliseconds of CPU time, in a thread that other requests need too",
+    why="verification takes milliseconds of CPU time in a thread that other requests also need",
 )
 LOGINS_MAX_WAITING = _limit(
     100,
@@ -250,7 +250,7 @@ LOGINS_MAX_REMEMBERED = _limit(
 LOGINS_MAX_FAILING_ADDRESSES = _limit(
     10_000,
     "HTTP and gRPC: client addresses whose failed logins are counted",
-    above="the address that failed longest ago is forgotten",
+    above="the address whose last failure is oldest is forgotten",
     why="each takes memory, and failed logins cost an attacker nothing",
 )
 AUDIT_MAX_TEXT_CHARACTERS = _limit(
@@ -287,19 +287,19 @@ TOKEN_MAX_CHARACTERS = _limit(
     16 * KIB,
     "characters in a bearer token",
     above="the login fails",
-    why="no provider issues longer ones: they would not fit into an HTTP header",
+    why="no provider issues longer tokens, which would not fit into an HTTP header",
 )
 JWKS_MAX_BYTES = _limit(
     256 * KIB,
     "size of the document with the keys for bearer tokens (JWKS)",
-    above="it is not used; the keys loaded before remain",
+    above="the document is not used; the previously loaded keys remain in use",
     why="a provider has a few keys of 1 KiB each",
 )
 JWKS_MAX_KEYS = _limit(
     100,
     "keys in a JWKS document",
-    above="it is not used; the keys loaded before remain",
-    why="a provider has a few keys",
+    above="the document is not used; the previously loaded keys remain in use",
+    why="a provider has only a few keys",
 )
 AUTHORIZER_MAX_CACHED_DECISIONS = _limit(
     100_000,
@@ -313,20 +313,20 @@ AUTHORIZER_MAX_CACHED_DECISIONS = _limit(
 HTTP_DECODED_VALUE_BYTES = _limit(
     64 * KIB,
     "HTTP: size of a key or value that is decoded with its schema",
-    above="it is shown as bytes",
+    above="the key or value is shown as bytes",
     why="decoding takes up to a microsecond per byte",
 )
 HTTP_DECODE_PAGE_MS = _limit(
     500,
     "HTTP: time to decode the keys and values of one response with their schemas, in ms",
-    above="the others are shown as bytes",
+    above="the remaining keys and values are shown as bytes",
     why="a page may have a thousand large values",
 )
 HTTP_DECODE_MAX_SCHEMAS = _limit(
     100,
     "HTTP: schemas used to decode the keys and values of one response",
     above="keys and values with other schemas are shown as bytes",
-    why="each may have to be compiled",
+    why="each schema may have to be compiled",
 )
 SCHEMA_MAX_IDS = _limit(
     100_000,
@@ -360,7 +360,7 @@ SCHEMA_MAX_REFERENCE_DEPTH = _limit(
 )
 SCHEMA_MAX_SUBJECT_CHARACTERS = _limit(
     1_000,
-    "characters in the name of a subject",
+    "characters in a subject name",
     above="42208",
     why="topic names have at most 249 characters",
 )
@@ -378,7 +378,7 @@ SCHEMA_MAX_EXTRA_BYTES = _limit(
 )
 SCHEMA_MAX_COMPARISONS = _limit(
     50_000,
-    "parts of two JSON or Avro schemas that are compared",
+    "comparisons between parts of two JSON or Avro schemas",
     above="the schemas are reported as incompatible",
     why="combinations such as unions multiply the number of comparisons",
 )
@@ -399,8 +399,8 @@ SCHEMA_MAX_DEPTH = _limit(
 
 GRPC_REMEMBERED_CERTIFICATES = _limit(
     1_000,
-    "gRPC: client certificates whose principal is remembered",
-    above="the oldest is parsed again",
+    "gRPC: client certificates whose principal is cached",
+    above="the oldest certificate is parsed again",
     why="each takes memory, and parsing one takes a tenth of a millisecond",
 )
 GRPC_SMALL_REQUEST_BYTES = _limit(
@@ -413,7 +413,7 @@ GRPC_MAX_METADATA_BYTES = _limit(
     16 * KIB,
     "gRPC: size of the metadata of a call",
     above="RESOURCE_EXHAUSTED",
-    why="methods only use the credentials, which are shorter",
+    why="methods use only the credentials, which are shorter",
 )
 GRPC_CONSUME_MESSAGE_BYTES = _limit(
     MIB,
@@ -437,7 +437,7 @@ GRPC_REFLECTION_STREAMS = _limit(
     4,
     "gRPC: reflection streams with a request in progress",
     above="further ones wait",
-    why="developers use reflection, programs do not",
+    why="only developers use reflection, not programs",
 )
 
 # -- TLS -------------------------------------------------------------------------------------------
@@ -446,11 +446,11 @@ TLS_MAX_HANDSHAKES = _limit(
     1024,
     "connections of a TLS listener that have not finished their handshake",
     above="the oldest one is closed",
-    why="a client finishes within a second; more of them are an attack or a network failure",
+    why="a client finishes within a second; more indicate an attack or a network failure",
 )
 TLS_STORE_MAX_BYTES = _limit(
     16 * MIB,
-    "bytes of a PEM file with a key or certificates",
+    "size of a PEM file with a key or certificates",
     above="an error at startup; a changed file is not loaded",
     why="a file with all public CAs has 0.2 MB",
 )
@@ -514,7 +514,7 @@ HTTP_PAGE_MAX_PROBLEMS = _limit(
 HTTP_JSON_VALUE_BYTES = _limit(
     MIB,
     "HTTP: size of a value that is returned as JSON",
-    above="it is returned as text",
+    above="the value is returned as text",
     why="parsing a larger value takes too long",
 )
 HTTP_PARSED_VALUE_BYTES = _limit(
@@ -545,7 +545,7 @@ HTTP_LIVE_MAX_GROUPS = _limit(
     200,
     "HTTP: groups in a lag event",
     above="groups with less lag are left out",
-    why="it bounds the size of an event",
+    why="bounds the size of an event",
 )
 HTTP_STATUS_MAX_PROBLEMS = _limit(
     200,
@@ -630,7 +630,7 @@ NODE_POLL_MAX_BYTES = _limit(
 )
 NODE_MAX_ERROR_CHARACTERS = _limit(
     500,
-    "node: characters in the text of an error",
-    above="it is truncated",
+    "node: characters in an error text",
+    above="the text is truncated",
     why="a reply must not repeat a large request",
 )

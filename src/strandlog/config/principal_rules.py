@@ -1,9 +1,9 @@
-r"""Rules of `ssl.principal.mapping.rules`, which map a certificate's subject to a user name.
+r"""The rules in `ssl.principal.mapping.rules`, which map a certificate's subject to a user name.
 
     RULE:^CN=([^,]+),OU=Services.*$/$1/L,RULE:^.*CN=(.*?)(,.*)?$/$1/,DEFAULT
 
-A rule applies if its pattern matches the whole subject, which is RFC 2253 text with the most
-specific part first: `CN=carol,OU=x,O=y`. The first rule that applies decides:
+A rule applies if its pattern matches the whole subject, which is in RFC 2253 format with the
+most specific part first: `CN=carol,OU=x,O=y`. The first rule that applies decides:
 
     $1 … $9   in the replacement: a group of the pattern; left verbatim if there is no such group
     \/        a slash in the pattern or the replacement

@@ -108,7 +108,7 @@ class Configuration:
     # -- merging -------------------------------------------------------------------------------
 
     def add_entry(self, entry: Entry) -> None:
-        """Parse one entry; it replaces the current value unless that has higher precedence."""
+        """Parse an entry and replace the current value, unless that has higher precedence."""
         alias = ALIASES.get(entry.name) or Alias(entry.name)
         row = _row(alias.name)
         if row is None:

@@ -4,12 +4,12 @@ A setting is declared once, as an attribute of a dataclass:
 
     retention_ms: int = setting(kind="ms", default=7 * DAY_MS, minimum=-1, help="…")
 
-Its name is that of the attribute, with dots for underscores (`retention.ms`). Tables, validation,
-command-line help, DescribeConfigs and the reference page derive from the declarations. Values are
-given as text in Kafka's format or as Python values, and are stored as Python values.
+Its name is the attribute name with dots instead of underscores (`retention.ms`). Tables,
+validation, command-line help, DescribeConfigs and the reference page derive from the declarations.
+Values are given as text in Kafka's format or as Python values, and are stored as Python values.
 
-A secret setting (`is_secret`) is shown as `[hidden]`, and as null by DescribeConfigs. Errors do not
-quote it, and clients cannot change it at run time.
+The value of a secret setting (`is_secret`) is shown as `[hidden]`, and as null in DescribeConfigs.
+Errors do not quote it, and clients cannot change it at run time.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Setting:
         return value
 
     def invalid(self, raw: object, reason: str = "") -> InvalidSettingError:
-        """Return the error for an invalid value; it does not quote a secret."""
+        """Return the error for an invalid value; the error does not quote a secret."""
         shown = HIDDEN if self.is_secret else raw
         return InvalidSettingError(self.name, shown, reason or f"expected {self.allowed()}")
 
@@ -137,7 +137,7 @@ def setting(*, default: Value, **row: Any) -> Any:
 
 
 def attribute_of(name: str) -> str:
-    """Return the name of the attribute for a setting."""
+    """Return the attribute name of a setting."""
     return name.replace(".", "_")
 
 
@@ -153,7 +153,7 @@ def declared_settings(cls: type[Any]) -> tuple[Setting, ...]:
 class SettingTable:
     """All settings of one kind (such as topic settings), by name.
 
-    `aliases` are other names of settings; values are kept under the setting's own name.
+    `aliases` maps alternative names to setting names; values are kept under the latter.
     """
 
     def __init__(self, rows: tuple[Setting, ...], aliases: Mapping[str, str] | None = None) -> None:

@@ -23,12 +23,12 @@ _QUANTITY = re.compile(r"^(-?\d+)\s*([A-Za-z]*)$")
 
 
 def parse_bytes(text: str) -> int:
-    """Parse a size: `"64MiB"` returns 67108864. Raises ValueError."""
+    """Parse a size: `"64MiB"` returns 67108864. Raise ValueError if the text is invalid."""
     return _parse(text, _BYTES)
 
 
 def parse_duration_ms(text: str) -> int:
-    """Parse a duration: `"7d"` returns 604800000. Raises ValueError."""
+    """Parse a duration: `"7d"` returns 604800000. Raise ValueError if the text is invalid."""
     return _parse(text, _MS)
 
 

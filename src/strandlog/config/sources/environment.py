@@ -4,8 +4,8 @@
 
 An empty variable counts as unset, because that is how compose files unset a variable. A variable
 with this prefix that does not match any setting is probably misspelled and is an error. Exceptions
-are the variables that the command line and Spark read, client settings (STRANDLOG_CLIENT_*), and
-the variables that Kubernetes and Docker set for a service called strandlog.
+are variables that the command line and Spark read, client settings (STRANDLOG_CLIENT_*), and the
+variables that Kubernetes and Docker set for a service called strandlog.
 """
 
 from __future__ import annotations

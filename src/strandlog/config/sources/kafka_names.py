@@ -1,7 +1,7 @@
 """Kafka settings that strandlog accepts under another name, ignores, or rejects.
 
-    ALIASES      other names of a setting; hours and minutes are converted to milliseconds. Within
-                 one source the finer unit takes precedence, as in Kafka
+    ALIASES      alternative names of settings; hours and minutes are converted to milliseconds.
+                 Within one source, the finer unit takes precedence, as in Kafka
     NO_EFFECT    settings that have no effect on a single broker without a JVM, grouped by reason.
                  They cause a warning
     SECURITY     security settings that strandlog does not support. They are errors, because
@@ -96,7 +96,7 @@ NO_EFFECT = {
         "transaction.remove.expired.transaction.cleanup.interval.ms",
     ),
     "ssl.enabled.protocols determines the TLS versions": ("ssl.protocol",),
-    "strandlog does not have what this setting configures": (
+    "strandlog does not have the feature that this setting configures": (
         "offsets.commit.",
         "offsets.load.buffer.size",
         "offsets.topic.compression.codec",
@@ -146,7 +146,7 @@ SECURITY = (
 )
 
 
-# What to do instead of setting one of `SECURITY`; the first name that matches applies.
+# Alternatives to settings in `SECURITY`; the first name that matches applies.
 SECURITY_HINTS = {
     "listener.name.": "only settings with the prefix ssl. can be set for one listener",
     "ssl.keystore.password": "only keystores in Java's formats use it; convert the keystore to PEM",
@@ -158,7 +158,7 @@ SECURITY_HINTS = {
 
 
 def security_hint(name: str) -> str | None:
-    """Return what to do instead of setting an unsupported security setting, if there is a hint."""
+    """Return the alternative to an unsupported security setting, or None if there is no hint."""
     return next((text for each, text in SECURITY_HINTS.items() if _is_among(name, (each,))), None)
 
 

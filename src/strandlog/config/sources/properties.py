@@ -1,6 +1,6 @@
 r"""Reads settings from a Java properties file, such as Kafka's `server.properties`.
 
-    # a comment                      a line that starts with ! is a comment too
+    # a comment                      a line that starts with ! is also a comment
     log.retention.hours=168          the key ends at the first =, : or space
     log.dirs = ./data                spaces around the separator are ignored
     listeners=PLAINTEXT://:9092,\    a backslash at the end continues the line;
@@ -8,7 +8,7 @@ r"""Reads settings from a Java properties file, such as Kafka's `server.properti
 
 In keys and values, `\t \n \r \f` and `\u00e9` represent one character; a backslash before any other
 character represents that character. A key without a separator has an empty value. If a key occurs
-twice, the last one wins, as in Java, and `resolve` adds a note.
+twice, the last value wins, as in Java, and `resolve` adds a note.
 """
 
 from __future__ import annotations

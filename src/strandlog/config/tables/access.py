@@ -57,10 +57,10 @@ class AccessSettings:
         default=False,
         dynamic=False,
         help=(
-            "Use the stored ACLs and users although some of them were lost. Without it, only "
-            "super users have access after a loss, and no password that was stored before it is "
-            "accepted. Check the ACLs and users, then set it for one start, which also deletes "
-            "damaged records and records that cannot be used."
+            "Use the stored ACLs and users even if some of them were lost. Otherwise, after a "
+            "loss, only super users have access, and passwords that were stored before the loss "
+            "are not accepted. Check the ACLs and users, then start the broker once with this "
+            "setting, which also deletes damaged and unusable records."
         ),
     )
     max_acl_changes_per_request: int = setting(
@@ -70,7 +70,7 @@ class AccessSettings:
         maximum=MAX_INT,
         help=(
             "Maximum number of ACLs that one request may create or delete, and of filters in a "
-            "request; further ones get an error."
+            "request; the broker returns an error for each further one."
         ),
     )
 
@@ -80,8 +80,8 @@ class AccessSettings:
 
     @property
     def super_user_names(self) -> list[str]:
-        """The super users, in Kafka's notation: `User:admin`. Raises `InvalidSettingError` for
-        any other notation, because it would match no client."""
+        """The super users, in Kafka's notation: `User:admin`. Any other notation would not match
+        a client and raises `InvalidSettingError`."""
         found = [name.strip() for name in self.super_users.split(";") if name.strip()]
         for principal in found:
             kind, _, name = principal.partition(":")

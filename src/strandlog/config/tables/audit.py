@@ -1,4 +1,4 @@
-"""Audit log settings. Kafka has none; its audit log is configured in its logging library."""
+"""Audit log settings. Kafka has no such settings: its logging library writes the audit log."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class AuditSettings:
         default="",
         dynamic=False,
         help=(
-            "File for the audit log, one JSON object per line. Empty: no audit log. The broker "
-            "does not start if it cannot write the file."
+            "File for the audit log, with one JSON object per line. Empty: no audit log. The "
+            "broker does not start if it cannot write the file."
         ),
     )
     audit_log_include: tuple[str, ...] = setting(
@@ -29,9 +29,9 @@ class AuditSettings:
         choices=(LOGINS, DENIALS, ADMIN, ACCESS),
         dynamic=False,
         help=(
-            "Events in the audit log: successful and failed `logins`; `denials`; `admin`, changes "
-            "to topics, settings, groups, users, ACLs and quotas; `access`, allowed reads and "
-            "writes, at most one line per minute for each client and topic."
+            "Events in the audit log: successful and failed `logins`; `denials`; `admin` (changes "
+            "to topics, settings, groups, users, ACLs and quotas); `access` (allowed reads and "
+            "writes, with at most one line per minute for each client and topic)."
         ),
     )
     audit_log_max_bytes: int = setting(
@@ -41,8 +41,8 @@ class AuditSettings:
         maximum=MAX_LONG,
         dynamic=False,
         help=(
-            "Maximum size of an audit log file. When it is reached, the file is renamed with the "
-            "suffix `.1`, and a new one is started."
+            "Maximum size of an audit log file. A file that reaches it is renamed with the suffix "
+            "`.1`, and a new one is started."
         ),
     )
     audit_log_max_files: int = setting(

@@ -1,7 +1,7 @@
 """Settings for users, SASL and bearer tokens, with Kafka's names and defaults.
 
-The token settings apply to OAUTHBEARER on Kafka listeners, to HTTP and to gRPC. No setting can be
-changed at run time, so that no client can weaken the authentication of others.
+The token settings apply to OAUTHBEARER on Kafka listeners, to HTTP and to gRPC. No setting in this
+module can be changed at run time, so that no client can weaken the authentication of others.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class AuthenticationSettings(LoginSettings):
         maximum=MAX_LONG,
         dynamic=False,
         help=(
-            "Longest time for which a SASL login is valid; the client must then authenticate "
-            "again on the same connection. 0: no limit, except the expiry of a token."
+            "Maximum time for which a SASL login is valid; after that, the client must "
+            "re-authenticate on the same connection. 0: no limit, except the expiry of a token."
         ),
     )
     sasl_server_max_receive_size: int = setting(
@@ -53,7 +53,7 @@ class AuthenticationSettings(LoginSettings):
         dynamic=False,
         help=(
             "Maximum size of a request before the client has authenticated; a connection that "
-            "announces a larger one is closed."
+            "announces a larger request is closed."
         ),
     )
     connection_failed_authentication_delay_ms: int = setting(
@@ -62,7 +62,7 @@ class AuthenticationSettings(LoginSettings):
         minimum=0,
         maximum=60_000,
         dynamic=False,
-        help="Delay of the response to a failed login, which slows down password guessing.",
+        help="Delay before the response to a failed login, which slows down password guessing.",
     )
     users_max_count: int = setting(
         kind="int",
@@ -122,8 +122,8 @@ class AuthenticationSettings(LoginSettings):
         maximum=3600,
         dynamic=False,
         help=(
-            "How far the clock of the token provider may be ahead of the broker's. No token is "
-            "accepted after its expiry."
+            "Maximum time by which the token provider's clock may be ahead of the broker's. No "
+            "token is accepted after its expiry."
         ),
     )
     sasl_oauthbearer_jwks_endpoint_refresh_ms: int = setting(
@@ -143,7 +143,7 @@ class AuthenticationSettings(LoginSettings):
         minimum=1,
         maximum=MAX_INT,
         dynamic=False,
-        help="Delay after the first failure to load the keys; it doubles with each further one.",
+        help="Delay after the first failure to load the keys; doubles with each further failure.",
     )
     sasl_oauthbearer_jwks_endpoint_retry_backoff_max_ms: int = setting(
         kind="ms",
@@ -151,11 +151,11 @@ class AuthenticationSettings(LoginSettings):
         minimum=1,
         maximum=MAX_INT,
         dynamic=False,
-        help="Longest delay after a failure to load the keys.",
+        help="Maximum delay after a failure to load the keys.",
     )
 
     def jwks_address(self) -> SplitResult | None:
-        """Return the parsed URL of the keys, or None if tokens are not accepted. Raise
+        """Return the parsed JWKS URL, or None if tokens are not accepted. Raise
         `InvalidSettingError` if the URL is invalid or not allowed."""
         url = self.sasl_oauthbearer_jwks_endpoint_url
         if not url and OAUTHBEARER in self.sasl_enabled_mechanisms:
@@ -182,7 +182,7 @@ class AuthenticationSettings(LoginSettings):
 
     @property
     def token_audiences(self) -> list[str]:
-        """The audiences of which a token must have one; empty if any is accepted."""
+        """The accepted audiences, of which a token must have one; empty if all are accepted."""
         names = self.sasl_oauthbearer_expected_audience.split(",")
         return [name.strip() for name in names if name.strip()]
 

@@ -1,9 +1,9 @@
 """Broker settings, with Kafka's names and defaults.
 
 `BrokerSettings` declares each setting once, as a typed attribute; its base classes, such as
-`GroupSettings` and `TlsSettings`, are in the other modules of this package. `BROKER_SETTINGS` is
-the table derived from it, together with the defaults for topics (such as log.retention.ms), which
-derive from the topic settings.
+`GroupSettings` and `TlsSettings`, are in the other modules of this package. `BROKER_SETTINGS`
+is the table derived from this class and, for topic defaults such as log.retention.ms, from the
+topic settings.
 
 A setting is `dynamic` if the broker reads it on every use, so that clients can change it at run
 time (`broker/topics/dynamic_settings.py`). If the default differs from Kafka's, the help says why.
@@ -75,7 +75,7 @@ class BrokerSettings(
         minimum=1024,
         maximum=MAX_INT,
         dynamic=False,
-        help="Maximum size of a request; a connection that announces a larger one is closed.",
+        help="Maximum size of a request; a connection that announces a larger request is closed.",
     )
     control_request_max_bytes: int = setting(
         kind="bytes",
@@ -144,9 +144,9 @@ class BrokerSettings(
         maximum=MAX_LONG,
         dynamic=False,
         help=(
-            "Maximum memory for incomplete and waiting requests of all connections. Above it, the "
-            "broker stops reading incomplete requests, except the one that is closest to "
-            "completion. Kafka has no limit by default."
+            "Maximum memory for incomplete and waiting requests of all connections. Above this "
+            "limit, the broker stops reading incomplete requests, except the one that is closest "
+            "to completion. Kafka has no limit by default."
         ),
     )
     queued_max_response_bytes: int = setting(
@@ -168,7 +168,7 @@ class BrokerSettings(
         dynamic=False,
         help=(
             "While queued.max.request.bytes or queued.max.response.bytes is exceeded, a connection "
-            "that holds some of that memory and neither sends nor reads for this long is closed."
+            "that uses some of that memory and neither sends nor reads for this long is closed."
         ),
     )
     connections_max_idle_ms: int = setting(
@@ -212,7 +212,7 @@ class BrokerSettings(
         minimum=1,
         maximum=MAX_INT,
         dynamic=False,
-        help="Maximum number of partitions of one topic.",
+        help="Maximum number of partitions per topic.",
     )
     log_durability: str = setting(
         kind="choice",
@@ -220,8 +220,8 @@ class BrokerSettings(
         choices=("fsync", "page_cache"),
         dynamic=False,
         help=(
-            "When the high watermark advances: fsync, after records are fsynced (they survive a "
-            "power cut); page_cache, after they are written (they survive a process crash)."
+            "When the high watermark advances. fsync: after records are fsynced (they survive a "
+            "power cut). page_cache: after records are written (they survive a process crash)."
         ),
     )
     log_dir_permissions: str = setting(
@@ -230,7 +230,8 @@ class BrokerSettings(
         choices=("0700", "0750", "0770", "0755"),
         dynamic=False,
         help=(
-            "Permissions of new folders; new files get the same without execute (0600 for 0700). "
+            "Permissions of new folders; new files get the same, but without execute permission "
+            "(0600 for 0700). "
             "The umask may remove further permissions. Existing files keep their permissions."
         ),
     )
@@ -341,14 +342,13 @@ class BrokerSettings(
         dynamic=False,
         help=(
             "Folder for the lake tables of topics with table.format; each table is in a subfolder "
-            "with the name of its topic. Empty: the folder `tables` in the data folder."
+            "named after its topic. Empty: the folder `tables` in the data folder."
         ),
     )
 
     explicit: Mapping[str, Value] = field(default_factory=dict)  # explicitly set values, by name
-    topic_defaults: Mapping[str, Value] = field(
-        default_factory=dict
-    )  # explicit topic defaults, keyed by the names of the topic settings
+    # Explicit topic defaults, keyed by the names of the topic settings.
+    topic_defaults: Mapping[str, Value] = field(default_factory=dict)
 
     def value_of(self, name: str) -> Value:
         """Return the value of a broker setting, which may be the default of a topic setting."""

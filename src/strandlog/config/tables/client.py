@@ -1,10 +1,10 @@
-"""Settings of remote clients, with the names that Kafka's clients use.
+"""Settings for remote clients, with the names that Kafka's clients use.
 
-The names of the Java client and of librdkafka differ in some cases. `ALIASES` maps those that are
-not in the table to those that are, and client/settings.py translates the Java settings that have no
-single equivalent (`JAVA_ONLY`). Certificates and keys are PEM files or PEM text. The wire client
-ignores all other settings, because they have no effect on a client that only transfers batches,
-except that those in `SECURITY` are errors, because ignoring them would weaken security.
+Some names differ between the Java client and librdkafka. `ALIASES` maps names that are not in the
+table to those that are, and client/settings.py translates the Java settings that have no single
+equivalent (`JAVA_ONLY`). Certificates and keys are PEM files or PEM text. Settings in `SECURITY`
+are errors, because ignoring them would weaken security. The wire client ignores all other settings,
+because they have no effect on a client that only transfers batches.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ALIASES = {
     "socket.send.buffer.bytes": "send.buffer.bytes",
     "request.required.acks": "acks",
 }
-# Java client settings without a single equivalent -> what they set.
+# Maps Java client settings that have no single equivalent to the settings that they set.
 JAVA_ONLY = {
     "sasl.jaas.config": "`sasl.username` and `sasl.password`",
     "ssl.keystore.location": "`ssl.certificate.location` and `ssl.key.location`: one PEM file",
@@ -83,7 +83,7 @@ CLIENT_SETTINGS = SettingTable(
         _text("client.id", "Name of this client in the broker's logs.", default="strandlog"),
         _text(
             "schema.registry.url",
-            "http://HOST:PORT of the schema registry; by default, that of the broker.",
+            "URL of the schema registry (http://HOST:PORT); by default, the broker's registry.",
         ),
         Setting(
             name="security.protocol",
@@ -103,12 +103,12 @@ CLIENT_SETTINGS = SettingTable(
         _secret("sasl.password", "Password."),
         _secret(
             "sasl.oauthbearer.token",
-            "Bearer token for OAUTHBEARER; read again for each login. In Python, this may also be "
-            "a function that returns the token.",
+            "Bearer token for OAUTHBEARER; a reference is resolved again for each login. In "
+            "Python, this may also be a function that returns the token.",
         ),
         _text(
             "ssl.ca.location",
-            "PEM file or folder with trusted CA certificates; by default, those of the system.",
+            "PEM file or folder with trusted CA certificates; by default, the system's CAs.",
         ),
         _text("ssl.ca.pem", "PEM text with trusted CA certificates."),
         _text("ssl.certificate.location", "PEM file of this client's certificate."),
@@ -127,11 +127,13 @@ CLIENT_SETTINGS = SettingTable(
             name="enable.ssl.certificate.verification",
             kind="bool",
             default=True,
-            help="false accepts any certificate; only for tests.",
+            help="false: accept any certificate; use only for tests.",
         ),
-        _ms("request.timeout.ms", 30_000, "Timeout of a request.", 1),
-        _ms("default.api.timeout.ms", 60_000, "Maximum time to retry a call.", 1),
-        _ms("delivery.timeout.ms", 120_000, "Maximum time to retry a batch.", 1),
+        _ms("request.timeout.ms", 30_000, "Request timeout.", 1),
+        _ms("default.api.timeout.ms", 60_000, "Maximum time for a call, including retries.", 1),
+        _ms(
+            "delivery.timeout.ms", 120_000, "Maximum time to deliver a batch, including retries.", 1
+        ),
         _ms("socket.connection.setup.timeout.ms", 10_000, "Timeout for connecting.", 1),
         _ms("retry.backoff.ms", 100, "Initial back-off before a retry."),
         _ms("retry.backoff.max.ms", 1000, "Maximum back-off before a retry."),
@@ -143,13 +145,15 @@ CLIENT_SETTINGS = SettingTable(
             kind="choice",
             default="read_committed",
             choices=("read_committed", "read_uncommitted"),
-            help="read_committed does not return records of open and aborted transactions.",
+            help="read_committed: do not return records of open or aborted transactions.",
         ),
         _bytes("max.partition.fetch.bytes", 8 * MIB, "Maximum bytes per partition in a fetch."),
         _bytes("fetch.min.bytes", 1, "Minimum bytes per fetch."),
         _ms("fetch.max.wait.ms", 500, "Maximum time to wait for fetch.min.bytes."),
-        _bytes("receive.buffer.bytes", -1, "Socket receive buffer; -1: system default.", -1),
-        _bytes("send.buffer.bytes", -1, "Socket send buffer; -1: system default.", -1),
+        _bytes(
+            "receive.buffer.bytes", -1, "Socket receive buffer; -1 means the system default.", -1
+        ),
+        _bytes("send.buffer.bytes", -1, "Socket send buffer; -1 means the system default.", -1),
         Setting(
             name="acks",
             kind="choice",

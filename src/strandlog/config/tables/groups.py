@@ -19,7 +19,7 @@ class GroupSettings:
         minimum=1,
         maximum=MAX_INT,
         dynamic=False,
-        help="Shortest session time-out that a group member may request.",
+        help="Shortest session timeout that a group member may request.",
     )
     group_max_session_timeout_ms: int = setting(
         kind="ms",
@@ -27,7 +27,7 @@ class GroupSettings:
         minimum=1,
         maximum=MAX_INT,
         dynamic=False,
-        help="Longest session time-out that a group member may request.",
+        help="Longest session timeout that a group member may request.",
     )
     group_max_size: int = setting(
         kind="int",
@@ -148,8 +148,8 @@ class GroupSettings:
         maximum=10_000,
         dynamic=False,
         help=(
-            "Partitions of __consumer_offsets. Kafka uses 50 to spread groups over brokers; with "
-            "one broker, one is enough."
+            "Number of partitions of __consumer_offsets. Kafka uses 50 to spread groups over "
+            "brokers; with one broker, one is enough."
         ),
     )
     offsets_topic_segment_bytes: int = setting(
@@ -177,10 +177,10 @@ class GroupSettings:
         maximum=MAX_INT,
         dynamic=False,
         help=(
-            "Maximum number of producers with sequence numbers, counted in each partition that "
-            "they write to. Above it, those that have been idle for an hour are forgotten, and "
-            "otherwise new ones are rejected: forgetting an active one could write a record twice. "
-            "Kafka has no limit."
+            "Maximum number of producers with sequence numbers, counted once for each partition "
+            "that they write to. Above it, producers that have been idle for an hour are "
+            "forgotten; if there are none, new producers are rejected, because forgetting an "
+            "active one could write a record twice. Kafka has no limit."
         ),
     )
     transaction_max_timeout_ms: int = setting(
@@ -188,7 +188,7 @@ class GroupSettings:
         default=900_000,
         minimum=1,
         maximum=MAX_INT,
-        help="Longest time-out that a transactional producer may request.",
+        help="Longest timeout that a transactional producer may request.",
     )
     transactional_id_expiration_ms: int = setting(
         kind="ms",
@@ -214,7 +214,7 @@ class GroupSettings:
         minimum=1,
         maximum=MAX_INT,
         dynamic=False,
-        help="Maximum number of transactional ids; new ones are rejected. Kafka has no limit.",
+        help="Maximum number of transactional ids; further ones are rejected. Kafka has no limit.",
     )
     open_transactions_max_count: int = setting(
         kind="int",
@@ -245,8 +245,8 @@ class GroupSettings:
         maximum=10_000,
         dynamic=False,
         help=(
-            "Partitions of __transaction_state. As with offsets.topic.num.partitions, one is "
-            "enough."
+            "Number of partitions of __transaction_state. As for offsets.topic.num.partitions, one "
+            "is enough."
         ),
     )
     transaction_state_log_segment_bytes: int = setting(

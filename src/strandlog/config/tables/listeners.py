@@ -35,7 +35,7 @@ class ListenerSettings:
         maximum=512 * KIB,
         dynamic=False,
         help=(
-            "Maximum size of a schema as UTF-8. Parsing and comparing one of 512 KiB takes a "
+            "Maximum size of a schema as UTF-8. Parsing and comparing a schema of 512 KiB takes a "
             "second of CPU time."
         ),
     )
@@ -55,7 +55,8 @@ class ListenerSettings:
         choices=AUTHENTICATION_CHOICES,
         dynamic=False,
         help=(
-            "Whether gRPC clients must authenticate. The values are those of http.authentication; "
+            "Whether gRPC clients must authenticate. The values are the same as for "
+            "http.authentication; "
             "with `required`, a call without credentials gets UNAUTHENTICATED. Health checks never "
             "need credentials."
         ),
@@ -66,7 +67,7 @@ class ListenerSettings:
         choices=(AUTOMATIC, "none", "required"),
         dynamic=False,
         help=(
-            "Whether a scrape of /metrics must authenticate. Empty: as for http.authentication, "
+            "Whether requests for /metrics must authenticate. Empty: as for http.authentication, "
             "and the principal needs DESCRIBE on the cluster. `required`: always. `none`: every "
             "client sees the names and figures of all topics and groups."
         ),
@@ -101,7 +102,7 @@ class ListenerSettings:
         minimum=1,
         maximum=MAX_INT,
         dynamic=False,
-        help="Maximum number of console sessions of one user; a further login ends the oldest.",
+        help="Maximum number of console sessions per user; a further login ends the oldest.",
     )
     http_max_failed_logins: int = setting(
         kind="int",
@@ -110,9 +111,9 @@ class ListenerSettings:
         maximum=MAX_INT,
         dynamic=False,
         help=(
-            "Failed logins over HTTP and gRPC per minute and client address; further attempts get "
-            "a 429 or RESOURCE_EXHAUSTED, and are not checked. Sessions, and passwords that were "
-            "verified in the last minute, are not affected."
+            "Maximum number of failed logins over HTTP and gRPC per minute and client address; "
+            "further attempts get a 429 or RESOURCE_EXHAUSTED without being checked. Sessions, and "
+            "passwords that were verified in the last minute, are not affected."
         ),
     )
     http_max_connections: int = setting(
@@ -154,7 +155,7 @@ class ListenerSettings:
         minimum=100,
         maximum=MAX_LONG,
         dynamic=False,
-        help="Time within which the body of an HTTP request must arrive; otherwise it gets a 408.",
+        help="Maximum time to receive an HTTP request body; after that, the request gets a 408.",
     )
     http_request_max_bytes: int = setting(
         kind="bytes",
@@ -162,7 +163,7 @@ class ListenerSettings:
         minimum=1024,
         maximum=MAX_INT,
         dynamic=False,
-        help="Maximum body size of an HTTP produce request; a larger one gets a 413.",
+        help="Maximum body size of an HTTP produce request; a larger request gets a 413.",
     )
     http_queued_max_request_bytes: int = setting(
         kind="bytes",
@@ -220,7 +221,7 @@ class ListenerSettings:
         maximum=MAX_LONG,
         dynamic=False,
         help=(
-            "gRPC connections without a call for this long are closed, to make room for others. "
+            "gRPC connections without a call for this long are closed to make room for others. "
             "Clients reconnect automatically."
         ),
     )

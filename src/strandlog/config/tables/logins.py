@@ -1,4 +1,4 @@
-"""Settings that protect logins on Kafka's listeners. Kafka has no such settings.
+"""Settings that protect logins on Kafka listeners. Kafka has no such settings.
 
 None of them can be changed at run time, so that no client can weaken the protection of others.
 """
@@ -21,8 +21,8 @@ class LoginSettings:
         maximum=MAX_LONG,
         dynamic=False,
         help=(
-            "Time within which a Kafka client must have authenticated, including the TLS "
-            "handshake; otherwise the connection is closed. Also the time for each "
+            "Time within which a Kafka client must authenticate, including the TLS handshake; "
+            "otherwise the connection is closed. The same time applies to each "
             "re-authentication."
         ),
     )
@@ -33,8 +33,8 @@ class LoginSettings:
         maximum=MAX_INT,
         dynamic=False,
         help=(
-            "How many logins of one user from one address may fail per second. After ten seconds' "
-            "worth of failures, further ones wait. 0: no limit."
+            "Maximum number of failed logins per second of one user from one address. After ten "
+            "seconds' worth of failures, further logins wait. 0: no limit."
         ),
     )
     failed_logins_per_ip_rate: float = setting(
@@ -44,9 +44,9 @@ class LoginSettings:
         maximum=MAX_INT,
         dynamic=False,
         help=(
-            "How many logins from one address may fail per second. After ten seconds' worth of "
-            "failures, further ones wait, except those of users that have logged in from there "
-            "before. 0: no limit."
+            "Maximum number of failed logins per second from one address. After ten seconds' worth "
+            "of failures, further logins wait, except those of users that have logged in from this "
+            "address before. 0: no limit."
         ),
     )
     credential_change_closes_connections: bool = setting(
@@ -54,7 +54,7 @@ class LoginSettings:
         default=True,
         dynamic=False,
         help=(
-            "Close the connections of a user when its password is changed or deleted. Kafka keeps "
-            "them open until the client disconnects."
+            "Close a user's connections when the user's password is changed or deleted. Kafka "
+            "keeps them open until the client disconnects."
         ),
     )

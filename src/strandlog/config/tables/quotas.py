@@ -63,8 +63,8 @@ class QuotaSettings:
         maximum=MAX_INT,
         dynamic=False,
         help=(
-            "Maximum number of users, client ids and addresses that are measured separately, for "
-            "each kind of quota; one user may take up to a quarter of them. Idle ones are "
-            "forgotten; further ones share one allowance per quota."
+            "Maximum number of users, client ids and addresses that are measured separately for "
+            "each kind of quota; one user may account for up to a quarter of them. Idle ones are "
+            "forgotten; above the maximum, further ones share one allowance per quota."
         ),
     )

@@ -1,17 +1,17 @@
-"""Settings for listeners, advertised addresses, data folder and log level, with Kafka's names.
+"""Settings for listeners, advertised addresses, the data folder and the log level.
 
     listeners=PLAINTEXT://127.0.0.1:9092,SASL_SSL://:9093   no host: all addresses of the machine
     advertised.listeners=SASL_SSL://kafka.lan:9093          the address that clients connect to
     http.listener=https://127.0.0.1:9095                    or http.port=9095, on loopback
     grpc.listener=grpcs://127.0.0.1:9094                    or grpc.port=9094, on loopback
     log.dirs=./data                                         one folder
-    logging.level=info                                      least severe messages on stderr
+    logging.level=info                                      minimum severity of messages on stderr
 
 HTTP and gRPC do not use the host in `listeners`: even if Kafka clients can reach the broker over
 the network, the console is reachable over the network only if http.listener is set accordingly.
 
 A Kafka listener has a name and one of the protocols in `KAFKA_PROTOCOLS`. The name is that of the
-protocol, or any other that listener.security.protocol.map maps to a protocol; case does not matter.
+protocol, or any name that listener.security.protocol.map maps to a protocol; case does not matter.
 A listener that is not in advertised.listeners advertises the address that the client connected to.
 Listeners in controller.listener.names are for other nodes and are ignored, so that the
 configuration file that ships with Kafka works unchanged.
@@ -33,7 +33,7 @@ SASL_PLAINTEXT, SASL_SSL = "SASL_PLAINTEXT", "SASL_SSL"
 KAFKA_PROTOCOLS = (PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL)
 TLS_PROTOCOLS = (SSL, SASL_SSL, "https", "grpcs")
 SASL_PROTOCOLS = (SASL_PLAINTEXT, SASL_SSL)
-# Listener -> URL scheme in its address -> its protocol.
+# Maps each listener to its URL schemes, and each scheme to a protocol.
 OTHER_PROTOCOLS = {
     "http": {"http": "http", "https": "https"},
     "grpc": {"grpc": "grpc", "http": "grpc", "grpcs": "grpcs", "https": "grpcs"},
@@ -85,7 +85,7 @@ SERVER_SETTINGS = SettingTable(
             kind="text",
             default="",
             dynamic=False,
-            help="Listeners for traffic between the nodes of a Kafka cluster; they are ignored.",
+            help="Listeners for traffic between the nodes of a Kafka cluster, which are ignored.",
         ),
         Setting(
             name="grpc.listener",
@@ -158,8 +158,8 @@ SERVER_SETTINGS = SettingTable(
             choices=("debug", "info", "warning", "error"),
             dynamic=False,
             help=(
-                "Least severe messages that the broker writes to its log (stderr). A broker that "
-                "was started with a settings file reads the new level on SIGHUP."
+                "Minimum severity of messages in the broker's log (stderr). A broker that was "
+                "started with a settings file reads the new level on SIGHUP."
             ),
         ),
     )
@@ -186,7 +186,7 @@ class Endpoint(NamedTuple):
     label: str  # the name of a Kafka listener in upper case, or http or grpc
     protocol: str
     address: Address
-    advertised: Address | None = None  # None: the address that a client connected to
+    advertised: Address | None = None  # None means the address that a client connected to
 
     @property
     def uses_tls(self) -> bool:
@@ -205,7 +205,7 @@ class ServerSettings(NamedTuple):
 
     kafka: tuple[Endpoint, ...]  # at least one
     data: str
-    grpc: Endpoint | None  # None: disabled
+    grpc: Endpoint | None  # None means disabled
     http: Endpoint | None
     http_hosts: tuple[str, ...]
     logging_level: str = "info"

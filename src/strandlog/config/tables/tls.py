@@ -3,7 +3,7 @@
 Keys and certificates are PEM, in a file or as text:
 
     ssl.keystore.location                    private key and certificate chain of the broker
-    ssl.keystore.key + ….certificate.chain   the same as text
+    ssl.keystore.key + ….certificate.chain   private key and certificate chain, as text
     ssl.truststore.location | .certificates  CAs whose client certificates are accepted
 
 `listener.name.<name in lower case>.ssl.…` overrides a setting in `LISTENER_OVERRIDES` for one
@@ -39,7 +39,7 @@ CONVERSIONS = {
     PKCS12: "openssl pkcs12 -in {path} -nodes -out store.pem",
 }
 NO_CLIENT_CERTIFICATE, REQUESTED, REQUIRED = "none", "requested", "required"
-# The listener's protocol -> ssl.client.auth as set for all listeners -> its value for this one.
+# Maps a listener's protocol, and ssl.client.auth for all listeners, to its value on this listener.
 CLIENT_AUTH_WITHOUT_PREFIX = {
     SASL_SSL: dict.fromkeys((REQUESTED, REQUIRED), NO_CLIENT_CERTIFICATE),
     "grpcs": dict.fromkeys((REQUESTED, REQUIRED), NO_CLIENT_CERTIFICATE),
@@ -51,7 +51,7 @@ TLS_1_2, TLS_1_3 = "TLSv1.2", "TLSv1.3"
 
 @dataclass(kw_only=True)
 class TlsSettings:
-    """The part of `BrokerSettings` about TLS."""
+    """The TLS settings in `BrokerSettings`."""
 
     ssl_keystore_type: str = setting(
         kind="choice",
@@ -81,8 +81,8 @@ class TlsSettings:
         default="",
         dynamic=False,
         help=(
-            "The broker's certificate, followed by intermediate certificates, as PEM text; goes "
-            "with ssl.keystore.key."
+            "The broker's certificate, followed by intermediate certificates, as PEM text; used "
+            "together with ssl.keystore.key."
         ),
     )
     ssl_key_password: str = setting(
@@ -109,7 +109,7 @@ class TlsSettings:
         kind="text",
         default="",
         dynamic=False,
-        help="The same CAs as PEM text, instead of ssl.truststore.location.",
+        help="CAs that sign client certificates, as PEM text, instead of ssl.truststore.location.",
     )
     ssl_client_auth: str = setting(
         kind="choice",
@@ -117,8 +117,8 @@ class TlsSettings:
         choices=(NO_CLIENT_CERTIFICATE, REQUESTED, REQUIRED),
         dynamic=False,
         help=(
-            "Whether clients present a certificate: `none`, `requested` (a client without one is "
-            "User:ANONYMOUS) or `required`. SASL_SSL and gRPC listeners ignore it, and HTTP "
+            "Whether clients must present a certificate: `none`, `requested` (a client without one "
+            "is User:ANONYMOUS) or `required`. SASL_SSL and gRPC listeners ignore it, and HTTP "
             "listeners only request a certificate, unless it is set for the listener: "
             "`listener.name.sasl_ssl.ssl.client.auth`, `listener.name.grpc.…`, "
             "`listener.name.http.…`."
@@ -148,7 +148,7 @@ class TlsSettings:
         maximum=MAX_LONG,
         dynamic=False,
         help=(
-            "How often the broker checks whether its key, certificate and CA files have changed. "
+            "Interval at which the broker checks its key, certificate and CA files for changes. "
             "New connections use the new files. SIGHUP checks at once."
         ),
     )
@@ -164,7 +164,7 @@ class TlsSettings:
 
 @dataclass(kw_only=True)
 class ConnectionSettings:
-    """The part of `BrokerSettings` about accepting connections."""
+    """The settings in `BrokerSettings` for accepting connections."""
 
     allow_insecure_listeners: bool = setting(
         kind="bool",
@@ -221,8 +221,8 @@ LISTENER_OVERRIDES = frozenset(each.name.replace("_", ".") for each in fields(Tl
 
 
 def split_override(name: str) -> tuple[str, str] | None:
-    """Split `listener.name.<listener>.<setting>` into listener and setting; return None for a
-    name of another form, or if the setting cannot be overridden."""
+    """Split `listener.name.<listener>.<setting>` into listener and setting. Return None if the
+    name has a different form or the setting cannot be overridden."""
     if not name.startswith(OVERRIDE_PREFIX):
         return None
     listener, _, setting_name = name.removeprefix(OVERRIDE_PREFIX).partition(".")
@@ -232,7 +232,7 @@ def split_override(name: str) -> tuple[str, str] | None:
 def for_listener(
     settings: TlsSettings, overrides: Mapping[str, Value], protocol: str
 ) -> TlsSettings:
-    """Return the TLS settings of a listener; `overrides` contains those set only for it."""
+    """Return the TLS settings of a listener; `overrides` are those set only for this listener."""
     found: dict[str, Any] = {
         each.name: getattr(settings, each.name) for each in fields(TlsSettings)
     }

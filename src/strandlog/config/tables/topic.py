@@ -8,7 +8,7 @@ accepted because tools set them and read them back.
 
     the topic's own value  >  the broker's value of `broker_name`  >  the declared default
 
-`table.id` has no such default, because it belongs to one topic.
+`table.id` has no broker default, because a table belongs to one topic.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class LogSettings:
         default=1_048_588,
         minimum=0,
         maximum=MAX_INT,
-        help="Largest record batch that is accepted, in bytes on the wire.",
+        help="Maximum size of a record batch, in bytes on the wire.",
     )
     compression_type: str = setting(
         broker_name="compression.type",
@@ -215,19 +215,19 @@ class LogSettings:
         kind="choice",
         default="header",
         choices=("header", "records"),
-        help="What is checked before an append: only the batch header, or also every record.",
+        help="Checks before an append. header: only the batch header; records: also each record.",
     )
     key_schema_validation: bool = setting(
         broker_name="log.key.schema.validation",
         kind="bool",
         default=False,
-        help="Reject records whose key has no id of a schema in the subject TOPIC-key.",
+        help="Reject records whose key does not have the id of a schema in the subject TOPIC-key.",
     )
     value_schema_validation: bool = setting(
         broker_name="log.value.schema.validation",
         kind="bool",
         default=False,
-        help="Reject records whose value has no id of a schema in the subject TOPIC-value.",
+        help="Reject records whose value does not have the id of a schema in subject TOPIC-value.",
     )
     table_format: str = setting(
         broker_name="log.table.format",
@@ -245,7 +245,7 @@ class LogSettings:
         default="append",
         choices=("append", "upsert"),
         help=(
-            "append: one row per record. upsert (not Parquet): one row per key with its latest "
+            "append: one row per record. upsert (not for Parquet): one row per key with its latest "
             "value; a null value deletes the row."
         ),
     )
@@ -255,7 +255,7 @@ class LogSettings:
         default="raw",
         choices=("raw", "registry"),
         help=(
-            "raw: values as bytes. registry: one column per field of the value, according to the "
+            "raw: store values as bytes. registry: one column per field of the value, based on the "
             "newest schema of the subject TOPIC-value."
         ),
     )
@@ -272,7 +272,7 @@ class LogSettings:
         default=60_000,
         minimum=100,
         maximum=MAX_LONG,
-        help="Time between two syncs of the table.",
+        help="Interval between syncs of the table.",
     )
     table_id: str = setting(
         kind="text",

@@ -1,8 +1,8 @@
 """Keeps ACLs, SCRAM credentials and quotas in the compacted topic `__strandlog_security`.
 
-A change is appended to the topic, then applied to the state in memory, and its
-request is answered when it is on disk. A crash in between leaves either state; the request can be
-repeated.
+A change is appended to the topic, then applied to the state in memory, and its request is answered
+when it is on disk. A crash in between leaves either the old or the new state; the client can repeat
+the request.
 
 If records of the topic were lost or cannot be decoded, access must not become wider than it was:
 
@@ -10,11 +10,12 @@ If records of the topic were lost or cannot be decoded, access must not become w
     a user that was deleted, or an old     no login succeeds with a credential that was stored
     password, may have come back           before the loss, not even that of a super user
 
-The broker reports the problem. A record in the topic (`encode_loss_key`) makes this last over
-restarts, because a later start may find nothing wrong. Credentials that are stored after that
-record work, unless the log still has damaged records. Starting once with `acls.accept.loss=true`
-writes the remaining records again and deletes everything before them, so the next start finds
-neither that record nor damaged ones. After a crash in between, it has to be set once more.
+The broker reports the problem. A record in the topic (`encode_loss_key`) keeps these restrictions
+across restarts, because a later start may find nothing wrong. Credentials that are stored after
+that record work, unless the log still has damaged records. Starting once with
+`acls.accept.loss=true` writes the remaining records again and deletes everything before them, so
+the next start finds neither that record nor damaged ones. If a crash interrupts this, the broker
+must be started with that setting once more.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ SECURITY_OWNER = ""  # all records of the table are in one partition
 
 
 class SecurityStore:
-    """The stored records; `authorizer`, `credentials` and `quotas` have the same in memory."""
+    """The stored records; `authorizer`, `credentials` and `quotas` hold the same data in memory."""
 
     def __init__(
         self,
@@ -91,7 +92,7 @@ class SecurityStore:
     # -- start -----------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Load the stored ACLs and credentials; restrict access if records were lost."""
+        """Load the stored ACLs, credentials and quotas; restrict access if records were lost."""
         if not self._table.exists:
             return
         self._access.secrets_exist()
@@ -116,7 +117,7 @@ class SecurityStore:
                 self._restrict_access()
 
     def _latest_records(self) -> list[tuple[bytes, bytes]]:
-        """Return the last value of each key, in the order in which these were written."""
+        """Return each key with its last value, in the order in which the values were written."""
         values: dict[bytes, bytes] = {}
         for key, value in self._table.replay():
             if key is not None:
@@ -241,7 +242,7 @@ class SecurityStore:
             self._quotas.apply(change)
 
     def _append(self, records: list[TableRecord]) -> None:
-        with self._spending_reserve():  # a user must be deletable although the disk is full
+        with self._spending_reserve():  # deleting a user must work even if the disk is full
             self._table.append(records, self._clock.now_ms())
         self._access.secrets_exist()
 

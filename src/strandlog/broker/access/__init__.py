@@ -1,1 +1,1 @@
-"""Decides what a principal may do: ACLs and the authorizer."""
+"""Access control: logins, ACLs and the authorizer, client quotas, and the audit log."""

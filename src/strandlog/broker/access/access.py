@@ -1,4 +1,4 @@
-"""`Access`: the permission check at the top of every request of the broker.
+"""`Access`: the permission check with which every broker request begins.
 
     access.require(context, WRITE.on(TOPIC), "orders")     raises TopicAuthorizationError
     access.require(context, (CREATE.on(CLUSTER), CREATE.on(TOPIC)), "orders")     one is enough
@@ -40,12 +40,12 @@ from strandlog.errors import (
     TransactionalIdAuthorizationError,
 )
 
-SECURITY_TOPIC = "__strandlog_security"  # has credentials and ACLs; only the owner may read it
+SECURITY_TOPIC = "__strandlog_security"  # stores credentials and ACLs; only the owner may read it
 EVERYTHING_ALLOWED = Decision(True, "the broker has no authorizer: every client may do everything")
 OWNER_ALLOWED = Decision(True, "the process that owns the data folder may do everything")
 SECRET = Decision(False, f"no client can access {SECURITY_TOPIC}")
 
-SHOWN = 250  # characters of a name in an error
+SHOWN = 250  # maximum number of characters of a name in an error
 FULL_MASKS = {resource: operation_mask(every) for resource, every in OPERATIONS.items()}
 PERMISSIONS = {
     resource: [each.on(resource) for each in every] for resource, every in OPERATIONS.items()
@@ -60,7 +60,7 @@ _ERRORS: dict[ResourceType, type[AuthorizationError]] = {
 
 
 class Access:
-    """Decides about the requests of one broker."""
+    """Checks the permissions for the requests to one broker."""
 
     def __init__(
         self,
@@ -75,15 +75,15 @@ class Access:
         self._metrics = metrics
         self._denials = audit if audit is not None and audit.has_denials else None
         self._accesses = audit if audit is not None and audit.has_access else None
-        # Whether any request can be denied, or allowed ones are logged.
+        # True if requests can be denied or if allowed requests are logged.
         self.is_on = is_authorizer_on or self._accesses is not None
 
     def secrets_exist(self) -> None:
-        """Start to hide the topic that stores credentials and ACLs."""
+        """Start hiding the topic that stores credentials and ACLs."""
         self.is_on = True
 
     def allows(self, context: RequestContext, needs: Requirement, name: str = "") -> bool:
-        """Return whether a client has a permission on a resource; of a tuple, one is enough."""
+        """Return whether a client has a permission, or one of several, on a resource."""
         if not self.is_on or context.is_owner:
             return True
         if isinstance(needs, Permission):
@@ -106,14 +106,14 @@ class Access:
         return is_allowed
 
     def require(self, context: RequestContext, needs: Requirement, name: str = "") -> None:
-        """Raise the error of the resource type unless a client has a permission on a resource."""
+        """Raise the error for the type of the resource unless the client has the permission."""
         if self.is_on and (denial := self.denial(context, needs, name)) is not None:
             raise denial
 
     def denial(
         self, context: RequestContext, needs: Requirement, name: str = "", *, by_id: bool = False
     ) -> AuthorizationError | None:
-        """Return and count the error of a client that lacks a permission; None if it has it."""
+        """Return None if the client has the permission; otherwise do the same as `denied`."""
         if self.allows(context, needs, name):
             return None
         return self.denied(context, needs, name, by_id=by_id)
@@ -121,8 +121,8 @@ class Access:
     def denied(
         self, context: RequestContext, needs: Requirement, name: str = "", *, by_id: bool = False
     ) -> AuthorizationError:
-        """Count and log a request of a client that lacks a permission, and return its error. If the
-        request identifies the topic by its id, the error does not reveal the name."""
+        """Count and log a denied request, and return its error. If the request identifies the topic
+        by its id, the error does not reveal the topic's name."""
         needed = needs if isinstance(needs, Permission) else needs[-1]
         self._metrics.denied_requests += 1
         if self._denials is not None:
@@ -141,7 +141,8 @@ class Access:
     def allowed(
         self, context: RequestContext, needs: Requirement, names: Iterable[str]
     ) -> list[str]:
-        """Return those names on which a client has a permission. Denials are not reported."""
+        """Return the names of the resources on which a client has a permission. Denials are neither
+        counted nor logged."""
         if not self.is_on or context.is_owner:
             return list(names)
         return [name for name in names if self.allows(context, needs, name)]

@@ -7,7 +7,7 @@ An ACL applies to a request if its resource pattern, principal, host and operati
     pattern      LITERAL: the name is equal, or the ACL's name is `*`; PREFIXED: the name starts
                  with the ACL's name
     principal    equal, or `User:*`, which includes clients that did not authenticate
-    host         the IP address of the client, or `*`; there are no networks and no host names
+    host         the IP address of the client, or `*`; networks and host names are not supported
     operation    equal, or ALL; an ALLOW also covers the operations in `permission.IMPLIED`
 
 `Acl.allow` and `Acl.deny` build a rule from names: `Acl.allow("User:alice", "READ", topic="t")`.
@@ -59,7 +59,7 @@ class Acl(NamedTuple):
         operation: int,
         permission: int,
     ) -> Acl:
-        """Return the ACL with these codes of Kafka's protocol; raise InvalidRequestError if one is
+        """Build an ACL from the codes of Kafka's protocol; raise InvalidRequestError if a code is
         unknown."""
         try:
             return cls(
@@ -88,7 +88,8 @@ class Acl(NamedTuple):
         host: str = EVERYTHING,
     ) -> Acl:
         """Return a rule that allows an operation on one topic, group or transactional id, or on the
-        cluster; with `prefix`, on all whose names start with the given one. `*` means all names."""
+        cluster. With `prefix`, the rule applies to all resources whose names start with the given
+        name. The name `*` means all resources of the type."""
         kind, name = _resource(topic, group, transactional_id, cluster=cluster)
         pattern = PatternType.PREFIXED if prefix else PatternType.LITERAL
         if prefix and kind is ResourceType.CLUSTER:
@@ -109,8 +110,8 @@ class Acl(NamedTuple):
         prefix: bool = False,
         host: str = EVERYTHING,
     ) -> Acl:
-        """Return a rule that denies an operation; the arguments are those of `allow`. It overrides
-        every rule that allows the operation."""
+        """Return a rule that denies an operation; the arguments are those of `allow`. The rule
+        overrides every rule that allows the operation."""
         rule = cls.allow(
             principal,
             operation,
@@ -134,7 +135,7 @@ class Acl(NamedTuple):
         return self.principal in (principal, EVERY_PRINCIPAL) and self.host in (host, EVERYTHING)
 
     def covers(self, operation: Operation) -> bool:
-        """Return whether the rule decides about an operation."""
+        """Return whether the rule applies to an operation."""
         if self.operation in (operation, Operation.ALL):
             return True
         is_allow = self.permission is PermissionType.ALLOW
@@ -204,7 +205,8 @@ class AclFilter(NamedTuple):
 def _resource(
     topic: str | None, group: str | None, transactional_id: str | None, *, cluster: bool
 ) -> tuple[ResourceType, str]:
-    """Return the type and name of the only resource that is given."""
+    """Return the type and name of the resource; raise InvalidRequestError unless exactly one is
+    given."""
     given = [
         (ResourceType.TOPIC, topic),
         (ResourceType.GROUP, group),
@@ -220,8 +222,8 @@ def _resource(
 
 
 def operation_named(operation: Operation | str, kind: ResourceType) -> Operation:
-    """Return the operation with a name; raise InvalidRequestError if the resource type has no such
-    operation. Kafka accepts such rules, but they never apply."""
+    """Return the named operation; raise InvalidRequestError if the resource type has no such
+    operation. Kafka accepts ACLs with such an operation, but they never apply."""
     valid = sorted(OPERATIONS[kind])
     name = operation.name if isinstance(operation, Operation) else operation.upper()
     found = {each.name: each for each in (Operation.ALL, *valid)}.get(name.replace("-", "_"))
@@ -234,7 +236,7 @@ def operation_named(operation: Operation | str, kind: ResourceType) -> Operation
 
 
 def normalized_host(host: str) -> str:
-    """Return an IP address in the notation that ACLs use; other texts unchanged."""
+    """Return an IP address in the notation that ACLs use, and any other host unchanged."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:

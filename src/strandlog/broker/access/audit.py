@@ -7,18 +7,18 @@ does not block. Without a sink the log is off, and each call site costs one attr
     {"time": "2026-03-01T08:00:00.000Z", "event": "denial", "principal": "User:bob",
      "host": "10.0.0.7", "listener": "SASL_SSL", "client_id": "etl", "api": "Produce",
      "operation": "WRITE", "resource_type": "TOPIC", "resource": "orders", "pattern": "LITERAL",
-     "rule": "no ACL allows it", "count": 1}
+     "rule": "the resource has no rules", "count": 1}
 
 A flood of requests must not fill the disk or displace older events. So equal events are combined:
 the first one within `INTERVAL_MS` is written at once, with count 1; the others are counted, and one
-more line at the end of the interval has their number. Of the denials, failed logins and failed
-changes of one client, a limited number of different ones per interval have a line of their own
-(`AUDIT_MAX_EVENTS_PER_CLIENT`); all others share one line, and so do those of all clients together
-(`AUDIT_MAX_DISTINCT_EVENTS`). A successful login is combined only with equal ones, and a successful
-change has its own line.
+more line at the end of the interval has their number. In each interval, only a limited number of
+different events of one client get lines of their own (`AUDIT_MAX_EVENTS_PER_CLIENT`); the rest
+share one line. The number for all clients together is limited in the same way
+(`AUDIT_MAX_DISTINCT_EVENTS`). These limits do not apply to successful logins, which are combined
+only with equal ones, or to successful changes, which each have a line unless they are routine.
 
-Names come from clients. Each is limited in length, and JSON escapes it, so no name can forge a
-line. No event has a password, a token, a key or the value of a secret setting.
+Clients choose the names in events. Each name is limited in length and escaped as JSON, so no name
+can forge a line. No event has a password, a token, a key or the value of a secret setting.
 """
 
 from __future__ import annotations
@@ -54,14 +54,12 @@ INTERVAL_MS = 60_000  # equal events are combined within this time
 DATA_OPERATIONS = (Operation.READ, Operation.WRITE)
 
 Event = dict[str, object]
-_Key = tuple[
-    object, ...
-]  # the kind, the principal and the host of an event; what else identifies it
+_Key = tuple[object, ...]  # kind, principal and host of an event, then what else identifies it
 Outcomes = Iterable[tuple[str, Exception | None]]  # the name and the error of each resource
 
 
 class AuditSink(Protocol):
-    """Where events go."""
+    """Receives the events."""
 
     @property
     def lost(self) -> int:
@@ -72,19 +70,19 @@ class AuditSink(Protocol):
 
 
 class Resource(NamedTuple):
-    """What an action changes."""
+    """The resource that an administrative action changes."""
 
     kind: str
     name: str
 
 
 def resource_of(kind: ResourceType, name: str) -> Resource:
-    """Return a resource of the ACL model."""
+    """Return the resource with a type and name of the ACL model."""
     return Resource(kind.name, CLUSTER_NAME if kind is CLUSTER else name)
 
 
 def time_text(now_ms: int) -> str:
-    """Format a time as in every event: ISO 8601, in UTC, with milliseconds."""
+    """Format a time as events contain it: ISO 8601, in UTC, with milliseconds."""
     now = datetime.fromtimestamp(now_ms / 1000, UTC)
     return now.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
@@ -119,8 +117,10 @@ class Audit:
         self.has_admin = ADMIN in included
         self.has_access = ACCESS in included
         self._seen: dict[_Key, _Seen] = {}
-        self._distinct: Counter[str] = Counter()  # the number of those, by kind
-        self._by_client: dict[_Key, int] = {}  # new events by kind, principal and host
+        self._distinct: Counter[str] = Counter()  # number of entries in `_seen`, by kind
+        self._by_client: dict[
+            _Key, int
+        ] = {}  # number of different events by kind, principal and host
         self._is_timer_set = False
 
     @property
@@ -151,13 +151,13 @@ class Audit:
         """Note that a client lacks a permission; `explain` returns the rule that decided."""
         if not self.has_denials:
             return
-        # The key is made without the event: a flood of denials should cost little.
+        # Building only the key, not the event, keeps repeated denials cheap.
         key = _key("denial", context, needed.operation, needed.resource, _cut(name))
         if not self._repeats(key):
             self._note_first(key, context, _permission(needed, name), explain=explain)
 
     def allowed(self, context: RequestContext, needed: Permission, name: str) -> None:
-        """Note an allowed read or write, if these are included."""
+        """Note an allowed read or write, if the log includes these."""
         if not self.has_access or needed.operation not in DATA_OPERATIONS:
             return
         key = _key("access", context, needed.operation, needed.resource, _cut(name))
@@ -174,8 +174,9 @@ class Audit:
         *,
         is_routine: bool = False,
     ) -> None:
-        """Note an administrative action and its outcome. A denied one is only a denial. Equal
-        successful actions are combined only if they are routine."""
+        """Note an administrative action and its outcome. If the log includes denials, a denied
+        action is not noted again here. Equal successful actions are combined only if they are
+        routine."""
         if not self.has_admin or (self.has_denials and isinstance(error, AuthorizationError)):
             return
         fields: dict[str, object] = {
@@ -206,8 +207,8 @@ class Audit:
         outcomes: Callable[[T], Outcomes] | None = None,
         is_routine: bool = False,
     ) -> None:
-        """Note an administrative action when its outcome is known. If a request changes several
-        resources of one type, `outcomes` returns the name and the error of each."""
+        """Note an administrative action when its outcome is known. If the action changes several
+        resources of one type, `outcomes` returns the name of each, and its error or None."""
         # The listener reuses the context for the next request.
         origin = context.copy()
 
@@ -229,7 +230,7 @@ class Audit:
             self._put({"time": self._now(), "event": "server", "action": action})
 
     def end_interval(self) -> None:
-        """Write how often the events of the interval occurred again, and start a new one."""
+        """Write how often each event of the interval was repeated, and start a new interval."""
         self._is_timer_set = False
         seen, self._seen = self._seen, {}
         self._by_client = {}
@@ -264,8 +265,8 @@ class Audit:
         explain: Callable[[], str] | None = None,
         is_limited: bool = True,
     ) -> None:
-        """Write an event that is the first of its kind in this interval, unless there are too many
-        different ones."""
+        """Write an event that has not occurred in this interval. If there are already too many
+        different events, the event shares a line with others."""
         kind = str(key[0])
         if is_limited and (others := self._others_key(key)) is not None:
             key, fields, details, explain = others, {"resource": "others"}, None, None
@@ -292,8 +293,8 @@ class Audit:
         return True
 
     def _others_key(self, key: _Key) -> _Key | None:
-        """Return the key of the line that a new event shares with others, or None if it has its
-        own."""
+        """Return the key of the line that a new event shares with others, or None if the event gets
+        a line of its own."""
         kind, *client = key[:3]
         if self._distinct[str(kind)] >= AUDIT_MAX_DISTINCT_EVENTS:
             return (kind,)
@@ -334,7 +335,7 @@ def _key(kind: str, context: RequestContext, *rest: object) -> _Key:
 
 
 def _principal(kind: str, context: RequestContext) -> str:
-    """Return the principal of an event; a login has none, because it decides who the client is."""
+    """Return the principal of an event. A login event has none: the client has no identity yet."""
     return "" if kind == "login" else _cut(context.principal_text)
 
 

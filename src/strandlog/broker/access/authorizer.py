@@ -34,7 +34,7 @@ _Rules = dict[str, dict[Acl, None]]  # the ACLs of one pattern, by principal
 
 
 class Decision(NamedTuple):
-    """The answer of the authorizer, and why."""
+    """The authorizer's answer, the reason, and the rule that decided, if one did."""
 
     is_allowed: bool
     reason: str
@@ -133,7 +133,7 @@ class Authorizer:
             return cached
         allowed = self.explain(*key).is_allowed
         if len(name) > ACL_MAX_TEXT_CHARACTERS:
-            return allowed  # clients choose the names, so long ones would fill the memory
+            return allowed  # not cached: clients choose the names and could fill the memory
         if len(self._cache) >= AUTHORIZER_MAX_CACHED_DECISIONS:
             self._cache.clear()
         self._cache[key] = allowed
@@ -147,7 +147,7 @@ class Authorizer:
         resource_type: ResourceType,
         name: str,
     ) -> Decision:
-        """Return the decision, and the rule that it follows from."""
+        """Return the decision with its reason and the rule that decided."""
         if principal in self._super_users:
             return Decision(True, f"{principal} is a super user")
         if self._denies_all:
@@ -186,8 +186,8 @@ class Authorizer:
     ) -> bool:
         """Return whether a client may perform an operation on at least one resource of a type.
 
-        Names are not enumerated: it suffices that an ALLOW is not overridden entirely by DENYs,
-        which are a DENY of all names, of the same literal name, or of a prefix of the name.
+        Names are not enumerated. One ALLOW is enough, unless a DENY overrides it entirely: a DENY
+        for all names, for the same literal name, or for a prefix of the ALLOW's name.
         """
         if principal in self._super_users:
             return True

@@ -1,11 +1,11 @@
 """The SCRAM credentials of all users, in memory.
 
 A login must not reveal which users exist. For a user without a credential, `for_login` returns one
-that no password fits: its salt and keys are derived from the name with a secret, so they are the
+that no password matches: its salt and keys are derived from the name with a secret, so they are the
 same at every attempt. The secret is stored beside the credentials; otherwise a restart would change
-the salts of only those users that do not exist. The iterations are the default. A login reveals
-that a user exists if another tool created its credential with other iterations, or with a salt of
-another length.
+the salts of only those users that do not exist. Such a credential has the default number of
+iterations and the default salt length, so a login does reveal that a user exists if another tool
+created the user's credential with different values.
 
 `password_checks` returns the same amount of work for every user: one check for each mechanism that
 any credential uses, with the largest number of iterations.
@@ -34,7 +34,7 @@ SECRET_BYTES = 32
 
 
 class PasswordCheck(NamedTuple):
-    """A credential to check a password against, and the work that takes."""
+    """A credential to check a password against, and how many iterations to spend on the check."""
 
     credential: ScramCredential
     total_iterations: int
@@ -49,7 +49,7 @@ class Credentials:
         self._users: dict[str, dict[ScramMechanism, ScramCredential]] = {}
         self._distrusted: set[tuple[str, ScramMechanism]] = set()
         self._iterations: Counter[tuple[ScramMechanism, int]] = Counter()
-        self._work: dict[ScramMechanism, int] = {}  # for `password_checks`; empty: not computed
+        self._work: dict[ScramMechanism, int] = {}  # for `password_checks`; empty until needed
 
     def __len__(self) -> int:
         """The number of users."""
@@ -62,11 +62,11 @@ class Credentials:
         return iter(self._users)
 
     def of(self, user: str) -> dict[ScramMechanism, ScramCredential]:
-        """Return the credentials of a user; empty if there is no such user."""
+        """Return the credentials of a user; the result is empty if the user does not exist."""
         return dict(sorted(self._users.get(user, {}).items()))
 
     def put(self, user: str, credential: ScramCredential) -> None:
-        """Add a credential, or replace the one of the same mechanism."""
+        """Add a credential, or replace the user's credential for the same mechanism."""
         mechanism = credential.mechanism
         self.remove(user, mechanism)
         self._users.setdefault(user, {})[mechanism] = credential
@@ -88,18 +88,19 @@ class Credentials:
             del self._iterations[mechanism, old.iterations]
 
     def distrust(self) -> None:
-        """Let no login succeed with the present credentials: newer ones may have been lost."""
+        """Reject all logins with the present credentials, because newer ones may have been lost."""
         self.version += 1
         self._distrusted.update(
             (user, mechanism) for user, each in self._users.items() for mechanism in each
         )
 
     def is_distrusted(self, user: str) -> bool:
-        """Return whether a user has a credential that is not used because of a loss."""
+        """Return whether a user has a credential that is rejected because records were lost."""
         return any((user, mechanism) in self._distrusted for mechanism in self.of(user))
 
     def stamp(self, user: str, only: ScramMechanism | None = None) -> bytes:
-        """Return a hash of the credentials that a user can log in with, or of one of them."""
+        """Return a hash of the credentials that a user can log in with; with `only`, a hash of the
+        credential for that mechanism."""
         found = hashlib.sha256()
         for mechanism, each in self.of(user).items():
             if only in (None, mechanism) and (user, mechanism) not in self._distrusted:
@@ -107,7 +108,8 @@ class Credentials:
         return found.digest()
 
     def for_login(self, user: str, mechanism: ScramMechanism) -> ScramCredential:
-        """Return the credential of a user, or one that no password fits. Takes equally long."""
+        """Return the credential of a user, or one that no password matches. Both cases take
+        equally long."""
         stand_in = self._stand_in(user, mechanism)
         found = self._users.get(user, {}).get(mechanism)
         if found is None or (user, mechanism) in self._distrusted:
@@ -115,7 +117,7 @@ class Credentials:
         return found
 
     def password_checks(self, user: str) -> list[PasswordCheck]:
-        """Return what to check a password against; it is correct if any of the checks succeeds."""
+        """Return the checks for a password; the password is correct if any of them succeeds."""
         work = self._work
         if not work:
             for mechanism, iterations in sorted(self._iterations):
@@ -128,7 +130,7 @@ class Credentials:
         ]
 
     def _stand_in(self, user: str, mechanism: ScramMechanism) -> ScramCredential:
-        # No user has a longer name, so the rest of it does not matter; clients may send megabytes.
+        # Clients may send names of several megabytes, but no user has a name longer than this.
         name = user[: USER_NAME_MAX_CHARACTERS + 1]
         data = f"{mechanism.sasl_name}:{name}".encode("utf-8", "surrogatepass")
         hash_name = mechanism.hash_name

@@ -41,7 +41,7 @@ class PatternType(IntEnum):
 
 
 class PermissionType(IntEnum):
-    """What an ACL decides."""
+    """Whether an ACL allows or denies."""
 
     ANY = 1
     DENY = 2
@@ -49,7 +49,7 @@ class PermissionType(IntEnum):
 
 
 class Operation(IntEnum):
-    """What a client wants to do with a resource."""
+    """An operation that clients perform on a resource."""
 
     ANY = 1
     ALL = 2
@@ -109,7 +109,8 @@ OPERATIONS: dict[ResourceType, frozenset[Operation]] = {
     TRANSACTIONAL_ID: frozenset({WRITE, DESCRIBE}),
 }
 
-# An ALLOW of the key also allows these operations. A DENY denies only its own operation.
+# An ALLOW for an operation also allows the operations listed here for it. A DENY denies only its
+# own operation.
 IMPLIED: dict[Operation, frozenset[Operation]] = {
     READ: frozenset({DESCRIBE}),
     WRITE: frozenset({DESCRIBE}),

@@ -1,19 +1,19 @@
-"""Whose quota it is: entities, the keys of their quotas, and the rules for both, as in Kafka.
+"""Quota entities, quota keys, and filters that select entities, with Kafka's validation.
 
-    entity           limits                                               a missing name means
-    user             all clients of a user together                       each user without its own
-    client-id        all clients with an id together                      each id without its own
-    user, client-id  the clients of a user that have an id                each of those
-    ip               connections from an address                          each address
+    entity           limits                                  an entity without a name applies to
+    user             all clients of a user together          each user without its own quota
+    client-id        all clients with an id together         each client id without its own quota
+    user, client-id  the clients of a user that have an id   each such user or client id
+    ip               connections from an address             each address without its own quota
 
-    key                         of                value
+    key                         entity            value
     producer_byte_rate          user, client-id   bytes of Produce requests per second, an integer
     consumer_byte_rate          user, client-id   bytes of Fetch responses per second, an integer
     request_percentage          user, client-id   time for requests, in percent of one thread
     controller_mutation_rate    user, client-id   partitions created, added or deleted per second
     connection_creation_rate    ip                connections accepted per second, an integer
 
-An address is compared in the notation of ACLs. Unlike Kafka, the broker resolves no host names.
+Addresses use the same notation as in ACLs. Unlike Kafka, the broker does not resolve host names.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from strandlog.errors import InvalidRequestError, UnsupportedVersionError
 
 USER, CLIENT_ID, IP = "user", "client-id", "ip"
 ENTITY_TYPES = (USER, CLIENT_ID, IP)
-FRACTION = 1e-6  # Kafka rounds integer quotas that differ less from an integer
+FRACTION = 1e-6  # Kafka rounds integer quotas that differ by no more than this from an integer
 
 
 class QuotaKey(StrEnum):
-    """What a quota limits."""
+    """The quantity that a quota limits."""
 
     PRODUCER_BYTE_RATE = "producer_byte_rate"
     CONSUMER_BYTE_RATE = "consumer_byte_rate"
@@ -162,7 +162,7 @@ class FilterPart(NamedTuple):
 
 
 class QuotaFilter:
-    """Selects entities: each condition must hold; `strict` entities have no further parts."""
+    """Selects the entities that meet all conditions; if `strict`, only those with no other part."""
 
     def __init__(self, parts: Iterable[FilterPart] = (), *, strict: bool = False) -> None:
         """Raise InvalidRequestError or UnsupportedVersionError if the conditions are not valid."""

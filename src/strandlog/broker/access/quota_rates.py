@@ -1,15 +1,16 @@
-"""How fast a client is: `WindowedRate` for bytes, time and connections, `TokenBucket` for changes.
+"""Client rates: `WindowedRate` for bytes, time and connections, `TokenBucket` for changes.
 
     rate     amount recorded in the last `num` samples of `size_ms`, divided by the time that they
              cover: `num` - 1 full samples and the current one
     delay    (rate - limit) / limit * that time: after it, the same amount is within the limit
     bucket   fills by `limit` tokens per second up to num * size * limit; a change takes tokens
 
-These are Kafka's `Rate` and `TokenBucket`, so clients are delayed as long as by Kafka. A sample
+These are Kafka's `Rate` and `TokenBucket`, so the delays are the same as Kafka's. A sample
 begins with the first amount after the previous sample has ended. Amounts are integers (bytes,
 nanoseconds, connections), so that adding and removing them is exact.
 
-Both are idle (`is_idle`) when they equal a new one. Forgetting an idle one changes no decision.
+A rate or bucket is idle (`is_idle`) when it behaves like a new one. Replacing an idle one with a
+new one therefore changes no decision.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class WindowedRate:
         self.total = 0
 
     def record(self, amount: int, now_ms: int) -> None:
-        """Add an amount, which is negative to take back an earlier one."""
+        """Add an amount; a negative amount takes back an earlier one."""
         self.expire(now_ms)
         if not self._samples or now_ms - self._samples[-1][0] >= self._window.size_ms:
             self._samples.append([now_ms, 0])
@@ -68,7 +69,8 @@ class WindowedRate:
         return round((rate - limit) / limit * window_ms) if rate > limit else 0
 
     def _covered_ms(self, now_ms: int) -> int:
-        """Return the time that the samples cover: a new rate is not higher than an old one."""
+        """Return the time that the samples cover, and at least that of all full samples, so that
+        the first amounts do not appear as a very high rate."""
         size_ms, full_ms = self._window.size_ms, self._window.full_ms
         elapsed_ms = now_ms - self._samples[0][0] if self._samples else 0
         if elapsed_ms < full_ms:
@@ -83,7 +85,7 @@ class WindowedRate:
 
 
 class TokenBucket:
-    """Tokens for changes, which are used up faster than they come back."""
+    """A number of tokens that changes consume and that grows at a constant rate up to a maximum."""
 
     __slots__ = ("_filled_ms", "_tokens", "_window")
 
@@ -93,12 +95,12 @@ class TokenBucket:
         self._tokens = 0.0
 
     def take(self, count: int, limit: float, now_ms: int) -> None:
-        """Take tokens; there may be fewer than none afterwards."""
+        """Take tokens; their number may become negative."""
         self._fill(limit, now_ms)
         self._tokens -= count
 
     def delay_ms(self, limit: float, now_ms: int) -> int:
-        """Return when there will be at least zero tokens."""
+        """Return how long it takes until the number of tokens is no longer negative."""
         self._fill(limit, now_ms)
         return round(-self._tokens / limit * 1000) if self._tokens < 0 else 0
 

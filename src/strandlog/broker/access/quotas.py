@@ -1,7 +1,7 @@
 """`Quotas`: the limits of users, client ids and addresses, and how long a client must pause.
 
-The most specific entity that has a quota of a kind applies, in Kafka's order, and its scope is
-measured as a whole:
+For each kind of quota, the one of the most specific entity applies, in Kafka's order. All clients
+in its scope are measured together:
 
     quota of                        measured together
     (user, client-id)               the clients of the user with that id
@@ -13,16 +13,17 @@ measured as a whole:
     client-id                       all clients with that id, of all users
     default client-id               all clients with the same id, of all users
 
-So a client that keeps changing its id does not escape a quota of its user. Where each id has an
-allowance of its own, that is what the quota says, but the number of ids is limited: the broker
-measures at most `max_sensors` scopes for each kind of quota, and at most a quarter of them for one
-user. A scope that has been idle for the window is forgotten first, which changes no decision. All
-scopes beyond the limit, and client ids with more than `QUOTA_MAX_NAME_CHARACTERS`, share one
-allowance per quota. Changing ids faster than that therefore leads to one common allowance, and
-takes no memory.
+So a client that keeps changing its id does not escape a quota of its user. Some quotas give each
+client id its own allowance, but the number of ids is limited: the broker measures at most
+`max_sensors` scopes for each kind of quota, and at most a quarter of them for one user. Scopes that
+have been idle for a whole window are forgotten first, which changes no decision. All scopes beyond
+the limit, and client ids with more than `QUOTA_MAX_NAME_CHARACTERS`, share one allowance per quota.
+A client that changes its id faster than that therefore gets only this common allowance and takes up
+no more memory.
 
-`is_on` is false while no quota for users or client ids exists, and `limits_addresses` while there
-is none for addresses: then nothing needs to be asked here. Times are on the monotonic clock.
+`is_on` is false while no quota for users or client ids exists, and `limits_addresses` is false
+while no quota for addresses exists, so that callers can skip these checks. Times are on the
+monotonic clock.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ from strandlog.errors import ThrottlingQuotaExceededError
 
 NS_PER_PERCENT = 10_000_000  # 1 % of a second
 SHARE_OF_A_USER = 4  # one user may occupy a quarter of the sensors
-SECOND_CHANCES = 8  # sensors looked at to find an idle one
+SECOND_CHANCES = 8  # number of sensors examined to find idle ones
 
 MUTATIONS = QuotaKey.CONTROLLER_MUTATION_RATE
 
@@ -56,7 +57,7 @@ Sensor = TypeVar("Sensor", bound=WindowedRate | TokenBucket)
 
 
 class _Part(Enum):
-    """A part of an entity that has no name."""
+    """How the user or the client id of an entity is specified."""
 
     NAMED = "the client's own name"
     DEFAULT = "each name without a quota of its own"
@@ -82,10 +83,10 @@ class Quota(NamedTuple):
     """The quota that applies to a client."""
 
     limit: float
-    entity: tuple[_Name, _Name]  # whose quota it is
-    user: str | None  # the scope that is measured; None: all
-    client_id: str | None
-    caller: str  # the user of the client
+    entity: tuple[_Name, _Name]  # the entity that has the quota
+    user: str | None  # the user whose clients are measured; None: all users
+    client_id: str | None  # the client id that is measured; None: all client ids
+    caller: str  # the client's user
 
 
 class _Rules:
@@ -93,7 +94,7 @@ class _Rules:
 
     def __init__(self) -> None:
         self._limits: dict[tuple[_Name, _Name], float] = {}
-        self._levels: list[tuple[_Part, _Part]] = []  # those that have a quota
+        self._levels: list[tuple[_Part, _Part]] = []  # those at which a quota exists
 
     def __len__(self) -> int:
         return len(self._limits)
@@ -147,7 +148,7 @@ class _Sensors(Generic[Sensor]):
         # By scope: the sensor, the limit, and the user whose client was the first in the scope.
         self._sensors: OrderedDict[tuple[str | None, str | None], tuple[Sensor, float, str]]
         self._sensors = OrderedDict()
-        self._of_user: Counter[str] = Counter()  # by that user
+        self._of_user: Counter[str] = Counter()  # number of sensors by that user
         self._shared: dict[tuple[_Name, _Name], Sensor] = {}  # for all scopes beyond the limit
 
     def __len__(self) -> int:
@@ -182,8 +183,8 @@ class _Sensors(Generic[Sensor]):
         return sensor
 
     def _forget_idle(self, now_ms: int) -> None:
-        """Forget some sensors that are idle. One that is not idle moves to the end, so that it
-        does not hide idle ones."""
+        """Forget some idle sensors. If the limit is reached, a sensor that is not idle moves to the
+        end, so that the search can continue behind it."""
         for _ in range(min(SECOND_CHANCES, len(self._sensors))):
             scope, (sensor, limit, caller) = next(iter(self._sensors.items()))
             if sensor.is_idle(limit, now_ms):
@@ -214,7 +215,7 @@ class Quotas:
         self._buckets = _Sensors(lambda: TokenBucket(mutation_window), max_sensors)
         self.is_on = False
         self.limits_addresses = False
-        self.count = 0  # of the quotas
+        self.count = 0  # number of quotas
 
     # -- the quotas --------------------------------------------------------------------------------
 
@@ -222,7 +223,7 @@ class Quotas:
         """Set and delete quotas of one entity."""
         limits = self._entities.setdefault(change.entity, {})
         is_ip = change.entity[0].kind == IP
-        # An address has the place of a user.
+        # The rules store an address in the place of a user.
         entity = tuple(part._replace(kind=USER) if is_ip else part for part in change.entity)
         for key, limit in change.limits.items():
             self.count += (limit is not None) - (key in limits)
@@ -247,12 +248,12 @@ class Quotas:
         return dict(self._entities.get(entity, {}))
 
     def select(self, wanted: QuotaFilter) -> Iterator[tuple[Entity, dict[QuotaKey, float]] | None]:
-        """Yield the entities that a filter selects, with their quotas, and None for others."""
+        """Yield each entity with its quotas if the filter selects the entity, otherwise None."""
         for entity, limits in list(self._entities.items()):
             yield (entity, dict(limits)) if wanted.selects(entity) else None
 
     def count_after(self, changes: Iterable[QuotaChange]) -> int:
-        """Return how many quotas there would be after changes."""
+        """Return how many quotas there would be after the changes."""
         after: dict[tuple[Entity, QuotaKey], bool] = {}
         for change in changes:
             for key, limit in change.limits.items():
@@ -268,7 +269,7 @@ class Quotas:
         return sum(map(len, self._rates.values())) + len(self._buckets)
 
     def charge(self, key: QuotaKey, user: str, client_id: str, amount: int, now_ms: int) -> int:
-        """Record an amount of bytes; return how many milliseconds the client must pause."""
+        """Record a number of bytes; return how many milliseconds the client must pause."""
         quota = self._rules[key].find(user, client_id)
         if quota is None:
             return 0
@@ -277,8 +278,8 @@ class Quotas:
         return min(rate.delay_ms(quota.limit, now_ms), MAX_INT)
 
     def charge_time(self, user: str, client_id: str, ns: int, now_ms: int) -> int:
-        """Record the time of a request; return how many milliseconds the client must pause. As in
-        Kafka, this is at most one sample."""
+        """Record the time that a request took; return how many milliseconds the client must pause.
+        As in Kafka, the pause is at most as long as one sample."""
         quota = self._rules[QuotaKey.REQUEST_PERCENTAGE].find(user, client_id)
         if quota is None:
             return 0
@@ -291,10 +292,10 @@ class Quotas:
         return self.charge(key, user, client_id, 0, now_ms)
 
     def admit_fetch(self, user: str, client_id: str, size: int, now_ms: int) -> tuple[int, bool]:
-        """Return how many milliseconds a consumer must pause, and whether it may have a response
-        of this size. A response that exceeds the limit is withheld and does not count, as in
-        Kafka. But if the window has no other one, it is sent: a single batch may be larger than
-        what the limit allows in a window, and the consumer could never get past it."""
+        """Return how many milliseconds a consumer must pause, and whether a response of this size
+        may be sent. As in Kafka, a response that exceeds the limit is withheld and does not count.
+        But the first response of a window is always sent: a single batch may be larger than what
+        the limit allows in a window, and the consumer could otherwise never get past it."""
         key = QuotaKey.CONSUMER_BYTE_RATE
         quota = self._rules[key].find(user, client_id)
         if quota is None:
@@ -310,7 +311,8 @@ class Quotas:
         return delay_ms, True
 
     def max_fetch_bytes(self, user: str, client_id: str) -> int | None:
-        """Return how many bytes a consumer may fetch in a whole window; None without a limit."""
+        """Return how many bytes a consumer may fetch in a whole window, or None if it has no
+        quota."""
         quota = self._rules[QuotaKey.CONSUMER_BYTE_RATE].find(user, client_id)
         if quota is None:
             return None
@@ -319,8 +321,9 @@ class Quotas:
     def charge_mutations(
         self, user: str, client_id: str, count: int, now_ms: int, *, refuse: bool
     ) -> int:
-        """Record changes of partitions; return how many milliseconds the client must pause. With
-        `refuse`, raise instead and record nothing if it must already pause before."""
+        """Record created or deleted partitions; return how many milliseconds the client must pause.
+        With `refuse`, if the client must pause because of earlier changes, record nothing and
+        raise `ThrottlingQuotaExceededError`."""
         quota = self._rules[MUTATIONS].find(user, client_id)
         if quota is None:
             return 0
@@ -334,9 +337,9 @@ class Quotas:
         return min(bucket.delay_ms(quota.limit, now_ms), MAX_INT)
 
     def connection_delay_ms(self, address: str, now_ms: int) -> int:
-        """Record a new connection from an address; return 0, or how many milliseconds to wait
-        before closing it, because there are too many. A connection that is closed does not count.
-        As in Kafka, the delay is at most one sample."""
+        """Record a new connection from an address. Return 0 if the connection is within the limit;
+        otherwise return how many milliseconds to wait before closing it, and do not count it. As in
+        Kafka, this delay is at most as long as one sample."""
         key = QuotaKey.CONNECTION_CREATION_RATE
         quota = self._rules[key].find(address, "")
         if quota is None:

@@ -1,9 +1,9 @@
 """SASL on the broker's side: the types of an exchange, and the PLAIN mechanism.
 
     exchange = broker.begin_sasl(context, "SCRAM-SHA-512")
-    step = yield from exchange.respond(token)          # for each token of the client
+    step = yield from exchange.respond(token)          # for each token that the client sends
     step.answer                                        # the bytes to send back
-    step.identity                                      # who the client is, when it is complete
+    step.identity                                      # the client's identity after the last token
 
 An exchange is used once: after it has completed or failed, every further token fails. A failed
 login raises `AuthenticationError` with Kafka's message, which is the same for a user that does not
@@ -29,25 +29,25 @@ OTHER_IDENTITY = (
     "Authentication failed: Client requested an authorization id that is different from username"
 )
 PLAIN_PARTS = 3
-RESERVED_NAMES = (ANONYMOUS.name, "*")  # clients without a login, and every user, in rules
+RESERVED_NAMES = (ANONYMOUS.name, "*")  # in ACLs: clients without a login, and all users
 
 
 class Identity(NamedTuple):
-    """Who a client is, as its login proved."""
+    """The identity that a client's login proved."""
 
     principal: Principal
-    expires_ms: int | None = None  # the end of its token, on the wall clock
+    expires_ms: int | None = None  # when the client's token expires, on the wall clock
 
 
 class SaslStep(NamedTuple):
     """The answer to one token of a client."""
 
     answer: bytes
-    identity: Identity | None  # None: the client sends another token
+    identity: Identity | None  # None: the client must send another token
 
 
 class SaslExchange(Protocol):
-    """One attempt of a client to log in."""
+    """One login attempt by a client."""
 
     mechanism: str
     user: str  # the name that the client claims, for the audit log; "" until it is known
@@ -57,7 +57,7 @@ class SaslExchange(Protocol):
 
 
 def invalid_credentials(mechanism: str) -> AuthenticationError:
-    """Return the error for every way in which a login with SCRAM or a token can fail."""
+    """Return the error for a failed login with SCRAM or a token; it does not reveal the reason."""
     return AuthenticationError(
         "Authentication failed during authentication due to invalid credentials with SASL "
         f"mechanism {mechanism}"
@@ -65,8 +65,8 @@ def invalid_credentials(mechanism: str) -> AuthenticationError:
 
 
 def problem_of_principal(name: str, max_characters: int = USER_NAME_MAX_CHARACTERS) -> str | None:
-    """Return why a text cannot be the name of a principal; None if it can. Control characters
-    would falsify logs."""
+    """Return why a string cannot be the name of a principal, or None if it can. A name with control
+    characters could forge log lines."""
     if not name:
         return "Username must not be empty"
     if name in RESERVED_NAMES:
@@ -74,16 +74,16 @@ def problem_of_principal(name: str, max_characters: int = USER_NAME_MAX_CHARACTE
     if len(name) > max_characters:
         return f"a user name has at most {max_characters} characters, got {len(name)}"
     if not name.isprintable():
-        return "a user name consists of printable characters"
+        return "a user name must consist of printable characters"
     return None
 
 
 def problem_of_name(name: str) -> str | None:
-    """Return why a text cannot be the name of a user with a password; None if it can. Kafka's
-    SCRAM has no names outside of ASCII."""
+    """Return why a string cannot be the name of a user with a password, or None if it can. Kafka's
+    SCRAM supports only ASCII names."""
     problem = problem_of_principal(name)
     if problem is None and not name.isascii():
-        return "a user name consists of ASCII characters"
+        return "a user name must consist of ASCII characters"
     return problem
 
 

@@ -14,13 +14,13 @@ a client could log in with can be computed from it:
     server key      = HMAC(salted password, "Server Key")    stored; the broker proves that it has
                                                              this
 
-Kafka's dialect: no channel binding (only the flag `n`), no SASLprep (a password is its UTF-8
-bytes), an authorization id only if it is the user, and extensions are ignored, except that a
+Kafka's dialect has no channel binding (only the flag `n`) and no SASLprep: a password is its UTF-8
+bytes. An authorization id must be the user. Extensions are ignored, except that a login with a
 mandatory one (`m=`) fails. Nonces and channel binding are compared as a whole, proofs in constant
 time. Clients with librdkafka before 2.6.1 repeat their own nonce in front of both nonces; Kafka
-accepts every prefix, the broker accepts exactly this one. For a user that does not exist, `lookup`
-returns a credential that no password fits, so the login fails at the proof, like one with a wrong
-password (`credentials.py`).
+accepts every prefix, but this broker accepts only that one. For a user that does not exist,
+`lookup` returns a credential that no password matches, so the login fails at the proof, like a
+login with a wrong password (`credentials.py`).
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ MECHANISMS_BY_NAME = {each.sasl_name: each for each in ScramMechanism}
 
 
 class ScramCredential(NamedTuple):
-    """What the broker stores about the password of a user, for one mechanism."""
+    """The salt and keys that the broker stores for one user and mechanism, not the password."""
 
     mechanism: ScramMechanism
     salt: bytes
@@ -95,14 +95,14 @@ class ScramCredential(NamedTuple):
     iterations: int
 
     def __repr__(self) -> str:
-        """Return no secrets: the keys allow to guess the password offline."""
+        """Omit the salt and keys: with them, an attacker could guess the password offline."""
         return f"ScramCredential({self.mechanism.sasl_name}, iterations={self.iterations})"
 
 
 def salted_password(
     mechanism: ScramMechanism, password: str, salt: bytes, iterations: int
 ) -> bytes:
-    """Compute what a client computes from its password. Takes milliseconds and releases the GIL."""
+    """Compute the salted password, as clients do. This takes milliseconds and releases the GIL."""
     data = password.encode("utf-8", "surrogatepass")
     return hashlib.pbkdf2_hmac(mechanism.hash_name, data, salt, iterations)
 
@@ -122,8 +122,9 @@ def credential_of(
 
 
 def password_matches(credential: ScramCredential, password: str, total_iterations: int) -> bool:
-    """Return whether a password fits a credential. The work depends only on the mechanism and on
-    `total_iterations`, which is at least that of the credential. Takes milliseconds."""
+    """Return whether a password matches a credential. The duration, some milliseconds, depends only
+    on the mechanism and on `total_iterations`, which must not be less than the credential's
+    iterations."""
     mechanism, iterations = credential.mechanism, credential.iterations
     salted = salted_password(mechanism, password, credential.salt, iterations)
     if total_iterations > iterations:
@@ -133,12 +134,12 @@ def password_matches(credential: ScramCredential, password: str, total_iteration
 
 
 class _First(NamedTuple):
-    """What is kept between the two messages of a client."""
+    """State kept between the client's two messages."""
 
     gs2: bytes
     bare: str
     client_nonce: str
-    nonce: str  # of both sides
+    nonce: str  # the client's nonce followed by the broker's
     answer: str
     credential: ScramCredential
 
@@ -152,7 +153,7 @@ class ScramExchange:
         lookup: Callable[[str, ScramMechanism], ScramCredential],
         new_nonce: Callable[[], str],
     ) -> None:
-        """`new_nonce` returns printable ASCII without commas that no client can predict."""
+        """`new_nonce` returns an unpredictable string of printable ASCII without commas."""
         self.mechanism = mechanism.sasl_name
         self.user = ""
         self._kind = mechanism
@@ -163,7 +164,7 @@ class ScramExchange:
 
     def respond(self, token: bytes) -> Work[SaslStep]:
         """Process a message of the client; raise `AuthenticationError` if the login fails."""
-        yield from ()  # nothing here takes long; the client computes PBKDF2
+        yield from ()  # this needs no work steps: the client computes PBKDF2
         is_over, self._is_over = self._is_over, True  # unless this message succeeds
         if is_over or len(token) > SCRAM_MAX_MESSAGE_BYTES:
             raise invalid_credentials(self.mechanism)
@@ -225,7 +226,7 @@ def _unescaped(name: str) -> str:
 
 
 def _decoded(text: str) -> bytes:
-    """Decode base64; invalid text becomes an empty string, which no valid message has."""
+    """Decode base64; return b"", which no valid message contains, if the text is invalid."""
     try:
         return base64.b64decode(text, validate=True)
     except binascii.Error:

@@ -1,12 +1,12 @@
-"""What requests about users contain, and what they may not contain.
+"""The contents of requests about users, and their validation.
 
     name           1 to 255 printable ASCII characters, but not `ANONYMOUS` or `*`, which stand for
                    clients without a login and for all users in rules
     mechanism      1 = SCRAM-SHA-256, 2 = SCRAM-SHA-512
     iterations     4096 to 16384
 
-The checks and their errors are Kafka's; Kafka does not check the name and the sizes of salt and
-salted password.
+The checks and their errors are Kafka's, except that Kafka checks neither the name nor the sizes of
+the salt and the salted password.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from strandlog.errors import (
 
 
 class UserDescription(NamedTuple):
-    """A user with the iterations of its credentials, or why it cannot be described."""
+    """A user and the iterations of its credentials, or the error if it cannot be described."""
 
     name: str
     iterations: dict[ScramMechanism, int]
@@ -84,7 +84,8 @@ def new_credential(wanted: CredentialUpsertion) -> ScramCredential:
 
 
 def check_deletion(wanted: CredentialDeletion) -> None:
-    """Raise if a request cannot be about a credential; whether it exists is not checked."""
+    """Raise if the user name is empty or the mechanism is unknown. Whether the credential exists is
+    not checked."""
     if not wanted.user:
         check_name(wanted.user)
     mechanism_of(wanted.mechanism)
@@ -105,10 +106,10 @@ def mechanism_of(code: int) -> ScramMechanism:
 
 
 def check_password_text(password: str) -> None:
-    """Raise `UnacceptableCredentialError` if a new password is empty or too long, or has a NUL,
-    which PLAIN cannot send."""
+    """Raise `UnacceptableCredentialError` if a new password is empty, is too long, or contains NUL
+    characters, which PLAIN cannot transmit."""
     if not password or "\0" in password:
-        raise UnacceptableCredentialError("a password must not be empty and has no NUL character")
+        raise UnacceptableCredentialError("a password must not be empty or contain a NUL character")
     if (size := len(password.encode("utf-8", "surrogatepass"))) > PASSWORD_MAX_BYTES:
         raise UnacceptableCredentialError(
             f"a password has at most {PASSWORD_MAX_BYTES} bytes, got {size}"

@@ -1,4 +1,4 @@
-"""Questions about what a client may do.
+"""Permission checks for callers of the broker.
 
 `Broker` inherits these methods. All other requests use `_access` for their own checks, and those
 that change something use `_audited`.
@@ -20,18 +20,19 @@ T = TypeVar("T")
 
 
 class AccessRequests:
-    """The requests about permissions of a `Broker`."""
+    """The permission requests of a `Broker`."""
 
     audit: Audit
     _access: Access
 
     def check_access(self, context: RequestContext, needs: Requirement, name: str = "") -> None:
         """Raise an `AuthorizationError` unless a client has a permission on a resource. Most
-        requests check it themselves; listeners call this before they look at the arguments."""
+        requests check their permissions themselves; a listener calls this if it must check a
+        permission before it examines the arguments."""
         self._access.require(context, needs, name)
 
     def has_access(self, context: RequestContext, needs: Requirement, name: str = "") -> bool:
-        """Return whether a client has a permission on a resource; of a tuple, one is enough."""
+        """Return whether a client has a permission, or one of several, on a resource."""
         return self._access.allows(context, needs, name)
 
     def has_access_to_any_topic(self, context: RequestContext, operation: Operation) -> bool:
@@ -62,8 +63,8 @@ class AccessRequests:
         outcomes: Callable[[T], Outcomes] | None = None,
         is_routine: bool = False,
     ) -> Deferred[T]:
-        """Return the result of an administrative action, after arranging that the audit log gets
-        its outcome (`Audit.admin_when_done`)."""
+        """Return `result`, the result of an administrative action; when it completes, the audit log
+        notes the outcome (`Audit.admin_when_done`)."""
         if self.audit.has_admin:
             self.audit.admin_when_done(
                 context,

@@ -1,8 +1,9 @@
 """Requests about ACLs.
 
 `Broker` inherits these methods. A request changes all of its ACLs in one step of the event loop, so
-no other request sees a part of the change. If a crash or a full disk cuts it short, what was
-written first is more restrictive: a DENY is created before, and deleted after, every ALLOW.
+no other request sees a part of the change. If a crash or a full disk interrupts the change, the
+part that was written never grants more than the whole: a DENY is created before, and deleted after,
+every ALLOW.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ NO_AUTHORIZER = (
 
 
 class AclRequests(GroupRequests):
-    """The requests about ACLs of a `Broker`."""
+    """The ACL requests of a `Broker`."""
 
     settings: BrokerSettings
     _authorizer: Authorizer
@@ -65,8 +66,8 @@ class AclRequests(GroupRequests):
     def create_acls(
         self, context: RequestContext, acls: Sequence[Acl]
     ) -> Deferred[list[StrandlogError | None]]:
-        """Create ACLs; the result has the error of each that is invalid, or None. It completes when
-        they are durable. The caller limits their number."""
+        """Create ACLs. The result has an error for each invalid ACL and None for each valid one; it
+        completes when the ACLs are durable. The caller limits their number."""
         return self._audited(
             context,
             "create_acls",
@@ -108,9 +109,9 @@ class AclRequests(GroupRequests):
     def delete_acls(
         self, context: RequestContext, filters: Sequence[AclFilter]
     ) -> Work[Deferred[list[list[Acl]]]]:
-        """Delete the ACLs that any of the filters selects; the result has the ACLs that each filter
-        selected before. It completes when the deletion is durable."""
-        context = context.copy()  # the listener may use it for the next request meanwhile
+        """Delete the ACLs that any of the filters selects. The result lists the ACLs that each
+        filter selected, and completes when the deletion is durable."""
+        context = context.copy()  # the listener may reuse it for the next request meanwhile
         try:
             result = yield from self._delete_acls(context, filters)
         except StrandlogError as error:
@@ -149,8 +150,8 @@ class AclRequests(GroupRequests):
         self._require_authorizer(context)
 
     def _require_authorizer(self, context: RequestContext) -> None:
-        """Raise if rules would have no effect. The owner of the folder may change them before a
-        broker enforces them."""
+        """Raise if ACLs have no effect because the broker has no authorizer. The owner of the data
+        folder may still change ACLs, before a broker enforces them."""
         if not self._access.is_authorizer_on and not context.is_owner:
             raise SecurityDisabledError(NO_AUTHORIZER)
 

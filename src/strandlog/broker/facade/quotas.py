@@ -1,21 +1,21 @@
-"""Requests about client quotas, and the questions of listeners about what clients use.
+"""Requests about client quotas, and the methods that listeners call to enforce the quotas.
 
 `Broker` inherits these methods. While `enforces_quotas` is false, no client has a quota, and
-listeners ask nothing. Otherwise they charge each request to its user and client id:
+listeners skip these calls. Otherwise they charge each request to its user and client id:
 
     charge_produce, charge_time      record bytes or time; return for how long the client must pause
-    admit_fetch                      the same, and whether the client may have the response
+    admit_fetch                      the same, and whether the response may be sent
     check_produce, check_fetch,      raise if the client must pause now, for HTTP and gRPC
     check_time
     fetch_delay_ms                   for how long a stream of records must pause
-    connection_delay_ms              for a new connection from an address
+    connection_delay_ms              when to close a new connection that exceeds a quota
 
-Kafka clients are paused: the response goes out at once, and then the broker reads no request from
-the connection for the time that the response names. HTTP and gRPC clients get an error (429,
-RESOURCE_EXHAUSTED) for the next request, and a gRPC stream sends its next message later. The bytes
-of all protocols count for the same user. The owner of the folder has no quotas.
+Kafka clients are paused: the broker sends the response at once and then reads no request from the
+connection for the throttle time in the response. HTTP and gRPC clients get an error (429,
+RESOURCE_EXHAUSTED) for the next request, and a gRPC stream sends its next message later. Bytes
+count towards the same quota in all protocols. The owner of the data folder has no quotas.
 
-Changes of topics are charged in `TopicRequests`.
+`TopicRequests` charges clients for the partitions that they create and delete.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _limits_text(change: QuotaChange) -> str:
 
 
 class QuotaRequests(AclRequests):
-    """The requests about quotas of a `Broker`."""
+    """The quota requests of a `Broker`."""
 
     clock: Clock
     metrics: Metrics
@@ -111,8 +111,8 @@ class QuotaRequests(AclRequests):
         return self._charge(context, QuotaKey.PRODUCER_BYTE_RATE, size)
 
     def charge_fetch(self, context: RequestContext, size: int) -> int:
-        """Record the bytes of a response with records that is sent in any case; return how many
-        milliseconds the client must pause."""
+        """Record the bytes of a response with records that is sent regardless of the quota; return
+        how many milliseconds the client must pause."""
         return self._charge(context, QuotaKey.CONSUMER_BYTE_RATE, size)
 
     def _charge(self, context: RequestContext, key: QuotaKey, amount: int) -> int:
@@ -130,15 +130,15 @@ class QuotaRequests(AclRequests):
         return self._quotas.charge_time(context.principal.name, client_id, ns, now_ms)
 
     def admit_fetch(self, context: RequestContext, size: int) -> tuple[int, bool]:
-        """Return how many milliseconds a consumer must pause, and whether it may have a response
-        with `size` bytes now, which then counts."""
+        """Return how many milliseconds a consumer must pause, and whether a response of `size`
+        bytes may be sent now. Only a response that may be sent counts towards the quota."""
         if context.is_owner:
             return 0, True
         user, client_id = context.principal.name, context.client_id
         return self._quotas.admit_fetch(user, client_id, size, self.clock.monotonic_ms())
 
     def max_fetch_bytes(self, context: RequestContext) -> int | None:
-        """Return how much a consumer may fetch at once because of its quota; None: any amount."""
+        """Return how many bytes a consumer's quota allows in one fetch, or None if it has none."""
         if context.is_owner or not self.enforces_quotas:
             return None
         return self._quotas.max_fetch_bytes(context.principal.name, context.client_id)
@@ -148,7 +148,8 @@ class QuotaRequests(AclRequests):
         return self._charge(context, QuotaKey.CONSUMER_BYTE_RATE, 0)
 
     def check_time(self, context: RequestContext) -> None:
-        """Raise `ThrottlingQuotaExceededError` if requests of the client took too much time."""
+        """Raise `ThrottlingQuotaExceededError` if the client's requests took more time than its
+        quota allows."""
         delay_ms = self.charge_time(context, context.client_id, 0)
         if delay_ms:
             self.metrics.throttled_requests += 1
@@ -171,8 +172,8 @@ class QuotaRequests(AclRequests):
             raise ThrottlingQuotaExceededError(f"the quota {key} is exceeded", delay_ms)
 
     def connection_delay_ms(self, host: str) -> int:
-        """Count a new connection from an address. Return 0 if it may stay; otherwise, after how
-        many milliseconds to close it, unread."""
+        """Count a new connection from an address. Return 0 if it may stay open; otherwise return
+        after how many milliseconds to close it, without reading from it."""
         if not self._quotas.limits_addresses:
             return 0
         delay_ms = self._quotas.connection_delay_ms(

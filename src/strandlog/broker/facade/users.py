@@ -1,8 +1,8 @@
 """Logins, and requests about users.
 
 `Broker` inherits these methods. A user has one SCRAM credential per mechanism; a login with a
-password (PLAIN, HTTP, gRPC) is checked against the same credentials. A change of a user takes
-effect for the next login, when it is written; its request is answered when it is on disk.
+password (PLAIN, HTTP, gRPC) is checked against the same credentials. A change to a user applies to
+every login from the moment it is written; the request is answered when the change is on disk.
 
 The requests about users check DESCRIBE or ALTER on the cluster. Logins check no permission: the
 client has no identity yet.
@@ -90,14 +90,14 @@ class UserRequests(AclRequests):
 
     @property
     def credentials_version(self) -> int:
-        """A number that increases whenever a credential changes. A cache of successful logins must
-        compare it."""
+        """A number that increases whenever a credential changes. A cached login is valid only while
+        this number stays the same."""
         return self._credentials.version
 
     def credentials_stamp(self, user: str, mechanism: str = PLAIN) -> bytes:
-        """Return a value that identifies the credentials of a user that a login with a mechanism
-        can use: with SCRAM its own, otherwise all. It differs after any change of them, and a
-        session that began with such a login must then end."""
+        """Return a hash of those credentials of a user that a login with `mechanism` can use: for
+        SCRAM, the credential for that mechanism; otherwise all of them. A session must end when
+        this hash is no longer the one at its login."""
         return self._credentials.stamp(user, MECHANISMS_BY_NAME.get(mechanism))
 
     def begin_sasl(self, context: RequestContext, mechanism: str) -> SaslExchange:
@@ -119,7 +119,8 @@ class UserRequests(AclRequests):
 
     def check_password(self, context: RequestContext, user: str, password: str) -> Work[Identity]:
         """Return the identity of a user; raise `AuthenticationError` if there is no such user or
-        the password is wrong. Either takes equally long, several milliseconds in a step."""
+        the password is wrong. Both cases take equally long, several milliseconds, in a work
+        step."""
         checks = self._credentials.password_checks(user)
         matching: list[ScramCredential] = []
 
@@ -130,15 +131,15 @@ class UserRequests(AclRequests):
 
         yield check_all
         if "\0" in password:
-            matching.clear()  # HMAC ignores it at the end of a password
+            matching.clear()  # HMAC ignores NUL bytes at the end of a password
         # The user may have been deleted, or its password changed, in the meantime.
         if not any(self._credentials.for_login(user, each.mechanism) == each for each in matching):
             raise AuthenticationError(INVALID_PASSWORD)
         return Identity(Principal("User", user))
 
     def check_token(self, context: RequestContext, token: str) -> Work[Identity]:
-        """Return the identity that a bearer token proves, with its expiry; raise
-        `AuthenticationError` if it is not valid. Its cause has the reason."""
+        """Return the identity that a bearer token proves, with the token's expiry. Raise
+        `AuthenticationError` if the token is not valid; the error's cause has the reason."""
         if self._tokens is None:
             raise AuthenticationError("this broker accepts no bearer tokens")
         return (yield from self._tokens.verify(token))
@@ -148,8 +149,8 @@ class UserRequests(AclRequests):
     def describe_users(
         self, context: RequestContext, names: Sequence[str] | None
     ) -> Work[list[UserDescription]]:
-        """Return users with their mechanisms; all users if no name is given. A name without a user,
-        or given twice, has an error."""
+        """Return the named users with their mechanisms, or all users if no name is given. A name
+        that is not a user's, or that is given twice, gets an error."""
         self._access.require(context, DESCRIBE.on(CLUSTER))
         repeated = repeated_names(names or ())
         found = []
@@ -179,8 +180,8 @@ class UserRequests(AclRequests):
         deletions: Sequence[CredentialDeletion],
         upsertions: Sequence[CredentialUpsertion],
     ) -> Deferred[Outcomes]:
-        """Change credentials; the result has the error of each user, or None. It completes when the
-        changes are durable. A user that occurs twice is not changed at all."""
+        """Change credentials. The result has an error or None for each user and completes when the
+        changes are durable. A user that occurs twice gets an error and is not changed."""
         return self._audited(
             context,
             "alter_users",
@@ -258,10 +259,10 @@ class UserRequests(AclRequests):
         mechanisms: Iterable[ScramMechanism] = tuple(ScramMechanism),
         iterations: int = DEFAULT_ITERATIONS,
     ) -> Work[Deferred[None]]:
-        """Create a user, or replace its password; computing the credentials takes milliseconds in a
-        step. Credentials of the user for other mechanisms are deleted, because they would accept
-        the old password. The result completes when the change is durable."""
-        context = context.copy()  # the listener may use it for the next request meanwhile
+        """Create a user, or replace its password. Computing the credentials takes milliseconds, in
+        a work step. The user's credentials for other mechanisms are deleted, because they would
+        accept the old password. The result completes when the change is durable."""
+        context = context.copy()  # the listener may reuse it for the next request meanwhile
         try:
             result = yield from self._set_password(context, user, password, mechanisms, iterations)
         except StrandlogError as error:
@@ -308,7 +309,7 @@ class UserRequests(AclRequests):
         return self._when_stored(None)
 
     def delete_user(self, context: RequestContext, user: str) -> Deferred[None]:
-        """Delete all credentials of a user; the result completes when that is durable."""
+        """Delete all credentials of a user; the result completes when the deletion is durable."""
 
         def delete() -> Deferred[None]:
             self._access.require(context, ALTER.on(CLUSTER))

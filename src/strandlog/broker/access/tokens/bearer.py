@@ -5,14 +5,14 @@ A token is accepted if all of this holds:
     algorithm    one of `ALGORITHMS`: signatures with a public key; never `none`, and never HMAC,
                  whose key would be the public one
     key          the key of the set with the token's `kid` (or the only key, if the token has none);
-                 it must be of the type of the algorithm, and have the `alg` if it names one
-    exp, iat     present and numbers; it has not expired, and was issued before now plus the clock
-                 skew that the settings allow; the same for `nbf` if present
-    aud, iss     as the settings expect, if they do
-    principal    the claim that the settings name is a text that can be a name
+                 the key's type, and its `alg` if it has one, must fit the algorithm
+    exp, iat     both are present and numbers; `exp` is in the future, and `iat`, like `nbf` if it
+                 is present, is in the future by at most the configured clock skew
+    aud, iss     equal to the configured audience and issuer, where these are configured
+    principal    the configured claim is a string that can be the name of a principal
 
-A client whose token is not accepted does not learn why; the cause of the `AuthenticationError` has
-the reason, for the audit log.
+A client whose token is not accepted does not learn the reason. The cause of the
+`AuthenticationError` has the reason, for the audit log.
 
 The broker gets the keys from a `KeySource`. For a token with an unknown `kid`, it asks the source
 to load the keys again, and rejects the token; the provider may have a new key, and the client tries
@@ -41,7 +41,7 @@ CURVE_ALGORITHMS = {"P-256": "ES256", "P-384": "ES384", "P-521": "ES512"}
 EDWARDS_CURVES = ("Ed25519", "Ed448")
 ALGORITHMS = frozenset({*RSA_ALGORITHMS, *CURVE_ALGORITHMS.values(), "EdDSA"})
 RSA_MIN_BITS, RSA_MAX_BITS = 2048, 16_384
-MAX_SECONDS = 2**40  # times beyond this are not times in seconds
+MAX_SECONDS = 2**40  # larger numbers cannot be times in seconds
 
 
 class TokenKey(NamedTuple):
@@ -55,7 +55,7 @@ class KeySet(NamedTuple):
     """The keys of a provider."""
 
     by_id: Mapping[str, TokenKey] = {}
-    only: TokenKey | None = None  # the key, if there is exactly one
+    only: TokenKey | None = None  # the only key, if there is exactly one
     problems: tuple[str, ...] = ()  # why other keys of the document are not used
 
     def select(self, kid: str | None, algorithm: str) -> TokenKey | None:
@@ -65,21 +65,22 @@ class KeySet(NamedTuple):
 
 
 class KeySource(Protocol):
-    """Where the keys come from."""
+    """Loads the keys of a provider."""
 
     def keys(self) -> KeySet:
-        """Return the keys that were loaded last; never waits."""
+        """Return the most recently loaded keys, without waiting."""
 
     def refresh(self) -> None:
-        """Load the keys again soon. Clients can cause this at will, so the source limits it."""
+        """Load the keys again soon. Clients can cause this at will, so the source limits how often
+        it loads them."""
 
 
 class TokenRules(NamedTuple):
-    """What the settings demand of a token."""
+    """The configured requirements for tokens."""
 
     audiences: Sequence[str] = ()  # empty: any
     issuer: str = ""  # empty: any
-    claim: str = "sub"  # has the name of the principal
+    claim: str = "sub"  # the claim that has the principal's name
     skew_seconds: int = 30
 
 
@@ -101,7 +102,7 @@ def parse_keys(document: bytes) -> KeySet:
         try:
             kid, key = _parsed_key(row)
             if kid in keys:
-                raise DataError("its kid is that of another key")
+                raise DataError("another key has the same kid")
         except DataError as error:
             problems.append(f"key {number + 1} of the JWKS is not used: {error}")
             continue
@@ -121,7 +122,7 @@ def _parsed_key(row: object) -> tuple[str | None, TokenKey]:
     algorithms = _algorithms_of(row)
     kid = row.get("kid")
     if not isinstance(kid, str | None):
-        raise DataError("its kid is not a text")
+        raise DataError("its kid is not a string")
     if "d" in row:
         raise DataError("it is a private key, which everyone who can read the JWKS now has")
     operations = row.get("key_ops", ["verify"])
@@ -166,7 +167,7 @@ def check_library() -> None:
 
 def _library() -> Any:
     try:
-        import jwt  # noqa: PLC0415 - optional
+        import jwt  # noqa: PLC0415 - optional dependency
     except ImportError as missing:
         raise MissingExtraError("security", "pyjwt") from missing
     return jwt
@@ -176,7 +177,7 @@ def _library() -> Any:
 
 
 class TokenVerifier:
-    """Checks tokens."""
+    """Verifies bearer tokens."""
 
     def __init__(self, source: KeySource, rules: TokenRules, clock: Clock) -> None:
         self._source = source
@@ -184,8 +185,8 @@ class TokenVerifier:
         self._clock = clock
 
     def verify(self, token: str) -> Work[Identity]:
-        """Return the identity that a token proves; raise `AuthenticationError` if it is not
-        accepted. The signature is checked in a step."""
+        """Return the identity that a token proves; raise `AuthenticationError` if the token is not
+        accepted. A work step verifies the signature."""
         try:
             key, algorithm = self._key_of(token)
             payload: list[bytes | DataError] = []
@@ -208,7 +209,7 @@ class TokenVerifier:
         if not isinstance(algorithm, str) or algorithm not in ALGORITHMS:
             raise DataError(f"the algorithm {str(algorithm)[:20]!r} is not accepted")
         if not isinstance(kid, str | None):
-            raise DataError("its kid is not a text")
+            raise DataError("its kid is not a string")
         if "crit" in header or "b64" in header:
             raise DataError("its header has an extension that is not supported")
         key = self._source.keys().select(kid, algorithm)
@@ -219,7 +220,8 @@ class TokenVerifier:
 
 
 def _signed_payload(token: str, key: TokenKey, algorithm: str) -> bytes | DataError:
-    """Return the payload of a token if its signature is right; any thread may call this."""
+    """Return the payload of a token, or an error if its signature is wrong. Any thread may call
+    this."""
     jwt = _library()
     try:
         found = jwt.api_jws.decode_complete(token, key.key, algorithms=[algorithm])
@@ -256,14 +258,14 @@ def checked_claims(claims: dict[str, Any], rules: TokenRules, now_ms: int) -> Id
         if each in claims and _time(claims, each) - skew > now:
             raise DataError(f"it is not valid yet ({each})")
     if rules.issuer and claims.get("iss") != rules.issuer:
-        raise DataError("it is of another issuer (iss)")
+        raise DataError("it has a different issuer (iss)")
     found = claims.get("aud")
     audiences = found if isinstance(found, list) else [found]
     if rules.audiences and not any(each in rules.audiences for each in audiences):
-        raise DataError("it is for another audience (aud)")
+        raise DataError("it is for a different audience (aud)")
     name = claims.get(rules.claim)
     if not isinstance(name, str):
-        raise DataError(f"it has no text {rules.claim!r}, the name of the principal")
+        raise DataError(f"it has no string {rules.claim!r}, the name of the principal")
     if (problem := problem_of_principal(name)) is not None:
         raise DataError(f"it has no usable {rules.claim!r}: {problem}")
     return Identity(Principal("User", name), math.ceil(expires * 1000))

@@ -44,8 +44,8 @@ class OauthBearerExchange:
         self._failure: AuthenticationError | None = None
 
     def respond(self, token: bytes) -> Work[SaslStep]:
-        """Check the token of the client; raise `AuthenticationError` if it is not accepted and
-        the client knows that."""
+        """Check the client's token. If the token is not accepted, return `FAILURE`, and raise
+        `AuthenticationError` when the client has acknowledged that."""
         if self._is_used:
             failure, self._failure = self._failure, None
             if failure is not None and token == KVSEP:

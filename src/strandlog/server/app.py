@@ -199,7 +199,7 @@ class Server:
         return str(self._listeners.addresses[config.name][1])
 
     def _wake(self) -> None:
-        self.kafka.end_revoked()  # a change of a user wakes the server, because it must be flushed
+        self.kafka.end_revoked()  # a change to a user wakes the server, because it must be flushed
         self._driver.schedule()
 
     def _make_kafka(self, config: ListenerConfig) -> Listener:
@@ -208,11 +208,11 @@ class Server:
     def _make_listener(self, config: ListenerConfig) -> Listener:
         """Import and create a listener other than Kafka's."""
         if config.name == "grpc":
-            from strandlog.server.grpc.listener import GrpcListener  # noqa: PLC0415 - optional
+            from strandlog.server.grpc.listener import GrpcListener  # noqa: PLC0415 - imports an optional dependency
 
             tls = self._tls.get(config.label)
             return GrpcListener(self.broker, config.host, config.port, self._logins, tls)
-        from strandlog.server.http.listener import HttpListener, HttpOptions  # noqa: PLC0415 - optional
+        from strandlog.server.http.listener import HttpListener, HttpOptions  # noqa: PLC0415 - imports an optional dependency
 
         options, tls = self._options, self._tls.get(config.label)
         _, kafka = self._listeners.addresses["kafka"]
@@ -318,7 +318,7 @@ class Server:
         self.runtime.run_in_background("stop", closing, is_long=False)
         await self.runtime.finish()
         self._loop_monitor.stop()
-        if self._was_ready:  # otherwise there is nothing to summarize
+        if self._was_ready:  # if it was not, there is nothing to summarize
             logger.info("stopped: %s", self._summary())
         self.broker.close()
         if self._audit_log is not None:
@@ -358,7 +358,7 @@ async def run_until_stopped(
 
     On SIGHUP the server loads changed certificates and calls `reload` in a thread. If it has no
     certificates and no `reload`, and systemd does not run it, SIGHUP ends the process as usual.
-    Raises `ServerCrashError` if the server stopped because of an internal failure. A second SIGTERM
+    Raise `ServerCrashError` if the server stopped because of an internal failure. A second SIGTERM
     or SIGINT terminates the process immediately, like a crash.
     """
     sys.setswitchinterval(THREAD_SWITCH_SECONDS)

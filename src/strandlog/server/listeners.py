@@ -56,7 +56,7 @@ class ListenerConfig:
     port: int = 0  # 0: a free port
     advertised: Address | None = None  # None: the address that a client connected to
     is_required: bool = True
-    label: str = ""  # the name of a Kafka listener; by default that of the protocol
+    label: str = ""  # the name of a Kafka listener; by default, the name of its protocol
     overrides: Mapping[str, Value] = field(default_factory=dict)  # settings for this listener only
 
     def __post_init__(self) -> None:
@@ -86,8 +86,8 @@ def listener_configs(
     named: Collection[str] = (),
     overrides: Mapping[str, Mapping[str, Value]] | None = None,
 ) -> tuple[ListenerConfig, ...]:
-    """Return the listeners of a server; `named` are the names of settings that the user set, and
-    `overrides` has the settings for individual listeners, by name in lower case."""
+    """Return the listeners of a server. `named` has the names of the settings that the user set;
+    `overrides` has the settings for individual listeners, by the listener's name in lower case."""
     own = overrides or {}
     found = [_config("kafka", each, overrides=own.get(each.label.lower())) for each in server.kafka]
     others: tuple[tuple[ListenerName, Endpoint | None], ...] = (
@@ -138,7 +138,7 @@ class Listener(Protocol):
     """One running listener."""
 
     async def start(self) -> Address:
-        """Bind the socket and return its address; raises OSError with a user-facing message."""
+        """Bind the socket and return its address; raise OSError with a user-facing message."""
 
     def serve(self) -> None:
         """Finish the deferred loading and start serving, once the server is ready."""

@@ -42,7 +42,8 @@ class Metered(Awaitable[T], Generic[T]):
 
 
 async def within_quota(broker: Broker, context: RequestContext, work: Coroutine[Any, Any, T]) -> T:
-    """Run a request if its client has not used up its share of the time, and charge its time."""
+    """Run a request and charge its time to the client. Raise `ThrottlingQuotaExceededError` instead
+    if the client has already exceeded its quota."""
     if not broker.enforces_quotas:
         return await work
     try:

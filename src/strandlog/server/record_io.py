@@ -167,8 +167,8 @@ async def fetch(
     committed: bool = False,
     is_charged: bool = True,
 ) -> FetchPartitionData:
-    """Fetch raw batches from an offset, waiting up to `wait_ms` for the first one. They count
-    towards the user's quota if `is_charged`."""
+    """Fetch raw batches from an offset, waiting up to `wait_ms` for the first one. If `is_charged`
+    is set, the batches count towards the user's quota."""
     limit = min(max(1, max_bytes), MAX_READ_BYTES)
     deadline_ms = broker.clock.monotonic_ms() + wait_ms
     isolation = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED

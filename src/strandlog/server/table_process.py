@@ -1,18 +1,20 @@
 """Runs the process that syncs topics to lake tables (`tables/topics/worker.py`).
 
-    no table      no process
-    tables        one process for all; its stdin gets the tables that the broker wants, its stdout
-                  has its reports, both as JSON lines. Its stderr is that of the broker
-    it ends       logged and counted; started again after `FIRST_BACKOFF_S`, which doubles up to
-                  `LAST_BACKOFF_S` as long as it ends before its first successful sync
-    the broker    closes the pipe when it stops, and the kernel does so when the broker is killed:
-    ends          then the process ends by itself
+    without tables    no process runs
+    with tables       one process runs for all tables. It reads the list of tables from stdin and
+                      writes its reports to stdout, both as JSON lines, and shares the broker's
+                      stderr
+    if it exits       the exit is logged and counted. The process is started again after
+                      `FIRST_BACKOFF_S`, which doubles up to `LAST_BACKOFF_S` as long as the process
+                      exits before its first successful sync
+    shutdown          when the broker stops or is killed, the pipe to stdin is closed, and the
+                      process exits
 
-The command that starts it comes from the program that starts the server, because the server does
+The command for the process comes from the program that starts the server, because the server does
 not know the layer above it. Without a command, topics with `table.format` are reported in the log.
 
-Each second, the event loop compares the tables that the broker wants with those that the process
-knows; that costs nothing unless a setting has changed.
+Each second, the event loop compares the tables that must exist with those that the process has been
+sent; that costs nothing unless a setting has changed.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ FIRST_BACKOFF_S: Final = 1.0
 LAST_BACKOFF_S: Final = 60.0
 STOP_SECONDS: Final = 5.0
 LINE_BYTES: Final = 16 * 1024 * 1024
-NOT_STARTED: Final = 127  # as a shell reports it
+NOT_STARTED: Final = 127  # the exit code of a shell that cannot start a command
 PIPE: Final = subprocess.PIPE
 
 
@@ -67,16 +69,16 @@ class TableProcess:
         self._decoder = msgspec.json.Decoder(_Report, strict=False)
 
     def start(self) -> None:
-        """Start watching which tables the broker wants."""
+        """Start checking which tables must exist."""
         self._task = asyncio.create_task(self._run(), name="tables")
 
     @property
     def pid(self) -> int | None:
-        """The id of the process; None if it does not run."""
+        """The id of the process, or None if it is not running."""
         return None if self._process is None else self._process.pid
 
     async def stop(self) -> None:
-        """End the process. A commit that it has begun has happened or has not."""
+        """Stop the process. A commit in progress is either complete or has no effect."""
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -90,12 +92,14 @@ class TableProcess:
                 await asyncio.sleep(POLL_SECONDS)
             if not self._has_command:
                 topics = ", ".join(sorted(self._broker.wanted_tables()))
-                logger.warning("this server does not sync tables; table.format of %s", topics)
+                logger.warning(
+                    "this server does not sync tables; table.format is set for %s", topics
+                )
                 return
             self._has_synced = False
             code = await self._run_process()
             if code is None:
-                continue  # there are no tables any more
+                continue  # no topic has a table any more
             backoff_s = FIRST_BACKOFF_S if self._has_synced else backoff_s
             self._broker.metrics.table_process_restarts += 1
             logger.warning(
@@ -130,8 +134,8 @@ class TableProcess:
         return None if is_unwanted else code
 
     async def _write(self, pipe: IO[bytes] | None) -> bool:
-        """Send the process what the broker wants, as it changes; return True when there is no table
-        left, False if the process has gone."""
+        """Send the list of tables to the process whenever it changes. Return True when no topic has
+        a table any more, or False if the process has exited."""
         assert pipe is not None, "it was requested"
         loop = asyncio.get_running_loop()
         transport, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, pipe)
@@ -140,7 +144,7 @@ class TableProcess:
             while wanted := self._broker.wanted_tables():
                 if transport.is_closing():
                     return False
-                if not transport.get_write_buffer_size():  # else the process hangs: do not pile up
+                if not transport.get_write_buffer_size():  # otherwise the process is not reading
                     self._send(transport, sent, wanted)
                     sent = wanted
                 await asyncio.sleep(POLL_SECONDS)
@@ -197,7 +201,7 @@ class TableProcess:
 
 
 async def _end(process: subprocess.Popen[bytes]) -> int:
-    """Wait until a process has ended, whose stdin is closed; kill it if it does not end."""
+    """Wait until a process whose stdin is closed has exited; kill it if it does not exit."""
 
     def wait() -> int:
         try:

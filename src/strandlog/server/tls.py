@@ -62,7 +62,7 @@ class TlsContexts:
     def __init__(self, label: str, settings: TlsSettings, clock: Clock) -> None:
         """Read the files; raise `ConfigurationError` if they cannot be used."""
         try:
-            from strandlog.server.network import certificates  # noqa: PLC0415 - needs an extra
+            from strandlog.server.network import certificates  # noqa: PLC0415 - imports an optional dependency
         except ImportError as error:
             raise MissingExtraError("security", error.name or "cryptography") from error
         self._certificates = certificates
@@ -83,9 +83,9 @@ class TlsContexts:
         return self.settings.ssl_handshake_timeout_ms / 1000
 
     def principal_of(self, certificate: bytes | None) -> Principal | None:
-        """Return the principal for a client's certificate (DER), None without a certificate.
+        """Return the principal for a client's certificate (DER), or None if it has no certificate.
 
-        Raises `AuthenticationError` if no rule of ssl.principal.mapping.rules matches its subject,
+        Raise `AuthenticationError` if no rule of ssl.principal.mapping.rules matches its subject,
         or if the resulting name is not a valid user name.
         """
         if certificate is None:
@@ -104,9 +104,9 @@ class TlsContexts:
     # -- loading ---------------------------------------------------------------------------------
 
     def reload(self) -> bool:
-        """Load the files if they have changed; return whether they have. Call it in a thread.
+        """Load the files if they have changed; return whether they have. Call this in a thread.
 
-        Raises `ConfigurationError` if they cannot be used; `current` then stays the same.
+        Raise `ConfigurationError` if they cannot be used; `current` then stays the same.
         """
         stores = self._read()
         digest = stores.digest()
@@ -143,7 +143,7 @@ class TlsContexts:
 
 
 def make_context(material: KeyMaterial, settings: TlsSettings) -> ssl.SSLContext:
-    """Return a server context with these settings, and Python's defaults otherwise."""
+    """Return a server context with these settings and Python's defaults for everything else."""
     enabled = settings.ssl_enabled_protocols
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = (

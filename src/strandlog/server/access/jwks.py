@@ -42,7 +42,7 @@ CHUNK_BYTES = 16 * 1024
 
 
 def token_keys(settings: BrokerSettings) -> JwksSource | None:
-    """Return the key source that the settings name, or None if they name none."""
+    """Return the configured key source, or None if none is configured."""
     address = settings.jwks_address()
     return None if address is None else JwksSource(address, settings)
 
@@ -77,7 +77,7 @@ class JwksSource:
     # -- for the broker --------------------------------------------------------------------------
 
     def keys(self) -> KeySet:
-        """Return the keys that were loaded last."""
+        """Return the most recently loaded keys."""
         return self._keys
 
     def refresh(self) -> None:
@@ -162,7 +162,7 @@ def _reported(keys: KeySet) -> KeySet:
 
 
 def load(url: SplitResult) -> KeySet:
-    """Return the keys at an address; raise `DataError` if that fails. Takes up to
+    """Load the keys from an address; raise `DataError` if that fails. This takes up to
     `LOAD_SECONDS`."""
     shown = f"{url.scheme}://{url.netloc}{url.path}"  # a query may contain a secret
     try:
@@ -179,8 +179,8 @@ def load(url: SplitResult) -> KeySet:
 
 
 def _opener(url: SplitResult) -> urllib.request.OpenerDirector:
-    """Return a client that supports no redirects, no other schemes and, for a server on this
-    machine, no proxies."""
+    """Return an HTTP client that rejects redirects and other URL schemes and, for a server on this
+    machine, uses no proxy."""
     opener = urllib.request.OpenerDirector()
     no_proxies: dict[str, str] = {}
     proxies = no_proxies if is_loopback(url.hostname or "") else None  # None: from the environment
@@ -198,7 +198,7 @@ def _opener(url: SplitResult) -> urllib.request.OpenerDirector:
 
 
 def _read(read_some: Callable[[int], bytes]) -> bytes:
-    """Return everything that a file or a server sends; raise `DataError` above the limits."""
+    """Return the whole document; raise `DataError` if it is too large or arrives too slowly."""
     deadline = stopwatch() + LOAD_SECONDS
     data = bytearray()
     while chunk := read_some(CHUNK_BYTES):

@@ -16,11 +16,11 @@ address and the header, with a secret of this process. Concurrent requests with 
 one check.
 
 Wrong credentials raise an `AuthenticationError`, which does not say what is wrong, after
-connection.failed.authentication.delay.ms. `attempts.py` limits how many an address may send;
-further ones raise a `ThrottlingQuotaExceededError` without a check, and so do those above
-`LOGINS_MAX_WAITING`.
+connection.failed.authentication.delay.ms. `attempts.py` limits how many wrong credentials an
+address may send. A login above this limit, or while `LOGINS_MAX_WAITING` others wait, raises a
+`ThrottlingQuotaExceededError` without a check.
 
-The audit log records every check, but not the use of a cached one.
+The audit log records every check, but not logins that the cache answers.
 """
 
 from __future__ import annotations
@@ -79,11 +79,11 @@ class Token(NamedTuple):
 
 
 class Login(NamedTuple):
-    """Who a client is, and how it proved it."""
+    """A client's identity, and how the client proved it."""
 
     principal: Principal = ANONYMOUS
     method: Method = "none"
-    expires_ms: int | None = None  # of a token, on the wall clock
+    expires_ms: int | None = None  # when the token expires, on the wall clock
     stamp: bytes | None = None  # identifies the credentials that a password was checked against
 
 
@@ -204,8 +204,8 @@ class Logins:
     async def _checked(
         self, context: RequestContext, credentials: Password | Token, mechanism: str
     ) -> Login:
-        """Check credentials in a thread. The error for wrong ones is delayed; if the address has
-        sent too many wrong ones, further ones are not checked."""
+        """Check credentials in a thread. The error for wrong credentials is delayed. If the address
+        has sent too many wrong credentials, raise an error without a check."""
         address, audit = context.client_host, self._broker.audit
         user = credentials.user if isinstance(credentials, Password) else ""
         wait_seconds = self._attempts.count(address)

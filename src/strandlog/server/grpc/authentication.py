@@ -7,12 +7,13 @@ The first of these that a call has is used:
                               ssl.principal.mapping.rules
     neither                   User:ANONYMOUS; where authentication is required, UNAUTHENTICATED
 
-Wrong credentials are UNAUTHENTICATED even where none are required. The health service needs none;
-reflection is a service like any other. With grpc.authentication=none, credentials are ignored.
+Calls with wrong credentials get UNAUTHENTICATED even where no credentials are required. The health
+service needs no credentials; reflection is a service like any other. With
+grpc.authentication=none, credentials are ignored.
 
-A stream may last longer than the token or password of its client. One task checks the logins of all
-streams every `CHECK_SECONDS`, and ends those that are no longer valid with UNAUTHENTICATED. The
-broker checks at each fetch what a stream may read.
+A client's token or password may become invalid while a stream is open. One task checks the logins
+of all streams every `CHECK_SECONDS`, and ends streams whose login is no longer valid with
+UNAUTHENTICATED. The broker checks at each fetch what a stream may read.
 """
 
 from __future__ import annotations

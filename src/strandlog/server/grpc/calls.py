@@ -53,7 +53,7 @@ OpenEnded = Callable[[Any], Coroutine[Any, Any, None]]
 
 
 def parsed(kind: type[Request], data: bytes) -> Request:
-    """Decode a message; raises `MalformedMessageError` if the bytes are invalid."""
+    """Decode a message; raise `MalformedMessageError` if the bytes are invalid."""
     try:
         found: Request = kind.FromString(data)
     except DecodeError:

@@ -1,9 +1,9 @@
 """TLS for gRPC: credentials that pick up reloaded certificates.
 
-gRPC has its own TLS library, so the PEM texts are passed to it instead of a Python context. It asks
-for them before each handshake, in one of its own threads; `None` means that nothing has changed.
+gRPC has its own TLS library, so it gets the PEM data instead of a Python context. gRPC asks for the
+data before each handshake, in one of its own threads; `None` means that nothing has changed.
 
-It always accepts TLS 1.2 and 1.3, and it either requires a client certificate or does not ask for
+gRPC always accepts TLS 1.2 and 1.3, and it either requires a client certificate or does not ask for
 one. Other settings raise an error instead of being ignored.
 """
 
@@ -20,7 +20,7 @@ from strandlog.server.tls import TlsContexts
 
 
 def server_credentials(contexts: TlsContexts) -> Any:
-    """Return the credentials of a port; raises `ConfigurationError` for unsupported settings."""
+    """Return the credentials of a port; raise `ConfigurationError` for unsupported settings."""
     _check(contexts.settings)
     in_use = contexts.material
 

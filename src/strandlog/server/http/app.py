@@ -142,7 +142,7 @@ class Application:
                 yield Route(shown, _by_method(endpoints), methods=list(endpoints))
 
     def start(self) -> None:
-        """Start to record the history; call it in the event loop."""
+        """Start recording the history; call this in the event loop."""
         self._state.history.start()
 
     def stop(self) -> None:
@@ -196,7 +196,7 @@ class HttpServer:
         self._uvicorn = _Uvicorn(config)
 
     async def serve(self, on_started: Callable[[], None]) -> None:
-        """Serve until `stop` is called; `on_started` is called once connections may be made."""
+        """Serve until `stop` is called; call `on_started` when clients can connect."""
         self._uvicorn.on_started = on_started
         self._application.start()
         await self._uvicorn.serve([])

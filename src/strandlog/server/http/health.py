@@ -3,9 +3,9 @@
 A broker that is not ready still serves consumers, and restarting it does not help. So a supervisor
 should use `/healthz` to decide when to restart it, and a load balancer should route by `/readyz`.
 
-Both need no login. The reasons of `/readyz` name a topic only if the client may describe it, and
-contain paths only if the client may describe the cluster. If the listener requires a login, they
-contain neither.
+Neither needs a login. The reasons that `/readyz` returns name a topic only if the client may
+describe it, and contain paths only if the client may describe the cluster. If the listener requires
+a login, the reasons contain neither topics nor paths.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Keeps the recent progress reports of Spark pipelines in memory.
 
-A pipeline reports its progress or, if there is none, that it is still alive; also while it waits
-for its next scheduled round. One that is running or scheduled and has not reported for
+A pipeline reports its progress or, if there is none, that it is still alive, even while it waits
+for its next scheduled run. A pipeline that is running or scheduled but has not reported for
 `SILENT_AFTER_MS` is listed as silent: it was killed, or it cannot reach the broker. The last
 reports of each query are kept in memory; a pipeline is removed `FORGOTTEN_AFTER_MS` after its last
 report.
@@ -48,7 +48,8 @@ PipelineState = Literal["running", "scheduled", "silent", "stopped", "failed"]
 class QueryProgress(Struct, forbid_unknown_fields=True):
     """One query and its last micro-batch.
 
-    `late_rows` is what Spark dropped behind the watermark since the query started.
+    `late_rows` is the number of rows behind the watermark that Spark has dropped since the query
+    started.
     """
 
     name: Name

@@ -1,1 +1,1 @@
-"""Serves Kafka clients: listener, connections, dispatch, handlers."""
+"""Serves Kafka clients: listener, connections, dispatch and handlers."""

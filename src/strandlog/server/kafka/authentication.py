@@ -53,7 +53,7 @@ class State(Enum):
 
 
 class Verdict(Enum):
-    """What the connection does with a frame."""
+    """How the connection treats a frame."""
 
     HANDLE = auto()  # the API's handler gets it
     TOKEN = auto()  # the whole frame is a token
@@ -92,7 +92,7 @@ class Authentication:
         self.state = State.START
         self.exchange: SaslExchange | None = None  # in TOKENS and RAW_TOKENS
         self.mechanism = ""  # of the last successful authentication
-        self.principal: Principal | None = None  # likewise
+        self.principal: Principal | None = None  # of the last successful authentication
         self.expires_ms: int | None = None  # None: the session does not expire
 
     @property
@@ -142,9 +142,9 @@ class Authentication:
         return True
 
     def complete(self, identity: Identity, now_ms: int, wall_ms: int) -> int:
-        """Start the session of a client that has proved its identity. Return its lifetime in
-        milliseconds, 0 if it does not expire; raise `AuthenticationError` if the principal has
-        changed."""
+        """Start the session of a client that has proved its identity. Return the session's lifetime
+        in milliseconds, or 0 if it does not expire. Raise `AuthenticationError` if the principal
+        has changed."""
         assert self.exchange is not None
         if self.principal not in (None, identity.principal):
             self.fail()

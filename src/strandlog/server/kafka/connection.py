@@ -74,7 +74,7 @@ JOINED_BYTES = 16 * 1024  # fewer bytes are faster to write as one copied buffer
 
 
 def _gated_bytes(frame: memoryview) -> int:
-    """Return the size of a request that has to enter the gate; 0 for other requests."""
+    """Return the size of a request if it has to enter the gate, otherwise 0."""
     return len(frame) if len(frame) >= GATED_FRAME_BYTES and frame[:2] != PRODUCE else 0
 
 
@@ -155,8 +155,8 @@ class Connection(asyncio.Protocol):
 
     @property
     def advertised(self) -> Address:
-        """The broker's address as advertised to this client: that of the listener that it uses, by
-        default the address that it connected to."""
+        """The broker's address as advertised to this client: the advertised address of the client's
+        listener or, by default, the address that the client connected to."""
         return self.listener.advertised or self.local_address
 
     # -- asyncio ---------------------------------------------------------------------------------
@@ -508,8 +508,8 @@ class Connection(asyncio.Protocol):
                 self._owner.replies.hold(self, replies)
 
     def missing_bytes(self) -> int:
-        """Return how many bytes the incomplete frame lacks; 0 if there is none, it is small, or
-        the connection is muted."""
+        """Return how many bytes the incomplete frame lacks. Return 0 if there is no incomplete
+        frame, if the frame is small, or if the connection is muted."""
         is_counted = self._splitter.buffered_bytes >= COUNTED_FRAME_BYTES and self._mute is None
         return self._splitter.missing_bytes if is_counted and self._next is None else 0
 

@@ -198,8 +198,9 @@ class LoginThrottle:
         run: Callable[[Attempt], None],
         on_wait: Callable[[Run], None],
     ) -> None:
-        """Call `run`, which checks a password, now or later. If it has to wait, `on_wait` gets a
-        function that cancels it. `user` is the name that the client claims, "" if unknown."""
+        """Call `run`, which checks a password, now or later. If the check has to wait, call
+        `on_wait` with a function that cancels it. `user` is the name that the client claims, or ""
+        if it is unknown."""
         network = network_of(address)
         is_limited = not self._is_trusted(network, user)
         attempt = Attempt(self, network, user, is_limited=is_limited)
@@ -216,7 +217,8 @@ class LoginThrottle:
             on_wait(cancel)
 
     def _cancel_both(self, cancel: Run, network: str, user: str) -> None:
-        """Cancel an attempt that has passed its user's limit and waits for its address's."""
+        """Cancel an attempt that has passed the limit of its user and waits for that of its
+        address."""
         cancel()
         if user:
             self.users.ended((network, user), has_failed=False)

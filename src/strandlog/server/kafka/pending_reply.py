@@ -54,7 +54,7 @@ class PendingReply:
             self._connection.reply_grew(count)
 
     def fill(self, buffers: Sequence[Buffer] | None) -> None:
-        """Set the reply, without its length prefix; None for a request without a response."""
+        """Set the reply, without its length prefix, or None for a request without a response."""
         if self.is_filled:
             return
         self.buffers = buffers

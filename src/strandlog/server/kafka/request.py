@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 
 class Request:
-    """One request, as it is passed to its handler."""
+    """One request, which is passed to its handler."""
 
     __slots__ = ("_dispatcher", "connection", "frame", "header", "meter", "pending")
 
@@ -93,7 +93,7 @@ class Request:
         return self.header.version
 
     def body(self, max_items: int = ANY_NUMBER) -> Any:
-        """Decode the request; raises `DataError` if it is invalid or exceeds `max_items`."""
+        """Decode the request; raise `DataError` if it is invalid or exceeds `max_items`."""
         header = self.header
         limit = min(max_items, self.max_elements)
         body = decode_request(
@@ -159,8 +159,9 @@ class Request:
     # -- quotas ----------------------------------------------------------------------------------
 
     def throttle_ms(self) -> int:
-        """Charge the time of the request to its client, once, when the response is ready; return
-        the throttle time for the response. The connection is muted for that time."""
+        """Charge the time of the request to its client and return the throttle time for the
+        response. Call this once, when the response is ready. The connection is muted for that
+        time."""
         return 0 if self.meter is None else self._dispatcher.throttle_ms(self, self.meter)
 
     def pause_client(self, throttle_ms: int) -> None:

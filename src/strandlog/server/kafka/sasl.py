@@ -1,6 +1,6 @@
 """SASL on the connections of the Kafka listeners: carries out what `authentication.py` decides.
 
-    SaslLogins     one per server: mechanisms, deadlines, the throttle, metrics
+    SaslLogins     one per server: mechanisms, deadlines, the throttle and metrics
     SaslSession    one per connection of a SASL listener
 
 Until a client has authenticated, its session gets every frame (`Connection.guard`), and passes only
@@ -63,7 +63,7 @@ logger = logging.getLogger(__name__)
 
 SASL_AUTHENTICATED = "SaslAuthenticate request received after successful authentication"
 NO_KEY = -1
-SHOWN_CHARACTERS = 64  # of a claimed user name, in the log
+SHOWN_CHARACTERS = 64  # maximum length of a claimed user name in the log
 KEY_BYTES = 2
 SECOND_MS = 1000
 REVOKE_SECONDS = 2.0  # for requests in progress after the user's credentials have changed
@@ -221,7 +221,7 @@ class SaslSession:
         self._logins = logins
         self._connection = connection
         self._expiry: asyncio.TimerHandle | None = None
-        self._is_guarding = False  # whether it receives the frames of the connection
+        self._is_guarding = False  # whether this session receives the connection's frames
         self.mechanism = ""  # of the last login
         self.stamp = b""  # of the credentials that the client logged in with; empty for a token
         self.authentication = Authentication(logins.settings.connections_max_reauth_ms)
@@ -239,8 +239,8 @@ class SaslSession:
             self._expiry = None
 
     def receive(self, frame: memoryview, reply: PendingReply, connection: Connection) -> None:
-        """Handle a frame of a client that has not authenticated or whose session has expired. It
-        never raises, because an exception in a turn of the event loop stops the server."""
+        """Handle a frame of a client that has not authenticated or whose session has expired. This
+        method never raises, because an exception in a turn of the event loop stops the server."""
         try:
             self._receive(frame, reply, connection)
         except Exception:
@@ -437,8 +437,8 @@ class SaslSession:
 
     def revoke(self) -> None:
         """Close the connection, because the user was changed or deleted. No further request is
-        handled. Those in progress are answered if that is possible soon, because one of them may
-        have changed the user; a Fetch that waits for records usually is not."""
+        handled. Requests in progress are answered if that is possible soon, because one of them may
+        have changed the user; a Fetch that waits for records is usually not answered."""
         self.authentication.fail()
         self._connection.drain(READ_SECONDS)
         self._logins.loop.call_later(REVOKE_SECONDS, self._connection.abort)

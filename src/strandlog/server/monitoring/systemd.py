@@ -90,7 +90,7 @@ class Systemd:
 
 
 def _watchdog_seconds(environment: Mapping[str, str]) -> float:
-    """Return the watchdog's interval; 0 if there is none, or it is for another process."""
+    """Return the watchdog's interval, or 0 if there is no watchdog for this process."""
     pid = environment.get(WATCHDOG_PID, "")
     text = environment.get(WATCHDOG_USEC, "")
     if (pid and pid != str(os.getpid())) or not text.isdigit():

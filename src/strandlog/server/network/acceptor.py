@@ -144,7 +144,7 @@ class Acceptor:
         self._room = room
         self._tls = tls
         self._loop = asyncio.get_running_loop()
-        self.sockets: list[socket.socket] = []  # the listening ones
+        self.sockets: list[socket.socket] = []  # the listening sockets
         self._handshakes: dict[_Handshake, None] = {}  # oldest first
         self._over_quota: set[socket.socket] = set()  # to be closed soon
         self._tasks: set[asyncio.Task[None]] = set()
@@ -159,8 +159,8 @@ class Acceptor:
     async def bind(self, host: str, port: int, backlog: int) -> Address:
         """Listen on all addresses of a host, and return the first; clients wait until `start`.
 
-        A machine without IPv6 may still resolve localhost to ::1: an address that does not exist is
-        an error only if there is no other.
+        A machine without IPv6 may still resolve localhost to ::1, so an address that does not exist
+        is an error only if the host has no other address.
         """
         infos = await self._loop.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

@@ -250,7 +250,7 @@ def _encoded_value(attribute: x509.NameAttribute[str | bytes]) -> bytes:
     rest = x509.Name([attribute]).public_bytes()
     for _ in range(3):
         rest = _content(rest)[0]
-    return _content(rest)[1]  # what follows the type
+    return _content(rest)[1]  # the bytes after the type
 
 
 def _content(encoded: bytes) -> tuple[bytes, bytes]:

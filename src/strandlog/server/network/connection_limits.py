@@ -69,7 +69,7 @@ class ConnectionLimits:
         return self._overrides.get(host, self._settings.max_connections_per_ip)
 
     def open(self, host: str) -> bool:
-        """Count a connection of an address; return False if it has too many already."""
+        """Count a connection of an address; return False if the address has too many already."""
         count = self._by_host.get(host, 0)
         if count >= self.limit_of(host):
             return False

@@ -82,7 +82,8 @@ class NodePeer:
         }
 
     def answer(self, line: bytes) -> bytes | None:
-        """Return the reply to a line, with a newline; None if the line is blank. Never raises."""
+        """Return the reply to a line, with a newline, or None if the line is blank. This method
+        never raises."""
         if not line.strip():
             return None
         envelope = node.read_envelope(line)
@@ -214,7 +215,8 @@ class NodePeer:
         return result.base_offset, now_ms
 
     def _records(self, state: PartitionState, offset: int, max_bytes: int) -> list[Record]:
-        """Return at least one batch of records from `offset` on; none if it is past the end."""
+        """Return at least one batch of records from `offset` on, or none if `offset` is past the
+        end."""
         if offset >= state.high_watermark:
             return []
         part = FetchPartition(state.topic, state.partition, offset, max_bytes)

@@ -8,8 +8,8 @@ The first of these that a request has is used:
     certificate    the client certificate of the TLS connection, by ssl.principal.mapping.rules
     none           User:ANONYMOUS; where authentication is required, a 401 instead
 
-Wrong credentials are a 401 even where none are required. A cookie whose session has ended counts as
-wrong credentials unless there is an Authorization header, and the 401 deletes it.
+Wrong credentials lead to a 401 even where no credentials are required. A cookie whose session has
+ended counts as wrong credentials unless there is an Authorization header; the 401 deletes it.
 
 Some paths need no credentials: the page of the console and its files, which contain no data,
 /healthz and /readyz, and the login itself. `metrics.authentication` can open /metrics too.
@@ -66,11 +66,11 @@ LOGIN = ("POST", "/api/v1/session")
 
 
 class Client(NamedTuple):
-    """Who sends a request, and how the request proves it."""
+    """The identity of a request's sender, and how the request proves it."""
 
     principal: Principal = ANONYMOUS
     method: Method = "none"
-    expires_ms: int | None = None  # of a token, on the wall clock
+    expires_ms: int | None = None  # when the token expires, on the wall clock
     session: Session | None = None
     stamp: bytes | None = None  # identifies the credentials that a password was checked against
 
@@ -139,8 +139,8 @@ class Authentication:
         return ANONYMOUS_CLIENT
 
     def is_valid(self, client: Client) -> bool:
-        """Return whether the session, token or password of a client is still valid; for a stream,
-        which outlives its request. Marks a session as used."""
+        """Return whether the session, token or password of a client is still valid, and mark a
+        session as used. Streams call this, because they outlive their requests."""
         if client.session is not None:
             return self.sessions.use(client.session)
         login = Login(client.principal, client.method, client.expires_ms, client.stamp)

@@ -66,7 +66,7 @@ class Sessions:
         return len(self._by_hash)
 
     def begin(self, principal: Principal, stamp: bytes) -> str:
-        """Create a session and return its id. `stamp` is that of the checked credentials."""
+        """Create a session and return its id. `stamp` identifies the checked credentials."""
         self._remove_ended()
         own = [key for key, each in self._by_hash.items() if each.principal == principal]
         surplus = len(own) + 1 - self._settings.http_user_max_sessions

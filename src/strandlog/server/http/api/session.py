@@ -1,4 +1,4 @@
-"""The login of the console: who the client is, what it may do, signing in and out.
+"""The console's login: signing in and out, and the client's identity and permissions.
 
     POST /session      checks user and password, begins a session and sets its cookie
     GET /session       returns the principal and its permissions

@@ -7,7 +7,7 @@ Reading all partitions takes time in proportion to their number. After a sample 
 the next one waits for t / MAX_LOAD, so that it takes at most that share of the event loop.
 
 A sample holds only topics that received records, at most MAX_TOPICS of them, and the MAX_GROUPS
-groups with the highest lag. A topic that a sample does not have received nothing.
+groups with the highest lag. A topic that is missing from a sample received no records.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class History:
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        """Start to take samples; call it in the event loop."""
+        """Start taking samples; call this in the event loop."""
         for work, name in ((self._watch_totals(), "rates"), (self._watch_topics(), "topics")):
             task = asyncio.create_task(work, name=f"history of {name}")
             task.add_done_callback(_log_failure)
@@ -125,7 +125,7 @@ class History:
             await asyncio.sleep(max(INTERVAL_SECONDS, (stopwatch() - began) / MAX_LOAD))
 
     async def sample(self) -> None:
-        """Take a sample of all topics and groups; the first one has no rates of topics."""
+        """Take a sample of all topics and groups; the first sample has no topic rates."""
         now = stopwatch()
         ends: dict[str, int] = defaultdict(int)
         for state in await partition_snapshots(self._broker, self._context):

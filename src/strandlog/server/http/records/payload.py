@@ -174,7 +174,7 @@ def is_json(data: bytes) -> bool:
 def parsed(data: bytes) -> object:
     """Parse a JSON object or array; return UNSET if the bytes are not JSON.
 
-    Raises TooLargeToParseError for large values: a few megabytes may contain millions of objects.
+    Raise TooLargeToParseError for large values: a few megabytes may contain millions of objects.
     """
     if not _may_be_json(data):
         return UNSET

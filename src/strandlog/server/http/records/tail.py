@@ -55,7 +55,7 @@ class RecordsEvent(Struct):
 
 
 class Tail:
-    """Follows a topic: each call of `newest` returns the records written since the last one."""
+    """Follows a topic: each call of `newest` returns the records written since the last call."""
 
     def __init__(
         self, state: HttpState, context: RequestContext, topic: str, options: TailOptions
@@ -86,7 +86,7 @@ class Tail:
     async def newest(self) -> RecordsEvent:
         """Return the records since the last call.
 
-        Raises TopicNotFoundError if the topic was deleted.
+        Raise TopicNotFoundError if the topic was deleted.
         """
         if self._broker.fetch_delay_ms(self._context):  # the user exceeds its quota
             return RecordsEvent(self._topic, [], 0)

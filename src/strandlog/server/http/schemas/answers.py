@@ -93,7 +93,7 @@ class SchemaRequest:
 
 
 class Text(NamedTuple):
-    """A response body sent verbatim, not encoded as JSON; used to return just the schema."""
+    """A plain-text response body, sent verbatim instead of as JSON; used for a bare schema."""
 
     text: str
 

@@ -169,7 +169,9 @@ async def register_schema(call: SchemaRequest) -> Any:
     found = await as_future(await call.state.decode("schema registration", work))
     fields = await _fields(call, found, "id", "version")
     if found.found.schema.type == PROTOBUF and not call.text("format"):
-        del fields["schema"]  # clients keep the text that they sent; Python's needs that form
+        del fields[
+            "schema"
+        ]  # clients keep the text that they sent; the Python client requires this
     return fields
 
 

@@ -207,7 +207,7 @@ def describe_log_dirs(broker: Broker, request: Request) -> Work[None]:
         if broker.has_topic(context, name, DESCRIBE_CLUSTER):
             count = broker.topic(context, name, DESCRIBE_CLUSTER).partitions
         for number in range(count) if numbers is None else sorted(numbers):
-            with contextlib.suppress(StrandlogError):  # it may have been deleted since
+            with contextlib.suppress(StrandlogError):  # it may have been deleted meanwhile
                 state = broker.partition_state(context, name, number, DESCRIBE_CLUSTER)
                 rows.append(_size_row(state))
             yield yield_control
@@ -222,7 +222,7 @@ def describe_log_dirs(broker: Broker, request: Request) -> Work[None]:
 
 
 def _denied_code(broker: Broker, request: Request, needs: Permission) -> int:
-    """Return the error code for a permission that the client lacks, or 0 if it has it."""
+    """Return the error code if the client lacks a permission, otherwise 0."""
     try:
         broker.check_access(request.context, needs)
     except StrandlogError as error:

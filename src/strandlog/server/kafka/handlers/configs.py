@@ -293,7 +293,7 @@ def alter_configs(broker: Broker, request: Request) -> Work[None]:
     versions=(0, 1),
     requires=[(ALTER_CONFIGS.on(TOPIC), ALTER_CONFIGS.on(CLUSTER))],
     summary="Sets, removes or extends individual settings of a topic or the broker.",
-    notes="Resources and permissions as in AlterConfigs.",
+    notes="The resources and permissions are those of AlterConfigs.",
 )
 def incremental_alter_configs(broker: Broker, request: Request) -> Work[None]:
     return _alter(broker, request, _increments)

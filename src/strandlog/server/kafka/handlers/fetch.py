@@ -57,8 +57,9 @@ FetchKey = tuple[TopicRef, int]
     requires=[READ.on(TOPIC), CLUSTER_ACTION.on(CLUSTER)],
     summary="Reads record batches, with long polling and `read_committed`.",
     notes=(
-        "Fetch sessions are declined (session id 0), as the protocol allows. Topic ids from "
-        "version 13. CLUSTER_ACTION instead of READ if the request has a replica id."
+        "Fetch sessions are declined (session id 0), as the protocol allows. Topics are identified "
+        "by id from version 13. A request with a replica id requires CLUSTER_ACTION instead of "
+        "READ."
     ),
 )
 def fetch(broker: Broker, request: Request) -> Work[None]:

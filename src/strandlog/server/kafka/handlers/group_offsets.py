@@ -58,7 +58,7 @@ def _name_of(broker: Broker, request: Request, topic: Any, needs: Permission) ->
     versions=(2, 10),
     requires=[READ.on(GROUP), READ.on(TOPIC)],
     summary="Commits the offsets of a group, each with a metadata string.",
-    notes="`offset.metadata.max.bytes` limits the metadata. Topic ids from version 10.",
+    notes="`offset.metadata.max.bytes` limits the metadata. Topics have ids from version 10.",
 )
 def offset_commit(broker: Broker, request: Request) -> Work[None]:
     body = yield from request.reading(broker.settings.group_request_max_items)
@@ -146,7 +146,7 @@ def _commit(
     versions=(1, 10),
     requires=[DESCRIBE.on(GROUP), DESCRIBE.on(TOPIC)],
     summary="Returns the committed offsets of a group; from version 8, of several groups.",
-    notes="Topic ids from version 10.",
+    notes="Topics have ids from version 10.",
 )
 def offset_fetch(broker: Broker, request: Request) -> Work[None]:
     body = yield from request.reading(broker.settings.group_request_max_items)

@@ -42,8 +42,8 @@ TOPIC_IDS_FROM = 12
         "Lists topics, partitions and the broker to connect to; creates missing topics on demand."
     ),
     notes=(
-        "CREATE only if a topic is created. One node leads every partition; cluster and "
-        "topic ids are stable. Topic ids from version 12."
+        "CREATE is required only if a topic is created. One node leads every partition; cluster "
+        "and topic ids are stable. Requests can name topics by id from version 12."
     ),
 )
 def metadata(broker: Broker, request: Request) -> Work[None]:
@@ -109,7 +109,7 @@ def _describe(
     topics: list[dict[str, Any]] = []
     if wanted is None or (request.version == 0 and not wanted):
         for name in broker.topic_names(context):
-            if broker.has_topic(context, name):  # it may have been deleted since
+            if broker.has_topic(context, name):  # it may have been deleted meanwhile
                 topics.append(_topic(broker.topic(context, name), request.version))
             yield yield_control
     else:
@@ -136,8 +136,8 @@ def _describe(
 
 
 def cluster_operations(broker: Broker, request: Request, body: Any) -> int:
-    """Return the field with the operations that the client may perform on the cluster: all bits
-    are 0 if the client may not describe it."""
+    """Return the field with the operations that the client may perform on the cluster. All its bits
+    are 0 if the client may not describe the cluster."""
     if not getattr(body, "include_cluster_authorized_operations", False):
         return NOT_ASKED_FOR
     if not broker.has_access(request.context, DESCRIBE.on(CLUSTER)):

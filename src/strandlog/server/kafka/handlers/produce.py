@@ -44,8 +44,8 @@ FEW_PARTITIONS = 16  # the response for up to this many is encoded without a pau
     summary="Appends record batches; with acks=all the response follows the fsync.",
     notes=(
         "Advertised from version 0, although 0 to 2 fail: older librdkafka looks for version "
-        "0 and silently disables compression without it (KAFKA-18659). Topic ids from version"
-        " 13."
+        "0 and silently disables compression without it (KAFKA-18659). Topics are identified by id "
+        "from version 13."
     ),
 )
 def produce(broker: Broker, request: Request) -> Work[None] | None:

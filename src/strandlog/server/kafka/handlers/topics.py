@@ -150,8 +150,8 @@ def _error_fields(error: Any) -> Row:
     requires=[(CREATE.on(CLUSTER), CREATE.on(TOPIC)), DESCRIBE_CONFIGS.on(TOPIC)],
     summary="Creates topics with settings; `validate_only` is a dry run.",
     notes=(
-        "Replication factor 1 or -1; manual assignments only to node 0. DESCRIBE_CONFIGS only"
-        " for the settings in the response."
+        "The replication factor must be 1 or -1, and manual assignments must name node 0. "
+        "DESCRIBE_CONFIGS is required only for the settings in the response."
     ),
 )
 def create_topics(broker: Broker, request: Request) -> Work[None]:

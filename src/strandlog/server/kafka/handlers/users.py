@@ -33,7 +33,7 @@ from strandlog.server.kafka.sasl import SASL_AUTHENTICATED
     summary="Selects the SASL mechanism.",
     notes=(
         "Begins the login on a SASL listener, or a re-authentication if the session has a "
-        "lifetime; otherwise error 34. After version 0, tokens follow without a header."
+        "lifetime; otherwise fails with error 34. After version 0, tokens follow without a header."
     ),
 )
 def sasl_handshake(broker: Broker, request: Request) -> None:
@@ -51,7 +51,7 @@ def sasl_handshake(broker: Broker, request: Request) -> None:
     versions=(0, 2),
     requires=[],
     summary="Carries the tokens of the SASL mechanism.",
-    notes="Error 34 unless a SaslHandshake request precedes it.",
+    notes="Fails with error 34 unless a SaslHandshake request precedes it.",
 )
 def sasl_authenticate(broker: Broker, request: Request) -> None:
     del broker
@@ -97,7 +97,7 @@ def describe_user_scram_credentials(broker: Broker, request: Request) -> Work[No
     api.ALTER_USER_SCRAM_CREDENTIALS,
     versions=(0, 0),
     requires=[ALTER.on(CLUSTER)],
-    summary="Creates, changes and deletes users; the response is sent once that is durable.",
+    summary="Creates, changes and deletes users; the response follows when the change is durable.",
     notes="Credentials are accepted over TLS or from the same machine only.",
 )
 def alter_user_scram_credentials(broker: Broker, request: Request) -> Work[None]:

@@ -1,4 +1,4 @@
-// Client of the broker's JSON API. Failed calls throw a Problem whose message says what to do.
+// Client for the broker's JSON API. Failed calls throw a Problem, whose message is for the user.
 //
 // If the session has ended, a GET waits until the user has signed in again and is then repeated; any
 // other call fails, because the user must decide whether to repeat it.

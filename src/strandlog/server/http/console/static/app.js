@@ -19,7 +19,8 @@ import { records } from "./views/records.js";
 import { topic } from "./views/topic.js";
 import { topics } from "./views/topics.js";
 
-// Name, title, address, key, and the operation on the cluster that the page requires.
+// Each page's name, title, address and shortcut key, and the operation on the cluster that it
+// requires.
 const ALL_PAGES = [
   ["overview", "Overview", "#/", "o", "DESCRIBE"],
   ["topics", "Topics", "#/topics", "t"],
@@ -190,9 +191,9 @@ function showKeys() {
   const keys = [
     ...pages.map(([, title, , key]) => [["g", key], title]),
     [["/"], "Search or filter on this page"],
-    [["t"], "Light or dark"],
-    [["?"], "This list"],
-    [["Esc"], "Leave a field, close a dialog"],
+    [["t"], "Switch between light and dark"],
+    [["?"], "Show this list"],
+    [["Esc"], "Leave a field or close a dialog"],
   ];
   const rows = keys.map((
     [pressed, meaning],
@@ -244,13 +245,16 @@ document.getElementById("theme").addEventListener("click", switchTheme);
 document.querySelector(".skip").addEventListener("click", skip);
 document.getElementById("keys").addEventListener("click", showKeys);
 document.addEventListener("keydown", typed);
-/** Another tab may have signed out, or signed in another user, whose cookie this tab now sends. */
+/**
+ * Checks who is signed in: another tab may have signed out, or signed in another user, whose cookie
+ * this tab now sends.
+ */
 function checkUser() {
   if (!document.hidden && isStarted && !session.isLost) checkSession().catch(() => {});
 }
 
 document.addEventListener("visibilitychange", checkUser);
-addEventListener("pageshow", (event) => event.persisted && checkUser()); // back to a kept page
+addEventListener("pageshow", (event) => event.persisted && checkUser()); // from the browser's cache
 system.addEventListener("change", () => {
   labelThemeButton();
   recolour();

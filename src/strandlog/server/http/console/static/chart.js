@@ -1,5 +1,5 @@
-// Draws charts with Plotly.js from the installed plotly package, which is loaded for the first
-// chart. If it is not installed, each chart shows what to install.
+// Draws charts with Plotly.js from the installed plotly package. The script is loaded for the first
+// chart. If the package is not installed, each chart shows what to install.
 //
 // Drawing accounts for most of the CPU time of an open console, so a chart is redrawn at most every
 // two seconds, and only while it is visible.
@@ -94,8 +94,8 @@ const seen = new IntersectionObserver((changes) => {
 
 /**
  * A chart in a panel. `update([{name, x, y}])` draws it; x contains times in ms, or names if
- * `isByName` is set. `format` makes the text of a number: the one that the figures of the page use,
- * so that axis and figures have the same unit. `isWhole`: there are no fractions.
+ * `isByName` is set. `format` formats a number; it is the function that the page's figures use, so
+ * that the axis and the figures have the same unit. `isWhole` means that all numbers are integers.
  */
 export class Chart {
   constructor(
@@ -227,7 +227,7 @@ export class Chart {
       ? []
       : this.series.flatMap((each) => (each.x.length ? [each.x[0], each.x.at(-1)] : []));
     const now = Math.max(Date.now(), ...times);
-    // The time axis starts with the first point, so that a young broker has no empty chart.
+    // The time axis starts with the first point, so that a new broker's chart is not almost empty.
     const from = Math.max(now - windowMs, Math.min(now - SHORTEST_MS, ...times));
     const largest = this.series.reduce(
       (most, each) => each.y.reduce((one, other) => Math.max(one, other), most),

@@ -1,4 +1,4 @@
-// UI components: figures, tables, states and dialogs. Their styles are in components.css and views.css.
+// UI components: figures, tables, states and dialogs. Styles: components.css and views.css.
 
 import { breakable, copy, h, icon, present, toast } from "./dom.js";
 import { count } from "./format.js";
@@ -116,10 +116,10 @@ export function command(text) {
  * A table that updates its rows in place, so that the focused element keeps the focus. It shows the
  * first MAX_ROWS rows, and a button for more: ten thousand rows would block the page.
  *
- * A column has a `title` and a `value` (a function of the row; it is the sort key, unless there is an
- * `order`, and a cell is redrawn when it changes). Optional are `show` (renders the cell), `kind` (a CSS class; "name"
- * makes the cell the row header), `start` ("down" if the first click sorts in descending order) and
- * `isFixed` (not sortable).
+ * A column has a `title` and a function `value` of the row. A cell is redrawn when its value
+ * changes; the value is also the sort key, unless the column has an `order`. Optional properties
+ * are `show` (renders the cell), `kind` (a CSS class; "name" makes the cell the row header),
+ * `start` ("down" if the first click sorts in descending order) and `isFixed` (not sortable).
  */
 const MAX_ROWS = 300;
 const MORE_ROWS = 1000;
@@ -269,8 +269,8 @@ function compare(one, other) {
 // -- permissions ------------------------------------------------------------------------------
 
 /**
- * Makes a button or link available, or not: then it stays visible, and its title and a click on it
- * tell the reason. Returns the element.
+ * Enables or disables a button or link, and returns it. If disabled, it stays visible; its title
+ * and a click on it show the reason.
  */
 export function permit(element, isAllowed, reason) {
   if (isAllowed) {

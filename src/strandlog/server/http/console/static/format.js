@@ -76,7 +76,7 @@ export function seconds(number) {
 }
 
 const UNITS = [["d", 86_400_000], ["h", 3_600_000], ["min", 60_000], ["s", 1000]];
-const LARGEST = 2 ** 62; // settings have 2**63 - 1 if there is no limit; it is not exact here
+const LARGEST = 2 ** 62; // "no limit" is 2**63 - 1, which a JavaScript number cannot represent
 
 /** Returns whether the value of a setting means that there is no limit. */
 export function isUnlimited(number) {

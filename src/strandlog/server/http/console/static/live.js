@@ -70,12 +70,12 @@ class Live extends EventTarget {
     this.source = null;
   }
 
-  /** Reconnects after an error response, which the browser does not do. It may be a 401. */
+  /** Reconnects after an error response, such as a 401: the browser does not do so itself. */
   lost() {
     this.become("lost");
     if (this.source?.readyState === EventSource.CLOSED) {
       this.source = null;
-      checkSession().catch(() => {}); // a lost session shows itself; otherwise there is a retry
+      checkSession().catch(() => {}); // shows the login page if the session is lost
       setTimeout(() => document.hidden || this.open(), 2000);
     }
   }
@@ -168,7 +168,7 @@ export function forget(points, now) {
   while (points.length && points[0].at < now - WINDOW_MS) points.shift();
 }
 
-/** Shows the login page if a stream ended because the session has. */
+/** Shows the login page if a stream ended because the session ended. */
 function ended(problem) {
   if (problem.status === 401) session.lose();
 }

@@ -1,4 +1,4 @@
-// The login page, and the menu of the user.
+// The login page and the user menu.
 //
 // The page is a dialog that covers everything, so that a page with half-written input is still
 // there after a session has ended and the same user has signed in again.
@@ -11,7 +11,7 @@ import { session, SESSION_ADDRESS } from "./session.js";
 
 let shown = null;
 
-/** Shows the login page. It can be left without a login if `canCancel`. */
+/** Shows the login page. If `canCancel` is set, the user can close it without signing in. */
 export function askForLogin(words, { canCancel = false } = {}) {
   if (shown) return;
   const user = h("input", {
@@ -77,7 +77,7 @@ export function askForLogin(words, { canCancel = false } = {}) {
     }
   }
 
-  /** Opens the page again if it was closed without a login: browsers close dialogs by Escape. */
+  /** Opens the page again if it was closed without a login, because browsers close dialogs on Escape. */
   function closed() {
     if (!isDone) {
       element.showModal();
@@ -116,7 +116,7 @@ async function signOut() {
   startOver();
 }
 
-/** Reloads the page for another user: nothing that the last one has seen stays. */
+/** Reloads the page for another user, so that nothing that the previous user saw remains. */
 export function startOver() {
   live.discard();
   location.reload();
@@ -129,7 +129,7 @@ const METHODS = {
   certificate: "Signed in with a certificate",
 };
 
-/** Shows the user and what can be done about it: a menu, or a button to sign in. */
+/** Shows the user menu, or a button to sign in. */
 export function showUser(place) {
   if (session.mode === "none") {
     place.replaceChildren();

@@ -64,7 +64,8 @@ export class Page {
   }
 
   /**
-   * Deletes what the page shows. Nothing is loaded meanwhile: it would be reported as not found.
+   * Deletes the topic or group that the page shows. The page does not reload meanwhile, because
+   * that would report the topic or group as not found.
    */
   async deleting(change) {
     this.hold?.();

@@ -12,7 +12,7 @@ const HEX_COLUMNS = 16;
 const CONTROL = /(?![\t\n\r])\p{Cc}/gu;
 const DELETE = 0x7f;
 
-/** Replaces control characters, which fonts do not have, by pictures of them, such as ␀. */
+/** Replaces control characters, which are not visible, with symbols such as ␀. */
 function visible(text) {
   return text.replace(CONTROL, (letter) => {
     const code = letter.codePointAt(0);

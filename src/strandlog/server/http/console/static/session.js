@@ -1,4 +1,4 @@
-// The session of the user: who is signed in, and what that user may do.
+// The user's session: who is signed in, and what that user may do.
 //
 // The browser holds the session as a cookie that scripts cannot read. The broker checks every
 // request; the permissions here only decide what the console offers.
@@ -10,7 +10,7 @@ export const SESSION_ADDRESS = "/api/v1/session";
 class UserSession extends EventTarget {
   constructor() {
     super();
-    this.status = null; // the answer of the broker; null while it is unknown
+    this.status = null; // the broker's response; null until it is known
     this.isLost = false;
   }
 
@@ -32,14 +32,14 @@ class UserSession extends EventTarget {
     return this.status?.cluster_operations.includes(operation) ?? false;
   }
 
-  /** Tells why an action is not available. */
+  /** Returns why an action is not available. */
   lacks(operation, resource) {
     return `${
       this.status?.principal ?? "The user"
     } lacks the permission ${operation} on ${resource}.`;
   }
 
-  /** Takes the answer of a login, or of the question who is signed in. */
+  /** Stores the broker's response to a login, or to the request for the current user. */
   take(status) {
     const isSame = this.status !== null && this.status.principal === status.principal;
     const wasLost = this.isLost;

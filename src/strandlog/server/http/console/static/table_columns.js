@@ -47,7 +47,7 @@ export function settingName({ name, help, origin }) {
   ];
 }
 
-/** Shows the value of a setting; large milliseconds and bytes also in a readable unit. */
+/** Shows the value of a setting; many milliseconds or bytes are also shown in a larger unit. */
 export function settingValue(name, value) {
   const number = value === "" ? NaN : Number(value);
   if (isUnlimited(number) && number > 0) return [h("span", { title: value }, "no limit")];

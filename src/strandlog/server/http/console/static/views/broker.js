@@ -1,4 +1,4 @@
-// The broker: latencies of requests, event loop delay, problems, counters and settings.
+// The broker: request latencies, event loop delay, problems, counters and settings.
 
 import { get, path } from "../api.js";
 import { settingName, settingValue } from "../table_columns.js";
@@ -13,7 +13,7 @@ export function broker(page) {
   page.begin("Broker");
   const figures = new Figures({
     address: "Kafka",
-    up: "Up for",
+    up: "Uptime",
     delay: "Event loop delay",
     fsync: "Fsync",
     connections: "Connections",
@@ -171,7 +171,7 @@ function settingTable() {
   return new Table({
     label: "Settings",
     key: (row) => row.name,
-    empty: () => nothing("No such setting"),
+    empty: () => nothing("No matching settings"),
     columns: [
       { title: "Setting", kind: "name", value: (row) => row.name, show: settingName },
       {

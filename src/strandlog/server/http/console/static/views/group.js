@@ -1,4 +1,4 @@
-// One group: members, committed offsets, lag, offset reset.
+// One group: members, committed offsets, lag and offset reset.
 
 import { get, path, remove } from "../api.js";
 import { Chart } from "../chart.js";
@@ -193,7 +193,7 @@ function deleteGroup(page, name) {
       h(
         "p",
         {},
-        "This deletes its committed offsets. If the group is used again, it starts where auto.offset.reset says.",
+        "This deletes its committed offsets. If the group is used again, auto.offset.reset determines where its consumers start.",
       ),
     ],
     submit: async () => {

@@ -52,7 +52,7 @@ export function overview(page) {
     const internal = cluster.topics - topics.length;
     figures.set("size", count(topics.length), [
       counted(cluster.partitions, "partition"),
-      internal > 0 ? `; ${counted(internal, "internal topic")} besides` : null,
+      internal > 0 ? `, plus ${counted(internal, "internal topic")}` : null,
     ]);
     const isNew = topics.length === 0;
     if (isNew && first.hidden) first.replaceChildren(welcome(cluster));

@@ -1,4 +1,4 @@
-// One topic: partitions, settings and their origin, consumer groups, throughput.
+// One topic: partitions, settings and their origin, consumer groups and throughput.
 
 import { get, patch, path, post, remove } from "../api.js";
 import { Chart } from "../chart.js";
@@ -355,7 +355,7 @@ function grow(name, last, changed) {
       field(
         "New number of partitions",
         input,
-        `It has ${now} now. Partitions cannot be removed again, and keys may map to other partitions.`,
+        `It has ${now} now. Partitions cannot be removed again, and keys may map to different partitions.`,
       ),
     ],
     submit: async () => {

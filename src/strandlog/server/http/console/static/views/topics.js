@@ -1,4 +1,4 @@
-// All topics: size, throughput, retention.
+// All topics: size, throughput and retention.
 
 import { get, path, post } from "../api.js";
 import { linkColumn, topicAddress } from "../table_columns.js";
@@ -63,7 +63,7 @@ export function topics(page) {
           "No topics yet",
           session.status.can_create_topics
             ? "Create one here, or produce to a new one with any Kafka client."
-            : "There is no topic that you may see.",
+            : "You do not have permission to see any topics.",
           createButton(),
         );
     listed.note.textContent = someOf(rows.length, found.length, "topic");
@@ -178,7 +178,7 @@ const KEEP = [
 ];
 const CLEANING = [["", "Broker default"], ["delete", "delete: drop old records"], [
   "compact",
-  "compact: keep the newest of each key",
+  "compact: keep the newest record of each key",
 ], ["compact,delete", "compact and delete"]];
 
 function createTopic() {

@@ -45,7 +45,7 @@ class RecordSource(Protocol):
         """Return the end of the readable records: below the end offset if records are unflushed."""
 
     def fetch(self, tp: TopicPartition, offset: int, decode: Decode) -> Fetched:
-        """Return decoded records starting at an offset; none if the offset is at the end."""
+        """Return decoded records starting at an offset, or none if the offset is at the end."""
 
     def find_timestamp(self, tp: TopicPartition, timestamp_ms: int) -> TimestampOffset | None:
         """Return the timestamp and offset of the first record at or after a time, if any."""

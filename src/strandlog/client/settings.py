@@ -40,7 +40,7 @@ _SERVICE_LINK = re.compile(
 def client_settings(
     given: Mapping[str, object], file: str | os.PathLike[str] | None = None
 ) -> dict[str, object]:
-    """Merge the settings of one client; raises `SettingError`."""
+    """Merge the settings of one client; raise `SettingError` if one is invalid."""
     path = file or os.environ.get(FILE_VARIABLE)
     return {
         **(canonical(_read_file(path)) if path else {}),

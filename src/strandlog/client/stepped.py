@@ -1,4 +1,4 @@
-"""What the asyncio API needs from producers and consumers beyond their public methods.
+"""Methods of producers and consumers that only the asyncio API uses.
 
 The public methods block, so every waiting call would need its own thread. The asyncio API uses
 these instead:

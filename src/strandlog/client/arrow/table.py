@@ -25,7 +25,7 @@ _READ_COLUMNS = ("key", "value", "partition", "timestamp", "headers")
 
 def _pyarrow() -> Any:
     try:
-        import pyarrow  # noqa: PLC0415 - an extra: the base library works without it
+        import pyarrow  # noqa: PLC0415 - optional dependency
     except ImportError as error:
         raise MissingExtraError("spark", "pyarrow") from error
     return pyarrow

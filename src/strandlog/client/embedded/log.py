@@ -475,7 +475,7 @@ class Log(Closable):
             self.waiters -= 1
 
     def partition_count_or_zero(self, topic: str) -> int:
-        """Return the number of partitions of a topic; 0 if it does not exist."""
+        """Return the number of partitions of a topic, or 0 if the topic does not exist."""
         if not self.broker.has_topic(self.context, topic):
             return 0
         return self.broker.partition_count(self.context, topic)

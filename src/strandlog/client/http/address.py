@@ -32,7 +32,7 @@ class HttpAddress(NamedTuple):
 
 
 def parse_address(setting: str, text: str, allowed: str = ALLOWED) -> HttpAddress:
-    """Parse the URL in the value of a setting; raises `InvalidSettingError`."""
+    """Parse the URL in the value of a setting; raise `InvalidSettingError` if it is invalid."""
     try:
         parts = urlsplit(text.strip())
         host, port = parts.hostname, parts.port
@@ -46,10 +46,10 @@ def parse_address(setting: str, text: str, allowed: str = ALLOWED) -> HttpAddres
 
 
 def announced_address(bootstrap: str, client: Mapping[str, object]) -> HttpAddress | None:
-    """Return the HTTP address that a broker announces; None if there is no reachable one.
+    """Return the HTTP address that a broker announces, or None if it announces no reachable one.
 
-    Raises `UnreachableError` if the broker does not respond, and the broker's error if the client
-    is not authorized to read it.
+    Raise `UnreachableError` if the broker does not respond, and the broker's error if the client
+    is not authorized to read the address.
     """
     from strandlog.client.wire.client import WireClient  # noqa: PLC0415 - slow to load
 

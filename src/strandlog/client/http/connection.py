@@ -62,7 +62,8 @@ class HttpConnections:
     def request(
         self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]
     ) -> HttpAnswer:
-        """Send a request; raise `UnreachableError`, or `RemoteError` for a too large response."""
+        """Send a request and return the response. Raise `UnreachableError` if none arrives in time,
+        or `RemoteError` if it is too large."""
         with self._lock:
             if method == "DELETE":
                 self._disconnect()

@@ -26,7 +26,7 @@ class RawChunk(NamedTuple):
 
 
 class Patience(Protocol):
-    """How long to wait for a file that is being replaced."""
+    """Decides how long to wait for a file that is being replaced."""
 
     def deadline_ms(self) -> int:
         """Return when to give up, if no more data arrives from now on."""

@@ -104,14 +104,15 @@ class SchemaRegistry(ReadableRegistry, Protocol):
     def register(self, subject: str, schema: NewSchema) -> SubjectSchema:
         """Register a schema, unless the subject has it already.
 
-        Raises `IncompatibleSchemaError` if it is incompatible with the earlier versions.
+        Raise `IncompatibleSchemaError` if it is incompatible with the earlier versions.
         """
 
     def find(self, subject: str, schema: NewSchema) -> SubjectSchema:
         """Return the version of a subject that has this schema."""
 
     def check(self, subject: str, schema: NewSchema) -> Sequence[str]:
-        """Return why a schema cannot be registered as the next version; empty if it can."""
+        """Return why a schema cannot be registered as the next version; the result is empty if it
+        can."""
 
     def delete(
         self, subject: str, version: int | None = None, *, permanent: bool = False

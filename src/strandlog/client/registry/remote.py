@@ -8,7 +8,7 @@
 
 Errors: no response → `UnreachableError`; 401 → `AuthenticationError`; 403 → `AuthorizationError`;
 404 → `SchemaNotFoundError`; 409 → `IncompatibleSchemaError`; 422 → `InvalidSchemaError`; any other
-status, or a response that is not that of a registry → `RemoteError`.
+status, or a response that does not come from a registry → `RemoteError`.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class RemoteRegistry(Closable):
         return self.by_id(schema_id)
 
     def _known(self, key: int | str, ask: Callable[[], T]) -> T:
-        """Request a schema, unless the registry did not have it less than UNKNOWN_MS ago."""
+        """Request a schema, unless the registry reported it as missing less than UNKNOWN_MS ago."""
         now = self._clock.monotonic_ms()
         if now - self._unknown.get(key, now - UNKNOWN_MS) < UNKNOWN_MS:
             raise SchemaNotFoundError(40403, f"Schema {key} not found")
@@ -204,7 +204,8 @@ class RemoteRegistry(Closable):
         return self._subject_schema(subject, self._object(found))
 
     def check(self, subject: str, schema: NewSchema) -> list[str]:
-        """Return why a schema cannot be registered as the next version; empty if it can."""
+        """Return why a schema cannot be registered as the next version; the result is empty if it
+        can."""
         path = f"/compatibility{_subject(subject)}/versions?verbose=true"
         found = self._object(self._request("POST", path, _body(schema)))
         if found.get("is_compatible") is True:

@@ -25,7 +25,7 @@ from strandlog.config.tables.client import CLIENT_SETTINGS, OAUTHBEARER
 from strandlog.errors import AuthenticationError, SettingError
 
 LOG_CRITICAL, LOG_DEBUG = 2, 7
-# Settings that have another name in librdkafka; None if it has no such setting.
+# Settings that have another name in librdkafka; None means that librdkafka has no such setting.
 NAMES = {
     "buffer.memory": None,
     "default.api.timeout.ms": None,

@@ -57,8 +57,8 @@ _WHEN = re.compile(r" \(after \d+ms in state \w+.*\)$")  # details that do not h
 def confluent() -> Any:
     """Import and return confluent_kafka, which the `client` extra installs."""
     try:
-        import confluent_kafka  # noqa: PLC0415 - an extra: the base library works without it
-        import confluent_kafka.admin  # noqa: PLC0415
+        import confluent_kafka  # noqa: PLC0415 - optional dependency
+        import confluent_kafka.admin  # noqa: PLC0415 - optional dependency
     except ImportError as error:
         raise MissingExtraError("client", "confluent_kafka") from error
     return confluent_kafka

@@ -1,4 +1,4 @@
-"""The logins of librdkafka's clients, and what happens when the broker rejects one.
+"""The logins of librdkafka clients, and the handling of rejected logins.
 
 librdkafka keeps its own copy of the user name and the password. When the broker rejects them,
 librdkafka calls a callback and tries again about once a second, while the program's calls keep

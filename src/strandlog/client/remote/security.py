@@ -62,7 +62,8 @@ class RemoteSecurity:
                 )
 
     def _operations_with_describe(self) -> set[str]:
-        """Return the client's authorized operations on the cluster; raise if it lacks DESCRIBE."""
+        """Return the client's authorized operations on the cluster; raise an error if the client
+        lacks DESCRIBE."""
         with translated(to=self._log.bootstrap):
             future = self._log.admin.describe_cluster(
                 include_authorized_operations=True, **self._log.request_options
@@ -135,7 +136,7 @@ class RemoteSecurity:
             self._alter(admin.UserScramCredentialUpsertion(user, info, password.encode()))
 
     def _existing_mechanisms(self, user: str) -> dict[str, int]:
-        """Return the mechanisms of a user; none if there is no such user."""
+        """Return the mechanisms of a user; the result is empty if the user does not exist."""
         try:
             return self._mechanisms_of(user)
         except ResourceNotFoundError:

@@ -115,11 +115,11 @@ class WireClient:
         self._cluster.check_reachable()
 
     def http_address(self) -> str | None:
-        """Return the URL of the broker's HTTP listener; None if it has no reachable one."""
+        """Return the URL of the broker's HTTP listener, or None if it has no reachable one."""
         return self._cluster.retry(lambda: http_address(self._cluster))
 
     def cluster_id(self) -> str:
-        """Return the id of the cluster; empty if its brokers do not send one."""
+        """Return the id of the cluster, or "" if its brokers do not send one."""
         self._cluster.retry(lambda: self._cluster.read_metadata(()))
         return self._cluster.cluster_id or ""
 
@@ -149,7 +149,7 @@ class WireClient:
     def topic_to_write(self, name: str) -> TopicMetadata:
         """Return the metadata of a topic, which the broker may create (auto.create.topics.enable).
 
-        Raises `TopicNotFoundError` if the topic does not appear in time.
+        Raise `TopicNotFoundError` if the topic does not appear in time.
         """
         found = self.topics([name])
         if name in found:
@@ -236,7 +236,8 @@ class WireClient:
     def offsets_for_times(
         self, times: Mapping[TopicPartition, int], isolation: IsolationLevel | None = None
     ) -> dict[TopicPartition, TimestampOffset | None]:
-        """Look up each partition's first record at or after a time; None if there is none."""
+        """Look up each partition's first record at or after a time; a partition without one has
+        None."""
         found = list_offsets(self._cluster, times, self._isolation(isolation))
         return {tp: row if row.offset >= 0 else None for tp, row in found.items()}
 

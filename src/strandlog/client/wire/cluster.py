@@ -239,7 +239,8 @@ class Cluster:
         return found
 
     def topic(self, name: str) -> TopicMetadata:
-        """Return the cached or fresh metadata of a topic; raises `TopicNotFoundError`."""
+        """Return the cached or fresh metadata of a topic; raise `TopicNotFoundError` if the topic
+        does not exist."""
         known = self._topics.get(name)
         max_age_ms = self.options.number("metadata.max.age.ms")
         if known is not None and self._clock.monotonic_ms() - known.read_ms <= max_age_ms:
@@ -254,7 +255,7 @@ class Cluster:
         self._topics.pop(name, None)
 
     def leader_of(self, tp: TopicPartition) -> int:
-        """Return the leader of a partition; raises `RetriableBrokerError` if there is none."""
+        """Return the leader of a partition; raise `RetriableBrokerError` if there is none."""
         topic = self.topic(tp.topic)
         if not 0 <= tp.partition < topic.partition_count:
             self.forget_topic(tp.topic)

@@ -68,14 +68,14 @@ class RangeFetcher:
     def fetch(self, tp: TopicPartition, ask: FetchAsk) -> RawFetch:
         """Send one request and return the response, which may be empty.
 
-        Raises `OffsetOutOfRangeError` with the valid range.
+        Raise `OffsetOutOfRangeError`, with the valid range, if the offset is out of range.
         """
         return self._cluster.retry(lambda: self._take(tp, ask, self._send(tp, ask)))
 
     def read_range(
         self, tp: TopicPartition, start: int, end: int, isolation: IsolationLevel
     ) -> Generator[RawFetch, None, None]:
-        """Yield chunks up to `end`; raises `UnreachableError` if `end` does not become readable."""
+        """Yield chunks up to `end`; raise `UnreachableError` if `end` does not become readable."""
         max_bytes = self._cluster.options.number("max.partition.fetch.bytes")
         ask = FetchAsk(*tp, start, min(FIRST_PIECE_BYTES, max_bytes), isolation, 0, 1)
         progress = _Progress(self._cluster, self._clock)

@@ -49,7 +49,7 @@ class WireOptions:
 
     @classmethod
     def parse(cls, bootstrap: str, options: Mapping[str, object]) -> WireOptions:
-        """Parse and validate the options; raises `SettingError`."""
+        """Parse and validate the options; raise `SettingError` if one is invalid."""
         overrides: dict[str, Value] = {}
         function: Callable[[], str] | None = None
         for name, raw in canonical(options).items():
@@ -106,7 +106,7 @@ class WireOptions:
     def credentials(self) -> tuple[str, str]:
         """Return the current (user, password), or ("", token) for OAUTHBEARER.
 
-        Raises `SettingError` if they are not configured.
+        Raise `SettingError` if they are not configured.
         """
         mechanism, protocol = self.text("sasl.mechanism"), self.text("security.protocol")
         if not mechanism:
@@ -145,7 +145,8 @@ def parse_bootstrap(text: str) -> tuple[Address, ...]:
 
 
 def _parsed(name: str, raw: str) -> Value:
-    """Parse a value. References are replaced now, except in text settings, which are unchanged."""
+    """Parse a value. References are replaced now, except in text settings, which are returned
+    unchanged."""
     if CLIENT_SETTINGS[name].kind == "text":
         return raw
     text = dereferenced(name, raw).strip()

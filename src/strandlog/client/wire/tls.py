@@ -19,7 +19,7 @@ from strandlog.errors import SettingError
 
 
 def tls_context(options: WireOptions) -> ssl.SSLContext:
-    """Build the context; raises `SettingError` if a file is missing or not PEM."""
+    """Build the context; raise `SettingError` if a file is missing or not PEM."""
     for name in ("ssl.ca.location", "ssl.certificate.location", "ssl.key.location"):
         if options.text(name):
             check_readable(name, options.text(name))

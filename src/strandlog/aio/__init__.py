@@ -31,7 +31,7 @@ def open(  # noqa: A001 - callers write strandlog.aio.open
 ) -> Opening[Log]:
     """Open a data folder as its owner; create it if it does not exist.
 
-    Raises `AlreadyOpenError` if another process (or another open log in this one) owns the folder,
+    Raise `AlreadyOpenError` if another process (or another open log in this one) owns the folder,
     and `UnknownLayoutError` if the folder contains something else. `settings` contains broker
     settings under Kafka's names.
     """
@@ -39,7 +39,7 @@ def open(  # noqa: A001 - callers write strandlog.aio.open
 
 
 def read(path: str | os.PathLike[str]) -> Opening[ReadOnlyLog]:
-    """Open a data folder read-only. Works alongside its owner and any number of other readers."""
+    """Open a data folder read-only, while its owner and any number of readers may use it too."""
     return read_log(path)
 
 
@@ -53,9 +53,9 @@ def connect(
 ) -> Opening[RemoteLog]:
     """Connect to a broker; the arguments are those of `strandlog.connect`.
 
-    Raises `UnreachableError` if no broker responds, `AuthenticationError` if it rejects the user or
-    its certificate is not trusted, and `SettingError` if a setting is invalid. Requires the
-    `client` extra.
+    Raise `UnreachableError` if no broker responds, `AuthenticationError` if the broker rejects the
+    user or its certificate is not trusted, and `SettingError` if a setting is invalid. This
+    requires the `client` extra.
     """
     return connect_log(bootstrap, {**(config or {}), **settings}, timeout_ms, config_file)
 

@@ -1,4 +1,4 @@
-"""What all asyncio logs share: worker threads, waiting consumers, send queues, and closing.
+"""The base classes of all asyncio logs: worker threads, waiting consumers, send queues and closing.
 
 `close` rejects new calls, completes the sends in progress, raises ClosedError in tasks that wait
 for records, closes the consumers, producers and the log, and ends the worker threads.
@@ -122,7 +122,7 @@ class AsyncReadableLog(AsyncClosable, Generic[ReadableT]):
 
     @property
     def longest_look_seconds(self) -> float:
-        """How long poll(timeout_ms=0) may take; 0 means one look at the files, which suffices."""
+        """How long poll(timeout_ms=0) may take; 0 means that reading the files once is enough."""
         return 0.0
 
     def run_step(

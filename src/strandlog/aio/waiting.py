@@ -31,7 +31,7 @@ ANY_PARTITION = -1
 
 
 class Interest(NamedTuple):
-    """What a waiting consumer waits for."""
+    """The partitions, group and consumer whose changes end a wait."""
 
     partitions: frozenset[TopicPartition]
     group: str | None

@@ -142,7 +142,7 @@ class Workers:
 
 
 def ignore_outcome(future: Future[object]) -> None:
-    """Ignore the outcome of closing what a cancelled task had opened."""
+    """Ignore the outcome of closing the objects that a cancelled task had opened."""
     future.exception()
 
 

@@ -46,7 +46,7 @@ def __getattr__(name: str) -> object:
     except ImportError as error:
         if name not in _OF_SERVER:
             raise
-        from strandlog.errors import MissingExtraError  # noqa: PLC0415 - only on failure
+        from strandlog.errors import MissingExtraError  # noqa: PLC0415 - only needed on failure
 
         raise MissingExtraError("server", error.name or "uvloop") from error
     globals()[name] = value

@@ -2,7 +2,8 @@
 
     kafka_broker            the broker, one per test run or pytest-xdist worker (session)
     kafka_broker_settings   its settings; override it in conftest.py (session)
-    kafka_broker_security   its protocol: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL; likewise
+    kafka_broker_security   its protocol: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL; override it in
+                            conftest.py (session)
     kafka_topic             the name of a new topic with one partition, which is deleted afterwards
     kafka_client_config     settings for confluent-kafka, as a new dictionary
     kafka_faults            the faults of the broker, which end with the test

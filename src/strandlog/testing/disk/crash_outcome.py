@@ -50,7 +50,7 @@ ALL_KEPT = CrashChoice(rest_kept=True, names_kept=True)
 
 
 def crashed_tree(root: FolderNode, choice: CrashChoice) -> FolderNode:
-    """Return the folder as it is after the power cut. Everything in it is durable."""
+    """Return the state of the folder after the power cut. Everything in it is durable."""
     fates = dict(choice.files)
     counts = dict(choice.folders)
     rebuilt: dict[int, Node] = {}

@@ -306,7 +306,7 @@ class SimulatedFiles:
         return describe(choice, possible_nodes(self._disk.root))
 
     def after_crash(self, choice: CrashChoice) -> SimulatedFiles:
-        """Return the disk as it is after a crash. This disk is not changed."""
+        """Return a new disk with the state after a crash. This disk is not changed."""
         return self._successor(crashed_tree(self._disk.root, choice))
 
     def after_kill(self) -> SimulatedFiles:

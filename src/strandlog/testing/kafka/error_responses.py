@@ -73,8 +73,8 @@ def can_fail(api_key: int) -> bool:
 def error_response(
     api_key: int, version: int, request: Any, code: int, address: Address
 ) -> Mapping[str, Any] | None:
-    """Return the body of a response in which everything has failed; None if the response has no
-    field for an error code. `address` is the broker's."""
+    """Return the body of a response in which everything has failed, or None if the response has no
+    field for an error code. `address` is the broker's address."""
     schema = response_schema(api_key, version)
     body, is_placed = _failed(schema, request, code)
     if api_key in _ROWS_ONLY:
@@ -104,7 +104,7 @@ def topics_in(request: Any) -> list[str | UUID]:
 
 
 def _failed(schema: Any, source: Any, code: int) -> tuple[dict[str, Any], bool]:
-    """Return the fields of one structure, and whether an error code is in it."""
+    """Return the fields of one structure, and whether they contain an error code."""
     body: dict[str, Any] = {}
     is_placed = False
     unused = _arrays(source)

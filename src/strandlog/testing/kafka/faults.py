@@ -59,7 +59,7 @@ REQUEST_ACTIONS = ("fail", "drop", "lose", "delay")
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What a fault does, and to which requests."""
+    """The effect of a fault, and the requests that it affects."""
 
     action: Action
     api_key: int | None = None  # None: all APIs

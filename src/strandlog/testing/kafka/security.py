@@ -31,7 +31,7 @@ DAYS = 1
 
 
 class Security(NamedTuple):
-    """What a broker requires of its clients."""
+    """The security protocol of a test broker, and the settings for the broker and its clients."""
 
     protocol: str
     ca: Path | None  # the certificate of the CA, with TLS

@@ -143,7 +143,7 @@ class SecurityStore:
             case LossKey():
                 self._is_loss_known = True
                 if not self._accepts_loss:
-                    self._credentials.distrust()  # those that follow are newer than the loss
+                    self._credentials.distrust()  # credentials loaded later are newer than the loss
 
     def _accept_loss(self, loaded: list[TableRecord]) -> None:
         """Keep only the records that were loaded, so that the next start finds no loss."""

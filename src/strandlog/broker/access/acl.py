@@ -172,7 +172,7 @@ class AclFilter(NamedTuple):
         )
 
     def as_acl(self) -> Acl | None:
-        """Return the only ACL that the filter can select; None if it can select several."""
+        """Return the only ACL that the filter can select, or None if it can select several."""
         if (
             self.name is None
             or self.principal is None

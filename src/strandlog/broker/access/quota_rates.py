@@ -62,7 +62,7 @@ class WindowedRate:
             self.total -= samples.popleft()[1]
 
     def delay_ms(self, limit: float, now_ms: int) -> int:
-        """Return how long the client must pause; 0 if its rate is at most `limit` per second."""
+        """Return how long the client must pause, or 0 if its rate is at most `limit` per second."""
         self.expire(now_ms)
         window_ms = self._covered_ms(now_ms)
         rate = self.total * 1000 / window_ms
@@ -91,7 +91,7 @@ class TokenBucket:
 
     def __init__(self, window: Window) -> None:
         self._window = window
-        self._filled_ms: int | None = None  # None: full
+        self._filled_ms: int | None = None  # time of the last fill; None: the bucket is full
         self._tokens = 0.0
 
     def take(self, count: int, limit: float, now_ms: int) -> None:

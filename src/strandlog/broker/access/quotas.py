@@ -94,7 +94,7 @@ class _Rules:
 
     def __init__(self) -> None:
         self._limits: dict[tuple[_Name, _Name], float] = {}
-        self._levels: list[tuple[_Part, _Part]] = []  # those at which a quota exists
+        self._levels: list[tuple[_Part, _Part]] = []  # the levels that have a quota
 
     def __len__(self) -> int:
         return len(self._limits)

@@ -65,7 +65,7 @@ class GroupRequests(TopicRequests):
         )
 
     def _with_table(self, table: CompactedTable, ask: Callable[[], Deferred[T]]) -> Deferred[T]:
-        """Call `ask`, after creating the topic of the table if it does not exist."""
+        """Create the table's topic if it does not exist, then call `ask`."""
         if table.exists:
             return deferred(ask)
 

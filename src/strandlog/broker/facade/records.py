@@ -104,7 +104,7 @@ class RecordRequests(AccessRequests):
         checked: Checked = NOTHING_CHECKED,
         transactional_id: str | None = None,
     ) -> Work[list[ProduceResult] | Deferred[list[ProduceResult]]]:
-        """Do the same as `produce`, in steps, for a request with many partitions."""
+        """Do the same as `produce`, but in steps, for a request with many partitions."""
         if self._access.is_on and not self._is_simple_and_allowed(context, partitions):
             checked = yield from self._with_denials(context, partitions, checked, transactional_id)
         return (yield from self._appender.produce_work(partitions, acks, checked))
@@ -113,8 +113,8 @@ class RecordRequests(AccessRequests):
         self, context: RequestContext, partitions: Sequence[PartitionRecords]
     ) -> bool:
         """Return whether a request is allowed, has a single partition and is not transactional.
-        This is the case for most requests, and if they are small, the cost of `_with_denials` would
-        be noticeable."""
+        Most requests are like this, and for small ones the cost of `_with_denials` would be
+        noticeable."""
         if len(partitions) != 1:
             return False
         topic, _, records = partitions[0]
@@ -167,7 +167,7 @@ class RecordRequests(AccessRequests):
         return name is None or self._access.allows(context, WRITE_TOPIC, name)
 
     def _known_name(self, topic: TopicRef) -> str | None:
-        """Return the name of a topic; None for an unknown id, which the lookup reports."""
+        """Return the name of a topic, or None for an unknown id, which the lookup reports."""
         if not isinstance(topic, UUID):
             return topic
         try:
@@ -191,9 +191,9 @@ class RecordRequests(AccessRequests):
         partitions: Sequence[PartitionRecords],
         is_abandoned: Callable[[], bool] = lambda: False,
     ) -> Work[Checked] | None:
-        """Return work that decodes and checks the records of a request, if their topics require it,
-        before they are produced; None if `produce` can do so quickly itself, or if the client may
-        not write to any of them."""
+        """Return work that decodes and checks the records of a request before they are produced, if
+        their topics require it. Return None if `produce` itself can do this quickly, or if the
+        client may not write to any of the topics."""
         if len(partitions) == 1:  # first find out whether its topic requires checks: most do not
             checks = self._appender.record_checks(partitions, is_abandoned)
             is_denied = checks is not None and self._lacks_all(context, partitions)
@@ -254,7 +254,7 @@ class RecordRequests(AccessRequests):
     def fetch_work(
         self, context: RequestContext, request: FetchRequest
     ) -> Work[FetchResult | Deferred[FetchResult]]:
-        """Do the same as `fetch`, in steps, for a request with many partitions."""
+        """Do the same as `fetch`, but in steps, for a request with many partitions."""
         targets: list[Target] = []
         positions = context.fetch_positions
         is_on = self._access.is_on
@@ -345,7 +345,7 @@ class RecordRequests(AccessRequests):
     def file_position(
         self, context: RequestContext, topic: str, partition: int, offset: int
     ) -> tuple[str, int] | None:
-        """Return the file path and position of the first batch that `read` would return; None if
+        """Return the file path and position of the first batch that `read` would return, or None if
         there is none."""
         self._access.require(context, READ_TOPIC, topic)
         plan = read_plan(self._catalog.log(topic, partition), offset, max_bytes=0)

@@ -145,8 +145,8 @@ class SchemaRequests(GroupRequests):
         self, context: RequestContext, schema_id: int | None, guid: str | None
     ) -> tuple[RegisteredSchema, str] | None:
         """Return the schema whose id or guid a record's key or value contains, and a subject that
-        has it; None if it does not exist or the client may not describe it. The caller checks that
-        the client may read the record."""
+        has the schema. Return None if the schema does not exist or the client may not describe it.
+        The caller checks that the client may read the record."""
         ids = [schema_id] if schema_id is not None else self._registry.ids_of_guid(guid or "")
         for each in ids:
             try:
@@ -228,8 +228,8 @@ class SchemaRequests(GroupRequests):
         normalize: bool = False,
     ) -> Work[Deferred[list[str]]]:
         """Return the reasons why a schema is incompatible with a version of a subject or, without a
-        version, with the versions that the compatibility level requires. The list is empty if it is
-        compatible."""
+        version, with the versions that the compatibility level requires. The list is empty if the
+        schema is compatible."""
         self._require_subject(context, DESCRIBE, subject)
         candidate = yield from self._prepared(context, subject, schema, normalize)
         messages = yield from self._registry.compatibility(subject, candidate, version)

@@ -25,7 +25,7 @@ class TableRequests(TopicRequests):
     _maintenance: Maintenance
 
     def table_state(self, context: RequestContext, topic: str) -> TableState | None:
-        """Return the state of a topic's table; None if the topic has no table."""
+        """Return the state of a topic's table, or None if the topic has no table."""
         self._access.require(context, DESCRIBE_TOPIC, topic)
         return self._lake_tables.state(topic)
 

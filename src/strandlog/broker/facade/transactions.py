@@ -44,7 +44,7 @@ class TransactionRequests(GroupRequests):
     def find_coordinator(
         self, context: RequestContext, kind: Literal["group", "transaction"], key: str
     ) -> Deferred[None]:
-        """Create the topic of the coordinator's table if it does not exist."""
+        """Create the topic that the coordinator stores its state in, if it does not exist."""
         needs = DESCRIBE_GROUP if kind == "group" else DESCRIBE_TRANSACTION
         if (denial := self._access.denial(context, needs, key)) is not None:
             return Deferred.failed(denial)

@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 ListenerName = Literal["kafka", "grpc", "http"]
 
-GRACE_SECONDS = 1.0  # for calls in progress; some streams only end when they are closed
+GRACE_SECONDS = 1.0  # time for calls in progress; some streams only end when they are closed
 NOT_OPEN = -1  # the port of a listener that is not open
 EXTRAS: dict[ListenerName, str] = {"kafka": "server", "grpc": "grpc", "http": "server"}
 

@@ -64,7 +64,7 @@ class TableProcess:
         self._has_command = bool(command)
         self._task: asyncio.Task[None] | None = None
         self._process: subprocess.Popen[bytes] | None = None
-        self._has_synced = False  # since the process was started
+        self._has_synced = False  # whether a sync has succeeded since the process was started
         self._errors: dict[str, str] = {}  # the last logged error by topic
         self._decoder = msgspec.json.Decoder(_Report, strict=False)
 

@@ -58,7 +58,7 @@ class ValueSchemas:
         self._codecs: OrderedDict[int, Codec | StrandlogError] = OrderedDict()
 
     def page(self, context: RequestContext, records: Iterable[Record]) -> PageDecoder | None:
-        """Return the decoder for records; None if none of them names a known schema."""
+        """Return the decoder for records, or None if none of them names a known schema."""
         known: dict[int | str, _Known] = {}
         seen: set[int | str] = set()
         for record in records:

@@ -170,8 +170,8 @@ class AuditLog:
         self._clock = clock
         self._changed = threading.Condition()
         self._queue: list[Event] = []
-        self._lost = 0  # in total
-        self._unreported = 0  # of those, not yet in the audit log
+        self._lost = 0  # number of lost events
+        self._unreported = 0  # number of lost events that the audit log does not report yet
         self._is_closing = False
         self._fsync_due: float | None = None
         try:

@@ -183,7 +183,7 @@ def _opener(url: SplitResult) -> urllib.request.OpenerDirector:
     machine, uses no proxy."""
     opener = urllib.request.OpenerDirector()
     no_proxies: dict[str, str] = {}
-    proxies = no_proxies if is_loopback(url.hostname or "") else None  # None: from the environment
+    proxies = no_proxies if is_loopback(url.hostname or "") else None  # None: use the environment's
     for handler in (
         urllib.request.ProxyHandler(proxies),
         urllib.request.HTTPDefaultErrorHandler(),

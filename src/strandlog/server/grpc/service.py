@@ -44,7 +44,7 @@ LARGEST_OFFSET = 2**63 - 1
 ACKS = {0: Acks.NONE, 1: Acks.LEADER, 2: Acks.ALL}  # by their numbers in log.proto
 IN_LOOP_REQUEST_BYTES = 1024  # a larger Produce request is decoded in a thread
 THREADS = 2  # for encoding and decoding; each competes with the event loop for the GIL
-COPIES_OF_A_READ = 3  # in memory: the batches, their records and the messages
+COPIES_OF_A_READ = 3  # copies in memory: the batches, their records and the messages
 PARTITIONS_AT_A_TIME = 500  # how many are described before the event loop runs again
 
 

@@ -108,8 +108,8 @@ class Connections:
 class HttpConnection(H11Protocol):
     """A uvicorn connection that reports its activity to the registry.
 
-    With TLS, requests carry the client's certificate (DER) as `strandlog.certificate` in their
-    scope, None if the client has none.
+    With TLS, the scope of each request has the client's certificate (DER) as
+    `strandlog.certificate`, or None if the client has no certificate.
     """
 
     registry: Connections  # set by `Connections.protocol`

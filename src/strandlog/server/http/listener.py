@@ -51,9 +51,9 @@ class HttpOptions:
     )  # settings with their origin
     kafka_address: str = ""
     data: str = ""
-    # Maps the client certificate of a TLS connection to its principal; None: without TLS.
+    # Maps the client certificate of a TLS connection to its principal; None if TLS is not used.
     principal_of: Callable[[bytes | None], Principal | None] | None = None
-    logins: Logins | None = None  # shared with the gRPC listener; None: creates its own
+    logins: Logins | None = None  # shared with the gRPC listener; if None, it creates its own
 
 
 class HttpListener:

@@ -65,14 +65,14 @@ class ApiRoute(NamedTuple):
     path: str
     handle: Callable[[HttpState, Any], Awaitable[Any]]
     summary: str
-    answer: type | None = None  # None: 204 without a body
+    answer: type | None = None  # None: the response is a 204 without a body
     query: type = Nothing
     body: type | None = None
     status: int = 200
     is_large: bool = False  # encode the response in a thread and send it in chunks
     carries_records: bool = False  # the body may be as large as http.request.max.bytes
-    # The permission that the route requires, on the resource that the path names. None, for most
-    # routes: the broker checks permissions when the handler calls it.
+    # The permission that the route requires on the resource that the path names. Most routes have
+    # None, because the broker checks permissions when the handler calls it.
     needs: Permission | None = None
     is_metered: bool = True  # its time counts towards the quota request_percentage
 

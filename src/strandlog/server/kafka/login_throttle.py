@@ -162,7 +162,7 @@ class Attempt:
         self._throttle = throttle
         self._network = network
         self._user = user
-        self._is_limited = is_limited  # by the limit of its address
+        self._is_limited = is_limited  # whether the limit of its address applies
 
     def ended(self, *, has_failed: bool, has_succeeded: bool) -> None:
         """Count the outcome; must be called exactly once. If both are False, more tokens follow."""

@@ -66,7 +66,7 @@ NO_KEY = -1
 SHOWN_CHARACTERS = 64  # maximum length of a claimed user name in the log
 KEY_BYTES = 2
 SECOND_MS = 1000
-REVOKE_SECONDS = 2.0  # for requests in progress after the user's credentials have changed
+REVOKE_SECONDS = 2.0  # time for requests in progress when the user's credentials change
 READ_SECONDS = 0.1  # some clients drop a response if the connection closes before they read it
 TokenOutcome = SaslStep | AuthenticationError
 
@@ -222,8 +222,8 @@ class SaslSession:
         self._connection = connection
         self._expiry: asyncio.TimerHandle | None = None
         self._is_guarding = False  # whether this session receives the connection's frames
-        self.mechanism = ""  # of the last login
-        self.stamp = b""  # of the credentials that the client logged in with; empty for a token
+        self.mechanism = ""  # the mechanism of the last login
+        self.stamp = b""  # identifies the credentials that the client used; empty for a token
         self.authentication = Authentication(logins.settings.connections_max_reauth_ms)
 
     def guard(self) -> None:
@@ -490,7 +490,8 @@ def _plain_user(token: bytes) -> str:
 
 
 def _illegal_state(frame: memoryview) -> list[Buffer] | None:
-    """Return the response of a request's own API with error 34; None if its header is invalid."""
+    """Return a response of the request's own API with error 34, or None if the request's header is
+    invalid."""
     try:
         header = read_request_header(frame, SUPPORTED_VERSIONS)
     except DataError:

@@ -38,8 +38,8 @@ from strandlog.server.network.connection_limits import ConnectionLimits, plain_h
 
 logger = logging.getLogger(__name__)
 
-PAUSE_SECONDS = 1.0  # after an error that accepting again would only repeat
-SHUTDOWN_SECONDS = 2.0  # for the client's close_notify
+PAUSE_SECONDS = 1.0  # pause after an error that would occur again at once
+SHUTDOWN_SECONDS = 2.0  # how long to wait for the client's close_notify
 PEEKED_BYTES = 8
 FIRST_READ_BYTES = 64 * 1024
 TLS_HANDSHAKE = 0x16  # the first byte of a ClientHello
@@ -88,9 +88,9 @@ class Room:
 
 
 class Tls(NamedTuple):
-    """How a listener uses TLS."""
+    """The TLS options of a listener."""
 
-    context: Callable[[], ssl.SSLContext]  # for the next handshake
+    context: Callable[[], ssl.SSLContext]  # returns the context for the next handshake
     handshake_seconds: float
 
 
@@ -178,7 +178,7 @@ class Acceptor:
                 raise
             self.sockets.append(listening)
             listening.setblocking(False)
-            port = listening.getsockname()[1]  # for the host's other addresses
+            port = listening.getsockname()[1]  # the host's other addresses use the same port
         if not self.sockets:
             assert missing is not None, "getaddrinfo returns at least one address"
             raise missing

@@ -85,7 +85,7 @@ class ConnectionLimits:
             del self._by_host[host]
 
     def wait_seconds(self) -> float:
-        """Return how long to wait before another connection may be accepted; 0 for no wait."""
+        """Return how long to wait before another connection may be accepted, or 0 for no wait."""
         rate = float(self._settings.max_connection_creation_rate)
         now = self._now()
         self._tokens = min(rate, self._tokens + (now - self._filled) * rate)

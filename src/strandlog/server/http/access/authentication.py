@@ -57,7 +57,7 @@ PrincipalOf = Callable[[bytes | None], Principal | None]
 
 STREAM_CHECK_SECONDS = 1.0  # how often a stream checks that its session or token is still valid
 CLIENT = "strandlog.client"  # in the ASGI scope: the `Client` of the request
-CERTIFICATE = "strandlog.certificate"  # in the ASGI scope: that of the client (DER), or None
+CERTIFICATE = "strandlog.certificate"  # in the ASGI scope: the client's certificate (DER), or None
 HAS_REGISTRY = "strandlog.has_registry"  # in the ASGI scope: whether the broker has a registry
 CONSOLE = "/console/"
 METRICS = "/metrics"

@@ -44,7 +44,7 @@ def check_origin(method: str, headers: Mapping[str, str], *, has_cookie: bool) -
 
 
 def _host_of(origin: str) -> str | None:
-    """Return HOST or HOST:PORT of an origin; None for "null", which sandboxed pages send."""
+    """Return HOST or HOST:PORT of an origin, or None for "null", which sandboxed pages send."""
     try:
         return urlsplit(origin.strip().lower()).netloc or None
     except ValueError:

@@ -85,7 +85,7 @@ class Sessions:
         return identifier
 
     def find(self, identifier: str) -> Session | None:
-        """Return the session with an id and mark it as used; None if it does not exist."""
+        """Return the session with an id, marked as used, or None if there is no such session."""
         session = self._by_hash.get(_hashed(identifier))
         return session if session is not None and self.use(session) else None
 

@@ -256,7 +256,7 @@ async def create_topic(
     state: HttpState, request: ApiRequest[Nothing, NewTopic]
 ) -> TopicDescription:
     new, context = request.body, request.context
-    state.broker.check_access(context, DESCRIBE.on(TOPIC), new.name)  # for the response
+    state.broker.check_access(context, DESCRIBE.on(TOPIC), new.name)  # the response describes it
     await as_future(state.broker.create_topic(context, new.name, new.partitions, new.config))
     return await _described(state, context, new.name)
 
@@ -265,7 +265,7 @@ async def alter_topic(
     state: HttpState, request: ApiRequest[Nothing, TopicChanges]
 ) -> TopicDescription:
     name, context = request.path["topic"], request.context
-    state.broker.check_access(context, DESCRIBE.on(TOPIC), name)  # for the response
+    state.broker.check_access(context, DESCRIBE.on(TOPIC), name)  # the response describes it
     await as_future(state.broker.alter_topic(context, name, request.body.config))
     return await _described(state, context, name)
 

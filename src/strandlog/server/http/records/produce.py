@@ -51,7 +51,7 @@ class ProduceResult(Struct):
 
 
 class ProduceResponse(Struct):
-    """The results in the order of the request; empty for `acks` none."""
+    """The results in the order of the request; the list is empty if `acks` is none."""
 
     results: list[ProduceResult]
 

@@ -106,7 +106,7 @@ def fetch(broker: Broker, request: Request) -> Work[None]:
 
 
 def _replica_id(body: Any) -> int:
-    """Return the id of the broker that sends the request; -1 for a consumer."""
+    """Return the id of the broker that sends the request, or -1 for a consumer."""
     if hasattr(body, "replica_id"):
         return int(body.replica_id)
     return int(body.replica_state.replica_id)

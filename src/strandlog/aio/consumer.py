@@ -293,7 +293,7 @@ class Consumer(AsyncClosable):
         return committed
 
     async def committed(self, topic: str, partition: int) -> int | None:
-        """Return the committed offset of a partition; None if there is none."""
+        """Return the committed offset of a partition, or None if there is none."""
         return await self._operate(partial(self._consumer.committed, topic, partition))
 
     # -- one call at a time ----------------------------------------------------------------------

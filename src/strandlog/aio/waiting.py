@@ -9,7 +9,8 @@
                 less often if more than 80 consumers wait
 
 No wake-up is lost between looking for records and waiting: `seen` is the number that `mark`
-returned before the consumer looked, and it does not wait if its topics were written to since.
+returned before the consumer looked, and the consumer does not wait if its topics were written to
+after that.
 """
 
 from __future__ import annotations

@@ -524,7 +524,7 @@ class Consumer(Closable):
             self._commit_if_member()
 
     def committed(self, topic: str, partition: int) -> int | None:
-        """Return the committed offset of a partition; None if there is none."""
+        """Return the committed offset of a partition, or None if there is none."""
         with self._is_open, self._log.lock, self._is_open:
             tp = TopicPartition(topic, partition)
             self._source.offset_range(tp)

@@ -91,7 +91,7 @@ class ConsumerHost(Protocol):
         """Leave the group."""
 
     def committed_offset(self, group: str, tp: TopicPartition) -> int | None:
-        """Return the committed offset of a partition; None if there is none."""
+        """Return the committed offset of a partition, or None if there is none."""
 
     def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Commit offsets for a group that has no members."""

@@ -242,12 +242,12 @@ class Log(Closable):
     ) -> Producer:
         """Create a producer.
 
-        `acks`: what a send waits for. "all": the records are on disk and survive a power failure;
-        1 and 0: they are written and survive a crash of the process.
-        `partitioner`: the hash that assigns keys to partitions: "murmur2" like Java clients, "md5"
-        or "fnv1a".
-        `compression`: "gzip", "snappy", "lz4", "zstd" or "none"; with None, the compression.type
-        of the topic.
+        `acks`: what a send waits for. With "all", the records are on disk and survive a power
+        failure; with 1 or 0, they are written and survive a crash of the process.
+        `partitioner`: the hash that assigns keys to partitions: "murmur2" (as in Java clients),
+        "md5" or "fnv1a".
+        `compression`: "gzip", "snappy", "lz4", "zstd" or "none"; None means the topic's
+        compression.type.
         """
         with self._is_open, self.lock, self._is_open:
             return Producer(self, acks, partitioner, compression)
@@ -270,8 +270,8 @@ class Log(Closable):
         None, the consumer reads all partitions and commits nothing.
         `auto_offset_reset`: where to start without a valid committed offset: "earliest", "latest",
         or "none" for an error.
-        `auto_commit`: each poll commits the records of earlier polls, and close the rest. Without
-        it, only `commit` commits.
+        `auto_commit`: each poll commits the records of earlier polls, and close commits the rest.
+        Without it, only `commit` commits.
         `assignors`: how the group may distribute partitions, in order of preference: "range",
         "roundrobin" or "cooperative-sticky".
         `max_poll_interval_ms`: a member that does not poll for this long is removed from the group.

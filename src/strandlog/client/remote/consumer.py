@@ -464,7 +464,7 @@ class RemoteConsumer(Closable):
             self._commit_positions(undelivered)
 
     def committed(self, topic: str, partition: int) -> int | None:
-        """Return the committed offset of a partition; None if there is none."""
+        """Return the committed offset of a partition, or None if there is none."""
         self._check_open()
         tp = TopicPartition(topic, partition)
         self._check_exist([tp])

@@ -395,11 +395,11 @@ class RemoteLog(Closable):
     ) -> RemoteProducer:
         """Create a producer.
 
-        `acks`: what a send waits for. "all": the records are on disk and survive a power failure;
-        1: the broker has written them and they survive a crash of its process; 0: nothing, because
-        the broker does not respond, and offsets are -1.
-        `partitioner`: the hash that assigns keys to partitions: "murmur2" like Java clients, "md5"
-        or "fnv1a".
+        `acks`: what a send waits for. With "all", the records are on disk and survive a power
+        failure. With 1, the broker has written them, and they survive a crash of its process. With
+        0, a send waits for nothing, because the broker does not respond, and offsets are -1.
+        `partitioner`: the hash that assigns keys to partitions: "murmur2" (as in Java clients),
+        "md5" or "fnv1a".
         `compression`: "gzip", "snappy", "lz4" or "zstd"; with None, records are not compressed.
         """
         self._check_open()
@@ -424,8 +424,8 @@ class RemoteLog(Closable):
         None, the consumer reads all partitions and commits nothing.
         `auto_offset_reset`: where to start without a valid committed offset: "earliest", "latest",
         or "none" for an error.
-        `auto_commit`: each poll commits the records of earlier polls, and close the rest. Without
-        it, only `commit` commits.
+        `auto_commit`: each poll commits the records of earlier polls, and close commits the rest.
+        Without it, only `commit` commits.
         `assignors`: how the group may distribute partitions, in order of preference: "range",
         "roundrobin" or "cooperative-sticky".
         `max_poll_interval_ms`: a member that does not poll for this long is removed from the group.

@@ -45,7 +45,7 @@ from strandlog.protocol.kafka.headers import read_response_header, request_heade
 
 SASL_HANDSHAKE, SASL_AUTHENTICATE = 17, 36
 UNSUPPORTED_VERSION, UNSUPPORTED_SASL_MECHANISM = 35, 33
-REAUTHENTICATION_SHARE = (0.85, 0.95)  # of the lifetime of a login, as in the Java client
+REAUTHENTICATION_SHARE = (0.85, 0.95)  # share of a login's lifetime, as in the Java client
 MAX_FRAME_BYTES = 256 * 1024 * 1024
 TLS_ALERT = b"\x15\x03"  # as the length of a frame, it would be more than MAX_FRAME_BYTES
 SMALL_REQUEST_BYTES = 64 * 1024
@@ -207,7 +207,8 @@ class WireConnection:
                     self._versions[row.api_key] = version
 
     def _tls_rejection(self, error: OSError) -> AuthenticationError | None:
-        """Return the error if one side rejects the other, so that a retry would fail, else None."""
+        """Return an error if one side rejects the other, because a retry would fail; otherwise
+        return None."""
         if isinstance(error, ssl.SSLCertVerificationError):
             return AuthenticationError(
                 f"the certificate of {self.name} is not trusted: {error.verify_message}; "

@@ -44,7 +44,7 @@ class WireOptions:
     """The options of one client."""
 
     bootstrap: tuple[Address, ...]
-    values: Mapping[str, Value] = field(repr=False)  # includes secrets
+    values: Mapping[str, Value] = field(repr=False)  # hidden because it includes secrets
     token_function: Callable[[], str] | None = field(default=None, repr=False)
 
     @classmethod

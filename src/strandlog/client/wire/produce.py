@@ -35,7 +35,7 @@ SEND_FROM_BYTES = 1024 * 1024
 class ProduceResult(NamedTuple):
     """The result of the batches of one partition."""
 
-    base_offset: int  # of the first batch; -1 if unknown
+    base_offset: int  # the base offset of the first batch, or -1 if it is unknown
     batch_count: int  # number of batches written
     error: StrandlogError | None  # why the others were not written
 

@@ -139,7 +139,7 @@ def _is_text(kind: Any) -> bool:
 
 
 def _rows_of(field: Field[Any]) -> Any:
-    """Return the schema of the rows of an array of structures; None for any other field."""
+    """Return the schema of the rows of an array of structures, or None for any other field."""
     element = element_of(unwrap(field.type)[0])
     return element if element is not None and is_entity(element) else None
 

@@ -332,7 +332,7 @@ def _topic_name(broker: Broker, topic: Any) -> str:
 
 
 def _decoded(header: RequestHeader, frame: memoryview) -> Any:
-    """Return the body of a request; None if the server does not support or cannot decode it."""
+    """Return the body of a request, or None if the server does not support or cannot decode it."""
     if header.version not in SUPPORTED_VERSIONS.get(header.api_key, ()):
         return None
     try:
@@ -348,7 +348,7 @@ def _error_answer(
     reply: PendingReply,
     connection: Connection,
 ) -> Callable[[], None] | None:
-    """Return a function that answers with the error code; None if no response can contain it."""
+    """Return a function that answers with the error code, or None if no response can contain it."""
     request = _decoded(header, frame)
     if request is None:
         return None

@@ -35,7 +35,7 @@ class Security(NamedTuple):
 
     protocol: str
     ca: Path | None  # the certificate of the CA, with TLS
-    password: str  # of the user `test`, with SASL
+    password: str  # the password of the user `test`, with SASL
     server_settings: dict[str, str]
 
     @property

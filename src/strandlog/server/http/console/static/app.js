@@ -254,7 +254,7 @@ function checkUser() {
 }
 
 document.addEventListener("visibilitychange", checkUser);
-addEventListener("pageshow", (event) => event.persisted && checkUser()); // from the browser's cache
+addEventListener("pageshow", (event) => event.persisted && checkUser()); // from the page cache
 system.addEventListener("change", () => {
   labelThemeButton();
   recolour();

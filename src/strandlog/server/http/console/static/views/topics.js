@@ -63,7 +63,7 @@ export function topics(page) {
           "No topics yet",
           session.status.can_create_topics
             ? "Create one here, or produce to a new one with any Kafka client."
-            : "You do not have permission to see any topics.",
+            : "There are no topics that you have permission to see.",
           createButton(),
         );
     listed.note.textContent = someOf(rows.length, found.length, "topic");

@@ -77,7 +77,7 @@ export function askForLogin(words, { canCancel = false } = {}) {
     }
   }
 
-  /** Opens the page again if it was closed without a login, because browsers close dialogs on Escape. */
+  /** Opens the page again if it was closed without a login; browsers close dialogs on Escape. */
   function closed() {
     if (!isDone) {
       element.showModal();

@@ -288,6 +288,13 @@ def serve(arguments: ServeArguments) -> None:
     uvloop.run(run_until_stopped(options, partial(_print_ready, scheme), reload))
 
 
+OTHER_ADDRESS = {
+    "kafka": "--host or --port",
+    "grpc": "--grpc-port, or use --no-grpc",
+    "http": "--http-port, or use --no-http",
+}
+
+
 def _check_addresses(listeners: Sequence[ListenerConfig]) -> None:
     """Raise an error if an address is in use, before the server creates its data folder.
 
@@ -306,5 +313,5 @@ def _check_addresses(listeners: Sequence[ListenerConfig]) -> None:
                 raise OSError(
                     error.errno,
                     f"cannot listen on {listener.address}: address already in use; stop the other "
-                    "process, or choose another --host or --port",
+                    f"process, or choose another {OTHER_ADDRESS[listener.name]}",
                 ) from None

@@ -602,6 +602,19 @@ HTTP_PIPELINE_WATERMARK_CHARACTERS = _limit(
     why="reports are kept in memory, and any client can send them",
 )
 
+HISTORY_MAX_TOPICS = _limit(
+    200,
+    "HTTP: topics in one sample of the history",
+    above="the topics with the highest rates are kept",
+    why="charts show the busiest ones",
+)
+HISTORY_MAX_GROUPS = _limit(
+    50,
+    "HTTP: groups in one sample of the history",
+    above="the groups with the highest lag are kept",
+    why="charts show the ones that lag most",
+)
+
 # -- JSON-lines node -------------------------------------------------------------------------------
 
 NODE_MAX_LINE_BYTES = _limit(

@@ -94,7 +94,7 @@ def test_verify_reports_no_damage_on_a_terminal(filled: CommandLine) -> None:
 def test_delete_asks_for_confirmation(filled: CommandLine) -> None:
     code, seen = _on_terminal(filled, "topic", "delete", "orders", answer=b"n\n")
     assert code == 1
-    assert b"Delete topic orders with 1,234 records?" in seen
+    assert b"Delete topic orders with up to 1,234 records?" in seen
     assert filled.inside("topic", "list", "--json").document
     code, seen = _on_terminal(filled, "topic", "delete", "orders", answer=b"y\n")
     assert code == 0

@@ -172,7 +172,7 @@ def test_appends_are_rejected_below_log_min_free_bytes_and_deletion_still_works(
     broker.create_topic(CONTEXT, "t", 1, {"max.message.bytes": 20 * MIB}).result()
     log = broker._catalog.log("t", 0)
     written = 0
-    with pytest.raises(DiskFullError, match=r"rejected below 2097152 \(log.min.free.bytes\): free"):
+    with pytest.raises(DiskFullError, match=r"rejected below 2097152 \(log.min.free.bytes\); free"):
         for _ in range(100):
             broker._appender.append(log, batch(bytes(MIB // 4)))
             written += 1

@@ -198,7 +198,7 @@ def test_a_prefix_without_effect_matches_all_its_names() -> None:
 
 def test_the_example_in_the_guide_is_valid() -> None:
     guide = Path(__file__).parents[3] / "docs" / "guides" / "configure.md"
-    (example,) = re.findall(r"```toml\n(.*?)```", guide.read_text(), re.DOTALL)
+    _, example = re.findall(r"```toml\n(.*?)```", guide.read_text(), re.DOTALL)
     merged = resolve([read_toml(example, "server.toml")])
     merged.check()
     assert not merged.notes

@@ -4,9 +4,9 @@
     topics and lag   every INTERVAL_SECONDS, or less often: all partitions and groups are read
 
 Reading all partitions takes time in proportion to their number. After a sample that took t seconds
-the next one waits for t / MAX_LOAD, so that it takes at most that share of the event loop.
+the next one waits for t / LOAD_SHARE, so that it takes at most that share of the event loop.
 
-A sample holds only topics that received records, at most MAX_TOPICS of them, and the MAX_GROUPS
+A sample holds only topics that received records, at most HISTORY_MAX_TOPICS of them, and the HISTORY_MAX_GROUPS
 groups with the highest lag. A topic that is missing from a sample received no records.
 """
 
@@ -24,6 +24,7 @@ import msgspec
 from strandlog.broker.broker import Broker
 from strandlog.broker.context import OWNER, RequestContext
 from strandlog.clock import stopwatch
+from strandlog.config.limits import HISTORY_MAX_GROUPS, HISTORY_MAX_TOPICS
 from strandlog.server.http.metrics.rates import BrokerRates, Totals, count_totals
 from strandlog.server.http.metrics.snapshot import group_snapshots, partition_snapshots
 
@@ -31,9 +32,7 @@ logger = logging.getLogger(__name__)
 
 INTERVAL_SECONDS = 5.0
 WINDOW_MS = 5 * 60_000
-MAX_LOAD = 0.005
-MAX_TOPICS = 200
-MAX_GROUPS = 50
+LOAD_SHARE = 0.005  # of the event loop
 
 
 class RatesPoint(msgspec.Struct):
@@ -122,7 +121,7 @@ class History:
         while True:
             began = stopwatch()
             await self.sample()
-            await asyncio.sleep(max(INTERVAL_SECONDS, (stopwatch() - began) / MAX_LOAD))
+            await asyncio.sleep(max(INTERVAL_SECONDS, (stopwatch() - began) / LOAD_SHARE))
 
     async def sample(self) -> None:
         """Take a sample of all topics and groups; the first sample has no topic rates."""
@@ -131,12 +130,16 @@ class History:
         for state in await partition_snapshots(self._broker, self._context):
             ends[state.topic] += state.end_offset
         groups = await group_snapshots(self._broker, self._context)
-        lag = nlargest(MAX_GROUPS, ((each.group, each.lag) for each in groups), itemgetter(1))
+        lag = nlargest(
+            HISTORY_MAX_GROUPS, ((each.group, each.lag) for each in groups), itemgetter(1)
+        )
         now_ms = self._broker.clock.now_ms()
         if self._ends_at is not None:
             seconds = max(now - self._ends_at, 1e-3)
             grown = ((name, end - self._ends.get(name, 0)) for name, end in ends.items())
-            busiest = nlargest(MAX_TOPICS, (each for each in grown if each[1] > 0), itemgetter(1))
+            busiest = nlargest(
+                HISTORY_MAX_TOPICS, (each for each in grown if each[1] > 0), itemgetter(1)
+            )
             rates = {name: records / seconds for name, records in busiest}
             self._samples.append(_Sample(now_ms, rates, dict(lag)))
         self._ends, self._ends_at = dict(ends), now

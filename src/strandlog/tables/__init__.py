@@ -1,1 +1,1 @@
-"""Lake tables: Delta, Iceberg and plain Parquet behind one interface, and the sync of a topic."""
+"""Lake tables: Delta, Iceberg and plain Parquet behind one interface, and topic-to-table sync."""

@@ -1,21 +1,20 @@
-"""Writes the data files of a table: Parquet, split by the partition columns, durable before named.
+"""Writes a table's Parquet files, split by partition column and fsynced before they are renamed.
 
     <folder>/[<column>=<value>/]<name>-<attempt>.parquet
 
-A `Layout` is what a writer of data files must know about a table. It can be pickled, so that tasks
-in other processes write files that one process commits.
+A `Layout` describes a table to the writers of its data files. It can be pickled, so that tasks in
+other processes can write files that one process commits.
 
-Pages have checksums, which strandlog's own reads verify (reading.py). Parquet has none for the
-footer, where a flipped bit hides or changes rows, or ends the process that reads it. So each file
-has a checksum of its footer in front of it, where readers do not look:
+Pages have checksums, which strandlog's own reads verify (reading.py). Parquet has no checksum for
+the footer, where a flipped bit can hide or change rows or crash the reading process. So each file
+has a checksum of its footer in front of the footer, which other readers ignore:
 
     PAR1 | pages | "strandlog footer crc32:" CRC-32 | footer | length | PAR1
 
-`write` brings the rows into the schema of the table, splits them by partition value, and for each
-part writes a temporary file, fsyncs it, and renames it. Nothing is overwritten: `attempt` is unique
-for each call, because another writer may have committed a file with the same rows and `name`
-meanwhile. A crash leaves temporary files and files that no version of the table lists; `vacuum`
-deletes them.
+`write` converts the rows to the table's schema, splits them by partition value, and for each part
+writes a temporary file, fsyncs it, and renames it. Nothing is overwritten: `attempt` is unique for
+each call, because another writer may meanwhile have committed a file with the same rows and `name`.
+A crash leaves temporary files and files that no version of the table lists; `vacuum` deletes them.
 
 In a table of plain Parquet files, readers may list the folder. Files are therefore staged as
 `<staging folder>/…<name>-<attempt>.parquet.staged`, and become `<name>.parquet` after the commit
@@ -50,9 +49,9 @@ STAGED_SUFFIX: Final = ".staged"
 NULL_FOLDER: Final = "__HIVE_DEFAULT_PARTITION__"
 COMPRESSION: Final = "zstd"
 LAST_MILLISECOND: Final = datetime.max.replace(microsecond=999_000, tzinfo=UTC)
-SEAL: Final = b"strandlog footer crc32:"  # before the checksum
+SEAL: Final = b"strandlog footer crc32:"  # marks the checksum that follows
 FOOTER_END: Final = 8  # the length of the footer and the magic bytes
-MAX_STATISTICS_TEXT: Final = 64  # longer texts are left out of the statistics
+MAX_STATISTICS_TEXT: Final = 64  # columns with longer bounds have no minimum and maximum
 
 PartitionValues = tuple[tuple[str, str | None], ...]
 
@@ -60,8 +59,8 @@ PartitionValues = tuple[tuple[str, str | None], ...]
 class DataFile(NamedTuple):
     """A finished data file that no version of the table lists yet."""
 
-    path: str  # absolute, where it is now
-    name: str  # relative to the folder of the table, as readers see it
+    path: str  # its current absolute path
+    name: str  # its final path, relative to the table's folder
     size_bytes: int
     row_count: int
     partition: PartitionValues
@@ -69,7 +68,7 @@ class DataFile(NamedTuple):
 
 
 def table_files() -> DiskFiles:
-    """Return the disk, with file modes that let other users read tables."""
+    """Return access to the disk, with file modes that let other users read tables."""
     return DiskFiles(READABLE_DIR_MODE)
 
 
@@ -80,15 +79,15 @@ class Layout:
     folder: str
     schema: pa.Schema
     partition_by: tuple[str, ...] = ()
-    keeps_partition_columns: bool = False  # in the files; else only in their paths
+    keeps_partition_columns: bool = False  # in the files; otherwise they are only in the paths
     data_folder: str = ""  # below `folder`
-    staging_folder: str = ""  # below `folder`; empty: files get their final name at once
+    staging_folder: str = ""  # below `folder`; if empty, files get their final name at once
 
     def write(self, rows: pa.Table, name: str, attempt: str) -> list[DataFile]:
-        """Write the rows to one file per combination of partition values; empty if no rows.
+        """Write the rows to one file per combination of partition values, and return the files.
 
-        `name` says what the rows are and `attempt` is unique for each call; both become parts of
-        file names.
+        `name` identifies the rows and `attempt` is unique for each call; both become parts of file
+        names.
         """
         assert "/" not in name + attempt, "a part of a file name"
         rows = conformed(rows, self.schema)
@@ -145,7 +144,7 @@ def _write_durably(path: str, rows: pa.Table) -> Any:
         files.sync_file(temp)
     except (OSError, StorageError) as error:
         if os.path.lexists(temp):
-            os.unlink(temp)  # on a full disk it would only waste space
+            os.unlink(temp)  # so that it does not occupy space on a disk that may be full
         if isinstance(error, StorageError):
             raise
         raise disk_error("write", temp, error) from error
@@ -156,9 +155,10 @@ def _write_durably(path: str, rows: pa.Table) -> Any:
 
 
 def _write_parquet(path: str, rows: pa.Table) -> Any:
-    """Write a file and return its metadata; columns have statistics if Python can represent them.
+    """Write a file and return its metadata.
 
-    Iceberg's library fails if a file has statistics with a time after the year 9999.
+    Columns with bounds that Python cannot represent get no statistics: Iceberg's library fails if
+    the statistics of a file contain a time after the year 9999.
     """
     options: dict[str, Any] = {"compression": COMPRESSION, "write_page_checksum": True}
     pq.write_table(rows, path, **options)
@@ -172,7 +172,7 @@ def _write_parquet(path: str, rows: pa.Table) -> Any:
 
 
 def _seal_footer(path: str) -> None:
-    """Put a checksum of the footer in front of it."""
+    """Insert a checksum of the footer in front of the footer."""
     files = table_files()
     tail = _footer(files, path)
     assert tail is not None, "the file was just written"
@@ -181,7 +181,7 @@ def _seal_footer(path: str) -> None:
 
 
 def _footer(files: DiskFiles, path: str) -> bytes | None:
-    """Return the footer with its length and the magic bytes; None if the length is impossible."""
+    """Return the footer, its length field and the magic bytes; None if the length is invalid."""
     size = files.size(path)
     end = files.read_at(path, max(0, size - FOOTER_END), FOOTER_END)
     length = int.from_bytes(end[:4], "little") + FOOTER_END
@@ -191,7 +191,7 @@ def _footer(files: DiskFiles, path: str) -> bytes | None:
 def has_damaged_footer(path: str) -> bool:
     """Return whether the footer of a data file does not match its checksum.
 
-    A file without a checksum, which another program has written, is not damaged.
+    A file without a checksum, which another program has written, counts as undamaged.
     """
     files = table_files()
     tail = _footer(files, path)
@@ -227,7 +227,7 @@ def _make_durable_folder(files: DiskFiles, folder: str) -> None:
 
 
 def make_durable_folder(folder: str) -> None:
-    """Create a folder and its parents, unless it exists, and make their names durable."""
+    """Create a folder and its missing parents, and fsync their directory entries."""
     if not os.path.isdir(folder):
         _make_durable_folder(table_files(), folder)
 
@@ -281,7 +281,7 @@ def statistics_of(info: Any) -> dict[str, Any]:
 
 
 def _bound(value: object, *, is_upper: bool) -> object | None:
-    """Return a bound in Delta's JSON form, or None if a column of this type has none."""
+    """Return a bound in Delta's JSON form, or None if it cannot be stored in the statistics."""
     if isinstance(value, bool | bytes):
         return None
     if isinstance(value, int):

@@ -1,8 +1,8 @@
 """Merges small files of a table, with the limits that `table sync` and `table compact` use.
 
-A file is small below `SMALL_FILE_BYTES`; merged files have about `TARGET_FILE_BYTES`. A compaction
-that another writer interrupts is tried again a few times; it changes no row, so nothing is lost if
-it is given up.
+Files below `SMALL_FILE_BYTES` count as small; merged files have about `TARGET_FILE_BYTES`. A
+compaction that conflicts with another writer is retried a few times. A compaction changes no rows,
+so nothing is lost if all attempts fail.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ def small_files(table: Table) -> int:
 
 
 def compact_if_many(table: Table, limit: int) -> None:
-    """Merge small files if there are more than `limit`; 0: never."""
+    """Merge small files if there are more than `limit`. With a limit of 0, never merge."""
     if limit and small_files(table) > limit:
         compacted(table)
 
 
 def compacted(table: Table) -> Compacted:
-    """Merge small files."""
+    """Merge small files, retrying after conflicts, and return what was merged."""
     for _ in range(MAX_ATTEMPTS - 1):
         try:
             return table.compact(TARGET_FILE_BYTES)

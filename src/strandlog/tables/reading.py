@@ -1,8 +1,8 @@
-"""Reads data files, and translates the errors of libraries to ones with advice.
+"""Reads data files, and turns library errors into errors that say what to do.
 
-Reads verify the checksums of pages and footers: a bit that flipped on disk is an error, not another
-value.
-Files that Delta's library has written, in a compaction or a merge, have no checksums.
+Reads verify the checksums of pages and footers, so a bit that flipped on disk raises an error
+instead of changing a value.
+Files that Delta's library writes, in a compaction or a merge, have no checksums.
 
 `DeltaTable.to_pyarrow_table` is not used anywhere: processes that call it often abort at exit.
 """
@@ -34,7 +34,7 @@ def damaged(folder: str, error: Exception) -> TableDamagedError:
 
 
 def full(folder: str, error: Exception) -> DiskFullError | None:
-    """Return an error if a library failed because the disk is full; only its text tells."""
+    """Return an error if the text of a library's error says that the disk is full, else None."""
     text = str(error)
     if "No space left" in text or "disk is full" in text:
         return DiskFullError(f"could not write the table in {folder}: the disk is full")
@@ -45,14 +45,15 @@ def check_present(folder: str, paths: Sequence[str]) -> None:
     """Raise `TableDamagedError` if a data file is missing."""
     missing = [path for path in paths if not os.path.isfile(path)]
     if missing:
-        count = f"{len(missing)} of {len(paths)} data files are missing, the first is {missing[0]}"
+        count = f"{len(missing)} of {len(paths)} data files are missing, first {missing[0]}"
         raise damaged(folder, FileNotFoundError(count))
 
 
 def data_set(paths: Sequence[str], schema: Any = None) -> Any:
-    """Return data files as a data set whose reads verify checksums.
+    """Return data files as an Arrow data set whose reads verify checksums.
 
-    This function and the reads raise `OSError` or `pa.ArrowException` for damaged files.
+    This function, and later reads of the data set, raise `OSError` or `pa.ArrowException` if a file
+    is damaged.
     """
     for path in paths:
         try:
@@ -66,7 +67,7 @@ def data_set(paths: Sequence[str], schema: Any = None) -> Any:
     return ds.dataset(list(paths), schema=schema, format=parquet)
 
 
-PartitionColumns = Mapping[str, Mapping[str, Any]]  # by path: columns that the file does not have
+PartitionColumns = Mapping[str, Mapping[str, Any]]  # path → columns that are not in the file
 
 
 def read_files(
@@ -78,8 +79,8 @@ def read_files(
 ) -> Any:
     """Return a RecordBatchReader over some columns of data files.
 
-    `partitions` has the values (Arrow scalars) of the columns that are not in the files, if
-    `columns` names such columns.
+    If `columns` names columns that are not stored in the files, `partitions` has their values
+    (Arrow scalars) for each file.
     """
     check_present(folder, paths)
     wanted = pa.schema([schema.field(name) for name in columns])
@@ -99,7 +100,7 @@ def read_files(
 
 
 def _with_values(path: str, wanted: Any, values: Mapping[str, Any]) -> Iterator[Any]:
-    """Yield the rows of a file, with columns that have one value in all rows."""
+    """Yield the rows of a file, with the columns in `values` added as constants."""
     stored = pa.schema([field for field in wanted if field.name not in values])
     for batch in data_set([path], stored).to_batches(columns=stored.names):
         arrays = [

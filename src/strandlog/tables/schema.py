@@ -1,9 +1,9 @@
-"""Compares and merges Arrow schemas; brings rows into the schema of a table.
+"""Compares and merges Arrow schemas, and converts rows to the schema of a table.
 
-Libraries differ in what they accept: one casts integers to text without a word, another accepts
-what fits the first batch and fails on the second. So strandlog decides by itself:
+Libraries differ in what they accept: one silently casts integers to text, another accepts the first
+batch and fails on the second. So strandlog applies its own rules:
 
-    same type                       unchanged
+    same type                       no change
     int32 → int64, float → double   `widened`: the table gets the wider type, if the format can
     wider table, narrower rows      the rows are cast, which loses nothing
     struct, list, map               field by field, recursively
@@ -11,7 +11,7 @@ what fits the first batch and fails on the second. So strandlog decides by itsel
     a column that the table lacks   `merged` adds it, at the end and nullable
     anything else                   `TableSchemaError` that names the column and both types
 
-Tables return large, view and dictionary types for plain ones; `plain` undoes that.
+Table libraries return large, view and dictionary types in place of plain ones; `plain` undoes that.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _WIDER = [
 
 
 def _widens(narrow: Any, wide: Any) -> bool:
-    """Return whether every value of `narrow` is exactly a value of `wide`."""
+    """Return whether `wide` is a wider type that represents every value of `narrow` exactly."""
     reached = {narrow}
     for source, target in _WIDER:
         if source in reached:
@@ -69,7 +69,7 @@ def plain(schema: Any) -> Any:
 
 
 def checked(schema: Any) -> Any:
-    """Return the plain schema of a new table; raise `TableSchemaError` if names are ambiguous."""
+    """Return the plain schema of a new table; raise `TableSchemaError` if column names collide."""
     return merged(pa.schema([]), schema)
 
 
@@ -96,7 +96,7 @@ def _merged_fields(table: Any, rows: Any, path: str) -> list[Any]:
                 f"columns {path}{lower[field.name.lower()]} and {path}{field.name} differ only in "
                 "case, which table formats do not allow; rename the field"
             )
-        # Nothing to merge with: this checks the names inside the new field.
+        # The table has no such field; merging the field with itself checks the names inside it.
         fields.append(pa.field(field.name, _merged_type(field.type, field.type, path + field.name)))
         lower[field.name.lower()] = field.name
     return fields
@@ -123,7 +123,7 @@ def _merged_type(table: Any, rows: Any, path: str) -> Any:
 
 
 class Widened(NamedTuple):
-    """A field, possibly nested, that has another type in the merged schema."""
+    """A field, possibly nested, that has a wider type in the merged schema."""
 
     path: str
     type: Any  # in the table
@@ -131,7 +131,7 @@ class Widened(NamedTuple):
 
 
 def widened(table: Any, wanted: Any) -> list[Widened]:
-    """Return the fields of a table that have another type in the merged schema `wanted`."""
+    """Return the fields of a table that have a wider type in the merged schema `wanted`."""
     return _widened(pa.struct(list(table)), pa.struct(list(wanted)), "")
 
 
@@ -151,7 +151,7 @@ def _widened(table: Any, wanted: Any, path: str) -> list[Widened]:
 
 
 def conformed(rows: Any, schema: Any) -> Any:
-    """Return the rows with exactly the columns of `schema`; missing ones are null."""
+    """Return the rows with exactly the columns of `schema`; columns that they lack are null."""
     plain_rows = rows.cast(plain(rows.schema)) if rows.schema != plain(rows.schema) else rows
     if merged(schema, plain_rows.schema) != plain(schema):
         extra = sorted(set(plain_rows.schema.names) - set(schema.names))
@@ -169,7 +169,7 @@ def conformed(rows: Any, schema: Any) -> Any:
 
 
 def _fitted(column: Any, kind: Any) -> Any:
-    """Return a chunked array with a wider or extended type."""
+    """Convert a chunked array to a wider or extended type."""
     if column.type == kind:
         return column
     chunks = [_fitted_array(chunk, kind) for chunk in column.chunks]
@@ -189,7 +189,7 @@ def _fitted_array(array: Any, kind: Any) -> Any:
             for field in kind
         ]
         return pa.StructArray.from_arrays(children, fields=list(kind), mask=array.is_null())
-    # Offsets and nulls are reused as they are, also those of a slice.
+    # Offsets and nulls are reused unchanged, even if the array is a slice.
     if types.is_list(kind):
         return _with_child(array, kind, _fitted_array(array.values, kind.value_type))
     if types.is_map(kind):
@@ -202,7 +202,7 @@ def _fitted_array(array: Any, kind: Any) -> Any:
 
 
 def _with_child(array: Any, kind: Any, child: Any) -> Any:
-    """Return a list or map array with other elements."""
+    """Return a list or map array with its elements replaced by `child`."""
     buffers = array.buffers()[:2]
     return pa.Array.from_buffers(
         kind, len(array), buffers, array.null_count, array.offset, children=[child]

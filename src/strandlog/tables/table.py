@@ -1,41 +1,42 @@
 """One interface for lake tables: Delta, Iceberg and plain Parquet files with a manifest.
 
     table = open_table("./lake/orders", "delta")            no I/O yet
-    table.create(schema, partition_by=("date",))            an existing table is left as it is
+    table.create(schema, partition_by=("date",))            an existing table stays unchanged
     snapshot = table.load()                                 the newest version
     done = snapshot.progress("app")                         the version that `app` committed last
     files = snapshot.layout.write(rows, "orders-0-0-500", attempt)
     snapshot.add_files(files, progress={"app": 500})        the commit: rows and progress together
 
 **Progress** maps application ids to integers that only grow: for `table sync` the next offset of a
-partition, for a Spark query the batch id. A commit stores rows and progress together or neither.
-It is therefore enough that a writer starts after the progress that it finds: no row is lost or
-written twice, whenever the writer is killed.
+partition, for a Spark query the batch id. A commit stores both rows and progress, or neither. A
+writer that starts after the stored progress therefore loses no row and writes none twice, no matter
+when it is killed.
 
 Rules that make this true:
 
 1. A `Snapshot` is one version, and its commits are relative to that version. If another process
-   has committed progress of one of the same ids since, or changed the schema, the commit fails
-   with `TableConflictError` and has written nothing that a reader sees. Load again, read the
-   progress again and decide again; the same rows must not be submitted again blindly.
-2. Progress must grow: a commit whose progress is not greater than the snapshot's is refused with
+   has since committed progress for one of the same ids, or changed the schema, the commit fails
+   with `TableConflictError` and changes nothing that a reader sees. Load the table again, and
+   read its progress again before deciding what to write: the rows may already be there.
+2. Progress must grow: a commit whose progress is not greater than the snapshot's is rejected with
    the same error, before anything is written. So a repeated batch is never written twice.
-3. A snapshot serves one commit. Afterwards, and after an error, load again.
-4. If a process dies inside a commit, the commit has happened or it has not; `progress` tells which.
+3. A snapshot serves one commit. Afterwards, and after an error, load the table again.
+4. If a process dies inside a commit, the commit either happened completely or did not happen;
+   `progress` shows which.
 
-**Data files** are written before the commit, also by other processes: a `Layout` can be pickled,
-and Spark's tasks call its `write` and return the `DataFile`s to the driver, which commits them all.
-Files are fsynced before they are named, and invisible to readers until the commit. `attempt` makes
-their names unique, so that no attempt overwrites a file of another one. `vacuum` removes files of
-attempts that were not committed. `add_files([])` commits progress alone.
+**Data files** are written before the commit, possibly by other processes: a `Layout` can be
+pickled, and Spark's tasks call its `write` and return the `DataFile`s to the driver, which commits
+them all. Files are fsynced before they are renamed, and invisible to readers until the commit.
+`attempt` makes their names unique, so that no attempt overwrites another attempt's files. `vacuum`
+removes the files of attempts that were not committed. `add_files([])` commits only progress.
 
-The columns of the rows are matched by name with the schema of the table; missing ones become null.
-`extend` adds columns; it is a commit of its own, so load again afterwards. `properties` of a table
-are texts that belong to it; `set_properties` changes them, also in a commit of its own.
+Columns of rows are matched with the table's columns by name; those that the rows lack become null.
+`extend` adds columns in a commit of its own, so load the table again afterwards. `properties` are
+strings stored with the table; `set_properties` changes them, also in a commit of its own.
 
-Tables are folders on a local or mounted file system. What is durable after a commit returns: data
-files and the log, manifest or catalog, all fsynced. A process that is killed inside a commit may
-leave a version that is visible, but not durable yet; `make_durable` flushes it.
+Tables are folders on a local or mounted file system. When a commit returns, its data files and the
+log, manifest or catalog have been fsynced. A process that is killed inside a commit may leave a
+version that is visible but not yet durable; `make_durable` flushes it.
 """
 
 from __future__ import annotations
@@ -57,18 +58,18 @@ if TYPE_CHECKING:
 Format = Literal["delta", "iceberg", "parquet"]
 FORMATS: tuple[Format, ...] = ("delta", "iceberg", "parquet")
 UPSERT_FORMATS: tuple[Format, ...] = ("delta", "iceberg")  # whose snapshots have `upsert`
-UNSUPPORTED_CHARACTERS = {  # which the libraries take for parts of a URL
+UNSUPPORTED_CHARACTERS = {  # in paths, because the libraries parse these as URLs
     "delta": "%\\",
     "iceberg": "#?",
 }
 Progress = Mapping[str, int]
 Metadata = Mapping[str, str]
 NO_METADATA: Metadata = {}
-READABLE_DIR_MODE: Final = 0o777  # other users read tables; the umask may restrict it
+READABLE_DIR_MODE: Final = 0o777  # lets other users read tables, unless the umask forbids it
 
 
 class Commit(NamedTuple):
-    """One entry of the history of a table, newest first in `Snapshot.history`."""
+    """One entry of a table's history."""
 
     version: int
     operation: str
@@ -76,7 +77,7 @@ class Commit(NamedTuple):
 
 
 class Snapshot(Protocol):
-    """One version of a table. See the module for the rules."""
+    """One version of a table. The module docstring has the rules for commits."""
 
     @property
     def version(self) -> int: ...
@@ -87,17 +88,17 @@ class Snapshot(Protocol):
     @property
     def properties(self) -> dict[str, str]: ...
     def progress(self, app_id: str) -> int | None:
-        """Return the progress of an application; None if it has committed nothing."""
+        """Return the progress of an application, or None if it has committed nothing."""
 
     def row_count(self) -> int: ...
     def data_files(self) -> list[str]:
         """Return the absolute paths of the Parquet files of this version."""
 
     def read(self, columns: Sequence[str]) -> Any:
-        """Return a RecordBatchReader of some columns of all rows."""
+        """Return a RecordBatchReader over all rows, with only these columns."""
 
     def history(self, limit: int) -> list[Commit]:
-        """Return the newest commits that are still known, newest first."""
+        """Return up to `limit` of the commits that the table still records, newest first."""
 
     def add_files(
         self, files: Sequence[DataFile], *, progress: Progress, metadata: Metadata = NO_METADATA
@@ -113,7 +114,7 @@ class Durable(NamedTuple):
 
 
 class Compacted(NamedTuple):
-    """The result of a compaction: the number of files before and after."""
+    """The result of a compaction: the number of files removed and added."""
 
     removed: int
     added: int
@@ -146,18 +147,19 @@ class Table(Protocol):
     def set_properties(self, properties: Metadata) -> None: ...
 
     def make_durable(self, known: Durable | None = None) -> Durable:
-        """Flush the newest version, whichever process has committed it; `known` is already
-        durable."""
+        """Fsync the newest version, whichever process committed it, except for what `known`
+        says is already durable."""
 
     def compact(self, target_bytes: int) -> Compacted:
-        """Merge small data files. Concurrent appends are not affected."""
+        """Merge small data files. May raise `TableConflictError` if another writer commits
+        meanwhile."""
 
     def vacuum(self, older_than_hours: int, *, dry_run: bool = False) -> list[str]:
         """Delete files that no version within `older_than_hours` needs, and return their paths."""
 
 
 def open_table(target: str | os.PathLike[str], table_format: str) -> Table:
-    """Return the table in a folder. Raises `MissingExtraError` if its library is not installed."""
+    """Return the table in a folder; raise `MissingExtraError` if its library is not installed."""
     folder = local_folder(target)
     for character in UNSUPPORTED_CHARACTERS.get(table_format, ""):
         if character in folder:
@@ -185,7 +187,7 @@ def open_table(target: str | os.PathLike[str], table_format: str) -> Table:
 
 
 def local_folder(target: str | os.PathLike[str]) -> str:
-    """Return the absolute path of a target; raise an error if it is on an object store."""
+    """Return the absolute path of a target; raise an error if it is an object store's URL."""
     text = os.fspath(target)
     if text.startswith("file://"):
         text = text.removeprefix("file://")
@@ -197,7 +199,7 @@ def local_folder(target: str | os.PathLike[str]) -> str:
 
 
 def check_progress(snapshot: Snapshot, progress: Progress) -> None:
-    """Raise `TableConflictError` unless the progress of every application grows (rule 2)."""
+    """Raise `TableConflictError` unless the progress of every application grows (rule 2 above)."""
     for app_id, value in progress.items():
         known = snapshot.progress(app_id)
         if known is not None and value <= known:
@@ -208,7 +210,7 @@ def check_progress(snapshot: Snapshot, progress: Progress) -> None:
 
 
 def in_two_partitions(key: bytes) -> TableSchemaError:
-    """Return the error for a key whose latest value is unknown."""
+    """Return the error for a key in two partitions, whose latest value cannot be determined."""
     return TableSchemaError(
         f"the key {key[:100]!r} is in two partitions, whose offsets cannot be compared; a table in "
         "upsert mode needs a producer that sends each key to one partition: use append mode, and "
@@ -217,7 +219,7 @@ def in_two_partitions(key: bytes) -> TableSchemaError:
 
 
 def detected_format(target: str | os.PathLike[str]) -> Format | None:
-    """Return the format of the table in a folder, or None if it contains none."""
+    """Return the format of the table in a folder, or None if the folder contains no table."""
     folder = local_folder(target)
     marks: dict[Format, str] = {
         "delta": "_delta_log",

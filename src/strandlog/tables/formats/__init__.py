@@ -1,1 +1,1 @@
-"""The formats of tables: Delta, Iceberg, and plain Parquet files with a manifest."""
+"""Table formats: Delta, Iceberg, and plain Parquet files with a manifest."""

@@ -5,10 +5,11 @@
     <folder>/_compaction/lock              held by the one process that merges files
 
 Progress is Delta's `txn` action: (application id, version), in the same commit as the files. The
-library reports a conflict only for commits made after the snapshot of the handle that commits. A
-repetition from a newer handle would be accepted, so `check_progress` refuses it.
+library reports a conflict only with commits made after the committing handle loaded its snapshot.
+It would accept a repeated commit from a newer handle, so `check_progress` rejects that.
 
-The library does not fsync the log. `_sync_log` does so after each commit, before it is reported.
+The library does not fsync the log. `_sync_log` does so after each commit, before the commit is
+reported.
 """
 
 from __future__ import annotations
@@ -56,13 +57,13 @@ from strandlog.tables.table import (
 
 LOG_FOLDER: Final = "_delta_log"
 LOG_RETENTION: Final = "interval 30 days"
-COMPACTION_FOLDER: Final = "_compaction"  # with the lock; readers ignore names with an underscore
+COMPACTION_FOLDER: Final = "_compaction"  # holds the lock; readers ignore names that start with "_"
 UNSUPPORTED: Final = frozenset({"deletionVectors", "columnMapping", "rowTracking"})
 
 
 @contextmanager
 def _errors(folder: str) -> Iterator[None]:
-    """Translate the errors of the library."""
+    """Translate the library's errors."""
     try:
         yield
     except delta_errors.TableNotFoundError as error:
@@ -82,7 +83,7 @@ def _errors(folder: str) -> Iterator[None]:
     except delta_errors.DeltaError as error:
         if (no_space := full(folder, error)) is not None:
             raise no_space from error
-        # The library says with the same error that the log is not JSON and that it has no log.
+        # The library raises the same error for a log that is not JSON and for a missing log.
         raise damaged(folder, Exception(str(error).partition("\n")[0])) from error
 
 
@@ -120,7 +121,7 @@ class DeltaLakeTable:
         except TableError:
             if not self.exists():
                 raise
-            return  # another process has created it meanwhile
+            return  # another process has created the table meanwhile
         _sync_log(self.folder, -1)
 
     def load(self) -> DeltaSnapshot:
@@ -167,10 +168,11 @@ class DeltaLakeTable:
         return found
 
     def compact(self, target_bytes: int) -> Compacted:
-        """Merge small files, unless another process does so.
+        """Merge small files, unless another process is doing so.
 
-        The library accepts a second compaction of the same files, which doubles their rows: it
-        ignores that they were removed meanwhile. So only one runs at a time, on what it finds.
+        The library accepts a second compaction of the same files, although the first one has
+        removed them, and so doubles their rows. A lock therefore lets only one compaction run at a
+        time, on the newest version.
         """
         folder = os.path.join(self.folder, COMPACTION_FOLDER)
         make_durable_folder(folder)
@@ -232,14 +234,14 @@ class DeltaSnapshot:
     def row_count(self) -> int:
         with _errors(self._folder):
             counts = pa.table(self.handle.get_add_actions(flatten=True)).column("num_records")
-            if counts.null_count:  # files of another writer, without statistics
+            if counts.null_count:  # another writer's files, without statistics
                 return int(self.handle.count())
         return sum(counts.to_pylist())
 
     def data_files(self) -> list[str]:
         with _errors(self._folder):
             actions = pa.table(self.handle.get_add_actions())
-        # `file_uris` escapes the folder too, so a space in its name would look like "%20".
+        # `file_uris` would also escape the folder name: a space in it would become "%20".
         paths = actions.column("path").to_pylist()
         return sorted(os.path.join(self._folder, unquote(path)) for path in paths)
 
@@ -275,7 +277,7 @@ class DeltaSnapshot:
         check_progress(self, progress)
         actions = [
             AddAction(
-                each.name,  # the library escapes it
+                each.name,  # unescaped; the library escapes it
                 each.size_bytes,
                 partition_values(each.partition),
                 int(os.path.getmtime(each.path) * 1000),
@@ -295,7 +297,7 @@ class DeltaSnapshot:
         _sync_log(self._folder, self.version)
 
     def _commit(self, progress: Progress, metadata: Metadata) -> Any:
-        # Retries of the library only try the next version number; they do not ignore conflicts.
+        # The library's retries only try the next version number; they do not ignore conflicts.
         return CommitProperties(
             custom_metadata=dict(metadata),
             app_transactions=[deltalake.Transaction(name, at) for name, at in progress.items()],
@@ -309,10 +311,10 @@ class DeltaSnapshot:
         progress: Progress,
         metadata: Metadata = NO_METADATA,
     ) -> None:
-        """Replace the rows with the keys of `rows`, and delete those with the keys of `deleted`.
+        """Insert `rows`, replacing rows with the same keys, and delete the keys of `deleted`.
 
-        Both have the columns of the table, one row per key. A row of the table that is newer than
-        a given one, by its offset, stays.
+        Both have the table's columns and one row per key. If the table has a newer row for a key,
+        by offset, that row stays.
         """
         check_progress(self, progress)
         before = set(self.data_files())
@@ -358,7 +360,7 @@ def _targets(columns: Mapping[str, str]) -> dict[str, str]:
 
 
 def _sync_files(paths: Iterable[str]) -> None:
-    """Make files durable that the library has written."""
+    """Fsync files that the library has written, and their folders."""
     files = table_files()
     for path in paths:
         files.sync_file(path)
@@ -367,7 +369,7 @@ def _sync_files(paths: Iterable[str]) -> None:
 
 
 def _sync_log(folder: str, version: int) -> None:
-    """Make the commits after `version` durable."""
+    """Fsync the commits after `version`."""
     files = table_files()
     log = os.path.join(folder, LOG_FOLDER)
     for name in files.list_dir(log):

@@ -1,22 +1,23 @@
-"""`Table` in Iceberg's format (version 2), with a SQLite catalog in the folder of the table.
+"""`Table` in Iceberg's format (version 2), with a SQLite catalog in the table's folder.
 
-    <folder>/catalog.db                      one row: the newest metadata file; its update commits
+    <folder>/catalog.db                      one row, the newest metadata file; updating it commits
     <folder>/metadata/*.metadata.json        schema, properties, snapshots
     <folder>/data/…/*.parquet                data files, written by `Layout.write`
 
 Progress is a table property, `strandlog.progress.<application id>`, which changes in the same
 commit as the files. Properties outlive the snapshots that set them.
 
-pyiceberg would rebase an append of a stale writer and retry it, so that both writers succeed and
-the rows are in the table twice. Tables are therefore created with `commit.retry.num-retries=0`,
-and a table without that is refused. Each commit requires that the newest snapshot is the one that
-was loaded, also if it adds no files: pyiceberg itself would accept stale properties.
+pyiceberg would rebase a stale writer's append and retry it, so that both writers would succeed and
+the rows would be in the table twice. Tables are therefore created with
+`commit.retry.num-retries=0`, and a table without that property is rejected. Each commit, even one
+that adds no files, requires that the loaded snapshot is still the newest: pyiceberg itself would
+let a stale writer change properties.
 
-An upsert writes the files with replaced rows again (copy on write), so readers need no support for
-delete files. It reads the keys of the whole table, and its cost follows the files that it touches.
+An upsert rewrites the files that contain replaced rows (copy on write), so readers need no support
+for delete files. It reads the keys of the whole table and rewrites only the files with matches.
 
-The catalog name is `strandlog` and the table is `strandlog.<name of the folder>`. Paths inside the
-metadata are absolute: a table that was moved must be written again.
+The catalog name is `strandlog` and the table is `strandlog.<folder name>`. Paths inside the
+metadata are absolute, so a table that was moved must be rebuilt.
 """
 
 from __future__ import annotations
@@ -76,13 +77,13 @@ PROPERTIES: Final = {
 }
 FILE_IO_MODULE: Final = "strandlog.tables.formats.iceberg_io"
 FILE_IO: Final = f"{FILE_IO_MODULE}.SyncedFileIO"  # the library imports it by name
-ROLLBACK: Final = "rollback"  # to an older snapshot, by another program; Iceberg has no name for it
+ROLLBACK: Final = "rollback"  # by another program, to an older snapshot; Iceberg does not record it
 HOUR_S: Final = 3600
 
 
 @contextmanager
 def _errors(folder: str) -> Iterator[None]:
-    """Translate the errors of the library."""
+    """Translate the library's errors."""
     try:
         yield
     except iceberg_errors.NoSuchTableError as error:
@@ -105,7 +106,7 @@ def _errors(folder: str) -> Iterator[None]:
 
 @contextmanager
 def _reading(folder: str) -> Iterator[None]:
-    """Translate the errors of reading metadata, also those of damaged bytes, which can be any."""
+    """Translate errors from reading metadata. Damaged bytes can raise any exception."""
     try:
         with _errors(folder):
             yield
@@ -131,7 +132,7 @@ class IcebergTable:
         except sql_errors.OperationalError as error:
             if "already exists" not in str(error):
                 raise
-            return self._opened_catalog()  # another process has created it meanwhile
+            return self._opened_catalog()  # another process has created the catalog meanwhile
 
     def _opened_catalog(self) -> Any:
         path = os.path.join(self.folder, CATALOG_FILE)
@@ -211,7 +212,7 @@ class IcebergTable:
         found = Durable(snapshot.version, frozenset(snapshot.data_files()))
         if known is None or known.version != found.version:
             # Files are flushed before their commit. SQLite commits by deleting its journal, and a
-            # power failure could bring that back.
+            # power failure could restore the journal and so undo the commit.
             table_files().sync_dir(self.folder)
         return found
 
@@ -327,7 +328,7 @@ class IcebergSnapshot:
         return sorted(_local_path(each.file_path) for each in self.listed())
 
     def needed_files(self) -> set[str]:
-        """Return all files that a snapshot needs, and the metadata files."""
+        """Return the files that any kept snapshot needs, and the metadata files."""
         metadata = self.handle.metadata
         found = {self.handle.metadata_location}
         found |= {entry.metadata_file for entry in metadata.metadata_log}
@@ -371,11 +372,11 @@ class IcebergSnapshot:
                         [f"file://{each.path}" for each in files],
                         snapshot_properties=dict(metadata),
                     )
-        except ValueError as error:  # the library: a file is already in the table
+        except ValueError as error:  # raised by the library if a file is already in the table
             raise TableConflictError(f"{self._folder}: {error}") from error
 
     def _set_progress(self, change: Any, progress: Progress) -> None:
-        """Add the progress to a transaction, which then fails if this is not the newest version."""
+        """Add progress to a transaction, and a check that this version is still the newest."""
         updates = {PROGRESS + app_id: str(value) for app_id, value in progress.items()}
         newest = self.handle.current_snapshot()
         is_newest = AssertRefSnapshotId(
@@ -391,12 +392,12 @@ class IcebergSnapshot:
         progress: Progress,
         metadata: Metadata = NO_METADATA,
     ) -> None:
-        """Replace the rows with the keys of `rows`, and delete those with the keys of `deleted`.
+        """Insert `rows`, replacing rows with the same keys, and delete the keys of `deleted`.
 
-        Both have the columns of the table, one row per key. A row of the table that is newer than
-        a given one, by its offset, stays. Files with such rows are written again without them, in
-        the commit that adds the new rows; so the library's own `upsert`, with two snapshots per
-        call and without deletions, is not used.
+        Both have the table's columns and one row per key. If the table has a newer row for a key,
+        by offset, that row stays. One commit adds the new rows and rewrites the files that contain
+        replaced or deleted rows. The library's own `upsert` is not used: it makes two snapshots per
+        call and cannot delete.
         """
         check_progress(self, progress)
         listed = {_local_path(each.file_path): each for each in self.listed()}
@@ -406,7 +407,7 @@ class IcebergSnapshot:
             *replaced.kept,
             *self.layout.write(replaced.rows, f"upsert-{self.version}", attempt),
         ]
-        if not added and not replaced.paths:  # nothing changes but the progress
+        if not added and not replaced.paths:  # only the progress changes
             self.add_files([], progress=progress, metadata=metadata)
             return
         with _errors(self._folder), self.handle.transaction() as change:
@@ -419,7 +420,7 @@ class IcebergSnapshot:
 def _replace_files(
     change: Any, handle: Any, gone: Sequence[Any], added: Sequence[DataFile], metadata: Metadata
 ) -> None:
-    """Add a snapshot to a transaction that has other data files instead of some."""
+    """Add a snapshot that replaces the data files `gone` with `added` to a transaction."""
     with change.update_snapshot(snapshot_properties=dict(metadata)).overwrite() as replace:
         for each in gone:
             replace.delete_data_file(each)

@@ -1,7 +1,7 @@
 """Iceberg's file I/O with an fsync when a file is closed.
 
-The catalog is a SQLite database, which fsyncs its own commits. Without this, a power failure could
-leave a catalog that names a metadata file which is empty.
+The catalog is a SQLite database, which fsyncs its own commits. If metadata files were not fsynced
+too, a power failure could leave a catalog that refers to an empty metadata file.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class SyncedFile(PyArrowFile):  # type: ignore[misc]
 
 
 class SyncedFileIO(PyArrowFileIO):  # type: ignore[misc]
-    """The I/O of catalogs that strandlog opens."""
+    """The file I/O for the catalogs that strandlog opens."""
 
     def new_output(self, location: str) -> SyncedFile:
         found = super().new_output(location)

@@ -1,9 +1,9 @@
-"""Merges small data files: which ones, and how. For Parquet and Iceberg; Delta's library has its
-own.
+"""Chooses and merges small data files, for Parquet and Iceberg; Delta's library has its own
+compaction.
 
-Files are merged within one combination of partition values, in the order of their names, until a
-merged file has about `target_bytes`. A file of at least half of that is left alone. Merging reads
-one group at a time; a group is at most `target_bytes` on disk, so memory is bounded.
+Files with the same partition values are merged in name order, into files of at most about
+`target_bytes`. Files of at least half that size are left alone. Merging reads one group at a time;
+a group has at most `target_bytes` on disk, so memory is bounded.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from strandlog.tables.schema import conformed
 
 
 class Merged(NamedTuple):
-    """Data files with the same rows: those to remove and those to add."""
+    """Data files to remove, and data files with the same rows to add."""
 
     removed: list[DataFile]
     added: list[DataFile]
@@ -48,7 +48,7 @@ def groups(files: Iterable[DataFile], target_bytes: int) -> list[list[DataFile]]
 def merge_small_files(
     layout: Layout, files: Sequence[DataFile], target_bytes: int, attempt: str
 ) -> list[Merged]:
-    """Write the merged files; nothing is removed or committed."""
+    """Write the merged files, without removing or committing anything."""
     merged = []
     for number, group in enumerate(groups(files, target_bytes)):
         paths = [each.path for each in group]
@@ -64,7 +64,7 @@ def merge_small_files(
 
 
 def _with_partition_values(rows: Any, first: DataFile, schema: Any) -> Any:
-    """Restore the partition columns, which the files do not have."""
+    """Restore the partition columns, which are not stored in the files."""
     for name, text in first.partition:
         kind = schema.field(name).type
         value = pa.scalar(text, pa.string()).cast(kind)

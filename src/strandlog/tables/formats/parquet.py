@@ -1,4 +1,4 @@
-"""`Table` of plain Parquet files with a manifest, for readers that only know Parquet.
+"""`Table` of plain Parquet files with a manifest, for readers that support only Parquet.
 
     <folder>/[<column>=<value>/]<name>.parquet       what readers see
     <folder>/_strandlog/manifest.json                version, schema, progress, list of files
@@ -6,14 +6,14 @@
     <folder>/_strandlog/lock                         held during a commit
 
 A commit has three steps: the data files are staged and fsynced; the manifest is replaced, which is
-the commit; the files are renamed into place. A process that dies after the second step leaves
-renames, which the next `load` completes. So a reader that lists `*.parquet` never sees a row that
-is not committed, and never one twice; at most, the newest files are still missing. A reader that
-needs exactly one version reads the list in the manifest, which has a checksum.
+the commit; the files are renamed into place. If a process dies after the second step, the next
+`load` completes the renames. A reader that lists `*.parquet` therefore never sees an uncommitted
+row or the same row twice; at worst, the newest files are still missing. A reader that needs exactly
+one version reads the file list in the manifest, which has a checksum.
 
-Names are `<topic>-<partition>-<first>-<end>`: a file of that name is in the table once.
+A sync names its files `<topic>-<partition>-<start>-<end>`; a name can be in the table only once.
 
-`compact` first removes files and then adds the merged ones, so that a reader that lists files may
+`compact` removes the small files before it adds the merged ones. A reader that lists files may
 miss rows for a moment, but never sees them twice.
 """
 
@@ -68,7 +68,7 @@ HOUR_MS: Final = 3_600_000
 
 @dataclass(frozen=True)
 class Listed:
-    """A data file in the manifest. `staged` is where it is until it is renamed."""
+    """A data file in the manifest. `staged` is its path until it is renamed."""
 
     name: str
     size_bytes: int
@@ -87,7 +87,7 @@ class Manifest:
     properties: dict[str, str] = field(default_factory=dict)
     progress: dict[str, int] = field(default_factory=dict)
     files: list[Listed] = field(default_factory=list)
-    removed: list[str] = field(default_factory=list)  # by the newest commit
+    removed: list[str] = field(default_factory=list)  # files that the newest commit removes
     history: list[list[Any]] = field(default_factory=list)  # [version, operation, metadata]
 
     def next(self, operation: str, metadata: Metadata, **changes: Any) -> Manifest:
@@ -113,7 +113,7 @@ def _checksum(manifest: dict[str, Any]) -> str:
 def _check_checksum(found: dict[str, Any]) -> None:
     """Remove the checksum from a manifest; raise `ValueError` if it is wrong.
 
-    A manifest without one is accepted: it is older than checksums.
+    A manifest without a checksum is accepted: an earlier version wrote it.
     """
     checksum = found.pop(CHECKSUM, None)
     if checksum is not None and checksum != _checksum(found):
@@ -187,7 +187,7 @@ class ParquetTable:
                 continue
             target = self._path(each.name)
             make_durable_folder(os.path.dirname(target))
-            with contextlib.suppress(FileNotFoundError):  # another process has renamed it
+            with contextlib.suppress(FileNotFoundError):  # another process has renamed the file
                 self._files.rename(self._path(each.staged), target)
             changed.add(os.path.dirname(target))
         for folder in changed:
@@ -231,7 +231,7 @@ class ParquetTable:
         self.commit(self._read(), change)
 
     def make_durable(self, known: Durable | None = None) -> Durable:
-        snapshot = self.load()  # makes the names of its files durable
+        snapshot = self.load()  # completes the renames and fsyncs their folders
         found = Durable(snapshot.version, frozenset(snapshot.data_files()))
         if known is None or known.version != found.version:
             self._files.sync_dir(self._path(STATE_FOLDER))
@@ -298,7 +298,7 @@ class ParquetTable:
 
 
 class ParquetSnapshot:
-    """One version of a table of Parquet files."""
+    """One version of a `ParquetTable`."""
 
     def __init__(self, table: ParquetTable, manifest: Manifest) -> None:
         self._table = table

@@ -1,8 +1,8 @@
-"""Replaces rows by key: which files have them, and how they are written again. For Iceberg; Delta's
-library has its own.
+"""Finds and rewrites the files that contain replaced rows, for Iceberg; Delta's library has its own
+merge.
 
-Each file is read in two steps: key and offset of all rows, then, if some of them are replaced, the
-whole file. Memory is bounded by the rows of the round and the largest file.
+Of each file, first only the key, partition and offset columns are read; then the whole file, if
+some of its rows are replaced. Memory is bounded by the rows of the round and the largest file.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ POSITION = ("key", "partition", "offset")
 
 
 class Replaced(NamedTuple):
-    """Files to remove, files with the rest of their rows, and the new rows to add."""
+    """Files to remove, files with their remaining rows, and the new rows to add."""
 
     paths: list[str]
     kept: list[DataFile]
@@ -32,13 +32,14 @@ class Replaced(NamedTuple):
 def without_keys(
     layout: Layout, paths: Sequence[str], rows: Any, deleted: Any, attempt: str
 ) -> Replaced:
-    """Write files without the rows whose keys are among those of `rows` and `deleted`.
+    """Rewrite files without the rows whose keys are in `rows` or `deleted`.
 
-    A row that is not older, by its offset, than the given one stays, and the given one is left out.
+    If a stored row is not older, by offset, than the given row with its key, the stored row stays
+    and the given row is left out.
     """
     given = pa.concat_tables([each.select(POSITION) for each in (rows, deleted)]).combine_chunks()
     found = Replaced([], [], rows)
-    outdated: list[Any] = []  # keys of given rows that the table has in a newer form
+    outdated: list[Any] = []  # keys for which the table already has a row at least as new
     for number, path in enumerate(paths):
         gone, newer = _matches(layout, path, given)
         outdated += newer
@@ -54,7 +55,7 @@ def without_keys(
 
 
 def _matches(layout: Layout, path: str, given: Any) -> tuple[Any, list[bytes]]:
-    """Return which rows of a file are replaced, and the keys of rows that are not older."""
+    """Return which rows of a file are replaced, and the keys of matching rows that stay."""
     stored = _read(layout, path, POSITION)
     at = pc.index_in(stored.column("key"), value_set=given.column("key").chunk(0))
     offsets, partitions = (given.column(name).take(at) for name in ("offset", "partition"))

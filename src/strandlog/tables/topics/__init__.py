@@ -1,1 +1,1 @@
-"""Topics as tables: the rounds of a sync, and what they read, decide and report."""
+"""Topic-to-table sync: reading the topic, deciding what to sync, committing, and reporting."""

@@ -11,8 +11,8 @@
     error       string                    typed: why the value could not be decoded, else null
     raw_value   binary                    typed: the value that could not be decoded, else null
 
-Fields of the value are inside the struct `value`, so that no field can have the name of another
-column, and new fields extend the struct. `SELECT value.* FROM …` makes them columns in SQL.
+The fields of a value are inside the struct `value`, so that their names cannot collide with other
+columns; new fields extend the struct. In SQL, `SELECT value.* FROM …` turns them into columns.
 
 With a time unit, the table also has a column by which it is partitioned:
 
@@ -20,7 +20,7 @@ With a time unit, the table also has a column by which it is partitioned:
     month   month   string       2026-11
     hour    hour    string       2026-11-17-09
 
-It is null for records without a timestamp, and for those after the year 9999, because readers
+This column is null for records without a timestamp or with one after the year 9999, because readers
 cannot parse such dates.
 """
 
@@ -54,14 +54,14 @@ LAST_TIME: Final = pa.scalar(datetime.max, pa.timestamp("us"))
 
 
 class Columns(Protocol):
-    """Decodes records. `schema` may grow while records are decoded; it never shrinks."""
+    """Decodes records into rows. Decoding may add fields to `schema`, but never removes any."""
 
     @property
     def schema(self) -> Any:
         """The columns of the table, without the column by which it is partitioned."""
 
     def decode(self, records: Any) -> Any:
-        """Return the rows of a RecordBatch with `RECORD_COLUMNS`, with the schema as it is now."""
+        """Convert a RecordBatch with `RECORD_COLUMNS` to rows with the current `schema`."""
 
 
 class RawColumns:
@@ -89,7 +89,7 @@ def with_time_column(rows: Any, unit: TimeUnit) -> Any:
     if unit == "day":
         made = times.cast(pa.date32(), safe=False)
     else:
-        # Format each distinct hour once, not each row.
+        # Format each distinct month or hour once, not once per row.
         whole = pc.floor_temporal(times, unit=unit)
         form = "%Y-%m" if unit == "month" else "%Y-%m-%d-%H"
         codes = pc.dictionary_encode(whole.combine_chunks())

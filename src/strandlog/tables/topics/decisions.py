@@ -1,28 +1,29 @@
-"""What a round of `table sync` does, decided from what the table and the topic say.
+"""Decides what a round of `table sync` does, from the state of the table and the topic.
 
     progress of a partition      log start     readable end     decision
     none (new table, partition)  s             e                read [s, e)
     p, with s ≤ p ≤ e            s             e                read [p, e)
     p < s                        s             e                gap [p, s): stop, or accept it
-    p > e                        s             e                stop: the topic is not the same data
+    p > e                        s             e                stop: the topic has different data
 
-State is only in the table. Its application ids are
+All state is in the table, under these application ids:
 
     strandlog:<cluster id>:<topic id>:<partition>     the next offset to read
     strandlog:<cluster id>:<topic id>:rows            the number of rows that syncs have appended
     strandlog:<cluster id>:<topic id>:sum             the sum of the next offsets of all partitions
 
-The sum is a checksum: a bit that flips in the log of a table changes a progress or hides it, and a
-sync would then write records twice or leave a hole. A table whose sum is wrong is damaged.
+The sum is a checksum: a flipped bit in the table's log could change or hide the progress of a
+partition, and a sync would then write records twice or skip some. A table whose sum is wrong is
+damaged.
 
-A table that has more or fewer rows was changed by another program: rows were deleted or added, or
-an older version was restored, which takes rows away but keeps the newest progress. A sync stops
-then, because it would leave a hole. `--accept-changes` stores the difference in the property
-`strandlog.rows.accepted`. An upsert does not know its row count in advance; there, every commit
-since the last sync must be harmless.
+If the row count differs, another program has changed the table: it deleted or added rows, or
+restored an older version, which removes rows but keeps the newest progress. A sync then stops,
+because rows may be missing. `--accept-changes` stores the difference in the property
+`strandlog.rows.accepted`. In upsert mode the row count is not known in advance; instead, every
+commit since the last sync must be harmless (`HARMLESS`).
 
-A topic that was deleted and created again has another id, and its offsets start again at 0. The
-table keeps the id of the topic in its properties; a sync of another topic stops.
+A topic that was deleted and created again has a new id, and its offsets start again at 0. The table
+keeps the topic id in its properties; a sync of a topic with a different id stops.
 """
 
 from __future__ import annotations
@@ -37,17 +38,17 @@ from strandlog.tables.topics.source import TopicState
 
 TOPIC: Final = "strandlog.topic"
 TOPIC_ID: Final = "strandlog.topic.id"
-TABLE_ID: Final = "strandlog.table.id"  # random, to tell a table from a later one in its folder
+TABLE_ID: Final = "strandlog.table.id"  # random; identifies the table if its folder is reused
 CLUSTER_ID: Final = "strandlog.cluster.id"
 MODE: Final = "strandlog.mode"
 VALUES: Final = "strandlog.values"  # raw, or how values become columns
 TIME_UNIT: Final = "strandlog.partition.by"
-PARTITIONS: Final = "strandlog.partitions"  # of the topic, when a table for upserts was created
+PARTITIONS: Final = "strandlog.partitions"  # upsert mode: partition count at the table's creation
 GAPS: Final = "strandlog.gaps"  # [[partition, start, end], …], accepted by the user
 ACCEPTED_ROWS: Final = "strandlog.rows.accepted"
-OWN: Final = "strandlog."  # commits with metadata of such names are made by strandlog
+OWN: Final = "strandlog."  # prefix of the metadata names in strandlog's own commits
 RANGES: Final = "strandlog.ranges"
-ROWS: Final = "rows"  # application ids that are not partitions
+ROWS: Final = "rows"  # ROWS and SUM end application ids in place of a partition number
 SUM: Final = "sum"
 HISTORY_LIMIT: Final = 200
 HARMLESS: Final = frozenset(
@@ -72,21 +73,21 @@ class OffsetRange(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What to read next, and which gaps precede it."""
+    """The ranges to read next, and the gaps before them."""
 
     ranges: list[OffsetRange]
     gaps: list[OffsetRange]
 
 
 def app_id(topic: TopicState, partition: int | str) -> str:
-    """Return the application id of a partition, of the row count or of the sum."""
+    """Return the application id for a partition, the row count or the offset sum."""
     return f"strandlog:{topic.cluster_id}:{topic.topic_id}:{partition}"
 
 
 def synced_offsets(snapshot: Snapshot, topic: TopicState) -> dict[int, int | None]:
-    """Return the next offset to read of each partition; None if nothing was synced.
+    """Return the next offset to read for each partition, or None where nothing was synced.
 
-    Raises `TableDamagedError` if they do not have the sum that the last sync has stored.
+    Raise `TableDamagedError` if the sum of the offsets is not the one that the last sync stored.
     """
     found = {number: snapshot.progress(app_id(topic, number)) for number in topic.partitions}
     expected = snapshot.progress(app_id(topic, SUM))
@@ -175,7 +176,7 @@ def check_rows(
 
 
 def accepted_rows(properties: Mapping[str, str]) -> int:
-    """Return by how many rows the table may differ from what syncs have written."""
+    """Return the accepted difference between the table's row count and what syncs have written."""
     return int(properties.get(ACCEPTED_ROWS, "0"))
 
 
@@ -185,7 +186,8 @@ def recorded_gaps(properties: Mapping[str, str]) -> list[OffsetRange]:
 
 
 def check_history(history: Sequence[Commit]) -> None:
-    """For upserts: raise `TableChangedError` if another program has written since the last sync."""
+    """In upsert mode, raise `TableChangedError` if another program has written since the last
+    sync."""
     last = next((index for index, commit in enumerate(history) if _is_own(commit)), len(history))
     commit = foreign_commit(history[:last])
     if commit is not None:
@@ -196,7 +198,7 @@ def check_history(history: Sequence[Commit]) -> None:
 
 
 def foreign_commit(history: Sequence[Commit]) -> Commit | None:
-    """Return the newest commit of another program; None if there is none in the history."""
+    """Return another program's newest commit that may have changed rows, or None."""
     for commit in history:
         if not _is_own(commit) and commit.operation.upper() not in HARMLESS:
             return commit
@@ -212,9 +214,9 @@ def _named(commit: Commit | None) -> str:
 
 
 def check_partitions(properties: Mapping[str, str], topic: TopicState) -> None:
-    """For upserts: raise `TableChangedError` if partitions were added.
+    """In upsert mode, raise `TableChangedError` if the topic's partition count has changed.
 
-    A key may then be in two partitions, whose offsets cannot be compared.
+    The same key may then be in two partitions, whose offsets cannot be compared.
     """
     before = int(properties.get(PARTITIONS, "0"))
     if before and before != len(topic.partitions):

@@ -1,16 +1,16 @@
-"""Detects that offsets of a topic were used again since their records were synced.
+"""Detects topic offsets that were reused for other records after a sync.
 
-A data folder that is restored from an older copy, or that loses unflushed records in a power
-failure, gives offsets that the table already has to new records. The table would keep the old ones,
-never get the new ones, and retention after the table would delete them. While the topic is shorter
-than the table, that is obvious (decisions.py); later it is not.
+If a data folder is restored from an older copy, or loses unflushed records in a power failure, new
+records get offsets that the table already has. The table would keep the old records and never get
+the new ones, and retention that waits for the table would delete the new ones. As long as the topic
+ends before the table does, decisions.py notices; later, only the records themselves differ.
 
-So each commit has the offset and a checksum of the last record of each partition:
+So each commit stores the offset and a checksum of the last record of each partition:
 
     strandlog.last    {"0": [119, 2774251938], …}
 
-When a sync starts, it reads these records from the log again and compares. One that the log no
-longer has, because of retention, compaction or damage, cannot be compared.
+When a sync starts, it reads these records from the log again and compares them. It skips records
+that the log no longer has because of retention, compaction or damage.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ def last_record(records: Any) -> LastRecord:
 
 
 def as_metadata(last: Mapping[int, LastRecord]) -> dict[str, str]:
-    """Return the metadata of a commit."""
+    """Return the last records as metadata for a commit."""
     return {LAST: json.dumps({str(number): list(each) for number, each in last.items()})}
 
 
 def check_last_records(history: Sequence[Commit], topic: TopicState, source: TopicSource) -> None:
-    """Raise `TableChangedError` if the topic has another record at an offset that was synced last;
-    `history` has the newest commit first."""
+    """Raise `TableChangedError` if the topic has a different record at the last synced offset of a
+    partition. `history` has the newest commit first."""
     newest: dict[int, LastRecord] = {}
     for commit in history:
         for number, each in json.loads(commit.metadata.get(LAST, "{}")).items():
@@ -85,5 +85,5 @@ def _read(topic: TopicState, source: TopicSource, partition: int, offset: int) -
                 if batch.num_rows:
                     return last_record(batch)
     except (DataError, CorruptSegmentError):
-        return None  # it was synced before it was damaged
+        return None  # the record was damaged after it was synced
     return None

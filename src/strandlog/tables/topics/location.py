@@ -1,6 +1,6 @@
 """Finds the lake table that a broker keeps for a topic (`table.format`).
 
-    over the wire     `table.path` in DescribeConfigs of the topic, as the broker sees the folder
+    a broker          the topic config `table.path`, which is the folder's path on the broker
     a data folder     `<folder>/tables/<topic>`; a broker with table.dir writes to another folder,
                       which is not stored in the data folder
 
@@ -20,12 +20,12 @@ PATH = "table.path"
 
 
 def table_of_cluster(client: WireClient, topic: str) -> str | None:
-    """Return the folder of a topic's table; None if the broker keeps none."""
+    """Return the folder of a topic's table, or None if the broker keeps no table for it."""
     return client.topic_config(topic, [PATH]).get(PATH) or None
 
 
 def table_of_folder(data: str, topic: str) -> str | None:
-    """Return the folder of a topic's table; None if the topic has none."""
+    """Return the folder of a topic's table, or None if the topic has no table."""
     with ReadOnlyLog(data) as log:
         config = log.topic_settings(topic)
     return os.path.join(os.path.abspath(data), TABLES_FOLDER, topic) if config[FORMAT] else None

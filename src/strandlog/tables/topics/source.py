@@ -1,14 +1,14 @@
 """Reads the committed records of one topic, from a folder or from a broker.
 
-    FolderSource    the files of a data folder, also while another process writes to it
-    ClusterSource   the Kafka protocol: strandlog or any Kafka cluster
+    FolderSource    reads the files of a data folder, even while another process writes to it
+        ClusterSource   speaks the Kafka protocol, with strandlog or any Kafka cluster
 
-`describe` returns the identity of the topic and, for each partition, the offsets that can be read
-now: from the log start to the last stable offset. `read` yields the raw batches of a range below
-that, with the aborted transactions among them; `record/arrow/columns.py` decodes them.
+`describe` returns the topic's identity and, for each partition, the offsets that can be read now:
+from the log start to the last stable offset. `read` yields the raw batches of a range below the
+last stable offset, with their aborted transactions; `record/arrow/columns.py` decodes them.
 
-The ids are the same in both: a table that was synced from a folder can be continued over the wire.
-Clusters before Kafka 2.8 have no topic ids; the name stands for the id there.
+Both sources return the same ids, so a sync that began from a folder can continue over the network.
+Clusters before Kafka 2.8 have no topic ids; the topic name is used as the id.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from strandlog.storage.readonly.view import FolderView
 from strandlog.storage.segment.transaction_index import AbortedTransaction
 
 READ_BYTES = 8 * 1024 * 1024
-PATIENCE_MS = 60_000  # for a file that the owner of the folder replaces
+PATIENCE_MS = 60_000  # longest wait while the folder's owner replaces files
 POLL_SECONDS = 0.02
 COMMITTED = IsolationLevel.READ_COMMITTED
 
@@ -41,7 +41,7 @@ class Bounds(NamedTuple):
 
 
 class TopicState(NamedTuple):
-    """A topic and what can be read of it now."""
+    """A topic's identity, and the offsets of each partition that can be read now."""
 
     name: str
     topic_id: str
@@ -58,8 +58,8 @@ class TopicSource(Protocol):
 
 
 class FolderSource:
-    """A topic in the files of a folder. With `durable_only`, records that a power failure could
-    undo (log.durability=page_cache) are not read yet."""
+    """Reads a topic from the files of a data folder. With `durable_only`, records that a power
+    failure could undo (log.durability=page_cache) are not read until they are durable."""
 
     def __init__(
         self, path: str, topic: str, clock: Clock | None = None, *, durable_only: bool = False
@@ -99,7 +99,8 @@ class FolderSource:
     def _aborted(self, tp: TopicPartition, end: int) -> list[AbortedTransaction]:
         """Return the aborted transactions below `end`.
 
-        While the owner replaces files, the view may be empty, and so have no aborted transactions.
+        While the folder's owner replaces files, the view may be empty and so lack the aborted
+        transactions; in that case, wait.
         """
         deadline_ms = self.deadline_ms()
         while True:
@@ -121,7 +122,7 @@ class FolderSource:
 
 
 class ClusterSource:
-    """A topic of a broker or cluster."""
+    """Reads a topic from a broker or cluster."""
 
     def __init__(
         self, bootstrap: str, topic: str, config: Mapping[str, object] | None = None

@@ -1,9 +1,9 @@
-"""What a table has of its topic: synced offsets, lag, gaps; and a count of every row once.
+"""Compares a table with its topic: synced offsets, lag, gaps and, on request, duplicate rows.
 
-`read_status` is cheap: it reads the metadata of the table. With `verifies`, it also reads the
-columns `partition` and `offset` of all rows, and counts rows that are in the table twice and rows
-beyond the synced offsets. Both are always 0, unless another program has written to the table. That
-needs one byte of memory per offset of the topic.
+`read_status` is cheap: it reads only the table's metadata. With `verifies`, it also reads the
+columns `partition` and `offset` of all rows, and counts duplicate rows and rows beyond the synced
+offsets. Both counts are 0 unless another program has written to the table. Verifying needs one byte
+of memory per synced offset.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ from strandlog.tables.topics.source import TopicSource
 
 
 class PartitionStatus(NamedTuple):
-    """One partition of the topic. `synced_offset` is the next offset to sync, None if none was."""
+    """One partition of the topic. `synced_offset` is the next offset to sync, or None if nothing
+    was synced yet."""
 
     partition: int
     start_offset: int
-    end_offset: int  # of what can be synced now
+    end_offset: int  # the offset after the last record that can be synced now
     synced_offset: int | None
     lag: int
-    rows: int | None = None  # only if verified
+    rows: int | None = None  # None unless verified
 
 
 class TableStatus(NamedTuple):
@@ -34,12 +35,12 @@ class TableStatus(NamedTuple):
 
     version: int
     rows: int
-    expected_rows: int | None  # by the syncs; None for upserts
+    expected_rows: int | None  # rows that syncs have written; None in upsert mode
     files: int
     size_bytes: int
     gaps: list[decisions.OffsetRange]
     partitions: list[PartitionStatus]
-    duplicates: int | None = None  # only if verified
+    duplicates: int | None = None  # this and `beyond` are None unless verified
     beyond: int | None = None
 
 

@@ -1,22 +1,23 @@
 """Syncs a topic to a table, in rounds; each round is one commit.
 
     1  load the table, describe the topic
-    2  check that both still belong together (decisions.py)
+    2  check that the table still belongs to the topic (decisions.py)
     3  read and decode committed records from the synced offsets, at most `round_bytes`
     4  write them to data files, one or more per partition
     5  check that the topic is still the same one
     6  commit the files together with the new offsets, through the table loaded in step 1
 
-A process that dies before step 6 has changed nothing that a reader sees; one that dies after it
-finds the new offsets when it starts again. Nothing else remembers progress: consumer groups take no
-part. If another writer commits between 1 and 6, `TableConflictError` leads back to step 1, and the
-rows are thrown away and read again. Two syncs of one topic are therefore safe, only slower. Records
-that are deleted while they are read lead back to step 1, too, which finds the gap.
+A process that dies before step 6 has changed nothing that a reader sees; if it dies after step 6,
+the next process finds the new offsets in the table. Progress is stored only in the table, not in a
+consumer group. If another writer commits between steps 1 and 6, the commit raises
+`TableConflictError`; the sync discards the rows and returns to step 1. Two concurrent syncs of one
+topic are therefore safe, but slower. If records are deleted while they are being read, the sync
+also returns to step 1, which finds the gap.
 
-`check_last_records` finds offsets that were used again since they were synced (last_records.py);
-callers call it when they start.
+`check_last_records` detects offsets that were reused after they were synced (last_records.py);
+callers call it once, before the first round.
 
-Records of aborted transactions and control records become no rows, but the offsets move past them.
+Control records and records of aborted transactions produce no rows, but the offsets move past them.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ from strandlog.tables.topics.upsert import Upserts
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_ROUND_BYTES: Final = 128 * 1024 * 1024  # decoded; also bounds the memory of a sync
+DEFAULT_ROUND_BYTES: Final = 128 * 1024 * 1024  # of decoded rows; bounds the memory of a sync
 MIN_PARTITION_BYTES: Final = 4 * 1024 * 1024
 MAX_CONFLICTS: Final = 50  # in succession
 WARN_AFTER_CONFLICTS: Final = 3
@@ -74,7 +75,7 @@ UPSERT: Final = "upsert"
 
 @dataclass(frozen=True)
 class SyncOptions:
-    """How a topic is synced."""
+    """Options of a sync."""
 
     mode: str = APPEND
     time_unit: TimeUnit = "day"
@@ -86,10 +87,10 @@ class SyncOptions:
 
 @dataclass
 class SyncReport:
-    """What a sync has done."""
+    """The results of a sync so far."""
 
     rows: int = 0
-    bad_rows: int = 0  # whose values could not be decoded
+    bad_rows: int = 0  # rows whose values could not be decoded
     commits: int = 0
     conflicts: int = 0
     gaps: list[OffsetRange] = field(default_factory=list)
@@ -97,7 +98,7 @@ class SyncReport:
 
 @dataclass
 class _Round:
-    """What one round has read: data files or upserts, and the offsets reached."""
+    """The results of reading in one round: data files or upserts, and the offsets reached."""
 
     reached: dict[int, tuple[int, int]] = field(default_factory=dict)  # partition: [start, end)
     last: dict[int, LastRecord] = field(default_factory=dict)
@@ -108,11 +109,11 @@ class _Round:
 
 
 class _ExtendedError(Exception):
-    """The table was extended: start the round again."""
+    """The schema or the properties of the table were changed: start the round again."""
 
 
 class Sync:
-    """A sync of one topic to one table."""
+    """Syncs one topic to one table."""
 
     def __init__(
         self,
@@ -130,7 +131,7 @@ class Sync:
         self._warn = warn
         self._advance: Callable[[int], None] = lambda _: None
         self._accepts_changes = options.accepts_changes
-        self._starts: list[tuple[int, int]] = []  # of the last round that was committed
+        self._starts: list[tuple[int, int]] = []  # (partition, start) of the last committed round
         self.report = SyncReport()
 
     def create(self) -> None:
@@ -161,7 +162,7 @@ class Sync:
         }
 
     def check_last_records(self) -> None:
-        """Raise `TableChangedError` if offsets that the table has were used again."""
+        """Raise `TableChangedError` if the topic has reused offsets that the table already has."""
         history = self._table.load().history(decisions.HISTORY_LIMIT)
         check_last_records(history, self._source.describe(), self._source)
 
@@ -172,8 +173,8 @@ class Sync:
     ) -> SyncReport:
         """Sync everything that can be read now, in as many rounds as needed.
 
-        Calls `advance` with the number of offsets of each range that was read, and returns after
-        the current round if `stops` returns True.
+        Call `advance` with the number of offsets in each range that was read, and return after the
+        current round if `stops` returns True.
         """
         self._advance = advance
         ends = {number: bounds.end for number, bounds in self._source.describe().partitions.items()}
@@ -200,11 +201,11 @@ class Sync:
         if conflicts >= MAX_CONFLICTS:
             raise error
         if conflicts == WARN_AFTER_CONFLICTS:
-            self._warn(f"another process writes to the table, which slows both down: {error}")
+            self._warn(f"another process also writes to the table, which slows both down: {error}")
         pause(CONFLICT_PAUSE_SECONDS * conflicts)
 
     def _round(self, ends: Mapping[int, int]) -> bool:
-        """Do one round below `ends`; return False if there is nothing left to do."""
+        """Run one round; return False if all partitions are synced up to `ends`."""
         snapshot = self._table.load()
         topic = self._source.describe()
         self._check(snapshot, topic)
@@ -251,7 +252,7 @@ class Sync:
         decisions.check_rows(expected, properties, found, history)
 
     def _record_gaps(self, snapshot: Snapshot, gaps: list[OffsetRange]) -> bool:
-        """Store gaps in the table before the offsets move past them; True if that was a commit."""
+        """Store gaps in the table before the offsets move past them; return whether any is new."""
         known = decisions.recorded_gaps(snapshot.properties)
         new = [each for each in gaps if each not in known]
         self.report.gaps += [each for each in gaps if each not in self.report.gaps]
@@ -295,8 +296,8 @@ class Sync:
     def _read_range(
         self, snapshot: Snapshot, wanted: OffsetRange, max_bytes: int
     ) -> tuple[Any, int, LastRecord | None]:
-        """Return the rows of a range, about `max_bytes` at most, the offset after them, and their
-        last record."""
+        """Return at most about `max_bytes` of the rows of a range, the offset after them, and
+        their last record."""
         pieces: list[Any] = []
         last: LastRecord | None = None
         size = 0
@@ -312,7 +313,7 @@ class Sync:
                     is_complete = False
                     break
         except (DataError, CorruptSegmentError):
-            if not pieces:  # else the next round raises it, after this one is committed
+            if not pieces:  # otherwise commit these rows first; the next round raises the error
                 raise
             is_complete = False
         if is_complete:

@@ -1,13 +1,13 @@
-"""Columns by the schemas of a registry: the fields of the value in the struct `value`.
+"""Typed columns from registry schemas: the fields of each value are in the struct `value`.
 
 The newest version of the subject `<topic>-value` defines the fields; each value is parsed with the
-schema whose id it starts with. A value with an id that was not seen before may be newer than that
-version, so the newest version is read again then, and the values are parsed again if it has
-changed. The table keeps fields that a newer schema no longer has; they are null in new rows, also
-in rows of old records that are synced later.
+schema whose id it starts with. An id that was not seen before may belong to a newer version, so the
+subject's newest version is then read again, and the values are parsed again if it has changed. The
+table keeps fields that a newer schema no longer has; they are null in new rows, even for old
+records that are synced later.
 
-A value that cannot be decoded becomes a row with the reason in `error` and the value in
-`raw_value`. A null value is null, without an error.
+A value that cannot be decoded becomes a row with the reason in `error` and the original bytes in
+`raw_value`. A null value stays null and is not an error.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from strandlog.tables.topics.columns import POSITION, RawColumns
 
 
 class Registry(Protocol):
-    """What is needed of `client.registry.api.ReadableRegistry`."""
+    """The part of `client.registry.api.ReadableRegistry` that is needed here."""
 
     def by_id(self, schema_id: int) -> RegisteredSchema: ...
     def version(self, subject: str, version: int | None = None) -> Any: ...

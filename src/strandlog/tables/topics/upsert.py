@@ -1,10 +1,10 @@
-"""The latest record per key, for tables that mirror a compacted topic.
+"""Finds the latest record per key, for tables that mirror a compacted topic.
 
 Within a round, the record with the highest offset of a key wins; a null value is a tombstone, which
-deletes the row. A key is always in one partition, so offsets of two records of a key can be
-compared; `decisions.check_partitions` stops a sync if partitions were added.
+deletes the row. Each key must stay in one partition, so that the offsets of its records can be
+compared; `decisions.check_partitions` stops a sync if the partition count changes.
 
-Records without a key have no place in such a table and are an error, as in Kafka's compaction.
+A record without a key is an error, as it is for Kafka's compacted topics.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Upserts:
 
 
 def _check_keys(keys: Any) -> None:
-    """Raise an error if a key is there twice."""
+    """Raise an error if a key occurs twice, which means that it is in two partitions."""
     counts = keys.value_counts()
     repeated = counts.filter(pc.greater(counts.field("counts"), 1))
     if len(repeated):
@@ -60,7 +60,7 @@ def _check_keys(keys: Any) -> None:
 
 
 def _tombstones(rows: Any) -> Any:
-    """Return which rows are tombstones: a null value, which is not one that failed to decode."""
+    """Return which rows are tombstones: their value is null, and not because decoding failed."""
     is_null = rows.column("value").is_null()
     if "error" in rows.schema.names:
         return pc.and_(is_null, rows.column("error").is_null())

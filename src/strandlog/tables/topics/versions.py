@@ -1,7 +1,7 @@
-"""Time travel by offset: finds the version of a table that had the records up to some offsets.
+"""Time travel by offset: finds the first version of a table with the records up to given offsets.
 
-Every commit of a sync has the offsets that it added, [start, end) for each partition. From the
-newest version backwards, they give the offsets that each version had:
+Every commit of a sync records the offsets that it added, [start, end) for each partition. Going
+backwards from the newest version, these ranges give the next offset of each version:
 
     version   commit          next offset
     12        0: [90, 120)    120
@@ -10,11 +10,11 @@ newest version backwards, they give the offsets that each version had:
     9         0: [0, 50)      50
 
 The result is the first version that has all wanted records: for offset 60 that is version 10, which
-also has the records up to 89. In a table of mode append, a condition on `offset` excludes those; a
-table of mode upsert shows the latest values as of the end of that version.
+also has the records up to offset 89. In append mode, a condition on `offset` excludes those; in
+upsert mode, the version has the latest value of each key as of offset 89.
 
-The history is limited: Delta keeps commits for 30 days, Iceberg and `vacuum` delete older versions,
-and a Parquet table keeps only its newest version.
+The history is limited: Delta keeps commits for 30 days, `vacuum` deletes old Iceberg versions, and
+a Parquet table keeps only its newest version.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class VersionOffsets(NamedTuple):
 
 
 def version_at(table: Table, wanted: Mapping[int, int]) -> VersionOffsets:
-    """Return the first version that has the records of the wanted offsets, by partition, and all
-    before them; raise `TableError` if there is none."""
+    """Return the first version that has the records up to and including the wanted offsets, which
+    are given by partition; raise `TableError` if there is none."""
     if table.format == "parquet":
         raise TableError("a Parquet table keeps only its newest version; use Delta or Iceberg")
     snapshot = table.load()
@@ -61,7 +61,7 @@ def version_at(table: Table, wanted: Mapping[int, int]) -> VersionOffsets:
 
 
 def _offsets(snapshot: Snapshot, wanted: Mapping[int, int]) -> dict[int, int]:
-    """Return the next offset of the wanted partitions, and of those in the history."""
+    """Return the next offset of each partition that is wanted or occurs in the history."""
     named = snapshot.properties
     topic = TopicState(
         named.get(decisions.TOPIC, ""),

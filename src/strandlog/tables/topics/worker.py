@@ -2,41 +2,43 @@
 
     python -m strandlog.tables.topics.worker DATA
 
-The broker starts it, one for all tables, and talks to it in JSON, one object per line:
+The broker starts one such process for all tables, and exchanges JSON with it, one object per line:
 
-    stdin     {"tables": [{"topic": …}, …]}     all tables that there should be (`WantedTable`)
+    stdin     {"tables": [{"topic": …}, …]}     all tables to sync (`WantedTable`)
               {"check": ["orders", …]}          sync and report these now
     stdout    {"topic": …, "offsets": …, …}     after each turn of a table (`TableReport`)
               {"warning": "…"}                  for the log
 
-The end of stdin means that the broker stops or has died, even by kill -9. Then the process ends at
-once, wherever it is: a commit has happened or it has not (`tables/table.py`). So no writer outlives
-its broker for longer than that.
+When stdin ends, the broker is stopping or has died, even by kill -9. The process then exits at
+once, no matter what it is doing: commits are atomic (`tables/table.py`). So no writer outlives its
+broker.
 
-It reads the files of the data folder, read-only, as `strandlog table sync -d` does, but only what
-the broker has flushed: if a power failure took records back and others got their offsets, a table
-with the old ones would never get the new ones, and retention would delete them. Tables take
-turns: a turn syncs for about `TURN_SECONDS`, then the next table is due. One that was not completed
-is due again at once, else after its interval; after an error, after `retry_s`, which grows.
+The process reads the files of the data folder, read-only, as `strandlog table sync -d` does, but
+only records that the broker has flushed. If a power failure undid synced records and new ones got
+their offsets, the table would never get the new ones, and retention would delete them.
 
-A turn runs in a thread. One that takes longer than `TURN_LIMIT_S`, because a disk or a file system
-over the network does not answer, is reported as an error, and the other tables continue beside it;
-its own report follows when it ends. Up to `MAX_OVERDUE` turns may hang so. More would use too much
-memory; then all tables wait, and the error says so.
+Tables take turns: a turn syncs for about `TURN_SECONDS`, then the next table is due. A table that
+still has records to sync is due again at once; a completed one after its interval; one with an
+error after `retry_s`, which grows.
 
-A report has the offsets of a version that is durable: `make_durable` flushes what an earlier
-process, killed inside a commit, may have left. All data files of that version are there.
+A turn runs in a thread. If it takes longer than `TURN_LIMIT_S`, because a disk or a network file
+system does not answer, it is reported as an error and the other tables continue meanwhile; its own
+report follows when it ends. Up to `MAX_OVERDUE` turns may hang like this. More would use too much
+memory; all tables then wait, and the error says so.
+
+A report has the offsets of a durable version, all of whose data files exist: `make_durable` flushes
+what an earlier process that was killed inside a commit may have left unflushed.
 
 A topic is bound to one table by `table_id`, a property of the table:
 
     wanted   found    action
     none     none     create a table
-    none     any      use it, if it belongs to this topic; give it an id if it has none
+    none     any      use the table if it belongs to this topic; give it an id if it has none
     A        A        sync
     A        none, B  error: retention may have deleted records that only table A has
 
-The outcome of the last turn is also in a file beside the table, `<topic>~sync.json`, for
-`strandlog table status`. No topic can have such a name.
+The outcome of the last turn is also written to a file beside the table, `<topic>~sync.json`, for
+`strandlog table status`. No topic name can contain `~`.
 """
 
 from __future__ import annotations
@@ -102,7 +104,7 @@ class _Followed:
     wanted: WantedTable
     due: float
     vacuum_due: float
-    found_id: str = ""  # of the table that was reported; the broker binds it a moment later
+    found_id: str = ""  # the reported table's id, until the broker has bound the topic to it
     retry_s: float = MIN_RETRY_S
     durable: Durable | None = None
 
@@ -114,14 +116,14 @@ class _Turn:
     followed: _Followed
     limit: float  # when it is overdue
     is_overdue: bool = False
-    is_repeated: bool = False  # the broker has asked for a check since it began
+    is_repeated: bool = False  # the broker has asked for a check since the turn began
 
 
 class Worker:
     """Syncs tables, one turn after the other.
 
-    `receive`, `seconds_to_wait` and `advance` are called by one thread. A turn changes only the
-    `_Followed` of its table, which no other turn has, and `_say` may be called by any thread.
+    One thread calls `receive`, `seconds_to_wait`, `advance` and `end_turn`. A turn changes only its
+    own table's `_Followed`, which no other turn uses. Any thread may call `_say`.
     """
 
     def __init__(self, data: str, say: Say, turn_limit_s: float = TURN_LIMIT_S) -> None:
@@ -129,10 +131,10 @@ class Worker:
         self._say = say
         self._turn_limit_s = turn_limit_s
         self._tables: dict[str, _Followed] = {}
-        self._turns: dict[str, _Turn] = {}  # by topic, those that run
+        self._turns: dict[str, _Turn] = {}  # running turns, by topic
 
     def receive(self, message: Mapping[str, Any]) -> None:
-        """Process a message of the broker."""
+        """Process a message from the broker."""
         now = stopwatch()
         if "tables" in message:
             wanted = [WantedTable(**each) for each in message["tables"]]
@@ -150,30 +152,31 @@ class Worker:
         if known.wanted.table_id and not wanted.table_id:
             known.found_id = ""  # the user has removed the setting
         if known.wanted._replace(table_id=wanted.table_id) == wanted:
-            known.wanted = wanted  # it was bound meanwhile
+            known.wanted = wanted  # at most the binding to a table has changed
             return known
         return replace(known, wanted=wanted, due=now, retry_s=MIN_RETRY_S, durable=None)
 
     def seconds_to_wait(self) -> float | None:
-        """Return how long until there is something to do; None if there are no tables."""
+        """Return the seconds until a turn is due or overdue, or None if there is no such turn."""
         times = [each.limit for each in self._turns.values() if not each.is_overdue]
         if self._has_room():
             times += [each.due for each in self._waiting()]
         return max(0.0, min(times) - stopwatch()) if times else None
 
     def _has_room(self) -> bool:
-        """Return whether a turn can start: no other one runs, except overdue ones."""
+        """Return whether a turn can start: all running turns are overdue, and there are not too
+        many."""
         is_quick = any(not each.is_overdue for each in self._turns.values())
         return not is_quick and len(self._turns) < MAX_OVERDUE
 
     def _waiting(self) -> list[_Followed]:
-        """Return the tables whose turn does not run."""
+        """Return the tables that have no running turn."""
         return [each for name, each in self._tables.items() if name not in self._turns]
 
     def advance(self, ended: Callable[[str], None]) -> None:
         """Report turns that are overdue, and start the turn that is due, if there is room.
 
-        `ended` is called with the topic, by the thread of the turn, when it has ended; then call
+        When the turn ends, its thread calls `ended` with the topic; the caller must then call
         `end_turn`.
         """
         now = stopwatch()
@@ -197,18 +200,19 @@ class Worker:
         threading.Thread(target=run, name=f"sync {topic}", daemon=True).start()
 
     def end_turn(self, topic: str) -> None:
-        """Note that the turn of a table has ended."""
+        """Remove the turn of a table after it has ended. If the broker asked for a check meanwhile,
+        the table is due again."""
         turn = self._turns.pop(topic)
         known = self._tables.get(topic)
         if known is None or known.wanted.topic_id != turn.followed.wanted.topic_id:
             return
-        if known is not turn.followed:  # its settings have changed meanwhile
+        if known is not turn.followed:  # the table's settings have changed meanwhile
             known.found_id = known.found_id or turn.followed.found_id
         if turn.is_repeated:
             known.due = stopwatch()
 
     def _report_overdue(self, turn: _Turn) -> None:
-        """Report an error, without access to the disk, which may be what does not answer."""
+        """Report an error without accessing the disk, which may be what does not answer."""
         wanted = turn.followed.wanted
         text = (
             f"the sync has not ended after {self._turn_limit_s:g} s and still runs: its disk does "
@@ -231,11 +235,11 @@ class Worker:
             followed.retry_s = MIN_RETRY_S
         except StrandlogError as error:
             is_news = not isinstance(error, TopicNotFoundError) or followed.retry_s > PATIENCE_S
-            if not is_news:  # the topic was deleted, and the broker's list is on its way
+            if not is_news:  # the topic was deleted; the broker's next list will not have it
                 self._retry(followed)
                 return
             report = report._replace(error=_advice(error, wanted))
-        except Exception as error:  # noqa: BLE001 - of a library; the other tables continue
+        except Exception as error:  # noqa: BLE001 - any library error; the other tables continue
             report = report._replace(error=f"{type(error).__name__}: {error}")
         if report.error:
             self._retry(followed)
@@ -251,13 +255,13 @@ class Worker:
         followed.durable = None
 
     def _sync(self, followed: _Followed) -> tuple[TableReport, bool]:
-        """Sync a table for one turn; return the report, and whether it has everything."""
+        """Sync a table for one turn; return the report, and whether the sync was completed."""
         wanted = followed.wanted
         wanted = wanted._replace(table_id=wanted.table_id or followed.found_id)
         table = _open(wanted)
         try:
-            from strandlog.tables.topics.source import FolderSource  # noqa: PLC0415 - an extra
-            from strandlog.tables.topics.sync import Sync, SyncOptions  # noqa: PLC0415 - an extra
+            from strandlog.tables.topics.source import FolderSource  # noqa: PLC0415 - imports an optional dependency
+            from strandlog.tables.topics.sync import Sync, SyncOptions  # noqa: PLC0415 - imports an optional dependency
         except ImportError as error:
             raise MissingExtraError("delta", error.name or "pyarrow") from error
         options = SyncOptions(
@@ -301,9 +305,9 @@ class Worker:
     def _report(
         self, followed: _Followed, table: Table, table_id: str, topic: TopicState
     ) -> TableReport:
-        """Return what a durable version of the table has."""
-        from strandlog.tables.reading import check_present  # noqa: PLC0415 - an extra
-        from strandlog.tables.topics import decisions  # noqa: PLC0415 - an extra
+        """Return a report on a durable version of the table."""
+        from strandlog.tables.reading import check_present  # noqa: PLC0415 - imports an optional dependency
+        from strandlog.tables.topics import decisions  # noqa: PLC0415 - imports an optional dependency
 
         snapshot = table.load()
         followed.durable = table.make_durable(followed.durable)  # this version or a later one
@@ -319,8 +323,8 @@ class Worker:
         )
 
     def _maintain(self, followed: _Followed, table: Table) -> None:
-        """Merge small files if there are many, and delete old ones once a day."""
-        from strandlog.tables.maintenance import compact_if_many  # noqa: PLC0415 - an extra
+        """Merge small files if there are many, and delete unneeded files once a day."""
+        from strandlog.tables.maintenance import compact_if_many  # noqa: PLC0415 - imports an optional dependency
 
         compact_if_many(table, COMPACT_FILES)
         if stopwatch() >= followed.vacuum_due:
@@ -329,20 +333,20 @@ class Worker:
 
     @contextlib.contextmanager
     def _columns(self, wanted: WantedTable) -> Iterator[Columns]:
-        from strandlog.tables.topics.columns import RawColumns  # noqa: PLC0415 - an extra
+        from strandlog.tables.topics.columns import RawColumns  # noqa: PLC0415 - imports an optional dependency
 
         if wanted.values == "raw":
             yield RawColumns()
             return
         from strandlog.client.registry.folder import FolderRegistry  # noqa: PLC0415 - slow
-        from strandlog.tables.topics.typed import TypedColumns  # noqa: PLC0415 - an extra
+        from strandlog.tables.topics.typed import TypedColumns  # noqa: PLC0415 - imports an optional dependency
 
         with FolderRegistry(self._data) as registry:
             yield TypedColumns(registry, wanted.topic)
 
 
 def _open(wanted: WantedTable) -> Table:
-    """Return the table; raise an error if it is not the one that the topic is bound to."""
+    """Return the table; raise an error if the folder or its format is not the expected one."""
     if wanted.mode == "upsert" and wanted.format not in UPSERT_FORMATS:
         needed = " or ".join(UPSERT_FORMATS)
         raise InvalidSettingError("table.mode", wanted.mode, f"upsert needs table.format={needed}")
@@ -363,13 +367,13 @@ def _open(wanted: WantedTable) -> Table:
 
 def _check_identity(table: Table, wanted: WantedTable, topic: TopicState) -> str:
     """Return the id of the table; raise `TableChangedError` if the topic is bound to another."""
-    from strandlog.tables.topics import decisions  # noqa: PLC0415 - an extra
+    from strandlog.tables.topics import decisions  # noqa: PLC0415 - imports an optional dependency
 
     properties = table.load().properties
     decisions.check_source(properties, topic, {})
     found = properties.get(decisions.TABLE_ID, "")
     if not found and not wanted.table_id:
-        found = uuid.uuid4().hex  # made by an earlier version
+        found = uuid.uuid4().hex  # an earlier version of strandlog created the table, without an id
         table.set_properties({decisions.TABLE_ID: found})
     if wanted.table_id not in ("", found):
         raise TableChangedError(
@@ -381,7 +385,7 @@ def _check_identity(table: Table, wanted: WantedTable, topic: TopicState) -> str
 
 
 def _advice(error: StrandlogError, wanted: WantedTable) -> str:
-    """Return the text of an error, with the command for which it names options."""
+    """Return the text of an error; if it mentions options, add the command that has them."""
     text = str(error)
     if "--" in text:
         text += f" (options of `strandlog table sync {wanted.topic} {wanted.folder}`)"
@@ -389,12 +393,12 @@ def _advice(error: StrandlogError, wanted: WantedTable) -> str:
 
 
 def status_path(folder: str) -> str:
-    """Return the path of the file with the outcome of the last sync of the table in a folder."""
+    """Return the path of the file with the outcome of a table's last sync."""
     return folder + STATUS_SUFFIX
 
 
 def _write_status(wanted: WantedTable, report: TableReport) -> None:
-    """Write the outcome of a turn beside the table, if the disk lets us."""
+    """Write the outcome of a turn to a file beside the table; ignore disk errors."""
     document = {**report._asdict(), "time_ms": SystemClock().now_ms()}
     files = DiskFiles(READABLE_DIR_MODE)
     with contextlib.suppress(StorageError, OSError):
@@ -403,7 +407,7 @@ def _write_status(wanted: WantedTable, report: TableReport) -> None:
 
 
 def read_sync_status(folder: str) -> dict[str, Any] | None:
-    """Return the outcome of the last sync by a broker; None if no broker syncs the table."""
+    """Return the outcome of a broker's last sync, or None if no broker syncs the table."""
     try:
         found = DiskFiles().read(status_path(folder))
         return cast("dict[str, Any]", json.loads(found))
@@ -413,11 +417,11 @@ def read_sync_status(folder: str) -> dict[str, Any] | None:
 
 Messages = queue.SimpleQueue[
     Mapping[str, Any] | str
-]  # of the broker, or the topic of an ended turn
+]  # a message from the broker, or the topic whose turn has ended
 
 
 def run_turns(worker: Worker, messages: Messages) -> None:
-    """Process messages and let tables take their turns, for ever."""
+    """Process messages and let tables take their turns, forever."""
     while True:
         try:
             message = messages.get(timeout=worker.seconds_to_wait())
@@ -431,7 +435,7 @@ def run_turns(worker: Worker, messages: Messages) -> None:
 
 
 def _follow_input(messages: Messages) -> None:
-    """Pass the broker's messages on; end the process when there are no more."""
+    """Pass on the broker's messages, and exit the process when stdin ends."""
     try:
         for line in sys.stdin:
             messages.put(json.loads(line))
@@ -441,14 +445,15 @@ def _follow_input(messages: Messages) -> None:
 
 def main(data: str) -> None:
     """Sync tables until stdin ends."""
-    # Ctrl-C, and a SIGTERM to all processes of a service, are for the broker, which closes stdin.
+    # Ctrl-C, or a SIGTERM to all processes of a service, also reaches the broker, which then closes
+    # stdin; this process therefore ignores both.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
     with contextlib.suppress(OSError):
         os.nice(NICENESS)
     output = sys.stdout
-    sys.stdout = sys.stderr  # whatever libraries print must not get between messages
+    sys.stdout = sys.stderr  # what libraries print must not mix with the messages
 
     one_at_a_time = threading.Lock()
 

@@ -1,1 +1,1 @@
-"""Formats of keys and values: JSON, Avro and Protobuf, with or without a schema registry."""
+"""Key and value formats: JSON, Avro and Protobuf, with or without a schema registry."""

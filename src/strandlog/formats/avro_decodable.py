@@ -33,7 +33,7 @@ MAX_MEMBERS = 64  # of a union whose branches may have a different order in the 
 
 
 def decodable(schema: Document, *, with_units: bool = False) -> Document:
-    """Return the schema for the decoder."""
+    """Return the rewritten schema, which the decoder uses."""
     return _Rewrite(with_units).schema(schema, "strandlog")
 
 

@@ -41,7 +41,7 @@ LARGEST_COLUMN_BYTES = 2**31 - 1
 
 
 class Prefix(NamedTuple):
-    """A possible prefix of a value: its length, and how many of its first bytes must be zero."""
+    """A possible prefix of a value: its size, and the number of leading bytes that must be zero."""
 
     size: int
     zeros: int

@@ -234,7 +234,7 @@ def _without_column(path: str, reason: str) -> InvalidSettingError:
 def parsed(document: Document, named: dict[str, Any] | None = None) -> Any:
     """Parse a schema for the decoder, adding its named types to `named`."""
     try:
-        import fastavro  # noqa: PLC0415 - an extra
+        import fastavro  # noqa: PLC0415 - optional dependency
     except ImportError as error:
         raise MissingExtraError("spark", "fastavro") from error
     from fastavro.schema import SchemaParseException, UnknownType  # noqa: PLC0415

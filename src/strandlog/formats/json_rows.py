@@ -50,7 +50,7 @@ class Rows(NamedTuple):
 
     columns: dict[str, pa.Array]
     bad: list[int]
-    reasons: list[str]  # of the bad rows
+    reasons: list[str]  # one per bad row
     row_count: int
 
 

@@ -1,12 +1,13 @@
 """Parses dates and timestamps in JSON strings as Spark's `from_json` does by default.
 
-    date        [+-]y…[-m[-d[T…]]], or else a number of days since 1970
+    date        [+-]y…[-m[-d[T…]]], or a number of days since 1970
     timestamp   [+-]y…[-m[-d[(T or space)h[:m[:s[.f…][zone]]]]]]
     zone        Z, UTC, GMT, UT, [UTC|GMT|UT]±h[:m[:s]] or ±hhmm[ss], a region, or one of Java's
                 short ids
 
-Months to seconds have one or two digits, years at least four. A timestamp without a zone is in the
-session's time zone. Years may exceed the range of Python's `datetime`, so days are computed here.
+Years have at least four digits; months, days, hours, minutes and seconds have one or two. A
+timestamp without a zone is in the session's time zone. Years may exceed the range of Python's
+`datetime`, so this module computes days itself.
 """
 
 from __future__ import annotations
@@ -98,7 +99,8 @@ def timestamp_micros(text: str, session_zone: tzinfo) -> int:
 
 
 def local_micros(text: str) -> int:
-    """Return the microseconds since 1970 in local time; raise ValueError if it has a zone."""
+    """Return the microseconds since 1970 of a local timestamp; raise ValueError if it has a zone
+    or is invalid."""
     seconds, micros, zone = _local(text)
     if zone is not None:
         raise ValueError("has a time zone")
@@ -149,7 +151,8 @@ _CYCLE_SECONDS: Final = 146_097 * _DAY_SECONDS
 
 
 def _offset_seconds(zone: tzinfo, local_seconds: int) -> int:
-    """Return a zone's UTC offset at a local time; in a gap or overlap, the one before it."""
+    """Return a zone's UTC offset at a local time. If a transition skips or repeats that time,
+    return the offset before the transition."""
     if local_seconds < _FIRST_SECOND:
         local_seconds = _FIRST_SECOND  # local mean time applies to all earlier dates
     elif local_seconds >= _END_SECOND:

@@ -49,7 +49,8 @@ class UnusualError(Exception):
 
 
 def zone_of(name: str | None) -> tzinfo:
-    """Return the named time zone or, if the name is None, this machine's: Java's default."""
+    """Return the named time zone. If the name is None, return this machine's time zone, which is
+    also Java's default."""
     if name is None:
         return SystemZone()
     return named_zone(name)
@@ -98,7 +99,7 @@ class JsonParser:
 
     @cached_property
     def _read_schema(self) -> pa.Schema | None:
-        """The schema for Arrow's reader; None if it cannot read one of the columns."""
+        """The schema for Arrow's reader, or None if it does not support one of the columns."""
         try:
             return pa.schema([(field.name, _read_type(field.type)) for field in self._schema])
         except UnusualError:

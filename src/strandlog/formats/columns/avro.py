@@ -1,8 +1,8 @@
 """Decodes Avro values with registered schemas into columns.
 
 Values of the reader's own schema are parsed as in avro_values.py: in compiled loops if the schema
-is flat. Values of another schema are first parsed with that schema, also in compiled loops, and its
-columns are converted one by one, if every wanted column
+is flat. Values of another schema are first parsed with that schema, also in compiled loops, and the
+resulting columns are converted one by one, if every wanted column
 
     has the same type in both schemas, or one that Avro promotes (int to long, string to bytes),
     or is missing in the writer's schema and has a simple default in the reader's.
@@ -252,7 +252,7 @@ def _last(columns: AvroColumns) -> str:
 
 
 def _repeated(value: Any, kind: pa.DataType, count: int, bad: list[int]) -> pa.Array:
-    """Return a column with a value in all rows but the bad ones."""
+    """Return a column that has the value in every row, but null in the bad rows."""
     rows = [value] * count
     for row in bad:
         rows[row] = None

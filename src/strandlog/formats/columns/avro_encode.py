@@ -46,7 +46,7 @@ KINDS = {
     "string": kernels.TEXT,
     "bytes": kernels.TEXT,
 }
-NUMBER_DIGITS = 18  # fit into 64 bits
+NUMBER_DIGITS = 18  # every number with at most this many digits fits into 64 bits
 LARGEST_ARRAY_BYTES = 2**31 - 1
 
 
@@ -170,7 +170,7 @@ class AvroValueEncoder:
 
 
 def _program(field: Any) -> list[int] | None:
-    """Return how to write a column; None if there is no compiled loop."""
+    """Return the program row for a column, or None if no compiled loop can write it."""
     kind: Any = PLAIN.get(field.type)
     if kind is not None:
         name = kind["type"] if isinstance(kind, dict) else kind

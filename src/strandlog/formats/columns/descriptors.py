@@ -33,7 +33,7 @@ def _file(schema: RegisteredSchema) -> Any:
 
 def message_class(schema: RegisteredSchema, path: tuple[int, ...]) -> Any:
     """Return the class of the message at a path; raise `InvalidSchemaError` if there is none."""
-    from google.protobuf.message_factory import GetMessageClass  # noqa: PLC0415 - an extra
+    from google.protobuf.message_factory import GetMessageClass  # noqa: PLC0415 - optional dependency
 
     found = None
     inner = list(_file(schema).message_types_by_name.values())
@@ -59,7 +59,7 @@ def message_names(schema: RegisteredSchema) -> dict[tuple[int, ...], str]:
 
 
 def message_path(schema: RegisteredSchema, name: str | None) -> tuple[int, ...]:
-    """Return the path of the message with a full name, or of the first one if it is None."""
+    """Return the path of the message with this full name; if it is None, of the first message."""
     if name is None:
         return (0,)
     names = message_names(schema)

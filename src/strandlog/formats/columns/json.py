@@ -9,12 +9,12 @@
       [integer, number]                          float64
       everything else                            string: the JSON text, or the string itself
 
-Everything else is: no type, several types, tuples, oneOf, anyOf, and objects and arrays whose
-contents are not described. A `$ref` leads into the document, or to a reference of the schema by its
-name; one that leads back to itself cannot be a column. Properties that the schema does not list are
-not read. `format` has no effect: a date-time stays a string.
+"Everything else" means no type, several types, tuples, other oneOf and anyOf, and objects and
+arrays whose contents are not described. A `$ref` points to a part of the document, or names one of
+the schema's references; a part that contains itself cannot be a column. Properties that the schema
+does not list are not read. `format` has no effect: a date-time stays a string.
 
-The text does not depend on the writer's schema, so values of all versions are parsed together with
+JSON text does not depend on the writer's schema, so values of all versions are parsed together with
 the reader's columns, as in json_values.py: a field that does not fit its column is null and makes
 its row bad, and the other fields are kept.
 """
@@ -44,7 +44,7 @@ PLAIN = {
 TEXT = pa.string()
 PYTHON_TYPES = {bool: "boolean", int: "integer", float: "number", str: "string"}
 ANY: tuple[Any, ...] = (True, {})
-MAX_BYTES = 2**31 - 1  # of a value; binary_slice fails without an end
+MAX_BYTES = 2**31 - 1  # the end for binary_slice, which requires one
 
 
 class JsonReader:
@@ -171,7 +171,7 @@ def _part(document: Any, pointer: str) -> Any:
 
 
 def _kind(schema: dict[str, Any]) -> str:
-    """Return the single type of a schema, besides null; "" if there are several or none."""
+    """Return the only type of a schema, ignoring null, or "" if there are several or none."""
     kinds = schema.get("type")
     if kinds is None:
         return _implied_kind(schema)

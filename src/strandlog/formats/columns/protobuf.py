@@ -6,8 +6,8 @@ must have the same full name. Its bytes are parsed with the reader's message: Pr
 fields by number, so no conversion is needed.
 
 A field without presence (proto3 without `optional`) has its default value if it is missing; any
-other missing field is null. Columns are built one at a time from all messages, so the cost per
-value is that of parsing it and of reading its fields.
+other missing field is null. Columns are built one at a time from all messages, so each value is
+parsed once and each of its fields is read once.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class ProtobufReader:
 
 
 def _values(messages: Sequence[Any], field: Any) -> list[Any]:
-    """Return the field of each message; None if the message is None or the field is missing."""
+    """Return the field of each message, or None where the message is None or lacks the field."""
     name = field.name
     if field.has_presence:
         return [
@@ -152,7 +152,7 @@ def _values(messages: Sequence[Any], field: Any) -> list[Any]:
 
 
 class _Columns:
-    """Creates the columns of fields."""
+    """Creates a `_Column` for each field."""
 
     def __init__(self, schema_id: int) -> None:
         self._id = schema_id
@@ -296,7 +296,7 @@ def _micros(time: Any) -> int:
 
 
 def _json(found: list[Any]) -> pa.Array:
-    from google.protobuf.json_format import MessageToJson  # noqa: PLC0415 - an extra
+    from google.protobuf.json_format import MessageToJson  # noqa: PLC0415 - optional dependency
 
     texts = [
         None if each is None else MessageToJson(each, indent=None, ensure_ascii=False)
@@ -305,7 +305,7 @@ def _json(found: list[Any]) -> pa.Array:
     return pa.array(texts, pa.string())
 
 
-# By C++ type, as FieldDescriptor numbers them; bytes and strings share one.
+# Keys are FieldDescriptor's C++ types; strings and bytes share type 9.
 _SCALARS = {
     1: _plain(pa.int32()),
     2: _plain(pa.int64()),

@@ -1,9 +1,9 @@
 """Encodes columns as Protobuf values.
 
-A subject without a schema gets one for the columns: a message whose fields are numbered in the
-order of the columns. If the subject has a schema, its first message is used unchanged, and every
-column must be one of its fields, because the numbers of new fields cannot be derived. Each row
-becomes one message.
+If the subject has no schema, one is derived from the columns: a message whose fields are numbered
+in column order. If the subject has a schema, its first message is used unchanged, and every column
+must be one of its fields, because numbers for new fields cannot be derived. Each row becomes one
+message.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ Convert = Callable[[Any], Any]
 
 def protobuf_text(columns: pa.Schema, name: str) -> str:
     """Return a base64 FileDescriptorProto with a message for the columns."""
-    from google.protobuf.descriptor_pb2 import FileDescriptorProto  # noqa: PLC0415 - an extra
+    from google.protobuf.descriptor_pb2 import FileDescriptorProto  # noqa: PLC0415 - optional dependency
 
     file = FileDescriptorProto(name=f"{word(name)}.proto", syntax="proto3")
     message = file.message_type.add(name=word(name))

@@ -30,9 +30,10 @@ the id of its *writer's* schema; the values of one id are parsed together:
 |                         | no type, tuples           | ListValue           |                 |
 
 An enum number that the Protobuf schema does not define becomes a string of digits.
-A record or message without fields has no column (`dropped` names it). A recursive one, an Avro null
-outside a union, Protobuf's Any, groups and extensions, and a decimal of more than 38 digits raise
-`InvalidSchemaError`, which names the path, unless the caller leaves that column out.
+A field that is a record or message without fields has no column; `dropped` lists such fields.
+Recursive records and messages, an Avro null outside a union, Protobuf's Any, groups and extensions,
+and decimals of more than 38 digits raise `InvalidSchemaError`, which names the path, unless the
+caller leaves that column out.
 
 A null value has null columns and is not bad. A value is bad if it has no prefix, if its id is
 unknown, if the schema with that id is of another kind, or if it does not match its schema.
@@ -87,8 +88,8 @@ class RegistryColumns:
         *,
         message: str | None = None,
     ) -> None:
-        """`known` are writers' schemas, besides `reader` itself; `message` is the full name of the
-        reader's Protobuf message, by default that of the first one in the file."""
+        """`known` has writers' schemas; it need not include `reader`. `message` is the full name of
+        the reader's Protobuf message; the default is the first message in the file."""
         self.reader = reader
         self._message = message
         self._look_up = look_up
@@ -112,12 +113,12 @@ class RegistryColumns:
 
     @property
     def schema(self) -> pa.Schema:
-        """All columns; raises `InvalidSchemaError` if one cannot be mapped."""
+        """All columns. Raises `InvalidSchemaError` if a column cannot be mapped."""
         return pa.schema([(name, self._parser.type_of(name)) for name in self._parser.names])
 
     @property
     def dropped(self) -> tuple[str, ...]:
-        """The fields that have no column, because they contain nothing."""
+        """The fields that have no column because their type has no fields."""
         return self._parser.dropped
 
     def type_of(self, name: str) -> pa.DataType:
@@ -125,7 +126,7 @@ class RegistryColumns:
         return self._parser.type_of(name)
 
     def known(self) -> tuple[RegisteredSchema, ...]:
-        """Return all schemas that are known so far."""
+        """Return all schemas that were passed in or looked up so far."""
         return tuple(self._schemas.values())
 
     def parse(self, values: pa.Array, schema: pa.Schema) -> Parsed:

@@ -1,4 +1,4 @@
-"""The prefix of values with a registered schema, and the result of parsing them.
+"""Encodes and decodes the prefix of values with a registered schema; defines the parse result.
 
     0         zero
     1 … 4     id of the writer's schema, big-endian
@@ -22,7 +22,7 @@ from strandlog.errors import InvalidSchemaError
 from strandlog.record.arrow.arrays import bytes_column
 
 PREFIX_BYTES: Final = 5
-NO_VALUE: Final = -1  # null, which is not an error
+NO_VALUE: Final = -1  # a null value, which is not an error
 NO_PREFIX: Final = -2
 MAX_PATH_STEPS: Final = 64
 _PREFIX: Final = struct.Struct(">bI")
@@ -30,7 +30,7 @@ _LONGEST_SHIFT: Final = 63
 
 
 class Parsed(NamedTuple):
-    """Columns with a row for each value; the sorted indices of bad rows, and why they are bad.
+    """Columns with a row for each value, the sorted indices of bad rows, and the reason for each.
 
     All columns of a bad row are null, except in JSON, where readable fields are kept.
     """

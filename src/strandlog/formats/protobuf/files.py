@@ -1,4 +1,4 @@
-"""The descriptor of a Protobuf schema, and the descriptors of all files that it needs.
+"""Builds the descriptor of a Protobuf schema, with the descriptors of all files that it imports.
 
 A schema is the text of a .proto file, or a FileDescriptorProto in base64, which Python's serializer
 registers. A compiler (compiler.py) turns text into a descriptor. A reference names an imported
@@ -25,8 +25,8 @@ GOOGLE_FILES = (
 )
 GOOGLE = "google/protobuf/"
 
-# Compiles .proto texts, by file name; returns the serialized FileDescriptorProto of the first.
-# Raises `InvalidSchemaError`.
+# Compiles .proto files, given as text by file name; returns the first file's serialized
+# FileDescriptorProto, or raises `InvalidSchemaError`.
 ProtoCompiler = Callable[[Mapping[str, str]], bytes]
 
 
@@ -73,7 +73,7 @@ def descriptor_of(text: str, resolved: Resolved, compiler: ProtoCompiler | None)
 def file_of(descriptor: Any, resolved: Resolved, compiler: ProtoCompiler | None) -> Any:
     """Return the FileDescriptor of a schema, in a pool with all files that it imports.
 
-    Raises `InvalidSchemaError` if a type or a file that the schema uses does not exist.
+    Raise `InvalidSchemaError` if a type or a file that the schema uses does not exist.
     """
     from google.protobuf.descriptor_pool import DescriptorPool  # noqa: PLC0415
 

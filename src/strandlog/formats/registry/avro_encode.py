@@ -1,9 +1,9 @@
 """Encodes JSON as one Avro value; the reverse of avro_decode.py.
 
-Besides the form that decoding returns, it accepts numbers for dates and times, and the branch of a
-union by its name, as in Avro's own JSON form: {"string": "x"}. Without a name, the first branch
-that fits is used. A field that is missing gets its default; an unknown field is an error, because
-a misspelled one would be silently lost.
+Besides the form that decoding returns, the encoder accepts numbers for dates and times, and a union
+value that names its branch, as in Avro's own JSON encoding: {"string": "x"}. If no branch is named,
+the first one that fits is used. A missing field gets its default. An unknown field is an error,
+because a misspelled field would otherwise be lost silently.
 """
 
 from __future__ import annotations
@@ -163,14 +163,14 @@ def _write_record(node: Node, value: Any, to: bytearray) -> None:
         if each.name in value:
             _part(each.name, each.node, value[each.name], to)
         elif each.default is NO_DEFAULT:
-            raise DataError(f"field {each.name} of {node.name} is missing, and has no default")
+            raise DataError(f"field {each.name} of {node.name} is missing and has no default")
         else:
             _part(each.name, _without_logical(each.node), each.default, to)
 
 
 def _without_logical(node: Node) -> Node:
-    """Return the type in which a schema writes the default of a field: the bytes of a decimal, not
-    its text."""
+    """Return a node for encoding a field's default: a schema states the default of a decimal or
+    UUID as bytes, not as text."""
     if node.kind == UNION:
         return replace(node, parts=[_without_logical(part) for part in node.parts])
     return replace(node, logical="") if node.logical in _LOGICAL else node

@@ -19,7 +19,7 @@ DAY_SECONDS = 86_400
 
 
 def time_text(logical: str, count: int) -> str | int:
-    """Return the text of a date, time or timestamp; the number if it is out of range."""
+    """Return the text of a date, time or timestamp, or the number itself if it is out of range."""
     if logical == "date":
         day = count + EPOCH_DAY
         return date.fromordinal(day).isoformat() if 1 <= day <= LAST_DAY else count
@@ -40,7 +40,7 @@ def time_text(logical: str, count: int) -> str | int:
 
 
 def time_count(logical: str, text: str) -> int:
-    """Return the count of units that a string stands for; raise `DataError` if it is invalid."""
+    """Convert ISO 8601 text to a count of units; raise `DataError` if it is invalid."""
     try:
         if logical == "date":
             return date.fromisoformat(text).toordinal() - EPOCH_DAY

@@ -2,8 +2,8 @@
 
     AVRO        see avro_decode.py and avro_encode.py
     JSON        the text itself; encoding validates it against the schema
-    PROTOBUF    Protobuf's own JSON form, with the names of the .proto file; fields that have
-                their default value are included. Encoding uses the first message of the file
+    PROTOBUF    Protobuf's own JSON form, with the field names of the .proto file; fields with
+                    their default value are included. Encoding uses the first message of the file
 
 This module does not look up schemas; decoder.py does.
 """
@@ -30,7 +30,7 @@ class Codec(Protocol):
 
     def decode(self, payload: bytes, path: bytes | None) -> Any:
         """Decode a payload to JSON; raise `DataError` if it is invalid. `path` is the message index
-        path, if the payload does not start with it."""
+        path, or None if the payload starts with it."""
 
     def encode(self, value: Any) -> bytes:
         """Encode JSON as a payload; raise `DataError` if it does not match the schema."""

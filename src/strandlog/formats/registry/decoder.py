@@ -1,9 +1,9 @@
 """Decodes keys and values that name a registered schema, for display.
 
-    no schema id, or a prefix with an unknown id              None: the value is not encoded
+    no schema id, or a prefix with an unknown id              None: not encoded with a schema
     decoded                                                   `Decoded(id, value)`
     damaged, an unknown id in a header, or a schema
-    that cannot be read or used                               `Decoded(id, None, error)`
+    that cannot be read or used                               `Decoded(id or None, None, error)`
 
 Decoding a value never raises an error. If the registry fails, for example because it is
 unreachable, lookups are retried after RETRY_MS, not for every record.
@@ -28,7 +28,7 @@ Headers = Iterable[tuple[str, bytes | None]]
 
 
 class Decoded(NamedTuple):
-    """A decoded value, or why it could not be decoded."""
+    """A decoded value, or the reason why it could not be decoded."""
 
     schema_id: int | None
     value: Any
@@ -83,7 +83,8 @@ class ValueDecoder:
             return Decoded(found.schema_id, None, str(error))
 
     def _usable(self, frame: Frame) -> _Usable | Decoded | None:
-        """Return the codec of a value, or why there is none; None if its schema is unknown."""
+        """Return the codec for a value, or a `Decoded` with the reason why there is none. Return
+        None if the prefix names an unknown schema."""
         key = frame.schema_id if frame.guid is None else frame.guid
         assert key is not None, "a frame has an id or a GUID"
         found = self._known.get(key)

@@ -1,13 +1,13 @@
-"""Where a key or value names its schema: in a prefix, or in a record header.
+"""Finds the schema id of a key or value, which is in a prefix or in a record header.
 
     prefix    byte 0 · id, 4 bytes big-endian · payload
     header    __key_schema_id or __value_schema_id:
               byte 0 · id, 4 bytes, or byte 1 · guid, 16 bytes; the value is the bare payload
 
 The payload is an Avro value, JSON text, or a Protobuf message after its *message index path*: the
-position of the message in its file, as zig-zag varints, count first; the single byte 0 stands for
-the first message. With a header, the path follows the id in the header. The serializers of all
-Confluent clients write these formats.
+position of the message in its file, as zig-zag varints that start with the number of indexes; the
+single byte 0 stands for the first message. With a header, the path follows the id in the header.
+The serializers of all Confluent clients write these formats.
 
 A header takes precedence. Any bytes may start with byte 0, so a value is only known to be encoded
 if the registry has its id.
@@ -36,7 +36,7 @@ class Frame(NamedTuple):
     start: int  # of the payload
     schema_id: int | None = None
     guid: str | None = None
-    path: bytes | None = None  # the index path from the header; None: the payload starts with it
+    path: bytes | None = None  # index path from the header, or None if the payload starts with it
 
     @property
     def has_header(self) -> bool:

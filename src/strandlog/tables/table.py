@@ -204,7 +204,7 @@ def check_progress(snapshot: Snapshot, progress: Progress) -> None:
         known = snapshot.progress(app_id)
         if known is not None and value <= known:
             raise TableConflictError(
-                f"the table already has {app_id!r} up to {known}, so {value} is a repetition; "
+                f"the table already has {app_id!r} up to {known}, so {value} would repeat it; "
                 "load the table again and continue after its progress"
             )
 

@@ -308,8 +308,8 @@ class IcebergSnapshot:
             tasks = list(self.handle.scan().plan_files())
         if any(task.delete_files for task in tasks):
             raise TableChangedError(
-                f"the table in {self._folder} has delete files of another writer, which strandlog "
-                "does not support; compact them with that writer"
+                f"the table in {self._folder} has delete files from another writer, which "
+                "strandlog does not support; compact them with that writer"
             )
         return [task.file for task in tasks]
 

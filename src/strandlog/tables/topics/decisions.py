@@ -147,11 +147,11 @@ def check_source(
         )
     found_ids = (properties.get(CLUSTER_ID, ""), properties.get(TOPIC_ID, ""))
     if found_ids != (topic.cluster_id, topic.topic_id):
-        what = "topic" if found_ids[0] == topic.cluster_id else "cluster"
+        is_same = found_ids[0] == topic.cluster_id
         raise TableChangedError(
-            f"the table belongs to another {what} of the same name: {topic.name!r} was deleted and "
-            "created again, or this is another data folder. Its offsets would repeat; sync to "
-            "another folder, or write this table again with --rebuild"
+            f"the table belongs to another {'topic of the same name' if is_same else 'cluster'}: "
+            f"{topic.name!r} was deleted and created again, or this is another data folder. Its "
+            "offsets would repeat; sync to another folder, or write this table again with --rebuild"
         )
     for name, value in wanted.items():
         if properties.get(name) != value:

@@ -63,10 +63,10 @@ def check_last_records(history: Sequence[Commit], topic: TopicState, source: Top
         found = _read(topic, source, number, expected.offset)
         if found is not None and found != expected:
             raise TableChangedError(
-                f"offset {expected.offset} of {topic.name}-{number} has another record than the "
-                "one that is in the table: the data folder was restored from an older copy, or "
-                "lost records in a power failure, and their offsets were used again. Sync to "
-                "another table, or write this one again with --rebuild"
+                f"offset {expected.offset} of {topic.name}-{number} has a different record in the "
+                "topic than in the table: the data folder was restored from an older copy, or lost "
+                "records in a power failure, and their offsets were reused. Sync to another table, "
+                "or write this one again with --rebuild"
             )
 
 

@@ -1,7 +1,7 @@
 """Reads the committed records of one topic, from a folder or from a broker.
 
     FolderSource    reads the files of a data folder, even while another process writes to it
-        ClusterSource   speaks the Kafka protocol, with strandlog or any Kafka cluster
+    ClusterSource   speaks the Kafka protocol, with strandlog or any Kafka cluster
 
 `describe` returns the topic's identity and, for each partition, the offsets that can be read now:
 from the log start to the last stable offset. `read` yields the raw batches of a range below the

@@ -76,7 +76,7 @@ class TypedColumns:
         except InvalidSchemaError as error:
             reason = str(error).partition(";")[0]
             raise TableSchemaError(
-                f"the values of {self._subject!r} cannot be columns: {reason}; use --values raw"
+                f"values of {self._subject!r} cannot become columns: {reason}; use --values raw"
             ) from error
         if not fields.names:
             raise TableSchemaError(

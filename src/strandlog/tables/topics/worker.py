@@ -377,9 +377,9 @@ def _check_identity(table: Table, wanted: WantedTable, topic: TopicState) -> str
         table.set_properties({decisions.TABLE_ID: found})
     if wanted.table_id not in ("", found):
         raise TableChangedError(
-            f"{wanted.folder} contains another table (id {found or 'none'}) than that of the topic "
-            f"(id {wanted.table_id}). Put the table back; or, to use this one, remove the topic's "
-            f"table.id: strandlog topic alter {wanted.topic} -c table.id="
+            f"{wanted.folder} contains another table (id {found or 'none'}), not the one that the "
+            f"topic is bound to (id {wanted.table_id}). Put that table back; or, to use this one, "
+            f"remove the topic's table.id: strandlog topic alter {wanted.topic} -c table.id="
         )
     return found
 

@@ -211,7 +211,7 @@ def test_offsets_that_were_used_again_are_noticed(tmp_path: Path, table_format: 
         harness.worker = Worker(str(data), harness.said.append)
         harness.wish()
         report = harness.sync()
-    assert "has another record than the one that is in the table" in report["error"]
+    assert "has a different record in the topic than in the table" in report["error"]
     assert report["offsets"] == {}
 
 

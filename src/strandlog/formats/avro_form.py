@@ -6,8 +6,8 @@ schema. `AvroForm.prefix` states which values have it:
     confluent    all values have the prefix, which is removed
     none         no value has the prefix
     auto         each value is parsed without a prefix and, if that fails, with one. If every
-                     value of a batch starts with two zero bytes, the order is reversed (ids are
-                     assumed to be below 16 million)
+                 value of a batch starts with two zero bytes, the order is reversed (ids are
+                 assumed to be below 16 million)
 
 `AvroForm.writers` maps ids to writers' schemas. If it is not empty, a value is read with the schema
 of its id and converted to the reader's schema by Avro's schema resolution; a value with an unknown

@@ -3,7 +3,7 @@
     AVRO        see avro_decode.py and avro_encode.py
     JSON        the text itself; encoding validates it against the schema
     PROTOBUF    Protobuf's own JSON form, with the field names of the .proto file; fields with
-                    their default value are included. Encoding uses the first message of the file
+                their default value are included. Encoding uses the first message of the file
 
 This module does not look up schemas; decoder.py does.
 """

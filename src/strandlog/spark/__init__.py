@@ -1,8 +1,8 @@
 """PySpark integration: `session()` returns a configured SparkSession, `register(spark)` adds the
-format "strandlog" to an existing one, and `register_views(spark, options)` makes a temporary view
-of every topic.
+format "strandlog" to an existing one, and `register_views(spark, options)` creates a temporary view
+for every topic.
 
-The import sets `PYSPARK_PYTHON` to this Python, unless it is set (session.py).
+Importing this package sets `PYSPARK_PYTHON` to this Python, unless it is already set (session.py).
 """
 
 from strandlog.spark.session import choose_python, register, session

@@ -7,8 +7,8 @@ reports an error raised while creating a stream reader as an internal error.
 
 Catalog tables (CREATE TABLE … USING strandlog) are not possible. When Spark creates one, it adds
 the properties of the table to its options, such as `provider`; when it reads one, it passes no
-options at all, so the source does not know which topic to read. Both are an error that names
-temporary views as the alternative.
+options at all, so the source does not know which topic to read. Both raise an error that suggests
+temporary views instead.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ NAME = "strandlog"
 NO_CATALOG_TABLES = (
     "Spark does not pass the options of a catalog table to a Python source. Use CREATE TEMPORARY "
     "VIEW name USING strandlog OPTIONS (…), DataFrame.createOrReplaceTempView(name), or "
-    "strandlog.spark.session(topics_as_views=True, options={…}), which makes a view of every topic"
+    "strandlog.spark.session(topics_as_views=True, options={…}), which creates a view for every "
+    "topic"
 )
 
 

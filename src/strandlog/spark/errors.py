@@ -16,7 +16,7 @@ from strandlog import errors
 _OURS = frozenset(name for name in vars(errors) if name.endswith("Error"))
 _PYTHON_ERROR = re.compile(r"^\s*(?:[A-Za-z_]\w*\.)*([A-Z]\w*(?:Error|Exception)): (.+)$")
 _PREFACE = re.compile(r"^\[STREAM_FAILED\].*?terminated with exception: ")
-# Spark quotes an error of a worker that sends no traceback (worker.py) in its own first line.
+# If a worker sends an error without a traceback (worker.py), Spark quotes it in its own first line.
 _QUOTED = re.compile(r"strandlog\.errors\.\w+: (.+)$")
 _JAVA = re.compile(r"^\s*(at [\w.$]+\(|JVM stacktrace|\.\.\. \d+ more)")
 _SQLSTATE = re.compile(r"\s*SQLSTATE: \w+$")
@@ -37,7 +37,7 @@ def one_line(error: BaseException) -> str:
     return first if quoted is None else quoted[1]
 
 
-# Errors of a query whose checkpoint does not fit it, and what has changed.
+# Patterns of Spark's errors for a query that does not fit its checkpoint, and what has changed.
 _CHECKPOINT_ERRORS = {
     re.compile(pattern): text
     for pattern, text in {
@@ -77,11 +77,11 @@ class SqlError(NamedTuple):
     """An error that Spark finds in SQL."""
 
     text: str
-    line: int | None  # in the SQL, from 1; None if Spark does not say
+    line: int | None  # in the SQL, counted from 1; None if Spark does not report it
 
 
 def sql_error(error: BaseException) -> SqlError:
-    """Return the most relevant line of an error, without the position in the SQL, and its line."""
+    """Return the most relevant line of an error and, separately, its line number in the SQL."""
     text = one_line(error)
     found = _POSITION.search(text)
     if found is None:

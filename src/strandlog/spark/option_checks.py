@@ -1,8 +1,8 @@
-"""Checks of options that depend on each other, and what follows from several of them.
+"""Checks options that depend on each other, and derives values from combinations of options.
 
-uses_registry    whether the schema of the values is in a schema registry
-subject          the subject there
-avro_form        the form of Avro values whose schema is in the options
+uses_registry    whether the schema of the values comes from a schema registry
+subject          the registry subject of the values
+avro_form        the encoding of Avro values whose schema is in the options
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _check_avro(options: Options) -> None:
         raise InvalidSettingError(
             "avroPrefix",
             options["avroPrefix"],
-            "requires avroSchema or avroSchemas; values of a registry have a prefix",
+            "requires avroSchema or avroSchemas; values with a registered schema have a prefix",
         )
     if options["avroSchemas"] is not None and options["avroPrefix"] == NONE:
         raise InvalidSettingError("avroPrefix", NONE, "avroSchemas requires values with a prefix")
@@ -149,7 +149,8 @@ def subject(options: Options) -> str:
 
 
 def avro_form(options: Options) -> AvroForm:
-    """Return the form of Avro values; the default schema is that with the highest id."""
+    """Return the encoding of Avro values. If `avroSchema` is not set, the reader's schema is the
+    one with the highest id in `avroSchemas`."""
     schemas: dict[int, Any] = options["avroSchemas"] or {}
     reader = options["avroSchema"]
     if reader is None:

@@ -54,7 +54,7 @@ RESERVED = frozenset(
     }
 )
 
-# Kafka's names for our options. A reader commits progress to its group, but is not a member of it.
+# Kafka's names for our options. A reader commits progress to this group without being a member.
 ALIASES = {"kafka.group.id": "groupId"}
 UNSUPPORTED = {
     "groupIdPrefix": "remove it: queries do not create groups; set groupId to commit progress to "
@@ -65,7 +65,7 @@ Parser = Callable[[str, str], Any]
 
 
 class Option(NamedTuple):
-    """One row of the table: `uses` lists where it is allowed, `parse` converts its value."""
+    """One row of the table: `uses` lists where it is allowed, and `parse` converts its value."""
 
     name: str
     uses: frozenset[str]
@@ -310,7 +310,7 @@ OPTIONS = (
         _READ,
         _integer(1),
         None,
-        "Minimum number of tasks; by default as many as there are cores, if each gets enough "
+        "Minimum number of tasks. The default is the number of cores, if each task gets enough "
         "records.",
     ),
     Option("maxRecordsPerPartition", _READ, _integer(1), None, "Maximum records per task."),
@@ -328,30 +328,33 @@ OPTIONS = (
         _ALL,
         _choice("binary", "string", "json", "avro", "protobuf"),
         "binary",
-        "How values become columns, and columns values: `binary`; `string` (source only); `json`, "
-        "`avro` or `protobuf`, with the schema of a schema registry, unless .schema() (json) or "
-        "`avroSchema` gives another.",
+        "How values are converted to columns and back: `binary`; `string` (source only); or "
+        "`json`, `avro` or `protobuf`. The last three use a schema from a schema registry, unless "
+        ".schema() (json) or `avroSchema` provides one.",
     ),
     Option(
         "schemaRegistry",
         _ALL,
         _url,
         None,
-        "URL of the schema registry; by default that of the broker or, with `path`, of the folder.",
+        "URL of the schema registry. The default is the broker's registry or, with `path`, the "
+        "folder's.",
     ),
     Option(
         "schemaSubject",
         _ALL,
         _text,
         None,
-        "Subject of the values in the schema registry; by default the topic, followed by `-value`.",
+        "Subject of the values in the schema registry. The default is the topic name followed by "
+        "`-value`.",
     ),
     Option(
         "protobufMessage",
         _READ,
         _text,
         None,
-        "Full name of the message with `valueFormat=protobuf`; by default the first of the schema.",
+        "Full name of the message with `valueFormat=protobuf`. The default is the first message of "
+        "the schema.",
     ),
     Option("avroSchema", _READ, _avro_schema, None, "Avro schema of the values, as JSON."),
     Option(
@@ -375,8 +378,9 @@ OPTIONS = (
         _READ,
         _history,
         None,
-        "`true`: records that the topic's lake table has (`table.format`) are read from there, and "
-        "the rest from the log. Or the folder of a table that `strandlog table sync` writes.",
+        "Reads records that a lake table has from the table, and the rest from the log. `true` "
+        "selects the table that the broker keeps for the topic (`table.format`); otherwise, the "
+        "folder of a table that `strandlog table sync` writes.",
     ),
     Option(
         "kafkaConsumer.pollTimeoutMs",
@@ -511,7 +515,7 @@ def parse_options(use: str, given: Mapping[str, str]) -> Options:
 
 
 def client_options(bootstrap: str, given: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the client options among the options of a pipeline."""
+    """Return the client options (`kafka.*`) among the options of a pipeline."""
     return parse_options(SINK, {"bootstrap.servers": bootstrap, "topic": "x", **given}).client
 
 

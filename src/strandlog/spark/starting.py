@@ -69,7 +69,7 @@ def _forget_empty_offset_log(query: Any) -> None:
     Spark creates the folder before the first micro-batch, and refuses to start a query with a
     memory sink if it exists.
     """
-    from pyspark import SparkContext  # noqa: PLC0415 - an extra
+    from pyspark import SparkContext  # noqa: PLC0415 - optional dependency
 
     jvm: Any = SparkContext._jvm
     execution = query._jsq.streamingQuery()
@@ -81,7 +81,7 @@ def _forget_empty_offset_log(query: Any) -> None:
 
 def retry_slow_starts() -> None:
     """Patch Spark to use `start_with_retries` for streaming queries that read our format."""
-    from pyspark.sql.streaming import DataStreamWriter  # noqa: PLC0415 - an extra
+    from pyspark.sql.streaming import DataStreamWriter  # noqa: PLC0415 - optional dependency
 
     for name in ("start", "toTable"):
         if name not in _spark_methods:

@@ -1,4 +1,4 @@
-"""`register_views`: every topic of a cluster or a folder as a temporary view of a session.
+"""`register_views` creates a temporary view for every topic of a cluster or a folder.
 
     register_views(spark, {"bootstrap.servers": "127.0.0.1:9092", "valueFormat": "string"})
     spark.sql("SELECT count(*) FROM `web.clicks`")
@@ -12,7 +12,7 @@ deleted topics remain, and reading them is an error.
 Internal topics, and topics that the client may not describe, have no view. Spark ignores the case
 of names unless spark.sql.caseSensitive is set, so of `Orders` and `orders` only the first in sort
 order has a view, and a warning is logged for the other. If the columns come from a schema registry,
-topics without a schema of that type have no view either, with a warning.
+topics without a schema of that type have no view either, and a warning is logged for each.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 
 def view_options(given: Mapping[str, str]) -> Options:
-    """Validate the options of views, which are those of a batch without its topics."""
+    """Validate view options, which are batch options without a choice of topics."""
     for name, value in given.items():
         if option_named(name) in CHOOSING:
             raise InvalidSettingError(name, value, "remove it: each view reads one topic")
@@ -47,8 +47,8 @@ def view_options(given: Mapping[str, str]) -> Options:
 def register_views(spark: SparkSession, options: Mapping[str, str]) -> list[str]:
     """Register every topic as a temporary view; return the names of the views.
 
-    `options` are those of a batch read: the address, `valueFormat` and so on. Quote a name that has
-    a dot or a dash in SQL: SELECT * FROM `web.clicks`.
+    `options` are the options of a batch read: the address, `valueFormat` and so on. In SQL, quote
+    names that contain a dot or a dash: SELECT * FROM `web.clicks`.
     """
     # Spark's Python processes import this module through the package, without using it.
     from strandlog.spark.schema import record_schema  # noqa: PLC0415 - needs pyspark
@@ -84,7 +84,7 @@ def register_views(spark: SparkSession, options: Mapping[str, str]) -> list[str]
 
 
 def _registered_schema(options: Mapping[str, str]) -> StructType | None:
-    """Return the columns of a topic by its newest registered schema; None if it has none."""
+    """Return the columns of a topic's newest registered schema, or None if there is none."""
     from strandlog.spark.registry import latest_schema, registry_columns  # noqa: PLC0415
     from strandlog.spark.schema import record_schema  # noqa: PLC0415 - needs pyspark
 

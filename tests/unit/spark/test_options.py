@@ -177,7 +177,7 @@ def test_a_schema_of_the_user_replaces_the_registry() -> None:
                 BATCH,
                 given(BATCH, valueFormat="avro", avroSchema='"int"') | {name: "http://h:1"},
             )
-    with pytest.raises(InvalidSettingError, match="values of a registry have a prefix"):
+    with pytest.raises(InvalidSettingError, match="values with a registered schema have a prefix"):
         parse_options(BATCH, given(BATCH, valueFormat="avro", avroPrefix="none"))
 
 

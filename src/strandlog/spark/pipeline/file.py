@@ -75,7 +75,7 @@ class Problem(NamedTuple):
 
 
 class Analysis(NamedTuple):
-    """The problems of a file, also those that only Spark finds (analysis.py), by line."""
+    """All problems of a file, by line, including those that only Spark finds (analysis.py)."""
 
     problems: list[Problem]
     unchecked: list[str]  # views and sinks that could not be checked, because of another problem
@@ -179,7 +179,8 @@ class PipelineFile:
             return {}
         self._check_keys(kind, 0, table, KEYS[kind])
         if "data" in head:
-            self._add(kind, 0, "", "a folder has no users: set bootstrap instead of data")
+            text = "security settings apply only to broker connections"
+            self._add(kind, 0, "", f"{text}: set bootstrap instead of data, or remove [{kind}]")
         found = security_options(table, lambda key, text: self._add(kind, 0, key, text))
         own = {str(name).lower() for name in head.get("options", ())}
         for name in sorted(own & found.keys()):
@@ -266,7 +267,7 @@ class PipelineFile:
             self._add("sink", number, "mode", "Parquet and tables support only append")
         if "partition_by" in table and kind != "table":
             self._add(
-                "sink", number, "partition_by", 'only tables have it: table = "./lake/orders"'
+                "sink", number, "partition_by", 'only tables support it: table = "./lake/orders"'
             )
         if "format" in table and kind not in ("table", "topic"):
             self._add("sink", number, "format", "only tables and topics have a format")
@@ -301,7 +302,7 @@ class PipelineFile:
             text = "expected letters, digits and _, not starting with a digit"
             self._add("sink", number, "group", text)
         if kind not in GROUP_TARGETS:
-            text = 'a group cannot write it exactly once: use table = "…" with format = "parquet"'
+            text = 'a group cannot write files exactly once: set table and format = "parquet"'
             self._add("sink", number, kind, text)
         if mode != "append":
             self._add("sink", number, "mode", "a group supports only append")
@@ -390,14 +391,16 @@ class PipelineFile:
         self.problems.append(self.problem(kind, number, key, text))
 
     def problem(self, kind: str, number: int, key: str, text: str) -> Problem:
-        """Return a problem with a key (or "") of the n-th table of a kind, with its line."""
+        """Return a problem with a key of the n-th table of a kind, or with the table itself if the
+        key is "", with its line."""
         candidates = ((kind, number, key), (kind, number, ""), ("pipeline", 0, ""))
         line = next((self._lines[each] for each in candidates if each in self._lines), 1)
         where = f"[{kind}] {key}: " if key else f"[{kind}]: " if kind else ""
         return Problem(line, f"{where}{text}")
 
     def line_of_sql(self, view: int, sql_line: int) -> int | None:
-        """Return the line of the file with a line of a view's SQL (from 1), if it can be found."""
+        """Return the line in the file of a line in a view's SQL, or None if it is not found. Both
+        are counted from 1."""
         key_line = self._lines.get(("view", view, "sql"))
         if key_line is None or self.pipeline is None:
             return None

@@ -1,12 +1,12 @@
-"""The DataFrames of a pipeline: sources, dead letters, views and the rows of sinks.
+"""Creates the DataFrames of a pipeline: sources, dead letters and the rows of sinks.
 
     source   ─▶ records that parse, with the source's watermark ─▶ view of that name
              └▶ records that do not: key, value, headers and `ERROR_HEADERS` ─▶ dead-letter topic
     sink     its view's rows; for a topic, as JSON with a key
 
-Making them starts no query and connects to no broker: Spark analyses the SQL with the columns of
-the sources, which are known from the pipeline file. Only a source whose schema is in a schema
-registry asks it for the newest version.
+Creating them starts no query and connects to no broker: Spark analyses the SQL with the columns of
+the sources, which the pipeline file specifies. Only a source whose schema is in a schema registry
+connects to the registry, to get the newest version.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class SourceFrames:
         return self.parsed(self._load(CORRUPT_TEXT_FIELD))
 
     def whole(self) -> DataFrame:
-        """Return the rows that parse and, with their record in `_corrupt`, those that do not."""
+        """Return all rows; those that do not parse have their record in `_corrupt`."""
         return self._load(CORRUPT_RECORD_FIELD)
 
     def parsed(self, frame: DataFrame) -> DataFrame:
@@ -132,7 +132,8 @@ def dead_letters(whole: DataFrame) -> DataFrame:
 
 
 def topic_rows(frame: DataFrame, sink: SinkTable) -> DataFrame:
-    """Return the rows of a view as rows for a topic; with a format, its columns are encoded."""
+    """Return the rows of a view as rows for a topic. Without a format, the value is JSON; with one,
+    the sink encodes the columns with a registered schema."""
     if sink.format in TOPIC_FORMATS:
         if sink.key is None:
             return frame

@@ -6,11 +6,11 @@
 
 The query streams the source; for each micro-batch, foreachBatch evaluates the views on its rows and
 writes the targets one after another. Every target skips a repeated micro-batch that it already has
-(targets.py), so each row is written exactly once everywhere, also if the process dies between two
-targets.
+(targets/target.py), so each row is written exactly once to each target, even if the process dies
+between two targets.
 
-The views see one micro-batch, not the stream. For operators that keep state between micro-batches
-this would give other results, so a group accepts only views without state (stream_checks.py).
+The views see one micro-batch, not the stream. Operators that keep state between micro-batches would
+give different results, so a group accepts only views without state (stream_checks.py).
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 
 class _Part(NamedTuple):
-    """A target of a group, and how its rows are made from a micro-batch."""
+    """A target of a group, and a function that derives its rows from a micro-batch."""
 
     name: str
     target: Target
-    view: str | None  # None: the micro-batch itself
+    view: str | None  # None means the micro-batch itself
     rows: Callable[[DataFrame], DataFrame]
 
 
@@ -41,7 +41,7 @@ class GroupQuery:
     """The query of one group."""
 
     def __init__(self, spark: SparkSession, pipeline: Pipeline, group: SinkGroup) -> None:
-        """The views of the pipeline exist in the session; raise an error if one has state."""
+        """Raise an error if a view has state. The session must have the pipeline's views."""
         self._pipeline = pipeline
         self._group = group
         [self._source] = group_sources(pipeline, group)
@@ -75,14 +75,14 @@ class GroupQuery:
             batch.unpersist()
 
     def _create_views(self, batch: DataFrame) -> None:
-        """Replace the views of the group by views of a micro-batch, in the query's session."""
+        """Replace the group's views in the query's session with views of a micro-batch."""
         spark = batch.sparkSession
         rows = self._frames.parsed(batch) if self._has_dead_letters else batch
         rows.createOrReplaceTempView(self._source.name)
         needed = self._needed_names()
         for source in self._pipeline.sources:
             if source.is_static and source.name in needed:
-                # A new DataFrame, because Spark reads the records of the same one only once.
+                # Create a new DataFrame, because Spark reads the records of a DataFrame only once.
                 table = SourceFrames(spark, self._pipeline, source).rows()
                 table.createOrReplaceTempView(source.name)
         for view in self._pipeline.views:

@@ -1,4 +1,4 @@
-"""Which sources a view reads, which queries a pipeline has, and loops.
+"""Determines which sources a view reads and which queries a pipeline has, and finds loops.
 
 Loops are sinks and dead-letter topics that feed their own source:
 
@@ -88,7 +88,7 @@ def group_sources(pipeline: Pipeline, group: SinkGroup) -> list[SourceTable]:
 
 
 def dead_letter_group(pipeline: Pipeline, source: SourceTable) -> SinkGroup | None:
-    """Return the group that writes the dead letters of a source; None: a query of its own does."""
+    """Return the group that writes a source's dead letters, or None if no group does."""
     if source.dead_letter is None:
         return None
     readers = (each for each in pipeline.groups if group_sources(pipeline, each) == [source])

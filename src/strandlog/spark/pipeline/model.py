@@ -1,4 +1,4 @@
-"""The tables of a pipeline file as classes.
+"""Classes for the tables of a pipeline file.
 
     [pipeline]   name, and either bootstrap (a cluster) or data (a folder)
                  [, checkpoint, trigger or every, report, options]
@@ -8,8 +8,8 @@
     [[sink]]     from, and one of topic, table, parquet or console
                  [, key, partitions, format, partition_by, mode, group, options]
 
-Options are those of the source and the sink; the options of [pipeline] are client options (kafka.*)
-for all sources and sinks. Paths are relative to the working directory.
+The options of a source or sink are those in options.py; the options of [pipeline] are client
+options (kafka.*) for all sources and sinks. Paths are relative to the working directory.
 
 A static source is a lookup table: Spark reads all of it for every micro-batch that joins it. Sinks
 with the same `group` share one query (groups.py).
@@ -29,8 +29,8 @@ PIPELINE_NAME_RULE = "expected 1 to 200 letters, digits and . _ -, but not . or 
 _PIPELINE_NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 FORMATS = ("json", "avro", "protobuf", "string", "binary")
-PARSED_FORMATS = ("json", "avro", "protobuf")  # parsed into columns, which may fail
-TOPIC_FORMATS = ("json", "avro", "protobuf")  # of a topic's values, with a registered schema
+PARSED_FORMATS = ("json", "avro", "protobuf")  # values are parsed into columns, which may fail
+TOPIC_FORMATS = ("json", "avro", "protobuf")  # formats for sink topics, with a registered schema
 MODES = ("append", "update", "complete")
 TARGETS = ("topic", "table", "parquet", "console")
 GROUP_TARGETS = ("topic", "table", "console")
@@ -77,16 +77,16 @@ KEYS = {
 def check_pipeline_name(name: str) -> None:
     """Raise `InvalidSettingError` if a pipeline name is invalid.
 
-    The name becomes a folder in the checkpoint and part of file names and a URL.
+    The name becomes a folder in the checkpoint, and a part of file names and of a URL.
     """
     if not _PIPELINE_NAME.fullmatch(name) or name in (".", ".."):
         raise InvalidSettingError("name", name, PIPELINE_NAME_RULE)
 
 
 def absolute_path(path: str) -> str:
-    """Return a path as Spark gets it: relative to the working directory of this process.
+    """Resolve a path against this process's working directory, and return it for Spark.
 
-    Spark itself resolves relative paths by the directory in which its Java process was started.
+    Spark itself would resolve it against the directory in which its Java process was started.
     """
     return path if _URI.match(path) else os.path.abspath(path)
 
@@ -124,7 +124,7 @@ class SinkTable:
     key: str | None = None
     mode: str = "append"
     partitions: int | None = None  # used if the topic is created; None for the broker's default
-    format: str = TABLE_FORMATS[0]  # of a table, or one of TOPIC_FORMATS; else JSON without schema
+    format: str = TABLE_FORMATS[0]  # for a topic, one of TOPIC_FORMATS; otherwise plain JSON
     partition_by: tuple[str, ...] = ()  # columns of a table
     group: str | None = None
     options: Mapping[str, str] = field(default_factory=dict, repr=False)  # may have secrets
@@ -144,7 +144,8 @@ class SinkGroup:
 
     @property
     def query_name(self) -> str:
-        """The name of the query and its checkpoint folder. No view's name has a dash."""
+        """The name of the query and its checkpoint folder. It differs from the name of every sink,
+        because view names contain no dash."""
         return f"group-{self.name}"
 
 
@@ -162,7 +163,7 @@ class Pipeline:
     sources: tuple[SourceTable, ...] = ()
     views: tuple[ViewTable, ...] = ()
     sinks: tuple[SinkTable, ...] = ()
-    every_ms: int | None = None  # interval between scheduled rounds; None: runs continuously
+    every_ms: int | None = None  # interval between rounds; None if the pipeline runs continuously
 
     @property
     def groups(self) -> list[SinkGroup]:

@@ -1,12 +1,13 @@
 """Builds views and streaming queries from a pipeline, and creates missing topics.
 
 Each sink, group of sinks (groups.py) and dead-letter topic is a streaming query with its own
-checkpoint, <checkpoint>/<pipeline>/<query>. frames.py makes the DataFrames, targets.py writes them.
+checkpoint, <checkpoint>/<pipeline>/<query>. frames.py creates the DataFrames; targets/ writes them.
 
-The topics of sinks and dead letters are created if they do not exist. The values of a sink's topic
-are JSON, one object per row. Unless a sink sets deliveryGuarantee=at_least_once, its micro-batches
-are identified by query id and batch id, so a repeated one is written only once, in every output
-mode. docs/decisions/0015 explains why this uses foreachBatch instead of the streaming sink.
+The topics of sinks and dead letters are created if they do not exist. Unless a sink sets a format,
+the values of its topic are JSON, one object per row. Unless a sink sets
+deliveryGuarantee=at_least_once, its micro-batches are identified by query id and batch id, so a
+repeated micro-batch is written only once, in every output mode. docs/decisions/0015 explains why
+this uses foreachBatch instead of the streaming sink.
 """
 
 from __future__ import annotations
@@ -229,5 +230,5 @@ def prepare_topics(pipeline: Pipeline) -> list[str]:
             try:
                 client.create_topic(topic, wanted[topic] or -1)
             except TopicExistsError:
-                continue  # another pipeline created it meanwhile
+                continue  # another pipeline has created the topic meanwhile
     return missing

@@ -55,7 +55,7 @@ OnWait = Callable[[int], object]
 
 POLL_SECONDS = 0.5
 STOP_PATIENCE_MS = 15_000
-CLOCK_CHECK_SECONDS = 30.0  # while waiting for a round, because the clock may be set
+CLOCK_CHECK_SECONDS = 30.0  # recheck interval while waiting, because the clock may be changed
 VALIDATION_MASTER = "local[1]"
 VALIDATION_CONF = {"spark.ui.enabled": "false"}
 
@@ -141,7 +141,7 @@ def run(
 def validate(
     path: str | os.PathLike[str], spark: SparkSession | None = None, log: Path | None = None
 ) -> Analysis:
-    """Return the problems of a file: its own or, if it has none, those that Spark finds.
+    """Return the problems of a file: those found without Spark or, if there are none, by Spark.
 
     `spark` is the session to use; the default is the active session or, if there is none, a new one
     that writes its log to `log` (default: stderr) and is stopped afterwards.
@@ -328,7 +328,7 @@ class RunningPipeline:
 
 
 class _Rounds(NamedTuple):
-    """When the rounds of a scheduled pipeline are due."""
+    """The schedule of a pipeline with `every`."""
 
     first_ms: int
     every_ms: int

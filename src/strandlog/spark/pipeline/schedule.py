@@ -1,9 +1,8 @@
-"""When a scheduled pipeline (`every`) runs.
+"""Computes when the rounds of a scheduled pipeline (`every`) are due.
 
 Rounds are due at first, first + every, first + 2 * every, …, where `first` is the start of the
-pipeline: the times do not drift with the duration of rounds. A round that takes longer than the
-interval delays the next one to the next due time, so rounds never overlap and missed ones are not
-made up for.
+pipeline, so the times do not drift with the duration of rounds. If a round takes longer than the
+interval, the due times that it misses are skipped, so rounds never overlap.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ _UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def parse_interval(text: str) -> int | None:
-    """Return an interval such as "10 min" in milliseconds; None if it is not one."""
+    """Convert an interval such as "10 min" to milliseconds; return None if it is invalid or 0."""
     found = _INTERVAL.match(text.strip())
     if found is None:
         return None

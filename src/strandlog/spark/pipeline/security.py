@@ -7,9 +7,9 @@
     ca             PEM file with the trusted CA certificates; by default, those of the system
     certificate, key, key_password      PEM files of the pipeline's own certificate (mutual TLS)
 
-They become client settings of all sources, sinks, dead letters, offset commits and progress
-reports. `password`, `token` and `key_password` must be references (client/references.py), because
-pipeline files are kept in version control. So must secrets among the options of any table.
+They become client settings for all sources, sinks, dead letters, offset commits and progress
+reports. `password`, `token` and `key_password`, and secrets in the options of any table, must be
+references (client/references.py), because pipeline files are kept in version control.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class _Security(NamedTuple):
 
 
 def security_options(table: Mapping[str, Any], add: AddProblem) -> dict[str, str]:
-    """Return the Spark options of a table; report its problems through `add`."""
+    """Convert [pipeline.security] to Spark options; report its problems through `add`."""
     given: dict[str, str] = {}
     for key, value in table.items():
         if not isinstance(value, str) or not value.strip():
@@ -136,7 +136,7 @@ def _login_problems(found: _Security) -> Iterator[tuple[str, str]]:
 
 
 def literal_secret(key: str) -> str:
-    """Return the text for a secret that is written in the file."""
+    """Return the text of the problem that a secret is written in the file."""
     return (
         "do not write the secret into this file: put it into a file that only the pipeline's user "
         f'can read and set {key} = "${{file:PATH}}", or set {key} = "${{env:VARIABLE}}"'

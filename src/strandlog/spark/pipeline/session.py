@@ -34,7 +34,7 @@ def open_session(
 ) -> OpenedSession:
     """Return `spark`, the active session, or a new one that writes its log to `log`."""
     try:
-        from py4j.protocol import Py4JError  # noqa: PLC0415 - an extra
+        from py4j.protocol import Py4JError  # noqa: PLC0415 - optional dependency
         from pyspark.errors import PySparkException  # noqa: PLC0415
         from pyspark.sql import SparkSession as Session  # noqa: PLC0415
     except ImportError as error:

@@ -1,8 +1,8 @@
-"""What a stream can do, decided by Spark's analysis of its plan, without starting a query.
+"""Checks whether Spark can run a stream and write its rows, without starting a query.
 
-`check_streaming` is the check that Spark makes when a query starts. `check_stateless` decides
-whether the rows of a view depend on one micro-batch only: it allows the operators in `STATELESS`
-and joins with a static source, and nothing else.
+`check_streaming` is the check that Spark makes when a query starts. `check_stateless` checks that
+the rows of a view depend only on one micro-batch: it allows only the operators in `STATELESS` and
+joins with a static source.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from strandlog.errors import ConfigurationError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-# Spark's logical operators whose rows depend on one input row at a time.
+# Spark's logical operators whose output rows each depend on only one input row.
 STATELESS = frozenset(
     {
         "EventTimeWatermark",
@@ -50,7 +50,7 @@ def check_parquet(frame: DataFrame) -> None:
 
 
 def check_table(frame: DataFrame, partition_by: tuple[str, ...]) -> None:
-    """Raise an error if a table cannot store a type or has no such column to partition by."""
+    """Raise an error if a table cannot store a type or lacks a column of `partition_by`."""
     from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 - slow to load
 
     to_arrow_schema(frame.schema, timezone="UTC")

@@ -4,8 +4,8 @@ Rows are assigned to partitions as in any Kafka producer: by the column `partiti
 hash of the key, else round-robin. Order is preserved within a partition. The broker creates a
 missing topic if auto.create.topics.enable is set.
 
-With a `RowEncoder`, the value of a record is made from columns (typed.py), and the column
-`timestamp` is the time of the record.
+With a `RowEncoder`, the value of a record is encoded from columns (typed.py), and the column
+`timestamp` becomes the record's timestamp.
 """
 
 from __future__ import annotations

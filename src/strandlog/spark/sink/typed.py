@@ -1,13 +1,13 @@
-"""Columns as values of a schema registry, in the sink.
+"""Encodes columns as values with a registered schema, in the sink.
 
     driver    columns of the DataFrame ─▶ schema ─▶ registered under the subject ─▶ its id
     task      rows ─▶ columns of the record, and a value with the id in front
 
-All columns are fields of the value, except those in `RECORD_COLUMNS`. All may be null, whatever
-the DataFrame says: Spark derives this from the query, so that it would differ between two jobs that
-write the same columns. The driver registers the schema before the tasks start, so an incompatible
-one fails before a record is written. The registry returns the same id for the same schema, so this
-happens for every micro-batch without an effect.
+All columns are fields of the value, except those in `RECORD_COLUMNS`. All fields are nullable,
+regardless of the DataFrame: Spark derives nullability from the query, so it could differ between
+two jobs that write the same columns. The driver registers the schema before the tasks start, so an
+incompatible schema fails before any record is written. Registering the same schema again, for every
+micro-batch, has no effect: the registry returns the same id.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class RowEncoder:
         return self.__dict__ | {"_encoder": None}
 
     def encode(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the columns of the records, with a column `value`."""
+        """Return the record columns of the rows, with the encoded values in the column `value`."""
         import pyarrow as pa  # noqa: PLC0415 - only tasks need it
 
         if self._encoder is None:

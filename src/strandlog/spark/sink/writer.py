@@ -121,7 +121,7 @@ class BatchSink:
     def __init__(
         self, options: Options, *, is_exact: bool, encoder: RowEncoder | None = None
     ) -> None:
-        """`encoder` makes the values from columns; without it, rows have a column `value`."""
+        """`encoder` encodes values from columns; if it is None, rows must have a column `value`."""
         self.options = options
         self.is_exact = is_exact
         self._encoder = encoder
@@ -151,7 +151,7 @@ class BatchSink:
             return TaskMessage(task.query, staged if rows else None, rows, task.run)
 
     def _check_not_same_run(self, last: Decision, task: TaskId) -> None:
-        """Raise an error if this is not a repeated batch but another DataFrame of the same name."""
+        """Raise an error unless this repeats a batch, rather than reusing its name for new rows."""
         is_same = task.run is not None and (last.run, last.batch_id) == (task.run, task.batch_id)
         if is_same and last.state == DONE:
             target = self.options["topic"] or "the topics in its column `topic`"

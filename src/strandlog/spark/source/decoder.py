@@ -3,9 +3,9 @@
 A null value yields nulls and is not corrupt. A corrupt JSON value (json_values.py) yields every
 field that parses, and its text in `_corrupt` if the schema has that column. A corrupt Avro value
 (avro_values.py) yields only nulls, because the fields after the error cannot be located, and the
-complete value in hexadecimal in `_corrupt`, which `unhex` decodes. So do values with the schema of
-a registry, in any format; the fields of a JSON value that parse are kept. If `_corrupt` is a
-STRUCT, it holds the record and the reason, for a dead-letter topic.
+complete value in hexadecimal in `_corrupt`, which `unhex` decodes. Corrupt values with a schema
+from a registry are treated in the same way, except that a JSON value keeps the fields that parse.
+If `_corrupt` is a STRUCT, it holds the record and the reason, for a dead-letter topic.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Decoder:
     def __init__(
         self, options: Options, schema: StructType, registered: RegistryColumns | None = None
     ) -> None:
-        """`registered` parses values with the schema of a registry."""
+        """`registered` parses values with schemas from a registry; None if no registry is used."""
         self.is_registered = registered is not None
         self._format: str = options["valueFormat"]
         self._schema = schema
@@ -110,8 +110,8 @@ class Decoder:
         return pa.schema([field for field in self._arrow_schema() if field.name not in others])
 
     def convert(self, records: pa.RecordBatch, parsed: Parsed | None = None) -> pa.RecordBatch:
-        """Convert records with `read_columns` that were decoded elsewhere; `parsed` are their
-        values, if they were parsed as well."""
+        """Convert decoded records, which have the columns `read_columns`, to the schema. `parsed`
+        has their values if these were already parsed."""
         if "headers" in self._read:
             records = _null_headers(records)
         if self._format == "binary":

@@ -1,24 +1,23 @@
-"""Which part of a read comes from a lake table, and which from the log.
+"""Decides which part of a read comes from a lake table and which from the log.
 
-A table that `strandlog table sync` writes has the records of each partition up to its *progress*
-`v`, an offset that one version of the table states. A read of [start, end) is divided there:
+A table that `strandlog table sync` writes has the records of each partition below its *progress*
+`v`, an offset that each version of the table stores. A read of [start, end) is divided at `v`:
 
     start ──── table: offsets below v ──── v ──── log: the rest ──── end
 
-Each offset is in exactly one part, so the rows are those of the topic: none is missing, none is
-there twice. Both parts are fixed when the read is planned: the table's version, with its list of
-files, and the offsets. A sync, a compaction of the table or retention meanwhile changes neither: a
-table's files stay until they are vacuumed, days later, and records below `v` are not read from the
-log at all.
+Each offset is in exactly one part, so no row is missing and none occurs twice. Both parts are fixed
+when the read is planned: the table's version, with its list of files, and the offsets. A concurrent
+sync, table compaction or retention run does not affect the read: a table's files stay until they
+are vacuumed, days later, and records below `v` are not read from the log.
 
     log start ≤ v           no gap: retention may have removed any records below v
     log start > v           records in [v, log start) are neither in the table nor in the log: lost
     partition not in table  everything comes from the log
 
-Records that were deleted before they were synced are missing in the table, which lists such gaps
-(`--accept-gap`). A read reports those that it covers as lost.
+Records that were deleted before they were synced are missing in the table, which lists these gaps
+(`--accept-gap`). A read reports the gaps in its range as lost records.
 
-The first readable offset of a partition in the table is 0, whatever retention has removed.
+The first readable offset of a partition in the table is 0, no matter what retention has removed.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from strandlog.spark.source.planning import OffsetRange
 
 
 class Division(NamedTuple):
-    """The parts of a read: from the table, from the log, and what neither has."""
+    """The parts of a read: ranges from the table, ranges from the log, and records in neither."""
 
     table: list[OffsetRange]
     log: list[OffsetRange]
@@ -57,8 +56,8 @@ def divided(
     log_starts: Mapping[TopicPartition, int],
     gaps: Iterable[OffsetRange] = (),
 ) -> Division:
-    """Divide ranges between the table and the log; `progress` and `gaps` are those of one version
-    of the table."""
+    """Divide ranges between the table and the log. `progress` and `gaps` must come from the same
+    version of the table."""
     found = Division([], [], [])
     for wanted in ranges:
         synced = progress.get(wanted.tp, 0)

@@ -122,7 +122,8 @@ class RangeReader:
         bounds: Mapping[TopicPartition, Bounds],
         history: TableHistory | None = None,
     ) -> list[InputPartition]:
-        """Return the tasks that read ranges; `bounds` are those of the log alone."""
+        """Return the tasks that read ranges. `bounds` excludes the records that are only in the
+        table."""
         tasks: list[InputPartition] = []
         if history is not None:
             found = history.divide(ranges, {tp: bound.earliest for tp, bound in bounds.items()})
@@ -279,7 +280,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._frozen_end: Offsets | None = None  # where an availableNow run ends
         self._triggered_at: float | None = None  # when the last micro-batch was triggered
         self._history: TableHistory | None = None
-        self._log: dict[TopicPartition, Bounds] = {}  # from the last lookup: of the log alone
+        self._log: dict[TopicPartition, Bounds] = {}  # the log's bounds at the last lookup
         self._seen: dict[TopicPartition, Bounds] = {}  # the same, with the table's records
         self._latest: Offsets = {}
         self._committed: Offsets = {}  # the last offsets committed to the group

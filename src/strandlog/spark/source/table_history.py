@@ -3,25 +3,25 @@
     driver    newest version of the table ─▶ progress of each partition, list of files
     task      some files, the wanted offsets ─▶ rows with the columns of records ─▶ Spark
 
-With `history=true`, the broker says which table the topic has (`table.format`), else the option is
-the folder. history.py decides which offsets come from the table. The table must be one that
-`strandlog table sync` writes for this topic, with a row for each record (mode append): one of mode
-upsert has no history. A table whose rows another program has changed is an error, because it no
-longer equals the topic.
+With `history=true`, the table is the one that the broker keeps for the topic (`table.format`);
+otherwise, the option is the folder of the table. history.py decides which offsets come from the
+table. The table must be one that `strandlog table sync` writes for this topic, with a row for each
+record (append mode): a table in upsert mode has no history. If another program has changed the rows
+of the table, it no longer equals the topic, and reading it is an error.
 
     values of the table   valueFormat          rows
     raw                   any                  decoded from the bytes, like those of the log
-    registry (typed)      by the registry      the fields as they are in the table
+    registry (typed)      from the registry    the fields, unchanged from the table
     registry (typed)      other                error: the table does not have the bytes
 
-A typed table has values as they were decoded when they were synced. A field that a later version of
-the schema has added is null in its rows, while the log gives its default: a warning says so. Values
-that could not be decoded are in `_corrupt`, as from the log.
+The values in a typed table were decoded when they were synced. A field that a later version of the
+schema has added is null in rows from the table, but has its default in rows from the log; a warning
+is logged. Values that could not be decoded are in `_corrupt`, as they are for rows from the log.
 
-Its version is the same for the whole query; if a stream finds that retention has overtaken
-it, the newest version is loaded, which has the missing records unless they are lost. A table does
-not store whether a timestamp is the producer's or the broker's, so `timestampType` is null in its
-rows.
+A query reads one version of the table. If a stream finds that retention has deleted records after
+that version, it loads the newest version, which has these records unless they are lost. A table
+does not store whether a timestamp is the producer's or the broker's, so `timestampType` is null in
+its rows.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 OPTION = "history"
 BY_TOPIC = "true"
 UPSERT, RAW = "upsert", "raw"
-VALUE_COLUMNS = ("value", "error", "raw_value")  # of a typed table
+VALUE_COLUMNS = ("value", "error", "raw_value")  # columns of a typed table
 TABLE_COLUMNS = ("partition", "offset", "timestamp", "key", "headers", "value")
 
 logger = logging.getLogger(__name__)
@@ -64,29 +64,29 @@ class TableFiles(NamedTuple):
 
 
 def folder_of(options: Options, access: LogAccess, bounds: Mapping[TopicPartition, Bounds]) -> str:
-    """Return the folder of the table: the one given, or with `true` the one that the broker keeps
-    for the topic."""
+    """Return the folder of the table: the option itself or, if it is `true`, the folder of the
+    table that the broker keeps for the topic."""
     given: str = options[OPTION]
     if given.lower() != BY_TOPIC:
         return given
     topics = sorted({tp.topic for tp in bounds})
     if len(topics) != 1:
         found = ", ".join(topics) or "none"
-        raise InvalidSettingError(OPTION, given, f"it reads one topic; subscribed: {found}")
+        raise InvalidSettingError(OPTION, given, f"expected one topic; subscribed: {found}")
     folder = access.table_folder(topics[0])
     if folder is None:
         raise InvalidSettingError(
             OPTION,
             given,
-            f"the broker keeps no table of topic {topics[0]!r}: let it do so (`strandlog topic "
-            f"alter {topics[0]} -c table.format=delta`), or set {OPTION} to the folder of a table "
+            f"the broker keeps no table for topic {topics[0]!r}: enable it with `strandlog topic "
+            f"alter {topics[0]} -c table.format=delta`, or set {OPTION} to the folder of a table "
             "that `strandlog table sync` writes",
         )
     return folder
 
 
 class TableHistory:
-    """One version of a table at a time."""
+    """Plans reads from one version of a table, and loads a newer version if records are missing."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class TableHistory:
 
     @property
     def partitions(self) -> Set[TopicPartition]:
-        """The partitions whose progress is known, whether the table has it or not."""
+        """The partitions whose progress was looked up, even if the table has none for them."""
         return self._bounds.keys()
 
     def _load(self) -> None:
@@ -172,8 +172,8 @@ class TableHistory:
                 raise InvalidSettingError(
                     OPTION,
                     target,
-                    f"the table has the records of another topic {tp.topic}, which was deleted: its"
-                    f" id is {topic_id}, not {bound.topic_id}",
+                    f"the table has the records of another topic named {tp.topic}, which was "
+                    f"deleted: its id is {topic_id}, not {bound.topic_id}",
                 )
             if properties.get("strandlog.mode") == UPSERT:
                 raise InvalidSettingError(
@@ -185,8 +185,8 @@ class TableHistory:
                 )
 
     def _typed_schema(self, schema: pa.Schema) -> pa.Schema:
-        """Return the columns of a table with typed values; raise an error unless the query reads
-        the same fields."""
+        """Check that a query can read the typed values of a table, and return the table's
+        columns."""
         import pyarrow as pa  # noqa: PLC0415 - slow to load
 
         from strandlog.tables.schema import merged  # noqa: PLC0415
@@ -214,7 +214,7 @@ class TableHistory:
         return schema
 
     def _warn_of_defaults(self) -> None:
-        """Log a warning if rows of the table may lack defaults that the log would give."""
+        """Log a warning if the table's rows may have null where the log would have a default."""
         from strandlog.spark.registry import open_registry  # noqa: PLC0415 - slow to load
 
         if self._options["valueFormat"] == "json":
@@ -258,11 +258,11 @@ def _size(path: str) -> int:
     try:
         return os.path.getsize(path)
     except OSError:
-        return 0  # the task reports it
+        return 0  # the task reports the error
 
 
 def read_table_files(wanted: TableFiles, decoder: Decoder) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of some files, as the decoder makes them of records."""
+    """Yield the wanted rows of some files, converted by the decoder."""
     import pyarrow as pa  # noqa: PLC0415 - only tasks need it
 
     from strandlog.tables.reading import data_set  # noqa: PLC0415
@@ -291,7 +291,7 @@ def read_table_files(wanted: TableFiles, decoder: Decoder) -> Iterator[pa.Record
 
 
 def _parsed(batch: pa.RecordBatch, fields: pa.Schema) -> Parsed:
-    """Return the values of a typed table, as if they had been parsed now."""
+    """Return the values of a typed table in the form of newly parsed values."""
     import pyarrow as pa  # noqa: PLC0415 - only tasks need it
     import pyarrow.compute as pc  # noqa: PLC0415 - only tasks need it
 
@@ -299,7 +299,7 @@ def _parsed(batch: pa.RecordBatch, fields: pa.Schema) -> Parsed:
 
     columns = {}
     if fields.names:
-        # Fields that the table lacks become null, and others are left out, also nested ones.
+        # At every level, fields that the table lacks become null, and other fields are dropped.
         chosen = batch.column("value").cast(pa.struct(list(fields)))
         columns = dict(zip(fields.names, chosen.flatten(), strict=True))
     bad = pc.indices_nonzero(batch.column("error").is_valid())

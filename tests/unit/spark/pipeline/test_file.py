@@ -360,7 +360,7 @@ def test_a_problem_of_security_has_its_line_and_does_not_show_secrets(
 def test_security_needs_a_broker() -> None:
     text = GOOD.replace('bootstrap = "127.0.0.1:9092"', 'data = "./data"')
     problems = PipelineFile(text.replace("[[source]]", SECURE + "[[source]]", 1)).problems
-    assert any("a folder has no users" in problem.text for problem in problems)
+    assert any("apply only to broker connections" in problem.text for problem in problems)
 
 
 def test_an_option_must_not_contradict_security() -> None:

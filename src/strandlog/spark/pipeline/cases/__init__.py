@@ -1,1 +1,1 @@
-"""Test cases of pipelines: their files, their comparison with results, and their runs."""
+"""Test cases for pipelines: parses case files, runs the cases and compares the results."""

@@ -5,16 +5,16 @@
     [case.input]
     flights = [                                            # by source
         { carrier = "AA", at = 2026-01-01T10:00:00Z },     # a table: the columns of the value
-        "oops",                                            # a string: the value as it is
+        "oops",                                            # a string: the value, verbatim
         { _key = "k", _timestamp = 2026-01-01T10:00:00Z, _headers = { h = "v" }, carrier = "UA" },
         { _key = "k", _value = "oops" },
     ]
     [case.expect]
-    delays = [ { carrier = "AA", flights = 1 } ]           # by sink: its view, or its target
+    delays = [ { carrier = "AA", flights = 1 } ]           # by view or target of a sink
     "flights.bad" = [ { value = "oops" } ]                 # by dead-letter topic
 
-A case with several rounds has [[case.step]] tables with `input` and `expect` instead. All problems
-are reported together, each with the line of its key or case.
+A case with several rounds has [[case.step]] tables, each with its own `input` and `expect`. All
+problems are reported together, each with the line of its key or case.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from strandlog.spark.pipeline.model import Pipeline
 SUFFIX = ".test.toml"
 RECORD_KEYS = {"_key", "_value", "_timestamp", "_headers"}
 STEP_KEYS = {"input", "expect"}
-# The timestamp of records without `_timestamp`: fixed, so that a case always gives the same rows.
+# The timestamp of records without `_timestamp`. It is fixed, so that the rows are always the same.
 DEFAULT_TIMESTAMP_MS = int(datetime(2000, 1, 1, tzinfo=UTC).timestamp() * 1000)
 
 
 class InputRecord(NamedTuple):
-    """A record to send: `text` is its value, or else `columns` are those of its value."""
+    """A record to send. Its value is `text` or, if that is None, is encoded from `columns`."""
 
     columns: Mapping[str, Any]
     text: str | None = None
@@ -53,7 +53,7 @@ class Output(NamedTuple):
     """A topic, a table, a Parquet folder or the terminal, to which a pipeline writes."""
 
     kind: str  # topic, table, parquet, console or dead_letter
-    target: str  # of console, the number of the sink
+    target: str  # for a console, the number of the sink
 
     def __str__(self) -> str:
         return f"{self.kind.replace('_', ' ')} {self.target}"
@@ -98,9 +98,8 @@ def load_cases(
     pipeline: Pipeline,
     path: str | os.PathLike[str] | None = None,
 ) -> list[Case]:
-    """Load the cases of a pipeline; raise a `ConfigurationError` that lists their problems.
-
-    The default of `path` is beside the pipeline file: flights.test.toml for flights.toml.
+    """Load the cases of a pipeline; if there are problems, raise a `ConfigurationError` that lists
+    them. The default `path` is beside the pipeline file: flights.test.toml for flights.toml.
     """
     file = case_path(pipeline_file) if path is None else Path(path)
     try:
@@ -116,7 +115,7 @@ def load_cases(
 
 
 def case_path(pipeline_file: str | os.PathLike[str]) -> Path:
-    """Return the path of a pipeline's cases."""
+    """Return the default path of a pipeline's case file."""
     file = Path(pipeline_file)
     return file.with_name(file.stem + SUFFIX)
 
@@ -162,7 +161,7 @@ class CaseFile:
             self._add(number, key, f"unknown key {key!r}{nearest(key, known)}")
         name = table.get("name")
         if not isinstance(name, str) or not name.strip():
-            self._add(number, "name", "set name: what the case shows")
+            self._add(number, "name", "set name: say what the case shows")
             name = f"case {number + 1}"
         steps = table.get("step")
         if steps is None:
@@ -204,7 +203,7 @@ class CaseFile:
             targets = ", ".join(sorted(output.target for output in found))
             return f"several sinks have {name!r}; name the target instead: {targets}"
         hint = nearest(name, self._outputs)
-        return f"no sink has the view or target {name!r}, and no dead letter goes there{hint}"
+        return f"no sink has the view or target {name!r}, and it is no dead_letter topic{hint}"
 
     def _lists(
         self, number: int, table: Mapping[str, Any], key: str
@@ -249,7 +248,7 @@ class CaseFile:
         )
 
     def _add(self, number: int, key: str, text: str) -> None:
-        """Add a problem of a case, with the line of a key in it."""
+        """Add a problem, with the line of a key in the case; a negative number means the file."""
         bounds = [1, *self._starts, len(self._lines) + 1]
         start, end = (1, len(self._lines) + 1) if number < 0 else bounds[number + 1 : number + 3]
         line = start
@@ -265,7 +264,7 @@ _KEY = re.compile(r"^\s*([^=\[#]+?)\s*=")
 
 
 def _key_at(line: str) -> set[str]:
-    """Return the names that a line may set: of input.flights = […], the whole and the last part."""
+    """Return the keys that a line sets: for input.flights = […], the whole key and each part."""
     found = _KEY.match(line)
     if found is None:
         table = re.match(r"^\s*\[+\s*([^\]]+?)\s*\]+", line)

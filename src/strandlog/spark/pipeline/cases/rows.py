@@ -1,9 +1,10 @@
 """Compares the rows of a sink with expected rows, in any order, and prints the difference.
 
-Only the columns that some expected row names are compared; a column that an expected row lacks must
-be null. Null and missing are equal, because JSON objects lack null columns. Numbers are equal
-within a relative difference of 1e-9, whatever their type. A date or time without a time zone is in
-UTC, and equals a string in ISO format. Arrays are ordered.
+Only the columns that at least one expected row names are compared; if another expected row lacks
+such a column, the column must be null. Null and missing are equal, because JSON objects omit null
+columns. Numbers of any type are equal if their relative difference is at most 1e-9. A date or time
+without a time zone is in UTC, and equals the corresponding ISO string. The order of array elements
+matters.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ TOLERANCE = 1e-9
 
 @dataclass(frozen=True)
 class Difference:
-    """The rows of an output in which a step differs from its expectation."""
+    """The expected rows that a step did not add to an output, and the unexpected ones it added."""
 
-    step: int  # from 1
+    step: int  # counted from 1
     output: str
     missing: tuple[Row, ...]
     unexpected: tuple[Row, ...]
@@ -64,7 +65,7 @@ def difference(
 
 
 def equal(expected: Any, given: Any) -> bool:
-    """Return whether a value is as expected."""
+    """Return whether a value equals the expected one, by the rules in the module docstring."""
     if isinstance(expected, Mapping) and isinstance(given, Mapping):
         names = expected.keys() | given.keys()
         return all(equal(expected.get(name), given.get(name)) for name in names)
@@ -91,7 +92,7 @@ def _equal_numbers(expected: float, given: Any) -> bool:
 
 
 def _instant(value: Any) -> Any:
-    """Return a time in UTC, for values and strings of any precision."""
+    """Convert a date, a timestamp or an ISO string to a time in UTC; return others unchanged."""
     if isinstance(value, str):
         for read in (datetime.fromisoformat, time.fromisoformat):
             try:
@@ -120,7 +121,7 @@ def shown(row: Row) -> str:
 
 
 def plain(row: Row) -> dict[str, Any]:
-    """Return a row with values that JSON has, without its null columns."""
+    """Return a row with JSON-compatible values, without its null columns."""
     found: dict[str, Any] = json.loads(json.dumps(dict(row), default=_text))
     return {name: value for name, value in found.items() if value is not None}
 

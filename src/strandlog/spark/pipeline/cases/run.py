@@ -1,21 +1,21 @@
-"""Runs the test cases of a pipeline on Spark, against a broker of its own.
+"""Runs the test cases of a pipeline on Spark, each against its own broker.
 
     for case in load_cases("flights.toml"):
         check_case("flights.toml", case)            # raises AssertionError with the difference
 
-Each case has a new broker in this process, in a temporary folder, with real files and sockets, and
-the pipeline runs as in production: its own sources, transactional sinks and checkpoints. Only these
-differ:
+Each case has a new broker in this process, in a temporary folder, with real files and sockets. The
+pipeline runs as in production, with its own sources, transactional sinks and checkpoints, except
+for these differences:
 
     the address, checkpoint, tables and Parquet folders are temporary
     users and certificates are left out
     sources start at the beginning; their topics have one partition
     a console sink writes to a topic, so that its rows can be compared
 
-A step sends its records, in order, and runs the pipeline until all data is processed
-(availableNow): one micro-batch for each query (more if an option limits it) and, if the watermark
+A step sends its records in order and runs the pipeline until all data is processed (availableNow).
+Each query runs one micro-batch, or more if an option limits their size, and, if the watermark has
 advanced, one without data that closes windows. If the pipeline reads a topic that it writes, the
-step repeats this until there is nothing new. The rows that the step added are compared.
+step runs it again until there is nothing new. Then the rows that the step added are compared.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 BROKER_SETTINGS = {"log.retention.ms": "-1"}  # records of a case may have old timestamps
 SECURITY = ("security.", "sasl.", "ssl.")
 STARTS = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
-MAX_ROUNDS = 20  # of one step, for a pipeline that reads its own topics
+MAX_ROUNDS = 20  # per step, for a pipeline that reads its own topics
 ERROR_PREFIX = "__strandlog.errors."
 CONF = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "1"}
 
@@ -80,7 +80,7 @@ class CaseResult:
         return not self.differences and self.error is None
 
     def lines(self) -> list[str]:
-        """Describe what is wrong."""
+        """Describe the error and the differences."""
         lines = [] if self.error is None else [f"error: {self.error}"]
         for each in self.differences:
             where = each.output
@@ -120,10 +120,10 @@ def run_cases(
     log: Path | None = None,
     on_result: Callable[[CaseResult], object] | None = None,
 ) -> list[CaseResult]:
-    """Run cases, by default all of a pipeline, in one Spark session; return their results.
+    """Run cases, by default all cases of a pipeline, in one Spark session; return their results.
 
-    `on_result` is called after each case. A session that is created here writes its log to `log`
-    (default: stderr) and is stopped at the end.
+    `on_result` is called after each case. If no session is active, a new one is created, which
+    writes its log to `log` (default: stderr) and is stopped at the end.
     """
     pipeline = load(pipeline_file)
     wanted = load_cases(pipeline_file) if cases is None else cases
@@ -163,7 +163,7 @@ def _run(pipeline: Pipeline, case: Case, spark: SparkSession) -> CaseResult:
 @contextmanager
 def _case_run(pipeline: Pipeline, spark: SparkSession, folder: Path) -> Iterator[_CaseRun]:
     try:
-        from strandlog.testing.server import ServerThread  # noqa: PLC0415 - an extra
+        from strandlog.testing.server import ServerThread  # noqa: PLC0415 - imports an optional dependency
     except ImportError as error:
         raise MissingExtraError("server", error.name or "uvloop") from error
     with (
@@ -188,7 +188,7 @@ class _CaseRun:
         self._client = client
         self._pipeline = _adapted(pipeline, server.address, folder)
         self._sources = {source.name: source for source in self._pipeline.sources}
-        # Where the rows of each output are in this run.
+        # Maps each output of the pipeline to the adapted output that this run writes.
         self._places = dict(zip(_outputs(pipeline), _outputs(self._pipeline), strict=True))
         self._seen: dict[Output, list[Row]] = {output: [] for output in self._places}
         for topic in dict.fromkeys(source.topic for source in self._pipeline.sources):
@@ -238,7 +238,7 @@ class _CaseRun:
                 running.wait()
             if self._ends(topics) == before:
                 return
-        raise PipelineError(f"the pipeline still writes its own sources after {MAX_ROUNDS} rounds")
+        raise PipelineError(f"the pipeline still writes to its sources after {MAX_ROUNDS} rounds")
 
     def _ends(self, topics: set[str]) -> Mapping[TopicPartition, int]:
         return self._client.latest_offsets(self._client.partitions(topics))
@@ -271,7 +271,7 @@ class _CaseRun:
         return rows
 
     def _table(self, path: str) -> list[Row]:
-        from strandlog.tables.table import detected_format, open_table  # noqa: PLC0415 - an extra
+        from strandlog.tables.table import detected_format, open_table  # noqa: PLC0415 - imports an optional dependency
 
         table_format = detected_format(path)
         if table_format is None:
@@ -290,7 +290,7 @@ class _CaseRun:
 
 
 def _adapted(pipeline: Pipeline, address: str, folder: Path) -> Pipeline:
-    """Return the pipeline with the broker and the folders of a case."""
+    """Return the pipeline, changed to use the broker and the folders of a case."""
     return replace(
         pipeline,
         bootstrap=address,
@@ -356,7 +356,7 @@ def _value(source: SourceTable, record: InputRecord, pipeline: Pipeline) -> byte
         )
     if source.format != "avro":
         return json.dumps(record.columns, default=_json).encode()
-    import fastavro  # noqa: PLC0415 - an extra, which Avro sources need too
+    import fastavro  # noqa: PLC0415 - optional dependency
 
     form = avro_form(options)
     writer_id, writer = max(form.writers.items(), default=(1, form.reader))
@@ -371,11 +371,11 @@ def _value(source: SourceTable, record: InputRecord, pipeline: Pipeline) -> byte
 def _json(value: object) -> str:
     if isinstance(value, datetime | date | time):
         return value.isoformat()
-    raise TypeError(f"{value!r} has no form in JSON")
+    raise TypeError(f"{value!r} cannot be written as JSON")
 
 
 def _row(output: Output, record: Record) -> Row:
-    """Return a record of a sink's topic as its row, and a dead letter as its parts."""
+    """Convert a record to a row, or a dead letter to its key, value and error headers."""
     key = None if record.key is None else record.key.decode(errors="backslashreplace")
     text = None if record.value is None else record.value.decode(errors="backslashreplace")
     if output.kind == "dead_letter":

@@ -1,1 +1,1 @@
-"""Where the micro-batches of a pipeline go: topics, lake tables, files and the terminal."""
+"""Targets for the micro-batches of a pipeline: topics, lake tables and the terminal."""

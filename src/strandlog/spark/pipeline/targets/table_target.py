@@ -1,11 +1,12 @@
 """Writes micro-batches to a Delta, Iceberg or Parquet table, without Java.
 
-    driver   open the table; skip the batch if the table has (app_id, batch_id) or a later one
-    tasks    rows ─▶ Parquet files in the folder of the table, durable, not yet listed
+    driver   open the table; skip the batch if the table has (app_id, batch_id) or a later batch
+    tasks    rows ─▶ Parquet files in the table's folder, durable, not yet listed
     driver   commit all files of the batch, with (app_id, batch_id), in one version of the table
 
 A crash before the commit leaves files that no version lists (`strandlog table vacuum` deletes
-them), and the repeated batch writes new ones. After the commit, the repeated batch writes nothing.
+them), and the repeated batch writes new files. If the crash is after the commit, the repeated batch
+writes nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     from strandlog.tables.layout import DataFile, Layout
 
-COMMIT_ATTEMPTS = 10  # other writers of the same table may commit between two steps
+COMMIT_ATTEMPTS = 10  # other writers may commit to the same table meanwhile
 MAX_FILE_BYTES = 256 * 1024 * 1024  # of Arrow data in memory, before a task starts a new file
 FILE_COLUMN = "file"
 
@@ -43,7 +44,7 @@ class TableTarget:
 
     def write(self, batch: DataFrame, app_id: str, batch_id: int) -> None:
         if _has(snapshot := self._ready(batch), app_id, batch_id):
-            return  # an earlier run has committed it
+            return  # an earlier run has committed this batch
         name = f"{_short(app_id)}-{batch_id}"
         files = _written(batch, snapshot.layout, name)
         if files:
@@ -64,7 +65,7 @@ class TableTarget:
     def _commit(
         self, snapshot: Snapshot, files: list[DataFile], app_id: str, batch_id: int
     ) -> None:
-        """Commit files that no version of the table lists; other writers may commit meanwhile."""
+        """Commit new files, retrying if other writers commit meanwhile."""
         for attempt in range(1, COMMIT_ATTEMPTS + 1):
             try:
                 snapshot.add_files(files, progress={app_id: batch_id})
@@ -84,7 +85,7 @@ def _has(snapshot: Snapshot, app_id: str, batch_id: int) -> bool:
 
 
 def _short(app_id: str) -> str:
-    """Return a part of a file name that stands for an application."""
+    """Return a short hash that represents an application in file names."""
     return hashlib.sha256(app_id.encode()).hexdigest()[:12]
 
 

@@ -2,15 +2,16 @@
 
     target.write(batch, app_id, batch_id)
 
-A micro-batch is identified by `app_id`, which contains the id that the query's checkpoint stores,
-and by its batch id. A repeated one, after a crash, finds that the target already has it and writes
-nothing. Each target knows this by itself, so several targets can take part in one query: one that
-has written its rows before the crash skips the repeated batch, the others write it.
+A micro-batch is identified by its batch id and by `app_id`, which contains the query id from the
+checkpoint. If a micro-batch is repeated after a crash, a target that already has it writes nothing.
+Each target decides this on its own, so one query can write to several targets: those that wrote the
+batch before the crash skip it, and the others write it.
 
-    topic      the transactions of format("strandlog"), as txnAppId and txnVersion (decision 0015)
+    topic      writes transactions of format("strandlog"), with app_id and batch_id as txnAppId and
+               txnVersion (decision 0015)
     table      tasks write data files, the driver commits them with app_id and batch_id
                (table_target.py)
-    console    prints the rows again; there is nothing that could be skipped
+    console    prints the rows again, because a terminal does not record what it has printed
 """
 
 from __future__ import annotations
@@ -28,21 +29,21 @@ CONSOLE_ROWS = 20
 
 
 class Target(Protocol):
-    """Where a pipeline writes the rows of a view."""
+    """Writes the rows of a view."""
 
     def write(self, batch: DataFrame, app_id: str, batch_id: int) -> None: ...
 
 
 def target_of(pipeline: Pipeline, sink: SinkTable) -> Target:
-    """Return the target of a sink's rows, which for a topic are those of `topic_rows`.
+    """Return the target of a sink. A topic's target expects rows from `topic_rows`.
 
-    Raise an error if its options are invalid or its library is missing.
+    Raise an error if the sink's options are invalid or a library is missing.
     """
     if sink.kind == "topic":
         typed = {"valueFormat": sink.format} if sink.format in TOPIC_FORMATS else {}
         return TopicTarget(pipeline, sink.target, {**sink.options, **typed})
     if sink.kind == "table":
-        from strandlog.spark.pipeline.targets.table_target import TableTarget  # noqa: PLC0415 - an extra
+        from strandlog.spark.pipeline.targets.table_target import TableTarget  # noqa: PLC0415 - imports an optional dependency
 
         return TableTarget(sink.target, sink.format, sink.partition_by)
     return ConsoleTarget(sink.view)

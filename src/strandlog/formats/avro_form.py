@@ -27,7 +27,7 @@ NONE, CONFLUENT, AUTO = "none", "confluent", "auto"
 
 @dataclass(frozen=True)
 class AvroForm:
-    """How the values of a topic are encoded."""
+    """The encoding of a topic's values."""
 
     reader: Any  # the reader's schema, as parsed JSON
     prefix: str = AUTO

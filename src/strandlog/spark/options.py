@@ -378,9 +378,9 @@ OPTIONS = (
         _READ,
         _history,
         None,
-        "Reads records that a lake table has from the table, and the rest from the log. `true` "
-        "selects the table that the broker keeps for the topic (`table.format`); otherwise, the "
-        "folder of a table that `strandlog table sync` writes.",
+        "Lake table from which to read the records that it has; the rest are read from the log. "
+        "`true` for the table that the broker keeps for the topic (`table.format`), or the folder "
+        "of a table that `strandlog table sync` writes.",
     ),
     Option(
         "kafkaConsumer.pollTimeoutMs",

@@ -74,7 +74,7 @@ def table_files() -> DiskFiles:
 
 @dataclass(frozen=True)
 class Layout:
-    """How the data files of a table are written."""
+    """Describes how to write the data files of a table, and writes them."""
 
     folder: str
     schema: pa.Schema
@@ -102,7 +102,7 @@ class Layout:
         texts = [_texts(rows.column(name)) for name in self.partition_by]
         codes = np.zeros(rows.num_rows, np.int64)
         for column in texts:
-            # null is a value here, with a code of its own
+            # Null counts as a value and gets its own code.
             encoded = pc.dictionary_encode(column.combine_chunks(), null_encoding="encode")
             if isinstance(encoded, pa.ChunkedArray):
                 encoded = encoded.combine_chunks()
@@ -181,7 +181,7 @@ def _seal_footer(path: str) -> None:
 
 
 def _footer(files: DiskFiles, path: str) -> bytes | None:
-    """Return the footer, its length field and the magic bytes; None if the length is invalid."""
+    """Return the footer with its length and magic bytes, or None if the length is invalid."""
     size = files.size(path)
     end = files.read_at(path, max(0, size - FOOTER_END), FOOTER_END)
     length = int.from_bytes(end[:4], "little") + FOOTER_END

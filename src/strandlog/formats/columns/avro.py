@@ -47,7 +47,7 @@ SIMPLE_DEFAULTS = (type(None), bool, int, float, str)
 
 
 class _Step(NamedTuple):
-    """Where a column comes from: the writer's column, or a default value."""
+    """The origin of a column: the writer's column, or a default value."""
 
     name: str
     is_written: bool
@@ -142,7 +142,7 @@ class AvroReader:
         return self._parser(writer, names).parse(values, schema).bad
 
     def _steps(self, writer: RegisteredSchema, names: tuple[str, ...]) -> list[_Step] | None:
-        """Return where the columns come from; None if the writer's columns cannot be used."""
+        """Return the origin of each column, or None if the writer's columns cannot be used."""
         other = _columns(writer, self._document_of(writer))
         mine = self._columns
         if not (mine.is_record and other.is_record) or _last(mine) != _last(other):

@@ -199,7 +199,7 @@ def _converted(values: list[Any], kind: pa.DataType) -> list[Any]:
 
 
 def _converter(kind: pa.DataType) -> Convert | None:
-    """Return a function that prepares values for a message; None if they need no conversion."""
+    """Return a function that prepares values for a message, or None if none is needed."""
     if pa.types.is_timestamp(kind):
         return _timestamp
     if pa.types.is_list(kind) and (item := _converter(kind.value_type)) is not None:

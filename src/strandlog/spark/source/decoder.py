@@ -58,7 +58,7 @@ class Decoder:
     def __init__(
         self, options: Options, schema: StructType, registered: RegistryColumns | None = None
     ) -> None:
-        """`registered` parses values with schemas from a registry; None if no registry is used."""
+        """`registered` parses values with registered schemas; it is None without a registry."""
         self.is_registered = registered is not None
         self._format: str = options["valueFormat"]
         self._schema = schema

@@ -17,7 +17,7 @@ it later, and never for the last batch of a bounded run.
 
 `BatchReader` does not implement `pushFilters`. Spark 4.1 to 4.3 keeps the plan of the last scan
 that pushed filters in the DataFrame (PythonDataSourceV2.setReadInfo), and every other scan of that
-DataFrame uses it, whatever its own filters are. A reader that plans less because of a filter
+DataFrame uses it, regardless of its own filters. A reader that plans less because of a filter
 therefore loses rows in `frame.where(a).union(frame.where(b))`, and in `frame.count()` after
 `frame.where(a)`. Returning the filters to Spark does not help: it evaluates them on the wrong rows.
 

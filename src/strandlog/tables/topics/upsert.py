@@ -4,7 +4,7 @@ Within a round, the record with the highest offset of a key wins; a null value i
 deletes the row. Each key must stay in one partition, so that the offsets of its records can be
 compared; `decisions.check_partitions` stops a sync if the partition count changes.
 
-A record without a key is an error, as it is for Kafka's compacted topics.
+As in Kafka's compacted topics, a record without a key is an error.
 """
 
 from __future__ import annotations

@@ -338,7 +338,7 @@ class Worker:
         if wanted.values == "raw":
             yield RawColumns()
             return
-        from strandlog.client.registry.folder import FolderRegistry  # noqa: PLC0415 - slow
+        from strandlog.client.registry.folder import FolderRegistry  # noqa: PLC0415 - slow to load
         from strandlog.tables.topics.typed import TypedColumns  # noqa: PLC0415 - imports an optional dependency
 
         with FolderRegistry(self._data) as registry:

@@ -6,8 +6,9 @@
 Reading all partitions takes time in proportion to their number. After a sample that took t seconds
 the next one waits for t / LOAD_SHARE, so that it takes at most that share of the event loop.
 
-A sample holds only topics that received records, at most HISTORY_MAX_TOPICS of them, and the HISTORY_MAX_GROUPS
-groups with the highest lag. A topic that is missing from a sample received no records.
+A sample holds only topics that received records, at most HISTORY_MAX_TOPICS of them, and the
+HISTORY_MAX_GROUPS groups with the highest lag. A topic that is missing from a sample received no
+records, or fewer than the topics in it.
 """
 
 from __future__ import annotations

@@ -203,7 +203,7 @@ class CaseFile:
             targets = ", ".join(sorted(output.target for output in found))
             return f"several sinks have {name!r}; name the target instead: {targets}"
         hint = nearest(name, self._outputs)
-        return f"no sink has the view or target {name!r}, and it is no dead_letter topic{hint}"
+        return f"no sink has the view or target {name!r}, and no source has that dead_letter{hint}"
 
     def _lists(
         self, number: int, table: Mapping[str, Any], key: str

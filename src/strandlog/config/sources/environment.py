@@ -20,7 +20,9 @@ PREFIX = "STRANDLOG_"
 # STRANDLOG_DATA is the data folder of all commands, including serve.
 ALIAS_VARIABLES = {"STRANDLOG_DATA": "log.dirs"}
 # The command line and Spark read these.
-NOT_SETTINGS = frozenset({"STRANDLOG_CONFIG", "STRANDLOG_BOOTSTRAP", "STRANDLOG_CACHE_DIR"})
+NOT_SETTINGS = frozenset(
+    {"STRANDLOG_CONFIG", "STRANDLOG_BOOTSTRAP", "STRANDLOG_CACHE_DIR", "STRANDLOG_CONTEXT"}
+)
 CLIENT_PREFIX = "STRANDLOG_CLIENT_"  # prefix for client settings (client/settings.py)
 _SERVICE_LINK = re.compile(
     r"STRANDLOG_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)"

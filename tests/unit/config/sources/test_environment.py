@@ -50,6 +50,7 @@ def test_variables_of_kubernetes_and_of_other_commands_are_ignored() -> None:
         "STRANDLOG_PORT_9092_TCP_ADDR": "10.0.0.1",
         "STRANDLOG_CONFIG": "server.toml",
         "STRANDLOG_CACHE_DIR": "./cache",
+        "STRANDLOG_CONTEXT": "prod",
     }
     source = read_environment(variables, known_names())
     assert not source.entries

@@ -55,10 +55,11 @@ test: setup
 
 # Spark gives a Python process ten seconds to connect. With more than one Java or browser per core, a
 # slow machine exceeds that. TESTS limits what runs: CI runs `make check TESTS="not long"`.
+SLOWEST := --durations=40
 TESTS ?= unit or server or soak or clients or browser or spark
 test-all: setup
-	HYPOTHESIS_PROFILE=ci $(PYTEST) $(WORKERS) -m "not java and not browser and ($(TESTS))"
-	HYPOTHESIS_PROFILE=ci $(PYTEST) -n 2 $(GROUPED) -m "(java or browser) and ($(TESTS))"
+	HYPOTHESIS_PROFILE=ci $(PYTEST) $(WORKERS) $(SLOWEST) -m "not java and not browser and ($(TESTS))"
+	HYPOTHESIS_PROFILE=ci $(PYTEST) -n 2 $(GROUPED) $(SLOWEST) -m "(java or browser) and ($(TESTS))"
 
 lint: setup
 	$(BIN)/ruff check .

@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 FEWEST = 2
 QUICK_STEP = 7  # a prime, so that no position within a byte or a field is always left out
-PROFILE_EXAMPLES = {"quick": 25, "ci": 100, "deep": 5000}
+PROFILE_EXAMPLES = {"quick": 25, "ci": 50, "deep": 5000}
 
 
 def register_profiles() -> None:

@@ -325,7 +325,7 @@ def test_errors(lake: Lake, tmp_path: Path) -> None:
 
 
 def test_the_broker_says_which_table_the_topic_has(lake: Lake, broker: RunningBroker) -> None:
-    with pytest.raises(InvalidSettingError, match=f"no table of topic '{lake.topic}'"):
+    with pytest.raises(InvalidSettingError, match=f"no table for topic '{lake.topic}'"):
         batch_rows(lake, history="true")
     with strandlog.connect(lake.address) as log:
         log.alter_topic(lake.topic, {"table.format": "delta"})

@@ -171,7 +171,7 @@ def _folder_of(topic: str, target: Target) -> str:
             found = table_of_cluster(client, topic)
     if found is None:
         raise TableNotFoundError(
-            f"the broker keeps no table of topic {topic!r} (table.format); name the folder of a "
+            f"the broker keeps no table for topic {topic!r} (table.format); name the folder of a "
             "table as TARGET"
         )
     return found

@@ -7,6 +7,7 @@ import queue
 import shutil
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -215,6 +216,7 @@ def test_offsets_that_were_used_again_are_noticed(tmp_path: Path, table_format: 
     assert report["offsets"] == {}
 
 
+@pytest.mark.slow
 def test_a_hung_table_is_reported_and_does_not_stop_the_others(harness: Harness) -> None:
     """A file of the table is a pipe that nothing writes to, so reading it blocks, as a dead disk
     does."""
@@ -249,7 +251,9 @@ def test_a_hung_table_is_reported_and_does_not_stop_the_others(harness: Harness)
     while next_report("more", has_error=False)["offsets"] != {0: 1}:
         pass
     messages.put({"check": [TOPIC]})  # it must not start a second turn of the same table
-    with metadata.open("wb") as pipe:  # the disk answers again
+    # The disk answers again. A reader that asks for the size first closes the pipe at once, and
+    # the next turn reads the file.
+    with suppress(BrokenPipeError), metadata.open("wb", buffering=0) as pipe:
         metadata.with_suffix(".kept").rename(metadata)
         pipe.write(contents)
     assert next_report(TOPIC, has_error=False)["offsets"] == {0: 2, 1: 2}

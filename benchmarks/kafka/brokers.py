@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -20,6 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.clients.apache_kafka import CLUSTER_ID, free_ports
 from tools.fetch_peers import KAFKA_BROKER
 
 from strandlog.client.wire.client import WireClient
@@ -28,7 +28,6 @@ from strandlog.errors import UnreachableError
 START_SECONDS = 120  # the longest time a broker may take to start or to stop
 MEGABYTE = 1024 * 1024
 _TICK_SECONDS = 1 / os.sysconf("SC_CLK_TCK")
-_CLUSTER_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
 _JAVA = ("java", "-Xmx1g", "-Xms1g", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
 _KAFKA_SETTINGS = """process.roles=broker,controller
 node.id=0
@@ -85,7 +84,7 @@ class Broker:
         """Start the broker. Return the seconds until it answered a request of a client."""
         self.home.mkdir(parents=True, exist_ok=True)
         if not self.port:
-            self.port, controller = _free_ports(2)
+            self.port, controller = free_ports(2)
             if self.kind.is_kafka:
                 self._format(controller)
         began = time.perf_counter()
@@ -124,7 +123,7 @@ class Broker:
         text = _KAFKA_SETTINGS.format(**values)
         config = self.home / "server.properties"
         config.write_text(text + "\n".join(self.kind.settings) + "\n")
-        tool = ("kafka.tools.StorageTool", "format", "-t", _CLUSTER_ID, "-c", str(config))
+        tool = ("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(config))
         command = ["java", "-cp", _jars(), *tool]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
@@ -153,11 +152,3 @@ class Broker:
 
 def _jars() -> str:
     return str(KAFKA_BROKER.folder / "*")
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports

@@ -69,7 +69,7 @@ USER, PASSWORD = "alice", "secret"
 CLUSTER_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     with contextlib.ExitStack() as stack:
         sockets = [
             stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)
@@ -93,7 +93,7 @@ def _wait_until_it_serves(address: str) -> None:
 def running_kafka(home: Path) -> Iterator[str]:
     """A broker that keeps everything below a folder; yields its address. Skips where there is no
     Kafka."""
-    port, controller = _free_ports(2)
+    port, controller = free_ports(2)
     properties = SERVER.format(port=port, controller=controller, data=home / "data")
     with _running(home, properties, f"127.0.0.1:{port}") as address:
         yield address
@@ -135,7 +135,7 @@ def running_kafka_with_tokens(
 def _running_with_sasl(
     home: Path, template: str, values: dict[str, str], *options: str
 ) -> Iterator[tuple[int, int]]:
-    port, controller, sasl = _free_ports(3)
+    port, controller, sasl = free_ports(3)
     properties = SERVER.format(port=port, controller=controller, data=home / "data")
     properties = "".join(
         line for line in properties.splitlines(keepends=True) if not line.startswith("listeners=")

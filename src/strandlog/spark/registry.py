@@ -56,8 +56,8 @@ def remote_registry(options: Options) -> SchemaRegistry:
 
 
 def latest_schema(options: Options) -> RegisteredSchema:
-    """Return the newest version of the subject. If there is none of the right type, raise an error
-    that says what to do."""
+    """Return the newest version of the subject. Raise `InvalidSettingError` if the subject does not
+    exist or has a schema of another type."""
     name, kind = subject(options), options["valueFormat"].upper()
     found = find_latest(options)
     if found is None:

@@ -9,8 +9,8 @@ on a slow machine; `make test-all` runs them, CI does not.
 With `--dist loadgroup` one worker runs all tests of a group, so that they start what they share
 once: the tests that use the shared Spark session are one group; the other tests that start Java
 (tier `spark`, or marked `xdist_group("jvm")`) are another, so that at most two Javas run at a time;
-every other file is a group. Slow tiers come first; otherwise one worker would still run them after
-the others have finished.
+the tests of the source itself are a third, so that they parse it once; every other file is a group.
+Slow tiers come first; otherwise one worker would still run them after the others have finished.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 HERE = Path(__file__).parent
+PROJECT = HERE / "unit" / "project"
 SLOWEST_FIRST = ("spark", "soak", "browser", "clients", "server", "unit")
 
 
@@ -88,7 +89,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _group(item: pytest.Item) -> str:
     if "spark" in getattr(item, "fixturenames", ()):
         return "spark"
-    return "jvm" if _tier(item) == "spark" else item.path.relative_to(HERE).as_posix()
+    if _tier(item) == "spark":
+        return "jvm"
+    return "project" if item.path.parent == PROJECT else item.path.relative_to(HERE).as_posix()
 
 
 def _tier(item: pytest.Item) -> str:

@@ -589,7 +589,7 @@ def another_site(host: str) -> Iterator[str]:
             del args
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         try:
             yield f"http://{host}:{server.server_port}"

@@ -112,6 +112,7 @@ def test_an_idempotent_producer_keeps_order_and_writes_once(
     consumer.close()
 
 
+@pytest.mark.slow
 @pytest.mark.smoke
 @pytest.mark.parametrize("strategy", ["range", "roundrobin", "cooperative-sticky"])
 def test_members_share_a_topic_and_take_over_from_each_other(

@@ -132,6 +132,7 @@ def test_a_cancelled_poll_loses_no_record(run: Run) -> None:
     run(program)
 
 
+@pytest.mark.slow
 def test_more_consumers_than_threads_wait_without_blocking_each_other(run: Run) -> None:
     async def program(log: RemoteLog) -> None:
         async def follow(ready: asyncio.Event) -> bytes | None:

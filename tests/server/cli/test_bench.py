@@ -28,6 +28,7 @@ def test_a_benchmark_measures_every_record_and_deletes_its_topic(
     assert anywhere.inside("topic", "list", "--json").document == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["produce", "latency"])
 def test_a_rate_bounds_the_number_of_records(anywhere: CommandLine, command: str) -> None:
     found = anywhere.inside(
@@ -38,6 +39,7 @@ def test_a_rate_bounds_the_number_of_records(anywhere: CommandLine, command: str
     assert found["options"]["duration_seconds"] == 1.0
 
 
+@pytest.mark.slow
 def test_a_topic_that_exists_is_used_and_never_deleted(anywhere: CommandLine) -> None:
     anywhere.inside("produce", "t", "--create", given=b"kept\n")
     anywhere.inside("bench", "produce", "-t", "t", "--records", "10")

@@ -215,6 +215,7 @@ def test_a_reachable_broker_passes_all_checks(cli: CommandLine, tmp_path: Path) 
     assert "folder" not in report
 
 
+@pytest.mark.slow
 def test_an_advertised_name_that_does_not_resolve_fails(cli: CommandLine, tmp_path: Path) -> None:
     advertised = "PLAINTEXT://container-4f1d.invalid:9092"
     with _broker(tmp_path / "data", advertised_listeners=advertised) as broker:
@@ -241,6 +242,7 @@ def test_a_broker_that_advertises_localhost_to_other_machines_fails(
     assert "--advertise HOST:PORT" in check["advice"]
 
 
+@pytest.mark.slow
 def test_an_advertised_port_without_listener_fails(cli: CommandLine, tmp_path: Path) -> None:
     advertised = f"PLAINTEXT://127.0.0.1:{_free_port()}"
     with _broker(tmp_path / "data", advertised_listeners=advertised) as broker:
@@ -257,6 +259,7 @@ def test_an_advertised_address_of_another_cluster_fails(cli: CommandLine, tmp_pa
     assert "belongs to another cluster" in check["seen"]
 
 
+@pytest.mark.slow
 def test_another_address_of_the_same_broker_is_ok(cli: CommandLine, tmp_path: Path) -> None:
     port = _free_port()
     broker = BrokerProcess(tmp_path / "data", {"advertised.listeners": f"PLAINTEXT://127.1:{port}"})
@@ -283,7 +286,7 @@ def test_an_invalid_address_fails(cli: CommandLine, address: str) -> None:
 @contextmanager
 def _server(handler: Any) -> Iterator[str]:
     with http.server.HTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         yield f"127.0.0.1:{server.server_port}"
         server.shutdown()
 

@@ -33,6 +33,7 @@ def test_consume_with_a_wildcard_names_the_regular_expression(anywhere: CommandL
     assert "not a regular expression" in anywhere.inside("consume", "^(", "-e", code=2).err
 
 
+@pytest.mark.slow
 def test_an_expression_reads_all_topics_that_match(anywhere: CommandLine) -> None:
     for topic in ("a.one", "a.two", "b"):
         anywhere.inside("produce", topic, "--create", given=topic.encode() + b"\n")
@@ -83,6 +84,7 @@ def test_the_reset_of_an_active_group_names_its_members(wire: CommandLine) -> No
             assert found.endswith("): stop its consumers first\n")
 
 
+@pytest.mark.slow
 def test_topics_and_groups_are_filtered(anywhere: CommandLine) -> None:
     anywhere.inside("topic", "create", "a", "-c", "retention.ms=3600000")
     anywhere.inside("produce", "ab", "--create", given=b"one\n")

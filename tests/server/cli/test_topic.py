@@ -66,26 +66,21 @@ def test_delete_without_terminal_requires_yes(anywhere: CommandLine) -> None:
     assert anywhere.inside("topic", "list", "--json").document
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        (("topic", "create", "a b"), 1, "invalid topic name"),
-        (("topic", "create", "t", "-p", "0"), 1, "partitions"),
-        (("topic", "create", "t", "-c", "retention.ms=soon"), 1, "retention.ms"),
-        (("topic", "create", "t", "-c", "nonsense"), 2, "key=value"),
-        (("topic", "create", "t", "-p", "many"), 2, "-p"),
-        (("topic", "create"), 2, "NAME"),
-        (("topic", "alter", "old"), 2, "nothing to change"),
-        (("topic", "alter", "old", "-p", "1"), 1, "can only grow"),
-        (("topic", "alter", "other", "-p", "2"), 1, "does not exist"),
-        (("topic", "describe", "other"), 1, "does not exist"),
-        (("topic", "delete", "other", "--yes"), 1, "does not exist"),
-    ],
-)
-def test_invalid_arguments_are_reported_on_stderr(
-    anywhere: CommandLine, arguments: tuple[str, ...], code: int, message: str
-) -> None:
+def test_invalid_arguments_are_reported_on_stderr(anywhere: CommandLine) -> None:
     anywhere.inside("topic", "create", "old")
-    found = anywhere.inside(*arguments, code=code)
-    assert message in found.err
-    assert found.out == b""
+    for arguments, code, message in (
+        (("create", "a b"), 1, "invalid topic name"),
+        (("create", "t", "-p", "0"), 1, "partitions"),
+        (("create", "t", "-c", "retention.ms=soon"), 1, "retention.ms"),
+        (("create", "t", "-c", "nonsense"), 2, "key=value"),
+        (("create", "t", "-p", "many"), 2, "-p"),
+        (("create",), 2, "NAME"),
+        (("alter", "old"), 2, "nothing to change"),
+        (("alter", "old", "-p", "1"), 1, "can only grow"),
+        (("alter", "other", "-p", "2"), 1, "does not exist"),
+        (("describe", "other"), 1, "does not exist"),
+        (("delete", "other", "--yes"), 1, "does not exist"),
+    ):
+        found = anywhere.inside("topic", *arguments, code=code)
+        assert message in found.err, arguments
+        assert found.out == b"", arguments

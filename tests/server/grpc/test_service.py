@@ -363,6 +363,7 @@ def test_two_hundred_streams_follow_at_once(log: Any, broker: BrokerProcess) -> 
         assert {each.result(PATIENCE_S) for each in waiting} == {b"all"}
 
 
+@pytest.mark.slow
 def test_streams_that_are_not_read_lose_no_record(log: Any) -> None:
     topic = make(log, "slow")
     rows = [record(b"x" * 1000) for _ in range(100)]

@@ -11,6 +11,7 @@ import httpx
 import pytest
 from tests.support.acls import allow_user
 from tests.support.http_client import PATIENCE_S, http_address, http_broker, ok, problem
+from tests.support.samples import one_in
 from tests.support.tokens import Provider, unsigned
 from tests.support.users import delete_user, set_password
 from tests.support.waiting import eventually
@@ -198,6 +199,7 @@ def test_deleting_a_user_ends_its_sessions_but_not_those_of_others(
     ok(client.get(TOPICS))
 
 
+@pytest.mark.slow
 def test_a_session_ends_after_its_lifetime(tmp_path: Path) -> None:
     settings = {**REQUIRED, "http.session.max.lifetime.ms": "1000"}
     with http_broker(tmp_path, settings) as server, browser(server) as client:
@@ -450,7 +452,7 @@ FOREIGN = [
 ]
 
 
-@pytest.mark.parametrize("headers", FOREIGN, ids=str)
+@pytest.mark.parametrize("headers", one_in(3, FOREIGN), ids=str)
 @pytest.mark.parametrize(("method", "path", "body"), CHANGES, ids=str)
 def test_another_site_cannot_use_the_session(
     client: httpx.Client, method: str, path: str, body: object, headers: dict[str, str]

@@ -142,6 +142,7 @@ def test_a_tail_returns_records_as_they_arrive(client: httpx.Client, broker: Run
         assert next(found, None) is None, "the stream ends with it"
 
 
+@pytest.mark.slow
 def test_a_tail_of_a_busy_topic_skips_records_and_counts_them(
     client: httpx.Client, broker: RunningBroker
 ) -> None:

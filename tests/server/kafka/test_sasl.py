@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from tests.support.certificates import CLIENT, Authority
 from tests.support.kafka_requests import Wire, create_topic
+from tests.support.samples import one_in
 from tests.support.sasl import (
     API_VERSIONS,
     PLAIN,
@@ -184,20 +185,20 @@ def _request(key: int, version: int) -> bytes:
 OTHERS = [api for api in declared_apis() if api.key not in (API_VERSIONS, SASL_HANDSHAKE)]
 
 
-@pytest.mark.parametrize("api", OTHERS, ids=lambda api: api.name)
+@pytest.mark.parametrize("api", one_in(7, OTHERS), ids=lambda api: api.name)
 def test_no_other_api_is_answered_before_the_login(wire: SaslWire, api: KafkaApi) -> None:
     wire.socket.sendall(_request(api.key, api.last_version))
     assert wire.is_closed()
 
 
-@pytest.mark.parametrize("api", OTHERS, ids=lambda api: api.name)
+@pytest.mark.parametrize("api", one_in(7, OTHERS), ids=lambda api: api.name)
 def test_no_other_api_is_answered_after_api_versions(wire: SaslWire, api: KafkaApi) -> None:
     wire.ask(API_VERSIONS, 0)
     wire.socket.sendall(_request(api.key, api.last_version))
     assert wire.is_closed()
 
 
-@pytest.mark.parametrize("api", declared_apis(), ids=lambda api: api.name)
+@pytest.mark.parametrize("api", one_in(7, declared_apis()), ids=lambda api: api.name)
 def test_no_other_api_is_answered_between_handshake_and_token(
     wire: SaslWire, api: KafkaApi
 ) -> None:
@@ -210,7 +211,7 @@ def test_no_other_api_is_answered_between_handshake_and_token(
     assert wire.is_closed()
 
 
-@pytest.mark.parametrize("api", declared_apis(), ids=lambda api: api.name)
+@pytest.mark.parametrize("api", one_in(7, declared_apis()), ids=lambda api: api.name)
 def test_requests_behind_a_failing_login_are_not_executed(
     broker: ServerThread, wire: SaslWire, api: KafkaApi
 ) -> None:
@@ -285,6 +286,7 @@ def test_a_client_keeps_its_connection_by_authenticating_again(
             assert _works(wire)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", [0, 2])  # in version 0, the client does not learn its lifetime
 def test_an_expired_session_closes_at_the_next_request(
     short_sessions: ServerThread, version: int
@@ -413,6 +415,7 @@ def test_a_waiting_fetch_does_not_keep_the_connection_of_a_deleted_user_open(
         assert wire.is_closed()
 
 
+@pytest.mark.slow
 def test_a_change_of_a_user_during_its_delayed_re_authentication_closes_the_connection(
     tmp_path: Path,
 ) -> None:
@@ -433,6 +436,7 @@ def test_a_change_of_a_user_during_its_delayed_re_authentication_closes_the_conn
             assert wire.log_in("bob", "builder", PLAIN).error_code == 0
 
 
+@pytest.mark.slow
 def test_connections_of_changed_users_stay_open_if_so_configured(tmp_path: Path) -> None:
     settings = {**LISTENER, "credential.change.closes.connections": "false"}
     with ServerThread(tmp_path / "data", settings) as running:

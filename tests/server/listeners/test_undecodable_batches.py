@@ -70,6 +70,7 @@ def test_an_invalid_record_count_is_rejected_by_every_topic(
     assert answer.base_offset == 0, "nothing was written"
 
 
+@pytest.mark.slow
 def test_a_topic_that_validates_records_rejects_undecodable_ones(wire: Wire) -> None:
     create_topic(wire, "validated", 1, **{"record.validation": "records"})
     for why, data in BAD_RECORDS.items():

@@ -305,6 +305,7 @@ def test_a_broker_that_restarts_on_another_port_receives_all_reports_again(
     assert len(warnings(caplog)) == 1
 
 
+@pytest.mark.slow
 def test_a_killed_broker_shows_the_pipeline_again_after_its_restart(tmp_path: Path) -> None:
     broker = BrokerProcess(tmp_path / "data", listeners=("--no-grpc", "--http-port", "0"))
     broker.start()

@@ -36,6 +36,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", str(mounted)], check=True)  # the catalog may be open
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("table_format", FORMATS)
 def test_a_full_disk_stops_a_sync_which_continues_later(
     tmp_path: Path, disk: Path, table_format: str

@@ -95,6 +95,7 @@ def test_a_sync_continues_between_folder_and_broker(broker: ServerThread, table:
     assert counts(table) == (15, 15)
 
 
+@pytest.mark.slow
 def test_the_command_logs_in_to_a_secured_broker(tmp_path: Path) -> None:
     with SecuredBroker(tmp_path) as broker:
         broker.add_user("lake", "secret")

@@ -64,6 +64,7 @@ class Orders:
             producer.send_batch(self.name, [(b"k", value) for value in values])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("table_format", FORMATS)
 def test_a_schema_change_extends_the_table(
     broker: ServerThread, tmp_path: Path, table_format: str

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.samples import one_in
 
 pa = pytest.importorskip("pyarrow", reason="Spark tests need the spark extra")
 pytest.importorskip("pyspark", reason="Spark tests need the spark extra")
@@ -145,7 +146,7 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", one_in(5, KINDS))
 def test_neighbours_make_no_difference(name: str) -> None:
     """Arrow's reader, where it is used, gives what the careful way gives."""
     schema = pa.schema([("f", KINDS[name]), ("z", pa.int32())])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+from tests.support.syntax_trees import nodes
+
 SOURCE = Path(__file__).parents[3] / "src" / "strandlog"
 LISTENERS_AND_CLIENTS = ("server", "client", "cli")
 FACADE = (SOURCE / "broker" / "broker.py", *sorted((SOURCE / "broker" / "facade").glob("*.py")))
@@ -12,11 +14,11 @@ FACADE = (SOURCE / "broker" / "broker.py", *sorted((SOURCE / "broker" / "facade"
 VALUES = {"audit", "clock", "enforces_quotas", "is_closed", "metrics", "settings"}
 
 
-def _assigned(tree: ast.Module) -> set[str]:
+def _assigned(path: Path) -> set[str]:
     """The attributes that the methods of a module assign to `self`."""
     return {
         target.attr
-        for node in ast.walk(tree)
+        for node in nodes(path)
         if isinstance(node, ast.Assign | ast.AnnAssign)
         for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
         if isinstance(target, ast.Attribute) and ast.unparse(target.value) == "self"
@@ -28,7 +30,7 @@ def _is_broker(node: ast.expr) -> bool:
 
 
 def test_the_parts_of_the_broker_are_private() -> None:
-    parts = set().union(*(_assigned(ast.parse(path.read_text())) for path in FACADE)) - VALUES
+    parts = set().union(*(_assigned(path) for path in FACADE)) - VALUES
     assert len(parts) > 10, "the search finds the parts"
     assert sorted(part for part in parts if not part.startswith("_")) == []
 
@@ -38,7 +40,7 @@ def test_listeners_and_clients_use_no_private_attribute_of_the_broker() -> None:
         f"{path.relative_to(SOURCE)}:{node.lineno} {ast.unparse(node)}"
         for package in LISTENERS_AND_CLIENTS
         for path in sorted((SOURCE / package).rglob("*.py"))
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in nodes(path)
         if isinstance(node, ast.Attribute) and node.attr.startswith("_") and _is_broker(node.value)
     ]
     assert found == []
@@ -49,7 +51,7 @@ def test_nothing_is_assigned_to_the_broker_after_its_construction() -> None:
         f"{path.relative_to(SOURCE)}:{node.lineno} {ast.unparse(node)}"
         for package in LISTENERS_AND_CLIENTS
         for path in sorted((SOURCE / package).rglob("*.py"))
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in nodes(path)
         if isinstance(node, ast.Attribute)
         and isinstance(node.ctx, ast.Store)
         and _is_broker(node.value)
@@ -90,7 +92,7 @@ def _methods() -> dict[str, ast.FunctionDef]:
     return {
         node.name: node
         for path in FACADE[1:]
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in nodes(path)
         if isinstance(node, ast.FunctionDef)
         and any(argument.arg == "context" for argument in node.args.args)
     }

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import grpc
 import pytest
+from tests.support.syntax_trees import nodes
 
 import strandlog
 from strandlog import errors
@@ -211,7 +212,7 @@ def test_every_error_class_lives_in_errors_py() -> None:
     found = set()
     for path in root.rglob("*.py"):
         if path != Path(errors.__file__ or ""):
-            for node in ast.walk(ast.parse(path.read_text())):
+            for node in nodes(path):
                 if isinstance(node, ast.ClassDef) and any(map(_is_exception, node.bases)):
                     found.add(node.name)
     assert not found - PRIVATE_EXCEPTIONS.keys(), "declare them in errors.py, with their codes"

@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 import logging
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from pyspark.logger import PySparkLogger
+from tests.support.syntax_trees import nodes
 
 IN_PROGRAM = re.compile(r"^ *time\.sleep\(", re.MULTILINE)
 CLOCK = re.compile(r"\btime\.(monotonic|perf_counter)\(")
@@ -41,20 +41,14 @@ MAY_COMPARE_TIMES = {
 }
 
 
-def _modules() -> Iterator[tuple[str, ast.Module]]:
-    for path in sorted(TESTS.rglob("*.py")):
-        name = path.relative_to(TESTS).as_posix()
-        if name.split("/", maxsplit=1)[0] not in PROGRAMS:
-            yield name, ast.parse(path.read_text())
-
-
 @pytest.fixture(scope="module")
-def modules() -> dict[str, ast.Module]:
-    return dict(_modules())
+def modules() -> dict[str, Path]:
+    paths = {path.relative_to(TESTS).as_posix(): path for path in sorted(TESTS.rglob("*.py"))}
+    return {name: path for name, path in paths.items() if name.split("/")[0] not in PROGRAMS}
 
 
-def _sleeps(tree: ast.Module) -> bool:
-    for node in ast.walk(tree):
+def _sleeps(path: Path) -> bool:
+    for node in nodes(path):
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "time.sleep":
             return True
         # asyncio.sleep(0) lets other tasks run once; it does not wait.
@@ -69,27 +63,27 @@ def _sleeps(tree: ast.Module) -> bool:
 
 
 @pytest.mark.slow
-def test_no_test_sleeps_where_it_could_wait_for_an_event(modules: dict[str, ast.Module]) -> None:
-    sleeping = {name for name, tree in modules.items() if _sleeps(tree)}
+def test_no_test_sleeps_where_it_could_wait_for_an_event(modules: dict[str, Path]) -> None:
+    sleeping = {name for name, path in modules.items() if _sleeps(path)}
     assert sleeping - MAY_SLEEP.keys() == set(), "use tests.support.waiting.eventually"
     assert MAY_SLEEP.keys() - sleeping == set(), "these no longer sleep: remove them from the list"
 
 
-def test_no_assertion_compares_a_clock_with_a_bound(modules: dict[str, ast.Module]) -> None:
+def test_no_assertion_compares_a_clock_with_a_bound(modules: dict[str, Path]) -> None:
     found = {
         name
-        for name, tree in modules.items()
-        for node in ast.walk(tree)
+        for name, path in modules.items()
+        for node in nodes(path)
         if isinstance(node, ast.Assert) and CLOCK.search(ast.unparse(node.test))
     }
     assert found - MAY_COMPARE_TIMES.keys() == set(), "a busy machine breaks a bound in seconds"
     assert MAY_COMPARE_TIMES.keys() - found == set(), "remove these from the list"
 
 
-def test_no_test_is_retried_or_counts_its_own_examples(modules: dict[str, ast.Module]) -> None:
+def test_no_test_is_retried_or_counts_its_own_examples(modules: dict[str, Path]) -> None:
     found = []
-    for name, tree in modules.items():
-        for node in ast.walk(tree):
+    for name, path in modules.items():
+        for node in nodes(path):
             if isinstance(node, ast.Attribute) and node.attr == "flaky":
                 found.append(f"{name}:{node.lineno} is retried")
             if isinstance(node, ast.keyword) and node.arg == "max_examples":
@@ -98,7 +92,7 @@ def test_no_test_is_retried_or_counts_its_own_examples(modules: dict[str, ast.Mo
     assert [each for each in found if not each.startswith(allowed)] == []
 
 
-def test_every_test_is_in_a_tier(modules: dict[str, ast.Module]) -> None:
+def test_every_test_is_in_a_tier(modules: dict[str, Path]) -> None:
     tests = [name for name in modules if name.rsplit("/", maxsplit=1)[-1].startswith("test_")]
     assert [name for name in tests if name.split("/", maxsplit=1)[0] not in TIERS] == []
 
@@ -108,7 +102,7 @@ def test_tests_that_share_a_spark_session_run_in_one_worker(request: pytest.Fixt
     suffix, so each worker started its own Java."""
     if not request.config.getoption("loadgroup", default=False):
         pytest.skip("runs without --dist loadgroup")
-    assert request.node.nodeid.endswith("@unit/project/test_test_rules.py")
+    assert request.node.nodeid.endswith("@project")
 
 
 def test_a_logger_of_pyspark_does_not_change_the_format_of_captured_logs(

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.support.syntax_trees import nodes, parse
 
 ROOT = Path(__file__).parents[3]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
@@ -28,11 +29,6 @@ def _name(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-@pytest.fixture(scope="module")
-def trees() -> dict[Path, ast.Module]:
-    return {path: ast.parse(path.read_text()) for path in SOURCES}
-
-
 def test_files_stay_small() -> None:
     sizes = {_name(path): len(path.read_text().splitlines()) for path in SOURCES}
     long = {name: n for name, n in sizes.items() if n > LONGER_FILES.get(name, MAX_FILE_LINES)}
@@ -50,46 +46,46 @@ def test_packages_stay_small() -> None:
 
 
 @pytest.mark.slow
-def test_functions_stay_small(trees: dict[Path, ast.Module]) -> None:
+def test_functions_stay_small() -> None:
     long = [
         f"{_name(path)}:{node.lineno} {node.name}"
-        for path, tree in trees.items()
-        for node in ast.walk(tree)
+        for path in SOURCES
+        for node in nodes(path)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and (node.end_lineno or 0) - node.lineno + 1 > MAX_FUNCTION_LINES
     ]
     assert not long
 
 
-def test_every_module_opens_with_its_specification(trees: dict[Path, ast.Module]) -> None:
-    silent = [_name(path) for path, tree in trees.items() if not ast.get_docstring(tree)]
+def test_every_module_opens_with_its_specification() -> None:
+    silent = [_name(path) for path in SOURCES if not ast.get_docstring(parse(path))]
     assert not silent
 
 
-def test_class_names_are_not_vague(trees: dict[Path, ast.Module]) -> None:
+def test_class_names_are_not_vague() -> None:
     vague = [
         f"{_name(path)}: {node.name}"
-        for path, tree in trees.items()
-        for node in ast.walk(tree)
+        for path in SOURCES
+        for node in nodes(path)
         if isinstance(node, ast.ClassDef) and any(part in node.name for part in BANNED_NAME_PARTS)
     ]
     assert not vague
 
 
-def test_async_lives_in_the_server_and_the_asyncio_api_only(trees: dict[Path, ast.Module]) -> None:
+def test_async_lives_in_the_server_and_the_asyncio_api_only() -> None:
     elsewhere = [
         _name(path)
-        for path, tree in trees.items()
+        for path in SOURCES
         if not {"server", "aio", "testing"} & set(path.parts)  # testing runs servers
-        and any(isinstance(node, ast.AsyncFunctionDef) for node in ast.walk(tree))
+        and any(isinstance(node, ast.AsyncFunctionDef) for node in nodes(path))
     ]
     assert not elsewhere
 
 
-def test_no_module_is_dead(trees: dict[Path, ast.Module]) -> None:
+def test_no_module_is_dead() -> None:
     imported: set[str] = set()
-    for tree in trees.values():
-        for node in ast.walk(tree):
+    for path in SOURCES:
+        for node in nodes(path):
             if isinstance(node, ast.ImportFrom) and node.module:
                 imported.add(node.module)
                 imported.update(f"{node.module}.{alias.name}" for alias in node.names)

@@ -123,6 +123,7 @@ def test_we_read_what_they_write(
         assert again.build() == built
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("writer", WRITERS)
 @pytest.mark.parametrize("codec", list(Codec))
 def test_we_read_long_batches_that_they_write(writer: str, codec: Codec) -> None:

@@ -115,6 +115,7 @@ def test_missing_things_are_one_line_errors(cli: CommandLine, lake: str) -> None
         )
 
 
+@pytest.mark.slow
 def test_follow_syncs_until_it_is_stopped(cli: CommandLine, lake: str) -> None:
     from tests.support.waiting import eventually
 

@@ -13,6 +13,7 @@ from kio.index import load_request_schema
 from kio.serial import entity_reader
 from tests.support.examples import examples
 from tests.support.kafka_requests import encode, parse_produce, response_bodies
+from tests.support.samples import outer_versions
 
 from strandlog.client.wire.apis import CLIENT_VERSIONS
 from strandlog.errors import DataError
@@ -68,18 +69,18 @@ def _same(ours: Any, kios: Any) -> bool:
     return bool(ours == (kios.value if isinstance(kios, Enum) else kios))
 
 
-@pytest.mark.parametrize(("api", "version"), VERSIONS)
+@pytest.mark.parametrize(("api", "version"), outer_versions(VERSIONS))
 def test_flexible_versions_are_those_of_the_schema(api: Api, version: int) -> None:
     schema: Any = load_request_schema(api.key, version)
     assert schema.__flexible__ == api.is_flexible(version)
 
 
-@pytest.mark.parametrize(("api", "version"), BY_KIO)
+@pytest.mark.parametrize(("api", "version"), outer_versions(BY_KIO))
 def test_every_request_can_be_written_with_defaults_alone(api: Api, version: int) -> None:
     _read(load_request_schema(api.key, version), request_encoder(api.key, version)({}))
 
 
-@pytest.mark.parametrize(("api", "version"), BY_KIO)
+@pytest.mark.parametrize(("api", "version"), outer_versions(BY_KIO))
 def test_a_response_that_kio_wrote_is_read_and_one_that_was_cut_is_a_data_error(
     api: Api, version: int
 ) -> None:
@@ -95,7 +96,7 @@ def test_a_response_that_kio_wrote_is_read_and_one_that_was_cut_is_a_data_error(
     check()
 
 
-@pytest.mark.parametrize(("api", "version"), VERSIONS)
+@pytest.mark.parametrize(("api", "version"), outer_versions(VERSIONS))
 def test_our_headers_are_read_by_our_broker(api: Api, version: int) -> None:
     if version not in SUPPORTED_VERSIONS.get(api.key, ()):
         pytest.skip(f"the broker does not speak {api.name} v{version}")

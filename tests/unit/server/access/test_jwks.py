@@ -98,7 +98,7 @@ class Site:
 @pytest.fixture
 def site() -> Iterator[Site]:
     found = Site()
-    thread = threading.Thread(target=found.server.serve_forever)
+    thread = threading.Thread(target=found.server.serve_forever, args=(0.01,))
     thread.start()
     yield found
     found.server.shutdown()

@@ -174,6 +174,7 @@ def test_the_identity_stays_and_is_written_as_kafka_writes_it() -> None:
     assert second.cluster_id == first.cluster_id
 
 
+@pytest.mark.slow
 def test_one_flipped_bit_in_meta_properties_is_repaired_at_the_start() -> None:
     files = SimulatedFiles()
     log_dir, log = new_log(files)

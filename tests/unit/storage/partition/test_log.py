@@ -234,6 +234,7 @@ def test_a_timestamp_damaged_into_the_future_does_not_hide_later_segments() -> N
     assert run_inline(find_timestamp(log, START_MS + 291)) is None
 
 
+@pytest.mark.slow
 def test_a_damaged_time_index_does_not_skip_the_first_of_several_equal_timestamps() -> None:
     """Many batches may have one timestamp; the index names the first of them."""
     files, clock = SimulatedFiles(), FakeClock(START_MS)

@@ -4,7 +4,8 @@
 
 All brokers run at the same time, on the same disk, and each workload measures them in turn, in an
 order that changes every round. A first round that does not count warms up the JVM and the page
-cache. Starts, stops, a kill -9 and the memory after the workloads are measured at the end.
+cache. The memory after the workloads comes next. Starts, stops and a kill -9 are measured at the
+end, with one new broker at a time. The JSON file is written after every workload.
 Without Apache Kafka (`make peers` fetches it), strandlog is measured alone.
 """
 
@@ -15,6 +16,7 @@ import contextlib
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from rich.console import Console
@@ -33,9 +35,8 @@ PARTITIONS_PER_TOPIC = 1000
 
 def measure_cases(
     cases: list[Case], brokers: dict[Kind, Broker], rounds: int, console: Console
-) -> list[Figure]:
+) -> Iterator[Figure]:
     """Run every workload in all rounds, after one round that does not count."""
-    figures = []
     bar = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -46,7 +47,9 @@ def measure_cases(
     with bar:
         for case in cases:
             kinds = [kind for kind in case.kinds if kind in brokers]
-            figure = Figure(case.name, case.unit, case.higher_is_better)
+            figure = Figure(
+                case.name, case.unit, case.higher_is_better, series=case.series, size=case.size
+            )
             figure.values = {kind.name: [] for kind in kinds}
             task = bar.add_task(case.name, total=(rounds + 1) * len(kinds))
             for number in range(rounds + 1):
@@ -56,31 +59,41 @@ def measure_cases(
                     if number:
                         figure.values[kind.name].append(value)
                     bar.advance(task)
-            figures.append(figure)
-    return figures
+            yield figure
 
 
-def measure_lifecycle(brokers: dict[Kind, Broker], partitions: int) -> list[Figure]:
-    """Memory after the workloads; then stop, start, creation of partitions, and a kill -9."""
+def measure_memory(brokers: dict[Kind, Broker]) -> Figure:
+    values = {
+        kind.name: [brokers[kind].resident_megabytes()]
+        for kind in (STRANDLOG, KAFKA)
+        if kind in brokers
+    }
+    return Figure("memory after the workloads", "MB", higher_is_better=False, values=values)
+
+
+def measure_lifecycle(home: Path, partitions: int) -> list[Figure]:
+    """Start, stop, creation of partitions, and a kill -9, with a new data folder."""
     names = (
-        ("memory after the workloads", "MB"),
-        ("clean stop", "s"),
-        ("start", "s"),
-        (f"create {partitions:,} partitions", "s"),
-        (f"clean stop with {partitions:,} partitions", "s"),
-        (f"start with {partitions:,} partitions", "s"),
-        (f"start with {partitions:,} partitions after kill -9", "s"),
+        "first start",
+        "clean stop",
+        "start",
+        f"create {partitions:,} partitions",
+        f"clean stop with {partitions:,} partitions",
+        f"start with {partitions:,} partitions",
+        f"start with {partitions:,} partitions after kill -9",
     )
-    figures = [Figure(name, unit, higher_is_better=False) for name, unit in names]
+    figures = [Figure(name, "s", higher_is_better=False) for name in names]
     for kind in (STRANDLOG, KAFKA):
-        broker = brokers.get(kind)
-        if broker is None:
+        if not kind.is_available:
             continue
-        values = [broker.resident_megabytes(), broker.stop(), broker.start()]
-        values.append(_create_many(broker, partitions))
-        values += [broker.stop(), broker.start()]
-        broker.kill()
-        values.append(broker.start())
+        broker = Broker(kind, home / f"lifecycle-{kind.name}")
+        with contextlib.ExitStack() as stack:
+            stack.callback(_kill_if_running, broker)
+            values = [broker.start(), broker.stop(), broker.start()]
+            values.append(_create_many(broker, partitions))
+            values += [broker.stop(), broker.start()]
+            broker.kill()
+            values.append(broker.start())
         for figure, value in zip(figures, values, strict=True):
             figure.values[kind.name] = [value]
     return figures
@@ -133,9 +146,15 @@ def main() -> int:
                 brokers[kind] = broker = Broker(kind, home / str(number))
                 stack.callback(_kill_if_running, broker)
                 broker.start()
-        figures = measure_cases(cases, brokers, options.rounds, console)
+        figures: list[Figure] = []
+        for figure in measure_cases(cases, brokers, options.rounds, console):
+            figures.append(figure)
+            write_json(figures, options.json)
         if not options.only:
-            figures += measure_lifecycle(brokers, options.partitions)
+            figures.append(measure_memory(brokers))
+            for broker in brokers.values():
+                broker.kill()
+            figures += measure_lifecycle(home, options.partitions)
     print_figures(figures, console)
     write_json(figures, options.json)
     if not options.no_docs and not options.only:

@@ -25,7 +25,7 @@ from tools.fetch_peers import KAFKA_BROKER
 from strandlog.client.wire.client import WireClient
 from strandlog.errors import UnreachableError
 
-START_SECONDS = 120  # the longest time a broker may take to start or to stop
+START_SECONDS = 600  # the longest time a broker may take to start or to stop
 MEGABYTE = 1024 * 1024
 _TICK_SECONDS = 1 / os.sysconf("SC_CLK_TCK")
 _JAVA = ("java", "-Xmx1g", "-Xms1g", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")

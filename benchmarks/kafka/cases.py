@@ -18,6 +18,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from benchmarks.end_to_end import Route
 from benchmarks.kafka.brokers import KAFKA, KAFKA_FSYNC, KINDS, STRANDLOG, Broker, Kind
+from benchmarks.kafka.connections import closed_loop, latency_at_rate, rebalance
 from benchmarks.wire import PARTITIONS, connect, new_producer, pipelined_rate, produce_request
 from benchmarks.wire import create_topic as create
 
@@ -30,13 +31,18 @@ ERRORS_ONLY = 3  # librdkafka logs a warning per partition while Kafka creates t
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A workload, and the brokers that it compares: the first one of `kinds` with the others."""
+    """A workload, and the brokers that it compares: the first one of `kinds` with the others.
+
+    Cases with the same `series` measure the same workload at different sizes.
+    """
 
     name: str
     unit: str
     measure: Callable[[Broker], float]
     higher_is_better: bool = True
     kinds: tuple[Kind, ...] = PLAIN_KINDS
+    series: str = ""
+    size: int = 0
 
 
 class Topics:
@@ -228,14 +234,48 @@ def all_cases(scale: float) -> list[Case]:
     cases.append(Case("produce 1 KB, acks=all", rate, acks_all, kinds=KINDS))
     for codec in ("lz4", "zstd", "gzip"):
         config = {"acks": "1", "compression.type": codec}
-        measure = produce(topics, 1000, records(200_000), **config)
+        count = 50_000 if codec == "gzip" else 200_000  # gzip takes the client ten times as long
+        measure = produce(topics, 1000, records(count), **config)
         cases.append(Case(f"produce 1 KB, {codec}", rate, measure))
     cases += [
         Case("consume 100 B", rate, consume(topics, 100, records(800_000))),
         Case("consume 1 KB", rate, consume(topics, 1000, records(400_000))),
         Case("single-record requests", "requests/s", single_record_requests(topics)),
-        Case("keyed, 1,000 partitions", rate, keyed(topics, 1000, records(200_000))),
-        Case("keyed, 4,000 partitions", rate, keyed(topics, 4000, records(200_000))),
+        *(
+            Case(
+                f"keyed, {count:,} partitions",
+                rate,
+                keyed(topics, count, records(100_000)),
+                series="keyed produce by partitions",
+                size=count,
+            )
+            for count in (10, 100, 1000, 4000)
+        ),
+        *(
+            Case(
+                f"{count} connections, one request in flight each",
+                "requests/s",
+                closed_loop(topics.ensure, count),
+                series="requests by connections",
+                size=count,
+            )
+            for count in (1, 10, 100, 500)
+        ),
+        *(
+            Case(
+                f"latency at {rate_per_s:,} requests/s, p99",
+                "ms",
+                latency_at_rate(topics.ensure, rate_per_s),
+                higher_is_better=False,
+            )
+            for rate_per_s in (100, 1000, 5000)
+        ),
+        Case(
+            "rebalance of 100 partitions between two members",
+            "s",
+            rebalance(topics.ensure, 100),
+            higher_is_better=False,
+        ),
         Case(
             "10 producers, acks=all, linger 0",
             rate,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import math
 import os
 import platform
 import statistics
@@ -27,6 +28,8 @@ class Figure:
     unit: str
     higher_is_better: bool
     values: dict[str, list[float]] = field(default_factory=dict)
+    series: str = ""
+    size: int = 0
 
     @property
     def ratios(self) -> dict[str, float]:
@@ -39,6 +42,28 @@ class Figure:
         if self.higher_is_better:
             return {broker: ours / medians[broker] for broker in kafkas}
         return {broker: medians[broker] / ours for broker in kafkas}
+
+
+def growth(figures: list[Figure]) -> dict[str, dict[str, float]]:
+    """The exponent with which each broker's figure grows with the size, by series.
+
+    It is the slope of a line through the logarithms of sizes and medians: 0 means that the size
+    makes no difference, -1 that ten times the size has a tenth of the rate.
+    """
+    found: dict[str, dict[str, float]] = {}
+    for series in dict.fromkeys(figure.series for figure in figures if figure.series):
+        points: dict[str, list[tuple[float, float]]] = {}
+        for figure in figures:
+            if figure.series == series:
+                for broker, values in figure.values.items():
+                    point = math.log(figure.size), math.log(statistics.median(values))
+                    points.setdefault(broker, []).append(point)
+        found[series] = {
+            broker: statistics.linear_regression(*zip(*rows, strict=True)).slope
+            for broker, rows in points.items()
+            if len(rows) > 1
+        }
+    return found
 
 
 def shown(value: float) -> str:
@@ -82,6 +107,11 @@ def markdown(figures: list[Figure], rounds: int) -> str:
             bold = f"**{text}**" if ratio is not None and ratio < 1 else text
             name, unit = (figure.name, figure.unit) if number == 0 else ("", "")
             lines.append(f"| {name} | {unit} | {broker} | {_cell(values)} | {bold} |")
+    if exponents := growth(figures):
+        lines += ["", "How the figures grow with the size (exponent; 0 is no change):", ""]
+        for series, by_broker in exponents.items():
+            rows = [f"{broker} {value:+.2f}" for broker, value in by_broker.items()]
+            lines.append(f"- {series}: {', '.join(rows)}")
     lines += ["", "![Ratios of all workloads](images/bench-kafka.png)"]
     return "\n".join(lines)
 

@@ -5,7 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from benchmarks.kafka.report import BEGIN, END, Figure, markdown, plot, shown, write_section
+from benchmarks.kafka.report import (
+    BEGIN,
+    END,
+    Figure,
+    growth,
+    markdown,
+    plot,
+    shown,
+    write_section,
+)
 
 RATE = Figure(
     "produce", "records/s", True, {"strandlog": [3.0, 2.0, 9.0], "Kafka": [1.0, 2.0, 6.0]}
@@ -51,3 +60,20 @@ def test_the_section_of_the_document_is_replaced_and_nothing_else(tmp_path: Path
 def test_the_plot_is_a_picture(tmp_path: Path) -> None:
     plot([RATE, LATENCY], tmp_path / "ratios.png")
     assert (tmp_path / "ratios.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_growth_of_a_series_is_its_exponent() -> None:
+    figures = [
+        Figure(
+            f"{size} partitions",
+            "records/s",
+            True,
+            {"strandlog": [5.0], "Kafka": [1000 / size**0.5]},
+            series="by partitions",
+            size=size,
+        )
+        for size in (1, 10, 100)
+    ]
+    found = growth([RATE, *figures])
+    assert found == {"by partitions": {"strandlog": 0, "Kafka": pytest.approx(-0.5)}}
+    assert "- by partitions: strandlog +0.00, Kafka -0.50" in markdown(figures, rounds=1)

@@ -2,15 +2,16 @@
 
 There are four ways to build a batch. The first three return the same bytes for the same records:
 
-    BatchBuilder    adds one record at a time; its size is known before it is built
+    BatchBuilder    adds one record at a time, and bounds the size of the batch in advance
     build_batch     encodes many records at once, column by column; the fastest way
     build_single    encodes one record, for a producer that does not wait for more
     filtered_batch  keeps some records of an existing batch, for compaction
 
-Invariants: offset deltas are 0, 1, 2 … in record order (`filtered_batch` keeps the original ones);
-base_timestamp is the first record's timestamp; max_timestamp is the largest timestamp, or the
-append time. Only `filtered_batch` creates empty batches. As in Java, the codec is used even if it
-does not make the batch smaller, so that the header always contains the requested codec.
+Invariants of the first three: offset deltas are 0, 1, 2 … in record order; base_timestamp is the
+first record's timestamp; max_timestamp is the largest timestamp, or the append time; no batch is
+empty. `filtered_batch` keeps the original offset deltas, keeps or replaces base_timestamp, and may
+create an empty batch. As in Java, the codec is used even if it does not make the batch smaller, so
+that the header contains the requested codec.
 """
 
 from __future__ import annotations
@@ -109,7 +110,10 @@ class BatchBuilder:
             self._max_timestamp = timestamp
         delta = timestamp - self._base_timestamp
         if not MIN_INT64 <= delta <= MAX_INT64:
-            raise InvalidTimestampError(f"timestamp {timestamp} does not fit in 64 bits")
+            raise InvalidTimestampError(
+                f"the difference between timestamp {timestamp} and the first timestamp of the "
+                f"batch, {self._base_timestamp}, does not fit in 64 bits"
+            )
         record = encode_record(delta, len(parts), key, value, headers)
         parts.append(record)
         self._payload_bytes += len(record)

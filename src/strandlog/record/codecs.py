@@ -12,8 +12,8 @@ input an int32 size and one raw snappy block. The two versions are not checked, 
 use the wrong byte order for them.
 
 A few hundred bytes can decompress to gigabytes, so `decompress` never returns more than
-`limit_bytes` of output. If the data declares its size, that is checked first; if not, the data is
-decompressed into a buffer that grows step by step up to the limit. Output above the limit raises
+`limit_bytes` of output. The sizes that snappy blocks and zstd frames declare are checked first;
+gzip, lz4 and zstd data is decompressed only up to the limit. Output above the limit raises
 DecompressedTooLargeError; invalid input raises CorruptRecordError.
 """
 
@@ -109,7 +109,7 @@ def decompress(codec: Codec, data: Buffer, limit_bytes: int) -> bytes | memoryvi
 
 
 def decompress_into(codec: Codec, data: Buffer, room: memoryview) -> int | None:
-    """Decompress to the start of `room`. Return the number of bytes, or None if they do not
+    """Decompress into the start of `room`. Return the number of bytes, or None if they do not
     fit."""
     match codec:
         case Codec.LZ4:

@@ -12,16 +12,17 @@
 
 Invariants that `decode_records` enforces, raising CorruptRecordError: a record ends exactly where
 its length says; no record extends beyond the payload; there are exactly as many records as the
-batch header says, and no bytes after the last one; offsets increase and stay within the batch.
-Timestamps wrap like Java's 64-bit integers. Null and empty fields are distinct. Header names that
-are not valid UTF-8 are decoded with surrogate escapes, so that they can be written back unchanged.
+batch header says, and no bytes after the last one; offsets increase and stay within the batch; the
+number of headers is within MAX_RECORD_HEADERS and about MAX_BATCH_HEADERS. Timestamps wrap like
+Java's 64-bit integers. Null and empty fields are distinct. Header names that are not valid UTF-8
+are decoded with surrogate escapes, so that they can be written back unchanged.
 
 There are three readers. The *plain* reader handles records without headers, whose value is not
-null, and whose varints have at most two bytes, or three for the offset (keys under 64 bytes, values
-under 8 KiB, less than eight seconds after the base timestamp). The *run* reader handles many plain
-records of equal size at once (see record_runs.py). Both stop at any other record, including damaged
-ones. The *careful* reader then decodes that record or raises an error that describes the damage. It
-is the only one that raises errors, which keeps the other two simple.
+null, and whose varints are short (keys under 64 bytes, values under 8 KiB, less than eight seconds
+after the base timestamp). The *run* reader handles many records with the same layout at once, of
+any size, but also without headers or null values (see record_runs.py). Both stop at any other
+record, including damaged ones. The *careful* reader then decodes that record or raises an error
+that describes the damage. It is the only one that raises errors, which keeps the other two simple.
 """
 
 from __future__ import annotations
@@ -200,8 +201,8 @@ class _Piece:
 
 
 def _read_plain(data: bytes, position: int, count: int, frame: Frame, records: list[Record]) -> int:
-    """Append plain records up to the first one that is not plain. Return the position after
-    them."""
+    """Append plain records until `records` contains `count`, or until one is not plain. Return the
+    position after them."""
     topic, partition, base_offset, _, base_timestamp, is_append_time = frame
     # Plain deltas have 14 bits, so this shift discards them if append times are used.
     shift = 14 if is_append_time else 1

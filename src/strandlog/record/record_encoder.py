@@ -3,9 +3,9 @@
 The parts of one record, in order:
 
     lead     the header count 0 that ends the previous record; this record's length; attributes 0
-    time     timestamp delta                            (only if timestamps differ)
-    head     timestamp delta 0 (if all timestamps are equal); offset delta; key length -1 (if there
-             are no keys)
+    time     timestamp delta                            (only with timestamps)
+    head     timestamp delta 0 (only without timestamps); offset delta; key length -1 (only without
+             keys)
     key      length, bytes                              (only with keys)
     value    length, bytes
     tail     header count and headers                   (only with headers; the lead then has none)
@@ -133,12 +133,14 @@ def _fields(fields: Sequence[bytes | None]) -> tuple[list[int], list[bytes]]:
 def _deltas(timestamps: Sequence[int], base_timestamp: int) -> list[int]:
     deltas = list(map(sub, timestamps, repeat(base_timestamp)))
     if min(deltas) < MIN_INT64 or max(deltas) > MAX_INT64:
-        raise InvalidTimestampError("the timestamps of a batch do not fit in 64 bits")
+        raise InvalidTimestampError(
+            "the difference between two timestamps of a batch does not fit in 64 bits"
+        )
     return deltas
 
 
 def single_parts(value: bytes | None, key: bytes | None, headers: Headers) -> list[bytes]:
-    """Return the parts of a single-record batch. Both deltas are 0."""
+    """Return the parts of a single-record batch. Its timestamp and offset deltas are 0."""
     key_size = -1 if key is None else len(key)
     value_size = -1 if value is None else len(value)
     tail = encode_headers(headers) if headers else _NO_HEADERS

@@ -142,7 +142,10 @@ def _leading(column: bytes, allowed: bytes) -> int:
 
 
 def _leading_times(data: bytes, layout: _Layout, count: int) -> int:
-    """Return the number of leading timestamp deltas that have the same width as the first one."""
+    """Return the number of leading timestamp deltas that have the same width as the first one.
+
+    Deltas of one or two bytes must be non-negative, and longer ones must all be equal.
+    """
     at, size = layout.time_at, layout.size
     width = layout.offset_at - at
     if width == 1:

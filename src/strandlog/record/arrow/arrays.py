@@ -1,8 +1,9 @@
 """Converts Arrow arrays to the NumPy arrays that the encoding kernels expect.
 
 A column of bytes or strings, with 32-bit or 64-bit offsets, sliced or not, chunked or not, becomes
-a `BytesColumn`: the start of each field, its size (-1 for null), and the content, which is not
-copied. Other types that Arrow can cast to bytes (views, dictionaries, fixed sizes, nulls) are cast.
+a `BytesColumn`: the start of each field, its size (-1 for null), and the content, which is copied
+only to combine chunks. Other types that Arrow can cast to bytes (views, dictionaries, fixed sizes,
+nulls) are cast.
 
 Arrow arrays may come from untrusted sources, so their offsets are checked before a kernel uses
 them.
@@ -78,7 +79,10 @@ def bytes_column(name: str, column: Any) -> BytesColumn:
     sizes = np.diff(ends)
     held = readonly(content)
     if ends[0] < 0 or ends[-1] > len(held) or sizes.min() < 0 or sizes.max() > _MAX_FIELD_BYTES:
-        raise InvalidRecordError(f"column {name!r} is damaged: its offsets lie outside its content")
+        raise InvalidRecordError(
+            f"column {name!r} has invalid offsets or a field of 2 GiB or more; "
+            f"the limit is {_MAX_FIELD_BYTES} bytes"
+        )
     narrow = sizes.astype(np.int32)
     _mark_nulls(array, narrow)
     # 64-bit offsets still refer to Arrow's memory, which may be read-only. Each kernel has a single

@@ -18,8 +18,8 @@ starts inside a batch returns the complete batch. The result is an iterable of
 `pyarrow.RecordBatch`es; after the iteration, its `next_offset` is the offset to continue at. Gaps
 are normal. An incomplete batch at the end is left for the next read; if even the first batch is
 incomplete, `next_offset` does not change, and a larger read is needed. A damaged batch raises
-CorruptRecordError after all records before it have been returned, and `next_offset` is then the
-base offset of the damaged batch.
+CorruptRecordError after all records before it have been returned; a read from `next_offset` then
+starts with the damaged batch.
 
 Writing: `route_rows` assigns a partition to each row, using the same hash as the Java clients,
 `group_rows` groups the rows by partition, and `encode_columns` encodes them as batches.
@@ -76,8 +76,9 @@ def decode_columns(
 
     `aborted` contains the (producer id, first offset) pairs of a read_committed fetch; without
     them, no transaction is skipped. `limit_bytes` limits the decompressed size of one batch. A
-    RecordBatch has at most `target_rows` rows, and about `target_bytes` bytes unless a single batch
-    is larger. `data` must not change until the iteration is complete.
+    RecordBatch has at most `target_rows` rows, and at most about `target_bytes` bytes unless a
+    single batch is larger. `timestamp_unit` is "us" or "ms". `data` must not change until the
+    iteration is complete.
     """
     return _module("decode").DecodedColumns(  # type: ignore[no-any-return]
         data,
@@ -109,10 +110,11 @@ def encode_columns(
     To encode the same records for many partitions, call `ready_rows` once and pass its result.
     The columns used are key, value (required), timestamp and headers; `timestamp_ms` replaces
     missing timestamps. `rows` contains row numbers (int64); by default, all rows are encoded.
-    A new batch is started before one exceeds `max_batch_bytes`; by default, there is only one.
+    A new batch is started before one exceeds `max_batch_bytes`, by default 2 GiB.
     With a codec, a batch over `limit_bytes` before compression raises MessageTooLargeError,
     because readers would refuse to decompress it.
-    Sequence numbers continue from batch to batch. The bytes are the same as from `build_batch`.
+    Sequence numbers continue from batch to batch. The bytes are the same as from `build_batch`,
+    except that a batch stays uncompressed if compression would make it exceed `max_batch_bytes`.
     """
     encoding = _module("encode")
     is_ready = isinstance(records, encoding.ReadyRows)
@@ -148,9 +150,10 @@ def route_rows(
     """Assign a partition to each row: the one in `given`, or else by key, or else round-robin.
 
     `keys` and `given` are Arrow arrays of equal length, or None. If both are None, `row_count` is
-    the number of rows. The first row with neither goes to partition `start` modulo the partition
-    count. With `is_sticky`, all other such rows go there too; otherwise, each goes to the next
-    partition. `Routed` contains the partitions (int32) and the number of rows with neither.
+    the number of rows. The first row without a given partition and a key goes to partition `start`
+    modulo the partition count. With `is_sticky`, all other such rows go there too; otherwise, each
+    goes to the next partition. `Routed` contains the partitions (int32) and the number of such
+    rows.
     """
     return _module("encode").route(  # type: ignore[no-any-return]
         keys, partition_count, start, given, row_count, is_sticky

@@ -85,7 +85,8 @@ def readonly_bytes(data: Buffer) -> ByteArray:
 
 
 class DecodedColumns:
-    """An iterable of RecordBatches. `next_offset` follows the last offset returned so far."""
+    """An iterable of RecordBatches. To continue after those returned so far, read from
+    `next_offset`."""
 
     def __init__(
         self,
@@ -216,7 +217,7 @@ def _is_numbered(header: BatchHeader) -> bool:
 
 
 class _Group:
-    """Batches that are decoded to one RecordBatch."""
+    """Batches that are decoded together."""
 
     def __init__(self, data: Buffer, next_offset: int) -> None:
         self.direct = readonly_bytes(data)

@@ -1,7 +1,7 @@
 """The Arrow schema of decoded records, and the columns whose values are the same in every row.
 
-The types are listed in columns.py. The topic and partition columns are created once and sliced to
-the length of each RecordBatch.
+The types are listed in columns.py. The topic and partition columns are cached, and sliced to the
+length of each RecordBatch.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Kernels that decode record bytes to the buffers of Arrow columns.
 
 Decoding takes two passes. `parse_batches` reads the varints of all batches in a group, performs the
-same checks as `record.py`, and stores the position of each key and value. All sizes are then known,
-so buffers of the exact size are allocated, and `gather` copies each column into its buffer. Headers
-require an additional pass in between, `locate_headers`, because their number varies by record.
+same checks as `record.py` except for its limits on the number of headers, and stores the position
+of each key and value. All sizes are then known, so buffers of the exact size are allocated, and
+`gather` copies each column into its buffer. Headers require an additional pass in between,
+`locate_headers`, because their number varies by record.
 
 The records of a batch are in one of two buffers: in `direct` if they were not compressed, or in
 `unpacked` if they were. A *place* is an integer that encodes the buffer and the position: `n` is
@@ -14,7 +15,8 @@ The columns of a plan, which has one row per batch:
     IS_UNPACKED  START  END             the buffer, and the range in it
     COUNT                               the number of records
     BASE_OFFSET  LAST_DELTA             the base offset and the largest offset delta
-    BASE_TIMESTAMP  IS_APPEND_TIME      if set, timestamp deltas are ignored
+    BASE_TIMESTAMP                      the timestamp to which the records' deltas are added
+    IS_APPEND_TIME                      1 if the timestamp deltas are ignored, otherwise 0
 
 The input is not trusted: no read leaves [START, END), whatever the lengths in the data. Kernels do
 not raise errors. They return the index of the damaged batch, and `record.py` describes the damage.

@@ -220,7 +220,8 @@ class Writer:
 
 
 def encoded_text(text: str) -> bytes:
-    """Encode a string as UTF-8; raise `DataError` if it is too long for Kafka's string type."""
+    """Encode a string as UTF-8; raise `DataError` if that is impossible or if the result is too
+    long for Kafka's string type."""
     try:
         data = text.encode()
     except UnicodeEncodeError as error:

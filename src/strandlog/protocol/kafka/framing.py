@@ -3,12 +3,13 @@
     frame: i32 length | that many bytes, of which the first two are the api key
 
 A negative length, or one over the limit, is an error: the stream cannot be valid. Only Produce
-requests, which carry records, may be as large as the limit; all others have a lower limit, because
-a decoded request takes several times as much memory as its bytes. Memory use grows with the bytes
-received, not with the length in a prefix. Each frame is a read-only view of a buffer that is not
-modified afterwards, so a batch in it is written to disk without copying. A frame that arrives in a
-single chunk is not copied at all; any other is copied once. Frames that have not been cut yet take
-no more memory than their bytes, however small they are.
+requests, which carry records, may be as large as the limit; all others may have a lower limit,
+because a decoded request takes several times as much memory as its bytes. Memory use grows with the
+bytes received, not with the length in a prefix. Each frame is a read-only view of a buffer that is
+not modified afterwards, so a batch in it is written to disk without copying. If `cut` returns None
+before the next `feed`, a frame that arrives in a single chunk is not copied at all, and any other
+is copied once. Frames that have not been cut yet need no objects of their own, however many there
+are.
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ class FrameSplitter:
         self._other_limit_bytes = min(other_limit_bytes or limit_bytes, limit_bytes)
         self._buffer: bytearray | None = None  # an incomplete frame, including its length
         self._uncut = NOTHING  # received bytes after the last frame that was cut
-        self._wanted = LENGTH_SIZE  # how many bytes `cut` needs to continue
+        self._wanted = LENGTH_SIZE  # how many buffered bytes `cut` needs to continue
 
     def set_limits(self, limit_bytes: int, other_limit_bytes: int) -> None:
-        """Change the limits, from the next frame on."""
+        """Change the limits, also for a frame that is still incomplete."""
         self._limit_bytes = limit_bytes
         self._other_limit_bytes = min(other_limit_bytes, limit_bytes)
 
@@ -86,7 +87,8 @@ class FrameSplitter:
         return None
 
     def compact(self) -> None:
-        """Release memory beyond `buffered_bytes`, because no frame will be cut for a while."""
+        """Copy the uncut bytes if they keep a much larger chunk in memory. Called when no frame
+        will be cut for a while."""
         self._uncut = compacted(self._uncut)
 
     def _frame_size(self, start: bytearray | memoryview) -> int | None:

@@ -35,7 +35,7 @@ class RequestHeader(NamedTuple):
 
 
 def read_request_header(frame: memoryview, supported: Mapping[int, range]) -> RequestHeader:
-    """Read the header of a request; raise `DataError` if the frame is too short for it.
+    """Read the header of a request; raise `DataError` if it is truncated or invalid.
 
     `supported` maps API keys to supported versions. In any other version, the layout after the
     client id is unknown, so reading stops there.

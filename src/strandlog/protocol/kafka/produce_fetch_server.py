@@ -1,5 +1,5 @@
-"""Hand-coded decoder for Produce requests and encoders for Produce and Fetch responses. Record
-bytes are never copied: they remain views all the way from socket to disk and back.
+"""Hand-coded decoder for Produce requests and encoders for Produce and Fetch responses. They never
+copy record bytes: a request contains views of its frame, and a response the buffers passed in.
 
     Produce request (v3 to v13)
         nullable string transactional id | i16 acks | i32 timeout ms |
@@ -42,7 +42,7 @@ from strandlog.protocol.kafka.headers import (
     unsigned_varint,
 )
 
-MAX_ELEMENTS = 1_000_000  # in all arrays of a message; the broker uses request.max.elements
+MAX_ELEMENTS = 1_000_000  # default limit on the items in all arrays of a message
 
 PRODUCE_FLEXIBLE_FROM = 9
 PRODUCE_TOPIC_IDS_FROM = 13
@@ -139,7 +139,10 @@ class Cursor:
             raise DataError(f"an array of {count} elements does not fit into its message")
         self._left -= count
         if self._left < 0:
-            raise DataError("a message has more elements than request.max.elements allows")
+            raise DataError(
+                "a message has more elements than the limit, which is request.max.elements for "
+                "requests"
+            )
         return max(count, 0)
 
     def uuid(self) -> UUID:

@@ -2,8 +2,9 @@
 
 A removed segment is first renamed to `.deleted` (the directory of a deleted partition to
 `-delete`), which removes it from the log immediately. It is deleted `file.delete.delay.ms` later,
-because a reader in another process may be about to open it. A failed deletion is retried. Deletions
-still pending at a crash are carried out at the next start, which recognizes the files by name.
+because a reader in another process may be about to open it, or when the data folder is closed. A
+failed deletion is retried. Deletions still pending at a crash are carried out at the next start,
+which recognizes the files by name.
 """
 
 from __future__ import annotations

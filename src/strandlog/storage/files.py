@@ -377,8 +377,8 @@ class DiskFiles:
         self.sync_dir(os.path.dirname(path) or ".")
 
     def _new_file(self, path: str) -> int:
-        """Create and open a new file. If the name already exists, remove it first: it may be left
-        over from a crash, or be a malicious link, which must not be followed."""
+        """Create and open a new file. If a file of this name exists, remove it first: it may be
+        left over from a crash, or be a malicious link, which must not be followed."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFE
         try:
             return os.open(path, flags, self._mode)

@@ -1,9 +1,10 @@
 """Decides when a log is compacted, up to which offset, and which segments are merged.
 
-A log is due for compaction when the fraction of its bytes that has never been compacted exceeds
-min.cleanable.dirty.ratio, or when the newest record of its oldest uncompacted segment is older than
-max.compaction.lag.ms. It is compacted up to the first segment that is active, is not yet durable,
-reaches past the last stable offset, or holds a record younger than min.compaction.lag.ms.
+A log may be compacted up to the first segment that is active, is not yet durable, reaches past the
+last stable offset, or holds a record younger than min.compaction.lag.ms. Compaction is due when,
+below that segment, the fraction of bytes that has never been compacted exceeds
+min.cleanable.dirty.ratio, or when the newest record of the oldest uncompacted segment is older than
+max.compaction.lag.ms.
 """
 
 from __future__ import annotations

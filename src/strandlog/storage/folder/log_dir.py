@@ -80,8 +80,9 @@ class LogDir:
         new_uuid: Callable[[], UUID],
         settings: BrokerSettings | None = None,
     ) -> None:
-        """Take ownership of the folder. Raise `AlreadyOpenError` if it has another owner, and
-        `UnknownLayoutError` if it is not a strandlog data folder."""
+        """Take ownership of the folder. Raise `AlreadyOpenError` if it has another owner,
+        `UnknownLayoutError` if it is not a strandlog data folder, and `CorruptStateError` if its
+        `meta.properties` and the copy are damaged."""
         settings = settings or broker_settings()
         self.path = path
         self.files = files

@@ -8,8 +8,9 @@ All rules but the last are Kafka's:
 - A batch from a client is not a control batch and has no append time.
 - A batch with a producer id has a sequence number.
 - Timestamps are within the topic's window, and the size is within max.message.bytes.
-- There are no more records than batch.max.records, or than an uncompressed batch of that size can
-  hold.
+- The codec is known.
+- There are no more records than batch.max.records or, if the batch is uncompressed, than its bytes
+  can hold.
 
 These checks use only the header and the checksum, so their cost does not depend on the number of
 records. Checks that need the records themselves are in record_checks.py.
@@ -104,10 +105,10 @@ def check_batch(
 ) -> None:
     """Raise an error if a batch must not be appended.
 
-    Size and timestamp limits apply to clients only. A coordinator must be able to write any state
-    that it has accepted, even if a single record is very large (a group with thousands of members,
-    a transaction over thousands of partitions). Batches that a coordinator writes on behalf of a
-    producer do not use that producer's sequence numbers.
+    The limits on size, record count and timestamps apply to clients only. A coordinator must be
+    able to write any state that it has accepted, even if a single record is very large (a group
+    with thousands of members, a transaction over thousands of partitions). Batches that a
+    coordinator writes on behalf of a producer do not use that producer's sequence numbers.
     """
     if header.magic != MAGIC:
         raise CorruptRecordError(f"the batch has magic {header.magic}; expected {MAGIC}")

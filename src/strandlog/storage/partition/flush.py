@@ -84,7 +84,8 @@ class FlushPlan:
         self.folder = folder  # set if it contains new names and must be synced
         self.end_offset = end_offset
         self.snapshot_offset = snapshot_offset  # indexes and producer state are valid up to here
-        self.older_snapshot_offset = older_snapshot_offset  # named by the synced recovery point
+        # The offset of the snapshot that the recovery point names while the plan syncs it.
+        self.older_snapshot_offset = older_snapshot_offset
         self.end_position = end_position  # the position of end_offset
         self.directory_version = directory_version
         self.epoch = epoch
@@ -310,7 +311,7 @@ class FlushState:
     # -- failures ----------------------------------------------------------------------------
 
     def failed(self, error: StorageError) -> None:
-        """Record that a plan failed. From now on, no records are acknowledged."""
+        """Record that a plan failed. No records are acknowledged until `rewrite_tail` succeeds."""
         self._epoch += 1
         self._snapshot_due = True
         self._snapshots = {o for o in self._snapshots if o <= self._point.snapshot_offset}

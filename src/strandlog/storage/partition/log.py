@@ -11,7 +11,7 @@
                        the start of the oldest open transaction
     log start offset   everything below was deleted, by retention or delete_records
 
-One thread owns a PartitionLog. It never blocks on a sync: an append returns once the bytes are
+One thread owns a PartitionLog. Appends do not wait for a sync: `append` returns once the bytes are
 written, and `flush_plan` returns a `FlushPlan` that any thread may execute. Reads are in read.py.
 
 After a failed sync the log refuses appends (`failure`) until `rewrite_tail` has read back the
@@ -167,7 +167,8 @@ class PartitionLog:
     ) -> AppendResult:
         """Append one or more complete batches. All of them are checked before the first is written.
 
-        If the buffer is writable, offsets are stamped into it; a read-only buffer is not modified.
+        If the buffer is writable, offsets and append times are stamped into it; a read-only buffer
+        is not modified.
         """
         if self._flusher.failure is not None:
             raise StorageError(str(self._flusher.failure))
@@ -297,7 +298,8 @@ class PartitionLog:
         return self._last_stable_position[1]
 
     def position_of(self, offset: int) -> LogPosition:
-        """Return the start position of the batch that contains `offset`."""
+        """Return the start position of the batch that contains `offset`, or the end of the segment
+        if no such batch exists."""
         segment, _ = self.segments.at(offset)
         position = locate_batch(self.context.cache, segment, offset)
         end = segment.size_bytes if position is None else position
@@ -383,7 +385,7 @@ class PartitionLog:
         self.high_watermark_position = position
 
     def flush_failed(self, _plan: FlushPlan, error: StorageError) -> None:
-        """Record that a plan failed. From now on, no records are acknowledged."""
+        """Record that a plan failed. No records are acknowledged until `rewrite_tail` succeeds."""
         self._flusher.failed(error)
 
     def flush(self) -> None:

@@ -35,9 +35,9 @@ the log from there.
 A producer's state expires producer.id.expiration.ms after its last append, regardless of the
 timestamps in its records, because an active producer may replay old events. The timestamp field of
 the snapshot holds the time of that append. Batches that recovery reads from the log count as
-appended at the restart, and nothing expires in the first hour after a restart (`RESTART_GRACE_MS`):
-a producer had to wait while the broker was down, and may be about to retry a batch that is already
-in the log.
+appended at the restart, and nothing expires for an hour after a restart (`RESTART_GRACE_MS`), or
+for producer.id.expiration.ms if that is shorter: a producer had to wait while the broker was down,
+and may be about to retry a batch that is already in the log.
 
 The number of producers in all partitions of a folder is limited (producer.ids.max.count), because
 a client can use any number of ids. At the limit, producers that have been idle for an hour
@@ -134,7 +134,8 @@ class ProducerEntry:
         self.first_sequence = 0  # all sequences from here to the last one were written
         self.batches: deque[WrittenBatch] = deque(maxlen=BATCHES_KEPT)
         self.coordinator_epoch = -1
-        self.last_timestamp = -1  # of its last batch; an append time if loaded from a snapshot
+        # The timestamp of the last batch or, if it was loaded from a snapshot, its append time.
+        self.last_timestamp = -1
         self.updated_ms = UNKNOWN_TIME  # the time of its last append or retry
         self.open_transaction = NO_OPEN_TRANSACTION
 
@@ -169,7 +170,8 @@ class ProducerState:
         return self._producers.get(producer_id)
 
     def opened(self, ids_seen: ProducerIdsSeen, now_ms: int) -> None:
-        """Record that the partition was opened at `now_ms`. Add its highest id to `ids_seen`."""
+        """Record that the partition was opened at `now_ms`. Add its highest id and its number of
+        producers to `ids_seen`."""
         ids_seen.note(self._ids_seen.highest)
         ids_seen.count += len(self._producers)
         self._ids_seen = ids_seen

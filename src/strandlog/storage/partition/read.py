@@ -8,8 +8,8 @@ read that starts inside a batch returns the complete batch; one that starts in a
 next batch. `read` returns bytes of a single segment; callers continue at the offset after the last
 batch returned.
 
-`read` raises `CorruptSegmentError` at a damaged batch; its `resume_offset` is the offset of the
-next intact batch.
+`read` raises `CorruptSegmentError` at a damaged batch. The error's `resume_offset` is the offset of
+the next intact batch, or None if there is none.
 
 `read` verifies only the first batch, because most callers verify each batch that they decode.
 Network clients may not (librdkafka does not by default), so their reads pass `verify`: bytes that
@@ -114,8 +114,9 @@ def read(
 ) -> Buffer:
     """Return bytes starting with the batch that contains `offset`, or the next one after a gap.
 
-    Without `verify`, only the first batch is verified. With it, all batches are; those that exceed
-    its budget are left to the next read, but the first batch is always returned.
+    Without `verify`, only the first batch is verified. With it, all batches are that this process
+    did not write and has not verified before; those that exceed the budget are left to the next
+    read, but the first batch is always returned.
     """
     plan = read_plan(log, offset, max_bytes, unflushed=unflushed, committed=committed)
     while plan is not None:
@@ -216,7 +217,8 @@ def plan_after(
 
 
 def read_done(log: PartitionLog, plan: ReadPlan) -> None:
-    """Rebuild the index of a segment if the executed plan found that the log contradicts it."""
+    """Rebuild the index of a segment if the executed plan found that the log contradicts it. The
+    offset index of the active segment is emptied instead."""
     if not plan.index_is_wrong:
         return
     segment, _ = log.segments.at(plan.offset)
@@ -241,8 +243,8 @@ def aborted_in(log: PartitionLog, offset: int, end_offset: int) -> list[AbortedT
 
 
 def _is_aborted(log: PartitionLog, entry: AbortedTransaction) -> bool:
-    """Return whether the log contains this transaction: its marker and, unless it was deleted, its
-    first batch. If the log is damaged there, the entry is assumed to be correct."""
+    """Return whether the log contains this transaction: its marker and, unless that batch was
+    removed, its first batch. If the log is damaged there, the entry is assumed to be correct."""
     if not log.log_start_offset <= entry.last_offset < log.log_end_offset:
         return False
     try:

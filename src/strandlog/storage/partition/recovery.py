@@ -1,6 +1,6 @@
 """Recovers a partition after a clean stop or a crash: truncates torn tails and reports damage.
 
-What recovery reads (see the diagram in recovery_point.py):
+What recovery reads of the log (see the diagram in recovery_point.py):
 
     below the snapshot point      nothing
     above the snapshot point      everything, verifying checksums and rebuilding the indexes and
@@ -17,8 +17,8 @@ What can be wrong, and how recovery handles it:
                  reported. If transactions were open there, the damage may contain their markers,
                  so they are reported too.
     missing end  The log ends below the recovery point. This is reported, and the lost offsets are
-                 not reused. If the recovery point is missing as well, the log continues after all
-                 offsets that may have been assigned (`KnownEnd`).
+                 not reused. If the recovery point and the active segment are missing too, the log
+                 continues after all offsets that may have been assigned (`KnownEnd`).
     missing or   A sealed segment is missing or shorter than the manifest says (manifest.py), or
     short        only its indexes are left. This is reported.
     segment
@@ -247,7 +247,8 @@ class Recovery:
         )
 
     def _load_snapshot(self, offsets: list[int]) -> None:
-        """Load the newest intact snapshot that is not above the snapshot point."""
+        """Load the newest intact snapshot that is not above the snapshot point, and remove all
+        newer ones."""
         self._snapshots = set(offsets)
         for offset in reversed(offsets):
             stem = stem_of(self._folder, offset)

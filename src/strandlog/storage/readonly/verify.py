@@ -5,11 +5,12 @@
 
 A problem is a `Finding` of one of three kinds:
 
-    damage   data that was valid no longer is: a batch fails its checksum below the recovery point
-             or before intact batches, offsets or epochs decrease, an index contradicts its log, or
-             a state file fails its checksum
-    tail     the last segment ends inside a batch that was never acknowledged: a writer is appending
-             right now, or was killed while appending (its next start truncates the batch)
+    damage   a batch fails its checksum below the recovery point or before intact batches, its
+             records cannot be decoded, durable offsets or segments are missing, offsets or epochs
+             decrease, an index contradicts its log, or a state file fails its checksum
+    tail     the last segment ends inside a batch that was never acknowledged, or its indexes refer
+             to such batches: a writer is appending right now, or was killed while appending (its
+             next start truncates the segment)
     note     information; nothing is wrong
 
 A writer may be active. So the recovery point is read first, then the indexes, then the log, which
@@ -358,7 +359,7 @@ class _Look:
 
 
 def verify_state(files: Files, folder: str, documents: Iterable[str] = ()) -> list[Finding]:
-    """Verify the checksums of the checkpoints and of the given JSON documents."""
+    """Verify the checksums of `meta.properties`, the checkpoints and the given JSON documents."""
     try:
         check_layout(files, folder)
     except CorruptStateError as error:

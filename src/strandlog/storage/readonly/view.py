@@ -9,8 +9,8 @@ folder.
 The view writes nothing: an index that is missing or wrong is rebuilt in memory.
 
 `split_offsets` divides a range of offsets into parts of about equal size in bytes. It splits at
-batch boundaries, so that no two parts decode the same batch, and uses only the offset indexes: a
-wrong index makes the parts uneven, never incorrect.
+batch boundaries, so that no two parts decode the same batch, and uses only index entries: a wrong
+index makes the parts uneven, never incorrect.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ from strandlog.storage.segment.time_search import SearchStart, search_start
 class SegmentRange(NamedTuple):
     """The byte range of a segment that lies in a range of offsets."""
 
-    base_offset: int  # of the segment
-    entries: Buffer  # its offset index
+    base_offset: int  # base offset of the segment
+    entries: Buffer  # the segment's offset index
     position: int
     end_position: int
 
@@ -210,8 +210,8 @@ class PartitionView:
         return list(self._segments)
 
     def read(self, offset: int, max_bytes: int) -> Buffer:
-        """Return bytes starting with the batch that holds `offset`. They may extend past
-        `end_offset`."""
+        """Return bytes starting with the batch that holds `offset`, or the next one after a gap;
+        nothing at `end_offset`. The bytes may extend past `end_offset`."""
         return self._retrying(lambda: self._read(offset, max_bytes))
 
     def _retrying(self, attempt: Callable[[], T]) -> T:
@@ -411,8 +411,8 @@ class PartitionView:
             yield item
 
     def find_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
-        """Find the first record at or after a timestamp. Raise `CorruptSegmentError` if the log is
-        damaged where the record may be."""
+        """Find the first record at or after a timestamp. Raise `CorruptSegmentError` or
+        `CorruptRecordError` if the log is damaged where the record may be."""
         self.refresh()
         return self._retrying(lambda: self._find_timestamp(timestamp_ms))
 

@@ -11,9 +11,9 @@ reported (`on_cut`) and from then on read instead of mapped. The missing bytes r
 are not a valid batch, so readers get a `CorruptSegmentError` with the offset at which the log
 continues.
 
-Index files are checked when they are mapped (complete entries, positions inside the log). If they
-are missing or wrong, they are rebuilt from the log: on disk by the owner of the folder, in memory
-by a reader.
+Index files are checked when they are mapped (complete entries, the last one inside the log). If
+they are missing or wrong, they are rebuilt from the log: on disk by the owner of the folder, in
+memory by a reader.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ base offset has this end offset and a file of this size; it replaces every earli
 overlaps those offsets. An entry of size -1 only withdraws the earlier entries, because their
 segments may have been removed. An entry with a size below -1 adds the checksum of the transaction
 index to the claim of its segment: the size is -2 minus that CRC-32C. Segments without aborted
-transactions have no such entry.
+transactions need no such entry.
 
     sealing      the claim is appended after the segment's files have been synced
     retention    the claims of the expired segments are durably withdrawn before the files are

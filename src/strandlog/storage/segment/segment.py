@@ -92,7 +92,7 @@ class Segment:
         # relative offsets in the indexes allow.
         self.end_offset = base_offset + MAX_RELATIVE_OFFSET + 1
         self.size_bytes = size_bytes
-        self.largest = largest  # the largest timestamp; None until the index is read
+        self.largest = largest  # entry with the largest timestamp; None until the index is read
         self.checked = (0, 0)  # byte range whose checksums have been verified (read.py)
 
     @property
@@ -111,7 +111,8 @@ def stem_of(folder: str, base_offset: int) -> str:
 
 
 class SegmentIndexes:
-    """Both indexes of a segment that is being written, and the rule for adding entries."""
+    """The offset and time indexes of a segment that is being written, and the rule for adding
+    entries."""
 
     __slots__ = (
         "_bytes_since_entry",
@@ -281,7 +282,7 @@ class ActiveSegment(Segment):
         return Segment(self.stem, self.base_offset, self.size_bytes, self.indexes.largest)
 
     def forget_file(self) -> None:
-        """Release the file. A flush plan that still refers to it keeps it open until it is done."""
+        """Release the file. A flush plan that still has to sync the file keeps it open."""
         self._log_file = None
         if self.open_files is not None:
             self.open_files.closed(self)

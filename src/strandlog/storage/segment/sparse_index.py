@@ -1,7 +1,7 @@
 """Base of the offset and time indexes: fixed-size ascending entries, written lazily.
 
 A single writer appends entries in memory and writes them to the file in groups (`save`). The newest
-1024 entries stay in memory, at most 20 KiB for both indexes of a partition; a lookup of older
+1024 entries stay in memory, about 20 KiB for the two indexes of a partition; a lookup of older
 entries maps the file briefly. The index is fsynced only with a producer snapshot: a crash loses
 later entries, and recovery derives them from the log. Searches work on any buffer of entries.
 """

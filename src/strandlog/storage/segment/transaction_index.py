@@ -64,7 +64,8 @@ class AbortedTransactions:
         self._stable = array("q")
         self._lowest = array("q")
         self._saved_end = 0  # entries with markers below this are in the file
-        self.unverified: set[int] = set()  # markers of entries that were read from a file
+        # Marker offsets of entries that were read from a file and not yet compared with the log.
+        self.unverified: set[int] = set()
 
     def __len__(self) -> int:
         return len(self._last)
@@ -205,7 +206,7 @@ def is_whole(
     mark: IndexMark | None,
 ) -> bool:
     """Return whether the entries of a segment with markers below `trusted_offset` match the
-    checksum in the manifest or in the producer snapshot at that offset."""
+    checksum in the manifest or in the producer snapshot at that offset, if there is one."""
     if claim is not None and claim.aborted_crc and claim.end_offset <= trusted_offset:
         return checksum(entries) == claim.aborted_crc
     if mark is not None and mark.base_offset == base_offset:

@@ -12,17 +12,17 @@
 
 Invariants that `decode_records` enforces, raising CorruptRecordError: a record ends exactly where
 its length says; no record extends beyond the payload; there are exactly as many records as the
-batch header says, and no bytes after the last one; offsets increase and stay within the batch; the
-number of headers is within MAX_RECORD_HEADERS and about MAX_BATCH_HEADERS. Timestamps wrap like
-Java's 64-bit integers. Null and empty fields are distinct. Header names that are not valid UTF-8
-are decoded with surrogate escapes, so that they can be written back unchanged.
+batch header says, and no bytes after the last one; offsets increase and stay within the batch; a
+record has at most MAX_RECORD_HEADERS headers, and a batch at most about MAX_BATCH_HEADERS.
+Timestamps wrap like Java's 64-bit integers. Null and empty fields are distinct. Header names that
+are not valid UTF-8 are decoded with surrogate escapes, so that they can be written back unchanged.
 
 There are three readers. The *plain* reader handles records without headers, whose value is not
 null, and whose varints are short (keys under 64 bytes, values under 8 KiB, less than eight seconds
-after the base timestamp). The *run* reader handles many records with the same layout at once, of
-any size, but also without headers or null values (see record_runs.py). Both stop at any other
-record, including damaged ones. The *careful* reader then decodes that record or raises an error
-that describes the damage. It is the only one that raises errors, which keeps the other two simple.
+after the base timestamp). The *run* reader handles many records of any size at once if they have
+the same layout, no headers and no null values (see record_runs.py). Both stop at any other record,
+including damaged ones. The *careful* reader then decodes that record or raises an error that
+describes the damage. It is the only one that raises errors, which keeps the other two simple.
 """
 
 from __future__ import annotations

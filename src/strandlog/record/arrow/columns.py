@@ -150,10 +150,10 @@ def route_rows(
     """Assign a partition to each row: the one in `given`, or else by key, or else round-robin.
 
     `keys` and `given` are Arrow arrays of equal length, or None. If both are None, `row_count` is
-    the number of rows. The first row without a given partition and a key goes to partition `start`
-    modulo the partition count. With `is_sticky`, all other such rows go there too; otherwise, each
-    goes to the next partition. `Routed` contains the partitions (int32) and the number of such
-    rows.
+    the number of rows. The first row that has neither a given partition nor a key goes to partition
+    `start` modulo the partition count. With `is_sticky`, all other such rows go there too;
+    otherwise, each goes to the next partition. `Routed` contains the partitions (int32) and the
+    number of such rows.
     """
     return _module("encode").route(  # type: ignore[no-any-return]
         keys, partition_count, start, given, row_count, is_sticky

@@ -25,7 +25,7 @@ Each starts with an int16 version; the version of a key also identifies the type
                                              bytes   subscription
                                              bytes   assignment
 
-Version 4 of both values adds compact lengths and tagged fields. We read values of versions 0 to 4
+Version 4 of either value adds compact lengths and tagged fields. We read values of versions 0 to 4
 and write version 3, which Kafka 2.3 and later can read. A key of any other version belongs to a
 type of record that we do not support: `decode_key` returns None. A value that is truncated or of a
 newer version raises `DataError`.

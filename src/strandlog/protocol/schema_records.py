@@ -16,9 +16,9 @@ because compaction compares the bytes of keys.
       {"keytype":"NOOP","magic":0}                               {"maxId": N} or null
 
 A CONFIG or MODE record whose subject is absent or null applies globally. `schemaType` is absent for
-Avro. Other registries ignore the value of a NOOP record; strandlog stores the highest id in it when
-the schema with that id is permanently deleted, so that no id is reused. An empty value is a
-tombstone too, because Karapace writes tombstones that way. Unknown fields in a value are ignored.
+Avro. Other registries ignore the value of a NOOP record; strandlog stores the highest id in it
+whenever it permanently deletes schemas, so that no id is reused. An empty value is a tombstone too,
+because Karapace writes tombstones that way. Unknown fields in a value are ignored.
 """
 
 from __future__ import annotations

@@ -6,10 +6,10 @@ A negative length, or one over the limit, is an error: the stream cannot be vali
 requests, which carry records, may be as large as the limit; all others may have a lower limit,
 because a decoded request takes several times as much memory as its bytes. Memory use grows with the
 bytes received, not with the length in a prefix. Each frame is a read-only view of a buffer that is
-not modified afterwards, so a batch in it is written to disk without copying. If `cut` returns None
-before the next `feed`, a frame that arrives in a single chunk is not copied at all, and any other
-is copied once. Frames that have not been cut yet need no objects of their own, however many there
-are.
+not modified afterwards, so a batch in it is written to disk without copying. If `cut` is called
+until it returns None before the next `feed`, a frame that arrives in a single chunk is not copied
+at all, and any other is copied once. Frames that have not been cut yet need no objects of their
+own, however many there are.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ START_SIZE = LENGTH_SIZE + 2  # the length and the api key
 PRODUCE = 0
 NOTHING = memoryview(b"")
 
-# Interpreted as lengths, these exceed any sensible limit: they are all above 300 MB.
+# Interpreted as lengths, these starts of other protocols exceed any sensible limit: all of them are
+# above 300 MB.
 _HTTP_STARTS = frozenset({b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"OPTI", b"PATC", b"PRI "})
 _TLS_HANDSHAKE = b"\x16\x03"
 

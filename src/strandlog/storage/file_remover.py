@@ -1,8 +1,8 @@
 """Deletes renamed files and directories after `file.delete.delay.ms`.
 
 A removed segment is first renamed to `.deleted` (the directory of a deleted partition to
-`-delete`), which removes it from the log immediately. It is deleted `file.delete.delay.ms` later,
-because a reader in another process may be about to open it, or when the data folder is closed. A
+`-delete`), which removes it from the log immediately. A reader in another process may be about to
+open it, so it is deleted only after `file.delete.delay.ms`, or when the data folder is closed. A
 failed deletion is retried. Deletions still pending at a crash are carried out at the next start,
 which recognizes the files by name.
 """

@@ -12,6 +12,7 @@
 <data>/recovery-point-offset-checkpoint
 <data>/replication-offset-checkpoint
 <data>/<name>.previous                     copy of a properties, JSON or checkpoint file
+<data>/tables/<topic>/                     the lake table of a topic, unless table.dir is set
 <data>/<topic>-<partition>/                one partition
     <20 digits>.log                        record batches; the digits are the base offset
     <20 digits>.index                      offset -> position                    (rebuildable)

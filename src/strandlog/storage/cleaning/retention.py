@@ -1,10 +1,10 @@
 """Decides which segments have expired, and removes them.
 
-Retention removes entire segments, oldest first, if they lie below the log start offset. If
-cleanup.policy includes delete, it also removes segments if the log exceeds retention.bytes, or if
-they are older than retention.ms. The age of a segment is the age of its newest record. The active
-segment is removed only because of its age, and an empty one replaces it, so at least one segment
-always remains.
+Retention removes entire segments, oldest first, if they lie below the log start offset. With a
+cleanup.policy that includes delete, it also removes segments if the log exceeds retention.bytes, or
+if they are older than retention.ms. The age of a segment is the age of its newest record. The
+active segment is removed only because of its age, and an empty one replaces it, so at least one
+segment always remains.
 
 `drop_oldest` removes segments in steps (work.py):
 

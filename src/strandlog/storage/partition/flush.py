@@ -84,7 +84,7 @@ class FlushPlan:
         self.folder = folder  # set if it contains new names and must be synced
         self.end_offset = end_offset
         self.snapshot_offset = snapshot_offset  # indexes and producer state are valid up to here
-        # The offset of the snapshot that the recovery point names while the plan syncs it.
+        # The offset of the snapshot that the recovery point named when the plan was created.
         self.older_snapshot_offset = older_snapshot_offset
         self.end_position = end_position  # the position of end_offset
         self.directory_version = directory_version

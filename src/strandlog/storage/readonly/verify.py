@@ -5,9 +5,10 @@
 
 A problem is a `Finding` of one of three kinds:
 
-    damage   a batch fails its checksum below the recovery point or before intact batches, its
-             records cannot be decoded, durable offsets or segments are missing, offsets or epochs
-             decrease, an index contradicts its log, or a state file fails its checksum
+    damage   a batch fails its checksum below the recovery point or before intact batches, the
+             records of an intact batch cannot be decoded, durable offsets or segments are missing,
+             offsets or epochs decrease, an index contradicts its log, or a state file fails its
+             checksum
     tail     the last segment ends inside a batch that was never acknowledged, or its indexes refer
              to such batches: a writer is appending right now, or was killed while appending (its
              next start truncates the segment)

@@ -211,7 +211,7 @@ class PartitionView:
 
     def read(self, offset: int, max_bytes: int) -> Buffer:
         """Return bytes starting with the batch that holds `offset`, or the next one after a gap;
-        nothing at `end_offset`. The bytes may extend past `end_offset`."""
+        return nothing at `end_offset`. The bytes may extend past `end_offset`."""
         return self._retrying(lambda: self._read(offset, max_bytes))
 
     def _retrying(self, attempt: Callable[[], T]) -> T:

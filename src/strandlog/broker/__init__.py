@@ -1,2 +1,2 @@
 """The broker's logic: records, topics, groups, transactions, access control and schemas. It is
-synchronous, deterministic and non-blocking."""
+synchronous and deterministic, and starts no threads."""

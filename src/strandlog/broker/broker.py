@@ -1,8 +1,8 @@
 """`Broker`: the entry point for listeners, the embedded library and tests.
 
 It owns the topics, groups, transactions, producer ids, flushes, delayed fetches, timers and metrics
-of one data folder. Only one thread at a time may call it. Time, disk, randomness and threads are
-injected through the constructor.
+of one data folder. Only one thread at a time may call it, except where a method says otherwise.
+Time, disk, randomness and threads are injected through the constructor.
 
 Every method that handles a client request takes the client's `RequestContext` as its first
 argument, and first checks whether the client has the required permission (`access/access.py`). The
@@ -11,7 +11,8 @@ methods return their results in one of four forms:
     plain value or error      `topic`, `heartbeat`, …
     `Deferred[T]`             may have to wait; every `StrandlogError` is delivered through it
     `T | Deferred[T]`         `produce`, `fetch`: the plain value if there is nothing to wait for
-    `Work[T]`                 `produce_work`, `list_offset`: work in steps for the caller to run
+    `Work[T]`                 `produce_work`, `list_offset`: work in steps for the caller to run;
+                              `T` may be a `Deferred`
 
 A `TopicRef` argument is a topic name or id. No method returns a `PartitionLog`.
 
@@ -484,7 +485,8 @@ class Broker(
 
     @property
     def write_failure(self) -> StorageError | None:
-        """The disk error that made the last append fail, if any."""
+        """The disk error of the last append; None if it succeeded, or if writes have worked again
+        since."""
         return self._appender.write_failure
 
     def probe_write(self) -> None:

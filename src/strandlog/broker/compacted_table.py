@@ -14,8 +14,9 @@ between two batches, `append` raises, but the batches already written stay in th
 tolerate this: records do not depend on each other, and a failed request can be retried.
 
 Records written in a transaction take effect when the transaction commits. `replay` yields the
-records in effect, in log order. `replay_open` yields the records of open transactions, except those
-that have been superseded by a later record with the same key that is in effect.
+records in effect, partition by partition in log order. `replay_open` yields the records of open
+transactions, except those that have been superseded by a later record with the same key that is in
+effect.
 
 A damaged record is reported and skipped: its owner keeps the state of the preceding record.
 """

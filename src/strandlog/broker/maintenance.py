@@ -15,8 +15,9 @@ after that run starts it. Tasks are independent of each other. So are partitions
 recorded in `failures`, and the task continues with the next partition. A partition that cannot be
 compacted because it is damaged is not tried again; everything else is retried at the next interval.
 
-Tasks skip partitions with an fsync or a truncation in flight (`Durability.is_busy`) and retry them
-after one second. They yield to other work after every `PARTITIONS_AT_A_TIME` partitions.
+Repair and retention skip partitions with an fsync or a truncation in flight (`Durability.is_busy`);
+retention retries them after one second. Tasks yield to other work after every
+`PARTITIONS_AT_A_TIME` partitions.
 """
 
 from __future__ import annotations

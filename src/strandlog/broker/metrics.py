@@ -213,7 +213,9 @@ class Metrics:
     compacted_bytes: int = _counter("Bytes read by compaction.")
     compaction_saved_bytes: int = _counter("Bytes saved by compaction.")
     torn_bytes: int = _gauge("Bytes of torn tails cut off at start-up.")
-    problems: int = _gauge("Problems found at start-up or by maintenance.")
+    problems: int = _gauge(
+        "Problems found in the data, failures of maintenance tasks, and problems with lake tables."
+    )
 
     def request_done(self, api: str, seconds: float) -> None:
         times = self.request_seconds.get(api)

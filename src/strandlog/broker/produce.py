@@ -1,11 +1,12 @@
 """Appends records after checking free space, transactions and keys, then waits as `acks` requires.
 
     acks=0, 1     records are in the page cache when `produce` returns
-    acks=all      one `DelayedProduce`, complete when every partition of the request is on disk
+    acks=all      one `DelayedProduce`, complete when every partition of the request is on disk;
+                  with log.durability=page_cache, the same as acks=1
 
 `produce` handles each partition independently, as Kafka does: if one is rejected, the result
 contains its error, and the others are still appended. `produce_all` validates everything first, and
-appends either to all partitions or to none.
+unless the disk fails partway, it appends either to all partitions or to none.
 
 For compacted topics, and topics that limit the age of records, have `record.validation=records` or
 validate schema ids, every record of a batch must be decoded before the append. The append itself
@@ -165,7 +166,8 @@ class RecordAppender:
         self._schemas = schemas
         self._bytes_until_check = 0
         self._quiet_until_ms = 0
-        self.write_failure: StorageError | None = None  # disk error of the last append
+        # Disk error of the last append; cleared once writes work again.
+        self.write_failure: StorageError | None = None
 
     # -- independent partitions ------------------------------------------------------------------
 
@@ -379,7 +381,7 @@ class RecordAppender:
         return result
 
     def _write_failed(self, error: StorageError) -> None:
-        """Remember a write failure and report it, because Kafka clients only show a time-out."""
+        """Remember a write failure and report it, because Kafka clients only show a timeout."""
         self.write_failure = error
         now_ms = self._clock.monotonic_ms()
         if now_ms >= self._quiet_until_ms:

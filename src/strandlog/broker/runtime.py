@@ -1,8 +1,8 @@
 """`Runtime`, the broker's interface to threads and scheduling, its inline implementation, and
 `FlushJob`.
 
-The broker starts no threads and never blocks. Its caller supplies a runtime, to which the broker
-hands everything that takes a long time or must happen later:
+The broker starts no threads. Its caller supplies a runtime, to which the broker hands everything
+that takes a long time or must happen later:
 
     server      executes blocking calls in threads and everything between them in the event loop
     inline      executes everything in the calling thread; used by the node, the command line, tests

@@ -1,8 +1,8 @@
 """Keeps ACLs, SCRAM credentials and quotas in the compacted topic `__strandlog_security`.
 
 A change is appended to the topic, then applied to the state in memory, and its request is answered
-when it is on disk. A crash in between leaves either the old or the new state; the client can repeat
-the request.
+when it is on disk. A crash in between leaves the old state, the new state or, if the change needs
+several batches, a part of it; the client can repeat the request.
 
 If records of the topic were lost or cannot be decoded, access must not become wider than it was:
 
@@ -201,8 +201,8 @@ class SecurityStore:
         deletions: Sequence[tuple[str, ScramMechanism]],
         upsertions: Sequence[tuple[str, ScramCredential]],
     ) -> None:
-        """Delete credentials, then add or replace others. The changes of one request are few enough
-        for one batch, or else the deletions are written first."""
+        """Delete credentials, then add or replace others. If the changes do not fit into one batch,
+        the deletions are written first."""
         records: list[TableRecord] = [
             (encode_credential_key(CredentialKey(user, mechanism)), None)
             for user, mechanism in deletions

@@ -19,7 +19,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 
-FIRED_AT_ONCE = 64  # per call, because thousands of sessions may expire together
+FIRED_AT_ONCE = 64  # maximum per call, because thousands of sessions may expire together
 _SWEEP_MINIMUM = 64
 
 

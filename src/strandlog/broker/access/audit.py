@@ -12,8 +12,8 @@ does not block. Without a sink the log is off, and each call site costs one attr
 A flood of requests must not fill the disk or displace older events. So equal events are combined:
 the first one within `INTERVAL_MS` is written at once, with count 1; the others are counted, and one
 more line at the end of the interval has their number. In each interval, only a limited number of
-different events of one client get lines of their own (`AUDIT_MAX_EVENTS_PER_CLIENT`); the rest
-share one line. The number for all clients together is limited in the same way
+different events of one kind and client get lines of their own (`AUDIT_MAX_EVENTS_PER_CLIENT`); the
+rest share one line. The number for all clients together is limited in the same way
 (`AUDIT_MAX_DISTINCT_EVENTS`). These limits do not apply to successful logins, which are combined
 only with equal ones, or to successful changes, which each have a line unless they are routine.
 
@@ -225,7 +225,8 @@ class Audit:
         result.on_done(note)
 
     def server(self, action: str) -> None:
-        """Note that the server started or stopped: between these events the log is complete."""
+        """Note that the server started or stopped, so that a reader of the log can tell when events
+        were recorded."""
         if self.is_on:
             self._put({"time": self._now(), "event": "server", "action": action})
 

@@ -187,7 +187,8 @@ class Authorizer:
         """Return whether a client may perform an operation on at least one resource of a type.
 
         Names are not enumerated. One ALLOW is enough, unless a DENY overrides it entirely: a DENY
-        for all names, for the same literal name, or for a prefix of the ALLOW's name.
+        for all names, for the same literal name, or for a prefix of the ALLOW's name. If
+        allow.everyone.if.no.acl.found is true, only a DENY for all names matters.
         """
         if principal in self._super_users:
             return True

@@ -49,7 +49,8 @@ class Credentials:
         self._users: dict[str, dict[ScramMechanism, ScramCredential]] = {}
         self._distrusted: set[tuple[str, ScramMechanism]] = set()
         self._iterations: Counter[tuple[ScramMechanism, int]] = Counter()
-        self._work: dict[ScramMechanism, int] = {}  # for `password_checks`; empty until needed
+        # The iterations of each mechanism; filled by `password_checks` when needed.
+        self._work: dict[ScramMechanism, int] = {}
 
     def __len__(self) -> int:
         """The number of users."""

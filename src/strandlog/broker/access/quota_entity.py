@@ -3,7 +3,7 @@
     entity           limits                                  an entity without a name applies to
     user             all clients of a user together          each user without its own quota
     client-id        all clients with an id together         each client id without its own quota
-    user, client-id  the clients of a user that have an id   each such user or client id
+    user, client-id  the clients of a user with one id       each user or id without its own quota
     ip               connections from an address             each address without its own quota
 
     key                         entity            value

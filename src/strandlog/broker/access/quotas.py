@@ -148,8 +148,9 @@ class _Sensors(Generic[Sensor]):
         # By scope: the sensor, the limit, and the user whose client was the first in the scope.
         self._sensors: OrderedDict[tuple[str | None, str | None], tuple[Sensor, float, str]]
         self._sensors = OrderedDict()
-        self._of_user: Counter[str] = Counter()  # number of sensors by that user
-        self._shared: dict[tuple[_Name, _Name], Sensor] = {}  # for all scopes beyond the limit
+        self._of_user: Counter[str] = Counter()  # number of entries in _sensors, by their user
+        # By entity: the sensor that all scopes of its quota beyond the limit share.
+        self._shared: dict[tuple[_Name, _Name], Sensor] = {}
 
     def __len__(self) -> int:
         return len(self._sensors) + len(self._shared)
@@ -311,8 +312,8 @@ class Quotas:
         return delay_ms, True
 
     def max_fetch_bytes(self, user: str, client_id: str) -> int | None:
-        """Return how many bytes a consumer may fetch in a whole window, or None if it has no
-        quota."""
+        """Return how many bytes a consumer may fetch in the full samples of a window, or None if it
+        has no quota."""
         quota = self._rules[QuotaKey.CONSUMER_BYTE_RATE].find(user, client_id)
         if quota is None:
             return None

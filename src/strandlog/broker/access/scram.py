@@ -165,7 +165,8 @@ class ScramExchange:
     def respond(self, token: bytes) -> Work[SaslStep]:
         """Process a message of the client; raise `AuthenticationError` if the login fails."""
         yield from ()  # this needs no work steps: the client computes PBKDF2
-        is_over, self._is_over = self._is_over, True  # unless this message succeeds
+        # `_is_over` stays True unless this is a valid first message.
+        is_over, self._is_over = self._is_over, True
         if is_over or len(token) > SCRAM_MAX_MESSAGE_BYTES:
             raise invalid_credentials(self.mechanism)
         try:

@@ -36,7 +36,7 @@ class UserDescription(NamedTuple):
     name: str
     iterations: dict[ScramMechanism, int]
     error: StrandlogError | None = None
-    is_distrusted: bool = False  # its password is not accepted, because records were lost
+    is_distrusted: bool = False  # a stored password is not accepted, because records were lost
 
 
 class CredentialDeletion(NamedTuple):

@@ -1,7 +1,7 @@
 """Permission checks for callers of the broker.
 
-`Broker` inherits these methods. All other requests use `_access` for their own checks, and those
-that change something use `_audited`.
+`Broker` inherits these methods. All other requests use `_access` for their own checks, and
+administrative requests use `_audited`.
 """
 
 from __future__ import annotations

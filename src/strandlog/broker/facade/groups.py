@@ -1,8 +1,9 @@
 """Requests about consumer groups: membership and committed offsets.
 
 `Broker` inherits these methods. Each checks the client's permission first: READ on the group for
-members, DESCRIBE to inspect the group, DELETE to delete it, and READ or DESCRIBE on the topics of
-committed offsets. Everything that a request writes is durable when its result is complete.
+members, DESCRIBE to inspect the group, DELETE to delete the group or its offsets, and READ or
+DESCRIBE on the topics of committed offsets. Commits and deletions are durable when their results
+are complete.
 """
 
 from __future__ import annotations

@@ -3,8 +3,10 @@
 `Broker` inherits these methods. While `enforces_quotas` is false, no client has a quota, and
 listeners skip these calls. Otherwise they charge each request to its user and client id:
 
-    charge_produce, charge_time      record bytes or time; return for how long the client must pause
+    charge_produce, charge_fetch,    record bytes or time; return for how long the client must pause
+    charge_time
     admit_fetch                      the same, and whether the response may be sent
+    max_fetch_bytes                  how many bytes the quota allows in one fetch
     check_produce, check_fetch,      raise if the client must pause now, for HTTP and gRPC
     check_time
     fetch_delay_ms                   for how long a stream of records must pause

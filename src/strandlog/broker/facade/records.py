@@ -1,10 +1,11 @@
 """Requests about records: produce, fetch, look up offsets by time and by epoch, and wait for
 flushes.
 
-`Broker` inherits these methods. Each checks the client's permission first: WRITE or READ on the
-topic, DESCRIBE for offsets. A partition that the client may not access gets an error; the other
-partitions of the request are still handled. A fetch that waits is not checked again: a revoked
-permission takes effect with the next request.
+`Broker` inherits these methods. Those that access records check the client's permission first
+(WRITE or READ on the topic, DESCRIBE for offsets), except `append` and `append_all`, whose callers
+check it. A partition that the client may not access gets an error; the other partitions of the
+request are still handled. A fetch that waits is not checked again: a revoked permission takes
+effect with the next request.
 """
 
 from __future__ import annotations

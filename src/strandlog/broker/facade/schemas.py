@@ -5,10 +5,11 @@
 topic exists. A client needs these permissions on the topic:
 
     read, look up, check compatibility     DESCRIBE
-    register                               WRITE, and DESCRIBE for the subjects of references
+    register                               WRITE
     delete                                 DELETE
     configuration and mode                 DESCRIBE_CONFIGS, ALTER_CONFIGS; global: on the cluster
 
+A request that contains a schema also requires DESCRIBE for the subjects of the schema's references.
 A client can read a schema by id if it has DESCRIBE on the topic of any of the schema's subjects; to
 other clients, the schema appears not to exist. Lists contain only what the client may describe.
 

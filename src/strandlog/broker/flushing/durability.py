@@ -6,9 +6,10 @@
 
 A partition is due for a flush as soon as a request waits for it: an acks=all produce request, a
 request that must see earlier writes (`when_durable`; see visibility.py), or a delayed fetch. It is
-also due once it has `flush.messages` unflushed records. Otherwise it is due `flush.ms` after its
-first unflushed append; an earlier fsync would only delay later writes, because the file system
-blocks them while it commits.
+also due once the broker has written table records or a marker to it (`written`), or once it has
+`flush.messages` unflushed records. Otherwise it is due `flush.ms` after its first unflushed append;
+an earlier fsync would only delay later writes, because the file system blocks them while it
+commits.
 
 `take_flushes` returns jobs for the partitions that are due. Any thread may execute them;
 `flush_done` runs in the broker's thread, advances the high watermark and completes the waiting
@@ -53,8 +54,8 @@ from strandlog.storage.partition.log import PartitionLog
 OnDurable = Callable[[StorageError | None], None]
 
 DUE_NOW_MS = 0
-MAX_JOBS = 64  # per group commit
-RESERVED_JOBS = 16  # of those, reserved for partitions that no small request waits for
+MAX_JOBS = 64  # maximum number of jobs per group commit
+RESERVED_JOBS = 16  # how many of them are for partitions that no small request waits for
 BULK_PARTITIONS = 16  # a request that waits for more partitions than this is a bulk request
 NEVER_MS = 2**62  # a flush that would be due at this time or later is not scheduled
 _new_tuple = tuple.__new__  # three times as fast as the named tuple's own constructor
@@ -322,7 +323,8 @@ class Durability:
             self._make_urgent(log, is_bulk=False)
 
     def flush_due(self) -> list[StorageError]:
-        """Execute the due flushes, unless the runtime does so; return the errors."""
+        """Execute the due flushes in this thread, for a runtime that does not execute flushes.
+        Return the errors."""
         try:
             due = self._due_logs()
         except BaseException:

@@ -82,7 +82,8 @@ class Visibility:
         self._waiting: dict[End, dict[_Request, None]] = {}
 
     def when_visible(self, logs: Iterable[PartitionLog], then: Callable[[], None]) -> bool:
-        """Call `then` once readers can see everything in these partitions, or after a time-out.
+        """Call `then` once readers can see everything that has been appended to these partitions,
+        or when the disk fails or takes too long.
 
         Return True if there was nothing to wait for and `then` has been called.
         """

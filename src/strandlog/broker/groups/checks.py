@@ -3,7 +3,9 @@
 - A group name must have 1 to 255 printable characters, which may include "|" and "/". Control
   characters and lone surrogates are invalid: neither can be displayed, and lone surrogates cannot
   be stored in the log.
-- A session time-out must be between group.min.session.timeout.ms and group.max.session.timeout.ms.
+- A session timeout must be between group.min.session.timeout.ms and group.max.session.timeout.ms.
+- A member may list at most MAX_MEMBER_ASSIGNORS assignors, with at most
+  group.member.metadata.max.bytes of metadata.
 - Every string in a join request must fit Kafka's string type: a string that cannot be stored would
   make every later rebalance of the group fail.
 - In a "consumer" group, only the member that owns a partition may commit an offset for it.
@@ -53,12 +55,12 @@ def check_join(context: RequestContext, request: JoinRequest, settings: BrokerSe
     low, high = settings.group_min_session_timeout_ms, settings.group_max_session_timeout_ms
     if not low <= request.session_timeout_ms <= high:
         raise InvalidSessionTimeoutError(
-            f"a session time-out of {request.session_timeout_ms} ms is not between {low} and "
+            f"a session timeout of {request.session_timeout_ms} ms is not between {low} and "
             f"{high}; change it, group.min.session.timeout.ms or group.max.session.timeout.ms"
         )
     if not 0 <= request.rebalance_timeout_ms <= MAX_INT:
         raise InvalidSessionTimeoutError(
-            f"a rebalance time-out of {request.rebalance_timeout_ms} ms is out of range; "
+            f"a rebalance timeout of {request.rebalance_timeout_ms} ms is out of range; "
             f"choose 0 to {MAX_INT}"
         )
     if len(request.protocols) > MAX_MEMBER_ASSIGNORS:

@@ -95,8 +95,9 @@ from strandlog.protocol.group_records import (
 )
 from strandlog.storage.work import Work, yield_control
 
-OFFSETS_DELETED_AT_ONCE = 2_000  # per step; other requests run between steps
-GROUPS_AT_ONCE = 50  # checked for expired offsets per step; other requests run between steps
+# Other requests run between the steps of these tasks.
+OFFSETS_DELETED_AT_ONCE = 2_000  # number of offsets deleted per step
+GROUPS_AT_ONCE = 50  # number of groups checked for expired offsets per step
 
 
 class LoadReport(NamedTuple):

@@ -1,14 +1,14 @@
-"""The state machine of one consumer group: joins, rebalances, sessions and time-outs.
+"""The state machine of one consumer group: joins, rebalances, sessions and timeouts.
 
     Empty                no members; there may be committed offsets
-    PreparingRebalance   members join; ends when all have joined, or at the rebalance time-out
+    PreparingRebalance   members join; ends when all have joined, or at the rebalance timeout
     CompletingRebalance  a new generation has started; members wait for the leader's assignment
     Stable               every member has an assignment
     Dead                 deleted or expired; final
 
     from \\ to            Empty    Preparing   Completing   Stable   Dead
     Empty                          first join                       deleted, expired
-    PreparingRebalance   all left              time-out, or all joined
+    PreparingRebalance   all left              timeout, or all joined
     CompletingRebalance            a member joins, leaves,  the leader
                                    changes or times out     assigns
     Stable                         the same, or the leader
@@ -24,31 +24,31 @@ Responses to requests, by state:
     Stable      unchanged follower: its      its assignment  ok              its partitions
                 generation; else rebalance
 
-Rebalance… stands for RebalanceInProgressError. A request with a different generation fails with
-IllegalGenerationError in every state.
+Rebalance… stands for RebalanceInProgressError. A member's request with a different generation fails
+with IllegalGenerationError in every state.
 
 The following rules are the same as in Kafka, except where noted:
 
 - The generation increases by one each time a rebalance ends, and never decreases.
 - The first rebalance of an empty group waits group.initial.rebalance.delay.ms for members. The wait
-  is extended while more members join, up to the rebalance time-out.
+  is extended while more members join, up to the rebalance timeout.
 - A rebalance that ends removes the dynamic members that did not rejoin. Static members stay until
   their session expires; if no member has rejoined, the rebalance continues.
 - A new member may first get an id and an error (MEMBER_ID_REQUIRED). It is then pending for one
-  session time-out, and a rebalance waits for it.
-- A member that has not requested its assignment by the rebalance time-out is removed.
+  session timeout, and a rebalance waits for it.
+- A member that has not requested its assignment by the rebalance timeout is removed.
 - A request with a static member's instance id but a different member id is fenced.
 - A static member that joins without its member id gets a new one and keeps its position; requests
   still pending under the old id are fenced. In Stable, this needs no rebalance if the protocol and
   the member's topics are unchanged. Comparing the topics is stricter than Kafka, which would leave
   the member with partitions of topics that it no longer subscribes to.
-- While the group has members, only they may commit.
+- While the group has members, only they may commit, except in transactions.
 
 Every pending `Deferred` is bounded by a timer: a join by the end of the rebalance, a sync by the
 end of the sync phase. Results complete after the state change (`CompletionQueue`), in batches if
 the group is large, so that a rebalance of thousands of members does not delay other clients. The
 group is stored with `GroupServices.save` before the first member gets an assignment; if that fails,
-all members get the error and a new rebalance starts.
+all waiting members get the error and a new rebalance starts.
 """
 
 from __future__ import annotations
@@ -486,7 +486,7 @@ class Group:
         for member, pending in self._stop_syncing():
             self._completions.complete(pending, self._sync_result(member))
 
-    # Time-outs.
+    # Timeouts.
 
     def _on_sync_timeout(self) -> None:
         with self._completions:

@@ -177,7 +177,7 @@ class MemberList:
     """The members of one group.
 
     Values that every request needs (the waiting members, the common protocols and the longest
-    time-out) are updated as members join and leave, so reading them takes the same time in a group
+    timeout) are updated as members join and leave, so reading them takes the same time in a group
     of any size.
     """
 
@@ -209,7 +209,7 @@ class MemberList:
         self._joined: dict[Member, None] = {}  # members waiting for the rebalance to end
         self._absent: dict[Member, None] = {}  # dynamic members that have not rejoined yet
         self._offers: Counter[str] = Counter()  # number of members that support each protocol
-        self._timeouts: Counter[int] = Counter()  # number of members with each rebalance time-out
+        self._timeouts: Counter[int] = Counter()  # number of members with each rebalance timeout
         self._changes = 0
         self._topics: tuple[int, str | None, frozenset[str] | None] = (-1, None, None)
         self._all_assigned: tuple[int, PartitionSet] = (-1, PartitionSet())
@@ -279,7 +279,7 @@ class MemberList:
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """The longest rebalance time-out of all members."""
+        """The longest rebalance timeout of all members."""
         return max(MIN_REBALANCE_TIMEOUT_MS, max(self._timeouts, default=0))
 
     # -- changes ---------------------------------------------------------------------------------
@@ -435,7 +435,8 @@ class MemberList:
         """Return a function that checks whether `member` may commit an offset for a partition.
 
         The owner may commit. If no member owns the partition, the member that owned it when it
-        joined may commit too, because a cooperative member commits while revoking a partition.
+        joined may commit too, because a cooperative member commits while revoking a partition. A
+        member whose assignment is not in the format of the consumer protocol may commit any offset.
         """
         assigned = member.assigned
         owned: frozenset[TopicPartition] | None = None

@@ -65,7 +65,7 @@ class FetchRequest(NamedTuple):
     max_bytes: int
     deadline_ms: int
     isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
-    is_from_broker: bool = False  # another broker that copies the log, not a consumer
+    is_from_broker: bool = False  # sent by another broker that copies the log, not by a consumer
 
 
 class FetchPartitionData(NamedTuple):
@@ -107,8 +107,8 @@ class DelayedFetch(Deferred[FetchResult]):
         self.request = request
         self.targets = targets
         self.timer: Timer | None = None
-        self.waits_for_flush = False  # of records appended before the fetch arrived
-        self.is_expired = False  # past its deadline, or too many fetches wait
+        self.waits_for_flush = False  # waits until records appended before it are flushed
+        self.is_expired = False  # its deadline has passed, or too many fetches are waiting
         self._available = 0
         self._readable: dict[PartitionLog, int] = {}
         self._rows: dict[PartitionLog, FetchPartition] = {}

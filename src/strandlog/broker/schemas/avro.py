@@ -25,7 +25,8 @@ from strandlog.formats.registered_schema import Resolved
 PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 NAMED = frozenset({"record", "error", "enum", "fixed"})
 WHAT = "Avro schema"
-# The keys that come first in each kind of schema, in this order; all other keys follow, sorted.
+# The keys that follow type, name and namespace in each kind of schema, in this order; all other
+# keys come after them, sorted.
 _ORDER = {
     "record": ("doc", "fields"),
     "error": ("doc", "fields"),

@@ -3,9 +3,9 @@
 A reader is compatible with a writer if the reader's schema accepts every document that the writer's
 schema accepts, as far as these rules can tell. An *open* model (`additionalProperties` is not
 false) accepts properties that are not listed, so adding a property with a schema restricts it. A
-*closed* model rejects them, so removing a property restricts it. Rules exist for type, enum, const,
-limits, properties, required, items, combinations and `$ref`; if any other keyword differs, the
-schemas are incompatible.
+*closed* model rejects them, so removing a property restricts it. Rules exist for the keywords in
+`COMPARED`, and those in `ANNOTATIONS` are ignored; if any other keyword differs, the schemas are
+incompatible.
 
 A `$ref` points into the same document (`#/…`) or to one of the schema's references, by name.
 """

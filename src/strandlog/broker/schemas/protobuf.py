@@ -13,6 +13,7 @@ well-known types need no reference.
         sint32 and sint64; string and bytes
         fixed32 and sfixed32; fixed64 and sfixed64
       any other change of type                                 no
+      made required, or no longer required                     no
       made repeated, or no longer repeated                     for string and bytes only
       removed from a oneof, or several moved into one          no
 

@@ -1,7 +1,7 @@
 """Decides what a schema registry request changes, and returns the records to write.
 
-    registration    a known schema keeps its id; a new one is checked for compatibility and gets
-                    the next id and version
+    registration    a schema is checked for compatibility and gets the next version; a known
+                    schema keeps its id, and a new one gets the next id
     deletion        soft first, then permanent; never a version that another schema refers to
     configuration   compatibility levels and modes, global or per subject
 

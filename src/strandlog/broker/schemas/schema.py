@@ -3,7 +3,8 @@
 Two schemas are the same, and get the same id, if they have the same type, canonical text,
 references, metadata and rules. The canonical text has no insignificant white space and a fixed
 order of keys, but keeps documentation, defaults, aliases and custom properties, which Avro's
-"parsing canonical form" drops. The registry stores and returns the text verbatim.
+"parsing canonical form" drops. Unless a client requests normalization, the registry stores the text
+verbatim.
 
     digest = MD5(canonical text, each reference as name, subject, 4-byte version, metadata, rules)
 

@@ -54,9 +54,9 @@ class RegistryState:
         # Subject → ids of its live versions. The sets are replaced, not changed, because other
         # threads check records with them.
         self.live_ids: dict[str, frozenset[int]] = {}
-        self.version_count = 0  # of all subjects, including deleted versions
+        self.version_count = 0  # number of versions of all subjects, including deleted ones
         self._versions: dict[str, dict[int, SubjectVersion]] = {}
-        self._names: list[str] = []  # of all subjects, sorted
+        self._names: list[str] = []  # names of all subjects, sorted
         self._uses: dict[int, set[tuple[str, int]]] = {}
         self._referrers: dict[tuple[str, int], set[tuple[str, int]]] = {}
         self._digests: dict[int, bytes] = {}
@@ -66,7 +66,8 @@ class RegistryState:
     # -- changes ---------------------------------------------------------------------------------
 
     def apply(self, key: RecordKey, value: bytes | None) -> None:
-        """Apply one record; raise `DataError`, with the state unchanged, if it is unusable."""
+        """Apply one record; raise `DataError` if it is unusable. The subjects are then unchanged,
+        but `max_id` may have increased."""
         value = value or None  # Karapace writes tombstones as empty values
         match key.kind:
             case "SCHEMA":

@@ -139,7 +139,7 @@ class TopicCatalog:
         """Return the topic with this id; a topic that is deleted and recreated has a new id."""
         name = None if topic_id is None else self._names_by_id.get(base64_id(topic_id))
         if name is None:
-            raise UnknownTopicIdError(f"no topic has the id {topic_id}; refer to it by name")
+            raise UnknownTopicIdError(f"no topic has the id {topic_id}; use the topic's name")
         return self._topics[name]
 
     def logs(self, name: str) -> list[PartitionLog]:

@@ -49,7 +49,8 @@ NO_OFFSETS: Mapping[int, int] = {}
 
 
 class WantedTable(NamedTuple):
-    """A table that must exist for a topic. `table_id` is empty until a table is bound to it."""
+    """A table that must exist for a topic. `table_id` is empty until a table is bound to the
+    topic."""
 
     topic: str
     topic_id: str
@@ -63,7 +64,7 @@ class WantedTable(NamedTuple):
 
 
 class TableReport(NamedTuple):
-    """The result of a topic's last sync. `offsets` maps each partition to the next offset to sync.
+    """The result of one sync of a topic. `offsets` maps each partition to the next offset to sync.
     If the sync failed, `error` is the reason, and `offsets` is empty."""
 
     topic: str
@@ -114,7 +115,8 @@ class LakeTables:
         self._warn = warn
         self._wanted: dict[str, WantedTable] = {}
         self._wanted_version = -1
-        self._reports: dict[str, tuple[TableReport, int]] = {}  # with the time of arrival
+        # The last report of each topic, and when it arrived.
+        self._reports: dict[str, tuple[TableReport, int]] = {}
         self._checks: set[str] = set()  # topics to check; cleared by `take_checks`
         self._awaited: set[str] = set()  # topics whose report retention waits for
         self._held: dict[TopicPartition, _Held] = {}

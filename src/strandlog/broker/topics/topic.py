@@ -19,7 +19,7 @@ from strandlog.storage.paths import LOG_SUFFIX, segment_stem
 OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTIONS_TOPIC = "__transaction_state"
 INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC, SECURITY_TOPIC})
-SCHEMAS_TOPIC = "_schemas"  # of the schema registry; as in Kafka, it is not an internal topic
+SCHEMAS_TOPIC = "_schemas"  # used by schema registries; as in Kafka, not an internal topic
 
 _LEGAL = re.compile(r"^[a-zA-Z0-9._-]+$")
 
@@ -86,7 +86,7 @@ class ActiveProducer(NamedTuple):
     last_sequence: int
     last_timestamp: int
     coordinator_epoch: int
-    open_transaction: int  # the offset of its first record; -1 if none is open
+    open_transaction: int  # first offset of the open transaction; -1 if there is none
 
 
 def topic_from_document(

@@ -10,9 +10,10 @@ the next transaction immediately. After a crash at any point, `load` completes t
 whose decision is on disk and leaves the others to time out.
 
 Each change is a procedure (see deferred.py) that waits for the disk. While one is in progress for a
-producer, its other requests fail with ConcurrentTransactionsError, which clients retry. If the disk
-fails during a procedure, the reply fails with that error, and the procedure retries once a second
-until it succeeds: a decision cannot be undone, because its record may already be on disk.
+producer, its other requests fail with ConcurrentTransactionsError, which clients retry. If the
+first write of a procedure fails, nothing changes. If the disk fails later, the reply fails with
+that error, and the procedure retries once a second until it succeeds: a decision cannot be undone,
+because its record may already be on disk.
 
 A partition may have an open transaction that is missing from the table, because its record was lost
 with the page cache. It would block the partition's read_committed consumers forever, so `load`
@@ -108,7 +109,7 @@ class TransactionCoordinator:
         self._transactions: dict[str, Transaction] = {}
         self._id_by_producer: dict[int, str] = {}
         self._ids_bytes = 0
-        self._open_count = self._open_partitions = 0  # of ongoing transactions
+        self._open_count = self._open_partitions = 0  # ongoing transactions, and their partitions
         # Transactional ids with a change that is not on disk yet, and the partitions it adds.
         self._in_flight: dict[str, frozenset[TopicPartition]] = {}
         self._timeouts: dict[str, Timer] = {}
@@ -127,7 +128,7 @@ class TransactionCoordinator:
                 if name is not None:
                     self._put(restored(name, decode_value(value)))
             except DataError:
-                continue  # written by a newer release; its producer must initialise again
+                continue  # damaged, or from a newer release; its producer must initialise again
         for transaction in list(self._transactions.values()):
             if transaction.is_prepared:
                 run(self._finish(transaction))
@@ -438,10 +439,10 @@ class TransactionCoordinator:
         self._timers.schedule(deadline_ms, partial(_wake, result))
         return result
 
-    # -- time-outs and expiry ------------------------------------------------------------------
+    # -- timeouts and expiry -------------------------------------------------------------------
 
     def _set_timeout(self, transaction: Transaction) -> None:
-        """Start the time-out of an open transaction; cancel it in any other state."""
+        """Start the timeout of an open transaction; cancel it in any other state."""
         name = transaction.transactional_id
         timer = self._timeouts.get(name)
         if transaction.state is not ONGOING:

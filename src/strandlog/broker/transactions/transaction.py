@@ -3,7 +3,7 @@
                  add partitions          end             markers written
     Empty ─────────────────▶ Ongoing ──────────▶ Prepare* ──────────────▶ Complete*
       ▲                        ▲   │                                        │    │
-      │                        │   └─ time-out, or a new producer: abort    │    │
+      │                        │   └─ timeout, or a new producer: abort     │    │
       │                        └────────────── add partitions ──────────────┘    │
       └───────────────────────────────────────── init ───────────────────────────┘
 

@@ -6,19 +6,20 @@ A token is accepted if all of this holds:
                  whose key would be the public one
     key          the key of the set with the token's `kid` (or the only key, if the token has none);
                  the key's type, and its `alg` if it has one, must fit the algorithm
-    exp, iat     both are present and numbers; `exp` is in the future, and `iat`, like `nbf` if it
-                 is present, is in the future by at most the configured clock skew
-    aud, iss     equal to the configured audience and issuer, where these are configured
+    form         at most `TOKEN_MAX_CHARACTERS` long; the header has neither `crit` nor `b64`
+    exp, iat     both are present and numbers; `exp` is in the future and after `iat`; neither `iat`
+                 nor `nbf` is in the future by more than the configured clock skew
+    aud, iss     one of the configured audiences and the configured issuer, where these are
+                 configured
     principal    the configured claim is a string that can be the name of a principal
 
 A client whose token is not accepted does not learn the reason. The cause of the
 `AuthenticationError` has the reason, for the audit log.
 
-The broker gets the keys from a `KeySource`. For a token with an unknown `kid`, it asks the source
-to load the keys again, and rejects the token; the provider may have a new key, and the client tries
-again.
+The broker gets the keys from a `KeySource`. If no key fits a token, it asks the source to load the
+keys again, and rejects the token; the provider may have a new key, and the client tries again.
 
-The JWT library is an optional extra, so it is imported when a source of keys is created.
+The JWT library is an optional extra, so it is imported when it is first needed.
 """
 
 from __future__ import annotations

@@ -104,7 +104,8 @@ def write_offsets(files: Files, path: str, offsets: Mapping[TopicPartition, int]
 
 
 def read_offsets(files: Files, path: str, problems: list[str]) -> dict[TopicPartition, int]:
-    """Read the offsets of a checkpoint. Return an empty dict if no copy is intact."""
+    """Read the offsets of a checkpoint. Return an empty dict if no copy is intact, or if this
+    release does not know its version."""
     body = _read_sealed(files, path, problems)
     return {} if body is None else _parse_offsets(path, body, problems)
 

@@ -424,7 +424,7 @@ class LogDir:
 
     def abandon(self) -> None:
         """Release the folder without writing anything, as a crash would. For callers that fail
-        during startup."""
+        during startup or shutdown, and for a forked child process."""
         self.cache.close()
         self._lock.release()
 

@@ -298,8 +298,8 @@ class PartitionLog:
         return self._last_stable_position[1]
 
     def position_of(self, offset: int) -> LogPosition:
-        """Return the start position of the batch that contains `offset`, or the end of the segment
-        if no such batch exists."""
+        """Return the start position of the first batch in the segment that ends at or after
+        `offset`, or the end of the segment if there is none."""
         segment, _ = self.segments.at(offset)
         position = locate_batch(self.context.cache, segment, offset)
         end = segment.size_bytes if position is None else position

@@ -109,7 +109,8 @@ class TransactionCoordinator:
         self._transactions: dict[str, Transaction] = {}
         self._id_by_producer: dict[int, str] = {}
         self._ids_bytes = 0
-        self._open_count = self._open_partitions = 0  # ongoing transactions, and their partitions
+        # The number of ongoing transactions, and the number of partitions in them.
+        self._open_count = self._open_partitions = 0
         # Transactional ids with a change that is not on disk yet, and the partitions it adds.
         self._in_flight: dict[str, frozenset[TopicPartition]] = {}
         self._timeouts: dict[str, Timer] = {}

@@ -236,7 +236,7 @@ class Server:
         self._listeners.serve()
 
     def _log_problems(self) -> None:
-        """Log the problems found at startup, up to a limit."""
+        """Log the problems found at startup, up to a limit, and warn if no client can log in."""
         problems = self.broker.problems
         for problem in problems[:MAX_PROBLEMS_LOGGED]:
             logger.warning("%s", problem)
@@ -327,7 +327,7 @@ class Server:
 
     async def _drain(self) -> None:
         """Wait until pending requests are answered, everything is flushed and clients have read
-        their responses."""
+        their responses, or until the drain time is over."""
         stopping = asyncio.ensure_future(self._listeners.stop())
         self.kafka.drain()
         self.broker.complete_delayed_fetches()

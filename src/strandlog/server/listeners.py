@@ -56,7 +56,7 @@ class ListenerConfig:
     port: int = 0  # 0: a free port
     advertised: Address | None = None  # None: the address that a client connected to
     is_required: bool = True
-    label: str = ""  # the name of a Kafka listener; by default, the name of its protocol
+    label: str = ""  # the listener's name; by default, `protocol` for Kafka, otherwise `name`
     overrides: Mapping[str, Value] = field(default_factory=dict)  # settings for this listener only
 
     def __post_init__(self) -> None:
@@ -159,7 +159,8 @@ class ListenerSet:
 
     def __init__(self) -> None:
         self._running: list[Listener] = []
-        self.addresses: dict[str, tuple[ListenerConfig, Address]] = {}  # as in the ready line
+        # By the names in the ready line.
+        self.addresses: dict[str, tuple[ListenerConfig, Address]] = {}
 
     async def open(self, config: ListenerConfig, make: ListenerFactory) -> Listener | None:
         """Start one listener; raise an error if it is required and fails to start."""

@@ -82,7 +82,8 @@ class PeerBudget:
 
     def __init__(self, total_bytes: int, patience_seconds: float) -> None:
         self._total = total_bytes
-        self._patience = patience_seconds / 2  # for each of the two checks
+        # Time until a call is suspected, and again until it is cancelled.
+        self._patience = patience_seconds / 2
         self._waiters: deque[tuple[int, float, asyncio.Future[None]]] = deque()
         self._holds: dict[Hold, None] = {}
         self._alarm: asyncio.TimerHandle | None = None
@@ -115,7 +116,7 @@ class PeerBudget:
             if future.done() and not future.cancelled():
                 self.change(-size)  # the bytes were reserved just before the cancellation
             else:
-                with contextlib.suppress(ValueError):  # it may have been removed already
+                with contextlib.suppress(ValueError):  # the waiter may be gone already
                     self._waiters.remove(waiter)
             raise
 

@@ -65,7 +65,7 @@ class TableProcess:
         self._task: asyncio.Task[None] | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._has_synced = False  # whether a sync has succeeded since the process was started
-        self._errors: dict[str, str] = {}  # the last logged error by topic
+        self._errors: dict[str, str] = {}  # the error in each topic's last report, or ""
         self._decoder = msgspec.json.Decoder(_Report, strict=False)
 
     def start(self) -> None:

@@ -83,7 +83,7 @@ class TlsContexts:
         return self.settings.ssl_handshake_timeout_ms / 1000
 
     def principal_of(self, certificate: bytes | None) -> Principal | None:
-        """Return the principal for a client's certificate (DER), or None if it has no certificate.
+        """Return the principal for a client's certificate (DER), or None without a certificate.
 
         Raise `AuthenticationError` if no rule of ssl.principal.mapping.rules matches its subject,
         or if the resulting name is not a valid user name.
@@ -143,7 +143,7 @@ class TlsContexts:
 
 
 def make_context(material: KeyMaterial, settings: TlsSettings) -> ssl.SSLContext:
-    """Return a server context with these settings and Python's defaults for everything else."""
+    """Return a server context with these settings, without renegotiation and session tickets."""
     enabled = settings.ssl_enabled_protocols
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = (
@@ -166,7 +166,7 @@ def make_context(material: KeyMaterial, settings: TlsSettings) -> ssl.SSLContext
 @contextmanager
 def _as_file(data: bytes) -> Iterator[str]:
     """Make bytes readable under a path: Python's ssl loads private keys only from files. On Linux
-    the file is in memory; elsewhere only its owner may read it, and it is removed at once."""
+    the file is in memory; elsewhere only its owner may read it, and it is removed after use."""
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("tls")
         try:
@@ -193,7 +193,8 @@ class CertificateReload:
         self._contexts = tuple(contexts)
         self._metrics = metrics
         self._on_crash = on_crash
-        self._failures: dict[TlsContexts, str] = {}  # the last error of each, to log it once
+        # The current error of each context, so that it is logged only once.
+        self._failures: dict[TlsContexts, str] = {}
         self._now = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._set_expiry()

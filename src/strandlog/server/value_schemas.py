@@ -2,7 +2,7 @@
 
     event loop    `ValueSchemas.page` finds the ids in the records and asks the broker for their
                   schemas, with the permissions of the client. A client that may read a topic may
-                  also describe it, so it sees the schemas of its subjects
+                  also describe it, and so sees the schemas of the topic's subjects
     thread        the `PageDecoder` compiles the schemas and decodes. It stops after
                   HTTP_DECODE_PAGE_MS, and does not decode values above HTTP_DECODED_VALUE_BYTES
 

@@ -1,8 +1,8 @@
 """Limits failed logins per client address.
 
 An address may fail `per_minute` times; after that, one more attempt becomes possible every
-60 / per_minute seconds. An attempt is counted before its password is checked, so that concurrent
-attempts count too, and uncounted if the password is right.
+60 / per_minute seconds. An attempt is counted before its credentials are checked, so that
+concurrent attempts count too, and uncounted unless they turn out to be wrong.
 
 IPv6 addresses are counted by their first 64 bits, which are usually assigned to one customer. At
 most `LOGINS_MAX_FAILING_ADDRESSES` addresses are remembered; beyond that, the one whose last
@@ -22,12 +22,12 @@ IPV6_BITS = 64
 
 
 class _Failures(NamedTuple):
-    total: float  # decreases with time
+    total: float  # the count at `at_ms`; it falls with time
     at_ms: int  # monotonic
 
 
 class Attempts:
-    """The failed logins of the last minute, by address."""
+    """Counts recent failed logins by network; a count falls by `per_minute` each minute."""
 
     def __init__(self, per_minute: int, clock: Clock) -> None:
         self._per_minute = per_minute

@@ -189,7 +189,7 @@ class AuditLog:
         return self._lost
 
     def put(self, event: Event) -> None:
-        """Queue an event; if the queue is full, count it as lost."""
+        """Queue an event; count it as lost if the queue is full or the log is closing."""
         with self._changed:
             if len(self._queue) >= AUDIT_MAX_QUEUED_EVENTS or self._is_closing:
                 self._lose(1, "the queue is full")

@@ -6,9 +6,10 @@
                failed: the keys loaded before remain in use
 
 Each load runs in a thread of its own, which nothing waits for, so that a server that answers slowly
-delays neither requests nor the end of the process. A load may take up to `LOAD_SECONDS`. Redirects
-are errors: the broker trusts only the server that the operator named. A file must be readable when
-the server starts; an HTTPS server may be down, but no token is accepted until it answers.
+delays neither requests nor the end of the process. `LOAD_SECONDS` limits each wait for the server
+and the time to read the document. Redirects are errors: the broker trusts only the server that the
+operator named. A file must be readable when the broker starts; an HTTPS server may be down, but no
+token is accepted until it answers.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ class JwksSource:
         return self._keys
 
     def refresh(self) -> None:
-        """Start loading the keys, unless a client caused a load recently."""
+        """Start loading the keys, unless a load is running or a client caused one recently."""
         now = stopwatch()
         if now >= self._next_early_load and not self._is_loading:
             self._next_early_load = now + EARLY_REFRESH_SECONDS
@@ -162,8 +163,8 @@ def _reported(keys: KeySet) -> KeySet:
 
 
 def load(url: SplitResult) -> KeySet:
-    """Load the keys from an address; raise `DataError` if that fails. This takes up to
-    `LOAD_SECONDS`."""
+    """Load the keys from an address; raise `DataError` if that fails. Blocks the thread;
+    `LOAD_SECONDS` limits each wait for the server and the time to read the document."""
     shown = f"{url.scheme}://{url.netloc}{url.path}"  # a query may contain a secret
     try:
         if url.scheme == "file":

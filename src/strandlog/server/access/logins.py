@@ -99,7 +99,8 @@ class RunWork(Protocol):
 
 
 def parse_authorization(header: str) -> Password | Token | None:
-    """Return the credentials in an Authorization header, or None if it is malformed."""
+    """Return the credentials in an Authorization header, or None if it is malformed, too long or
+    neither Basic nor Bearer."""
     scheme, _, rest = header.partition(" ")
     rest = rest.strip()
     if len(header) > AUTHORIZATION_MAX_CHARACTERS:

@@ -33,7 +33,7 @@ from strandlog.server.access.logins import INVALID_HEADER, Login, Logins
 
 CHECK_SECONDS = 0.5
 AUTHORIZATION = "authorization"
-CERTIFICATE = "x509_pem_cert"  # in the authentication context of a call, if TLS has verified one
+CERTIFICATE = "x509_pem_cert"  # key in a call's auth context; absent if TLS has verified none
 REQUIRED = "send the metadata `authorization`: Basic with user and password, or Bearer with a token"
 ENDED = "the login has ended: the token has expired, or the password has changed"
 
@@ -59,7 +59,7 @@ class GrpcAuthentication:
         self._logins = logins
         self._principal_of = principal_of
         self._principals: dict[bytes, Principal] = {}  # by certificate: parsing one takes time
-        self._streams: dict[asyncio.Task[None], Login] = {}  # those whose login can end
+        self._streams: dict[asyncio.Task[None], Login] = {}  # open, with a login that can end
         self._ended: set[asyncio.Task[None]] = set()
         self._watch: asyncio.Task[None] | None = None
 
@@ -84,7 +84,7 @@ class GrpcAuthentication:
         return Login()
 
     def _certified(self, call: Any) -> Principal | None:
-        """Return the principal of the client's certificate, which TLS has verified."""
+        """Return the principal of the certificate that TLS has verified, or None without one."""
         if self._principal_of is None or not (found := call.auth_context().get(CERTIFICATE)):
             return None
         pem: bytes = found[0]

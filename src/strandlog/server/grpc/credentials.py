@@ -4,7 +4,7 @@ gRPC has its own TLS library, so it gets the PEM data instead of a Python contex
 data before each handshake, in one of its own threads; `None` means that nothing has changed.
 
 gRPC always accepts TLS 1.2 and 1.3, and it either requires a client certificate or does not ask for
-one. Other settings raise an error instead of being ignored.
+one. Settings that contradict this raise an error instead of being ignored.
 """
 
 from __future__ import annotations

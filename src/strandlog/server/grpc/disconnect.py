@@ -52,7 +52,7 @@ def _shut_down(number: int, is_wanted: Callable[[socket.socket], bool]) -> bool:
         return False
     try:
         connection = socket.socket(fileno=copy)
-    except OSError:  # it is not a socket
+    except OSError:  # the descriptor is not a socket
         os.close(copy)
         return False
     with connection, contextlib.suppress(OSError):

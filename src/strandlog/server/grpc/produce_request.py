@@ -22,7 +22,7 @@ FIRST_TAG_BYTES = (b"\x1a", b"\x9a")
 
 def check_item_count(data: bytes, limit: int) -> None:
     """Raise `MalformedMessageError` if a message has more than `limit` records and headers."""
-    # Other bytes may look like tags, so this is an upper bound, but most messages stay below it.
+    # Other bytes may look like tags, so the sum is an upper bound; for most messages it is enough.
     if sum(map(data.count, FIRST_TAG_BYTES)) <= limit:
         return
     items = itertools.chain.from_iterable(

@@ -5,8 +5,9 @@ receives the calls and sends the errors. Consume writes one message at a time (`
 `write` returns when gRPC has accepted it. Messages that clients have not yet received share a
 budget (`grpc.queued.max.response.bytes`).
 
-A client that exceeds a quota gets RESOURCE_EXHAUSTED from Produce, and from the methods that change
-topics. Consume pauses instead, because clients would only reopen a stream that ended.
+A client that exceeds its request quota gets RESOURCE_EXHAUSTED from every method but Consume; other
+quotas have this effect on Produce and on the methods that change topics. Consume pauses instead,
+because clients would only reopen a stream that ended.
 """
 
 from __future__ import annotations

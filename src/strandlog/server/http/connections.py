@@ -3,7 +3,7 @@
     up to http.max.connections     served
     above it, if one is idle       served; the connection that has been idle the longest is closed
     above it, if none is idle      may request /healthz and /readyz; anything else gets a 503
-    HTTP_HEALTH_CONNECTIONS more   closed immediately
+    above it by more than HTTP_HEALTH_CONNECTIONS, if none is idle: closed immediately
 
 So idle connections never block an active client, and health checks still get a response on a busy
 server. A connection is idle while no request is being processed: between two requests, and also
@@ -81,7 +81,7 @@ class Connections:
     # -- idle connections --------------------------------------------------------------------------
 
     def close_idlest(self) -> bool:
-        """Close the connection that has been idle the longest, if one is idle."""
+        """Close the connection that has been idle the longest; return whether one was idle."""
         for connection in self._open:
             if connection.is_idle():
                 self._metrics.http_connections_idle_closed += 1

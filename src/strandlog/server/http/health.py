@@ -4,8 +4,8 @@ A broker that is not ready still serves consumers, and restarting it does not he
 should use `/healthz` to decide when to restart it, and a load balancer should route by `/readyz`.
 
 Neither needs a login. The reasons that `/readyz` returns name a topic only if the client may
-describe it, and contain paths only if the client may describe the cluster. If the listener requires
-a login, the reasons contain neither topics nor paths.
+describe it, and contain paths only if the client may describe the cluster. Unless
+http.authentication is none, they contain neither topics nor paths.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ async def readiness(state: HttpState, context: RequestContext | None) -> Readine
 def _failed_partitions(
     broker: Broker, context: RequestContext | None, *, may_see_paths: bool
 ) -> list[str]:
-    """Return a reason for each failed partition, and one for all that the client may not see."""
+    """Return a reason for each failed partition, up to a limit, and one for all those that the
+    client may not see."""
     failed = broker.failed_partitions()
     shown = [
         f"{tp} rejects records: {failure}" if may_see_paths else f"{tp} rejects records"
@@ -77,7 +78,7 @@ def _failed_partitions(
 async def disk_space(state: HttpState) -> tuple[int, int]:
     """Return the free and total bytes of the disk that holds the data folder.
 
-    Both are 0 if the folder is missing, so that the other metrics are still available.
+    Both are 0 if they cannot be read, so that the other metrics are still available.
     """
     try:
         usage = await asyncio.to_thread(state.broker.disk_usage)

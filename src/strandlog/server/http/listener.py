@@ -53,7 +53,7 @@ class HttpOptions:
     data: str = ""
     # Maps the client certificate of a TLS connection to its principal; None if TLS is not used.
     principal_of: Callable[[bytes | None], Principal | None] | None = None
-    logins: Logins | None = None  # shared with the gRPC listener; if None, it creates its own
+    logins: Logins | None = None  # shared with gRPC; if None, HttpState creates its own
 
 
 class HttpListener:

@@ -88,7 +88,7 @@ class GroupLag(Struct):
 
 
 class LagEvent(Struct):
-    """The groups, ordered by descending lag."""
+    """The groups with the highest lag, in descending order of lag."""
 
     timestamp_ms: int
     groups: list[GroupLag]
@@ -128,8 +128,8 @@ class Live:
         return _Stream(self, self._state, request, query, tail)
 
     def check_access(self, context: RequestContext, query: LiveQuery) -> None:
-        """Raise an error unless the client may see the rates and the lag of all topics and
-        groups."""
+        """Raise an error if the query requests rates or lag, which cover all topics and groups,
+        and the client may not describe the cluster."""
         if query.rates or query.lag:
             self._state.broker.check_access(context, DESCRIBE.on(CLUSTER))
 

@@ -88,7 +88,7 @@ def _stream(stream: Stream, problem: dict[str, Any]) -> dict[str, Any]:
         "parameters": _in_query(stream.query),
         "responses": {
             "200": {
-                "description": "Server-sent events, until the client disconnects.",
+                "description": "Server-sent events, until an error or the client ends the stream.",
                 "content": {"text/event-stream": {"schema": {"type": "string"}}},
             },
             "default": _refused(problem),

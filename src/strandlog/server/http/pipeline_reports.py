@@ -6,9 +6,9 @@ for its next scheduled run. A pipeline that is running or scheduled but has not 
 reports of each query are kept in memory; a pipeline is removed `FORGOTTEN_AFTER_MS` after its last
 report.
 
-Any client may send reports, so everything is bounded: the number of pipelines, queries and points,
-and the length of strings. When the limit on pipelines is reached, a new one replaces the one that
-has not reported for the longest time.
+Reports need not come from Spark, so everything is bounded: the number of pipelines, queries and
+points, and the length of strings. When the limit on pipelines is reached, a new one replaces the
+one that has not reported for the longest time.
 """
 
 from __future__ import annotations

@@ -4,16 +4,17 @@
      "detail": "topic 'orders' does not exist; create it first"}
 
 `type` and `title` derive from the name of the error class, `status` from its `codes`, and `detail`
-is its message. An error without a status of its own is a bug: the response is a 500 that names only
-the class of the error, and the traceback is logged.
+is its message; an `HttpError` has its own title and status. For all other errors, and for those
+with the status 500, the response is a 500 that names only the class of the error, and the traceback
+is logged.
 
     {"error_code": 40401, "message": "Subject 'orders-value' not found."}
 
 The first three digits of a registry's error code are its status. The code of an error from another
-part of the broker is its HTTP status followed by "01", for example 40301. For a missing login, an
-unknown path or method, and an id that is not a number, the code is the status alone, because 40401
-means a missing subject. `is_registry_path` decides which format is used for a request that reaches
-no endpoint.
+part of the broker is its HTTP status followed by "01", for example 40301. For a missing or failed
+login, an unknown path or method, and an id that is not a number, the code is the status alone,
+because 40401 means a missing subject. `is_registry_path` decides which format is used for a request
+that reaches no endpoint.
 """
 
 from __future__ import annotations

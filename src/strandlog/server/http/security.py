@@ -6,9 +6,10 @@ requests to it, so these headers are checked:
     Host            must be an IP address, localhost, the advertised host or a name in `http.hosts`;
                     otherwise 421. A page whose host name resolves to this server (DNS rebinding)
                     sends that name
-    Content-Type    must be JSON in requests that change something (`check_is_json`); otherwise 415.
-                    A form on another site cannot send JSON, and without CORS headers a script
-                    there cannot either. DELETE needs no content type, because no form can send it
+    Content-Type    must be JSON in requests that change something (`check_is_json`; the schema
+                    registry has its own list, `schemas/answers.py`); otherwise 415. A form on
+                    another site cannot send JSON, and without CORS headers a script there cannot
+                    either. DELETE needs no content type, because no form can send it
     Content-Length  must not exceed `http.request.max.bytes`; otherwise 413. Without it, the bytes
                     are counted as they arrive (`body_limit.py`). Most routes have a lower limit
                     (`routing.py`)

@@ -14,7 +14,7 @@ docs/reference/kafka-apis.md are derived from these declarations. `KAFKA_APIS` i
 
 `requires` lists the permissions that Kafka's authorizer checks. All entries are required; for an
 entry that is a tuple, any one of its permissions is enough. The broker checks the permissions
-(`broker/facade`); here they document the API, and tests compare both.
+(`broker/facade`); here they document the API, and tests compare the two.
 """
 
 from __future__ import annotations

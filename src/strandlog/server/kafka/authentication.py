@@ -1,13 +1,14 @@
 """The states of SASL authentication on one Kafka connection, without I/O.
 
-    START ──ApiVersions──▶ VERSIONS_SENT          (an unsupported version leaves it in START)
+    START ──ApiVersions──▶ VERSIONS_SENT          (START if the version is unsupported)
     START, VERSIONS_SENT ──SaslHandshake v1──▶ TOKENS ──SaslAuthenticate, repeated──▶ DONE
     START, VERSIONS_SENT ──SaslHandshake v0──▶ RAW_TOKENS ──tokens without header──▶ DONE
     DONE ──SaslHandshake──▶ TOKENS …                        (re-authentication, KIP-368)
     any ──failure──▶ FAILED
 
 `judge` is the allow-list: it decides by the API key alone, before the rest of a request is read.
-While the state is not DONE, it passes only these requests:
+Unless the state is DONE and the session valid, it passes only these requests, and none after
+MAX_REQUESTS_BEFORE_AUTHENTICATION frames:
 
     START            ApiVersions, SaslHandshake      others: the connection closes, no response
     VERSIONS_SENT    SaslHandshake                   others: the connection closes, no response
@@ -37,7 +38,7 @@ from strandlog.errors import AuthenticationError
 from strandlog.protocol.kafka.api import API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE
 
 MIN_REAUTHENTICATION_INTERVAL_MS = 1000
-HANDSHAKE_WITHOUT_HEADERS = 0  # after this version of SaslHandshake, tokens have no header
+HANDSHAKE_WITHOUT_HEADERS = 0  # tokens after a handshake of this version have no header
 MIN_LIFETIME_MS = 1  # 0 would mean that the session does not expire
 
 
@@ -88,9 +89,9 @@ class Authentication:
         """`max_reauth_ms` is the maximum lifetime of a session; 0 means no limit."""
         self._max_reauth_ms = max_reauth_ms
         self._began_ms: int | None = None  # when the last re-authentication began
-        self._frames = 0  # received since the state was last DONE
+        self._frames = 0  # frames judged during the current authentication
         self.state = State.START
-        self.exchange: SaslExchange | None = None  # in TOKENS and RAW_TOKENS
+        self.exchange: SaslExchange | None = None  # set in the states TOKENS and RAW_TOKENS
         self.mechanism = ""  # of the last successful authentication
         self.principal: Principal | None = None  # of the last successful authentication
         self.expires_ms: int | None = None  # None: the session does not expire

@@ -17,10 +17,10 @@ after it stay buffered. A complete frame (`_next`) waits while any of these cond
     turn         after a request that occupied the event loop for too long, the next ones start one
                  at a time, alternating with other connections (`turns.py`)
 
-The connection reads no data while a frame waits, while it is muted, or while the memory for
-requests is exhausted. A request that cannot be decoded, or a Produce with acks=0 that fails, closes
-the connection, because there is no other way to report the failure. Later requests are not
-executed.
+The connection reads no data while a frame waits, while the client does not read its responses,
+while the connection is muted, or while the memory for requests is exhausted. A request that cannot
+be decoded, or a Produce with acks=0 that fails, closes the connection, because there is no other
+way to report the failure. Later requests are not executed.
 
 The transport copies data that it cannot send immediately. A large reply is therefore passed to it
 in chunks, each after the client has read enough of the previous one (`_send`); until then, the rest
@@ -145,7 +145,7 @@ class Connection(asyncio.Protocol):
         self._is_draining = False
         self._linger_seconds = 0.0  # how long a drained connection stays open
         self._mute: Mute | None = None  # set while the client exceeds a quota
-        self._moved_ms = 0  # when the client last sent or read data
+        self._moved_ms = 0  # when the client last made progress, or the wait for it began
         self._buffered_then = 0  # bytes in the transport's buffer at the last check
         self.context = RequestContext(listener=listener.label)
         self.sasl: SaslSession | None = None
@@ -175,8 +175,8 @@ class Connection(asyncio.Protocol):
             self._identify(self._tls, transport.get_extra_info("ssl_object").getpeercert(True))
 
     def _identify(self, tls: TlsContexts, certificate: bytes | None) -> None:
-        """Set the principal of a client that has a certificate. With SASL, the certificate is
-        checked as well, but the user who logs in is the principal."""
+        """Set the principal of a client that has a certificate. With SASL this is not called:
+        TLS checks the certificate, but the user who logs in is the principal."""
         try:
             principal = tls.principal_of(certificate)
         except AuthenticationError as error:
@@ -282,7 +282,7 @@ class Connection(asyncio.Protocol):
         if not self._waits_for_turn and self._may_begin():
             self._waits_for_turn = True
             self._owner.turns.add(self._take_turn)
-        elif self._next is not None:  # it waits for something else, possibly for a long time
+        elif self._next is not None:  # the frame waits for something else, perhaps for long
             self._next = compacted(self._next)
             self._splitter.compact()
         self._account()  # even if no request started: an incomplete frame may have grown

@@ -1,7 +1,7 @@
 """All Kafka connections of a server, across its listeners.
 
-Closes idle connections and drains all of them on shutdown. Connections share max.connections, the
-dispatcher and the limits on memory, whichever listener accepted them.
+Closes idle connections, and drains all connections on shutdown. Connections share max.connections,
+the dispatcher and the limits on memory, whichever listener accepted them.
 
 A server may have an `Interceptor`, which sees each connection and each request before the
 dispatcher does: `strandlog.testing` injects faults with it. Without one, connections call the

@@ -8,8 +8,8 @@ failures also count here, in two ways:
 
 Failures up to `BURST_SECONDS` times the rate have no effect. Above that, the next logins with the
 same key wait: one of them, chosen at random, proceeds in each interval of 1 / rate seconds. A login
-in progress counts as a failure until it succeeds, so that a thousand simultaneous guesses wait,
-too. A login that waits is delayed, not rejected, and fails only if the deadline for authentication
+in progress counts as a failure until its outcome is known, so that a thousand simultaneous guesses
+wait, too. A login that waits is delayed, not rejected, unless the deadline for authentication
 passes.
 
 An attacker must not be able to lock out other users behind the same address:
@@ -165,7 +165,8 @@ class Attempt:
         self._is_limited = is_limited  # whether the limit of its address applies
 
     def ended(self, *, has_failed: bool, has_succeeded: bool) -> None:
-        """Count the outcome; must be called exactly once. If both are False, more tokens follow."""
+        """Count the outcome; must be called exactly once. An attempt that neither failed nor
+        succeeded is followed by more tokens."""
         throttle, network, user = self._throttle, self._network, self._user
         throttle.addresses.ended(network, has_failed=has_failed, was_running=self._is_limited)
         if user:
@@ -175,7 +176,7 @@ class Attempt:
 
 
 class LoginThrottle:
-    """Both limits, for the logins of one server."""
+    """The limits per user and per address, for the logins of one server."""
 
     def __init__(
         self,

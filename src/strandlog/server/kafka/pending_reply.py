@@ -76,8 +76,9 @@ class PendingReply:
             self.frame_bytes = 0
 
     def leave_gate(self) -> None:
-        """Stop counting this request towards the gate's limit, so that others may enter: it is
-        answered, or it now waits in the broker, which limits the memory of waiting requests."""
+        """Stop counting this request towards the gate's limit, so that others may enter. Called
+        once the request has been answered or its connection is lost, or while it waits in the
+        broker, which has its own limit on the memory of waiting requests."""
         if self.gated_bytes:
             self._connection.gate_left(self.gated_bytes)
             self.gated_bytes = 0

@@ -67,7 +67,7 @@ SHOWN_CHARACTERS = 64  # maximum length of a claimed user name in the log
 KEY_BYTES = 2
 SECOND_MS = 1000
 REVOKE_SECONDS = 2.0  # time for requests in progress when the user's credentials change
-READ_SECONDS = 0.1  # some clients drop a response if the connection closes before they read it
+READ_SECONDS = 0.1  # time to read the last response, which some clients drop after a close
 TokenOutcome = SaslStep | AuthenticationError
 
 
@@ -222,7 +222,7 @@ class SaslSession:
         self._connection = connection
         self._expiry: asyncio.TimerHandle | None = None
         self._is_guarding = False  # whether this session receives the connection's frames
-        self.mechanism = ""  # the mechanism of the last login
+        self.mechanism = ""  # the mechanism that the client used; empty for a token
         self.stamp = b""  # identifies the credentials that the client used; empty for a token
         self.authentication = Authentication(logins.settings.connections_max_reauth_ms)
 
@@ -233,7 +233,7 @@ class SaslSession:
         self._logins.expect(self._connection)
 
     def end(self) -> None:
-        """Cancel the timer of the session, because the connection is closed."""
+        """Cancel the timer of the session."""
         if self._expiry is not None:
             self._expiry.cancel()
             self._expiry = None
@@ -491,7 +491,7 @@ def _plain_user(token: bytes) -> str:
 
 def _illegal_state(frame: memoryview) -> list[Buffer] | None:
     """Return a response of the request's own API with error 34, or None if the request's header is
-    invalid."""
+    invalid or its version is not supported."""
     try:
         header = read_request_header(frame, SUPPORTED_VERSIONS)
     except DataError:

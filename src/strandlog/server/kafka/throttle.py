@@ -50,7 +50,7 @@ class Meter:
             self._running_since = None
 
     def add(self, throttle_ms: int) -> None:
-        """Pause the client for at least this time."""
+        """Raise the throttle time to at least this value."""
         self.throttle_ms = max(self.throttle_ms, throttle_ms)
 
     @property

@@ -7,13 +7,14 @@
 
 A connection counts towards the limits from the moment it is accepted, before it has sent a byte. A
 plain listener hands it to its protocol at once. With TLS, the handshake starts with the client's
-first bytes, so a silent connection costs a socket and no buffers, and a plaintext client gets a
-log line instead of a handshake error. First bytes and handshake have one deadline.
+first bytes, so a silent connection costs a socket and no buffers, and a plaintext client is logged
+as such instead of as a failed handshake. First bytes and handshake have one deadline.
 
 At most `TLS_MAX_HANDSHAKES` connections of a listener can be in their handshake; a further one
-replaces the oldest. If a limit on all connections is reached (`Room`), a new one also replaces the
-oldest handshake or SASL login, and is refused only if there is none. So thousands of half-open
-handshakes and logins neither keep other clients out nor take memory without bound.
+replaces the oldest. If a limit on all connections is reached (`Room`), a new one also replaces an
+idle HTTP connection or the oldest handshake or SASL login, and is refused only if there is none. So
+thousands of half-open handshakes and logins neither keep other clients out nor take memory without
+bound.
 
 If the process has no file descriptor left, accepting pauses for a second. Clients wait in the
 backlog meanwhile; without the pause, the loop would spin, because the socket stays readable.
@@ -51,7 +52,7 @@ class Replaceable(Protocol):
     """Connections that new ones may replace, because their clients have not authenticated yet."""
 
     def drop_oldest(self) -> bool:
-        """Close the connection that has been waiting for the longest time, if any."""
+        """Close the connection that has waited the longest; return whether there was one."""
 
 
 class Room:
@@ -121,7 +122,7 @@ class _Handshake:
         self.slot = slot
         self.deadline = deadline
         self.task: asyncio.Task[None] | None = None  # None: waiting for the first bytes
-        self.end = ""  # why the server ended it
+        self.end = ""  # why the server ended the handshake, if it did
 
 
 class Acceptor:
@@ -419,7 +420,7 @@ def _acknowledge(sock: socket.socket) -> None:
     point, and a client with Nagle's algorithm (librdkafka by default) waits for the acknowledgement
     before it sends its first request; the kernel would delay it by 40 ms."""
     if hasattr(socket, "TCP_QUICKACK"):  # Linux only
-        with contextlib.suppress(OSError):  # it is closed already
+        with contextlib.suppress(OSError):  # the socket is closed already
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
 
 

@@ -6,9 +6,9 @@
                    certificate, every block can be parsed
     subject_text   the subject of a certificate as Kafka writes it
 
-Every error names the setting or the file and says what to do; none contains a key or a password. An
-expired certificate is a warning, because the broker is still useful to clients that do not check it
-and because an error would prevent a restart in the middle of the night.
+Every error names the setting or the file; none contains a key or a password. An expired certificate
+is a warning, because the broker is still useful to clients that do not check it and because an
+error would prevent a restart in the middle of the night.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Stores(NamedTuple):
 class KeyMaterial(NamedTuple):
     """The key and the certificates of a TLS listener, as PEM."""
 
-    private_key: bytes  # not encrypted; never written to disk or to the log
+    private_key: bytes  # not encrypted; never logged, and on Linux never written to disk
     chain: bytes  # the broker's certificate first
     authorities: bytes  # may be empty
     not_after: datetime  # when the broker's certificate expires

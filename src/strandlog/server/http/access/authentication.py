@@ -55,7 +55,7 @@ from strandlog.server.http.problems import (
 
 PrincipalOf = Callable[[bytes | None], Principal | None]
 
-STREAM_CHECK_SECONDS = 1.0  # how often a stream checks that its session or token is still valid
+STREAM_CHECK_SECONDS = 1.0  # how often a stream checks that its login is still valid
 CLIENT = "strandlog.client"  # in the ASGI scope: the `Client` of the request
 CERTIFICATE = "strandlog.certificate"  # in the ASGI scope: the client's certificate (DER), or None
 HAS_REGISTRY = "strandlog.has_registry"  # in the ASGI scope: whether the broker has a registry

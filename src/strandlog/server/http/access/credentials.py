@@ -1,10 +1,10 @@
 """The 401 that asks for an Authorization header (`server/access/logins.py`).
 
-A 401 offers both schemes. A browser that is offered Basic opens its own password dialog, which the
-console must not cause: it has a login page. Requests from scripts are therefore offered only
-Bearer, to which no browser reacts. Scripts are recognized by Sec-Fetch-Mode, which browsers send if
-the connection is encrypted or local, and otherwise by the header that the console's calls have and
-the media type that its event streams accept.
+A 401 offers Basic and Bearer, except to scripts. A browser that is offered Basic opens its own
+password dialog, which the console must not cause: it has a login page. Scripts are therefore
+offered only Bearer, to which no browser reacts. They are recognized by Sec-Fetch-Mode, which
+browsers send if the connection is encrypted or local, and otherwise by the header that the
+console's calls have or the media type that its event streams accept.
 """
 
 from __future__ import annotations

@@ -66,7 +66,8 @@ class Sessions:
         return len(self._by_hash)
 
     def begin(self, principal: Principal, stamp: bytes) -> str:
-        """Create a session and return its id. `stamp` identifies the checked credentials."""
+        """Create a session and return its id; raise a 503 if there are too many sessions. `stamp`
+        identifies the checked credentials."""
         self._remove_ended()
         own = [key for key, each in self._by_hash.items() if each.principal == principal]
         surplus = len(own) + 1 - self._settings.http_user_max_sessions
@@ -140,7 +141,7 @@ def cookie_values(header: str, name: str) -> list[str]:
 
 
 def set_cookie(name: str, identifier: str) -> str:
-    """Return the Set-Cookie header of a new session. It lasts until the browser is closed."""
+    """Return the Set-Cookie header of a new session; browsers keep the cookie until they close."""
     return f"{name}={identifier}{_attributes(name)}"
 
 

@@ -72,7 +72,7 @@ class Partition(Struct):
 
 
 class TopicSetting(Struct):
-    """A topic setting and the origin of its value; `default` applies if the topic has none."""
+    """A topic setting and the origin of its value; `default` applies unless the topic sets it."""
 
     name: str
     value: str

@@ -121,7 +121,7 @@ FAMILIES: tuple[Family, ...] = (
            "1 if the last sync of a topic's lake table failed.",
            _per_table(lambda each: int(each.is_failing))),
     Family("strandlog_table_age_seconds", "gauge", ("topic",),
-           "Time since the last sync of a topic's lake table ended; -1 if there was none.",
+           "Time since the last sync of a topic's lake table ended; -1 until one has ended.",
            _per_table(lambda each: each.age_ms / 1000 if each.report is not None else -1)),
     Family("strandlog_disk_free_bytes", "gauge", (),
            "Free space on the disk that holds the data folder.", _one(lambda p: p.free_bytes)),

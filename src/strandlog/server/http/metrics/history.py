@@ -4,7 +4,7 @@
     topics and lag   every INTERVAL_SECONDS, or less often: all partitions and groups are read
 
 Reading all partitions takes time in proportion to their number. After a sample that took t seconds
-the next one waits for t / LOAD_SHARE, so that it takes at most that share of the event loop.
+the next one waits for t / LOAD_SHARE, so that samples take at most that share of the event loop.
 
 A sample holds only topics that received records, at most HISTORY_MAX_TOPICS of them, and the
 HISTORY_MAX_GROUPS groups with the highest lag. A topic that is missing from a sample received no
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 INTERVAL_SECONDS = 5.0
 WINDOW_MS = 5 * 60_000
-LOAD_SHARE = 0.005  # of the event loop
+LOAD_SHARE = 0.005  # maximum share of the event loop's time for samples
 
 
 class RatesPoint(msgspec.Struct):
@@ -125,7 +125,8 @@ class History:
             await asyncio.sleep(max(INTERVAL_SECONDS, (stopwatch() - began) / LOAD_SHARE))
 
     async def sample(self) -> None:
-        """Take a sample of all topics and groups; the first sample has no topic rates."""
+        """Take a sample of all topics and groups. The first call adds none: it only stores the end
+        offsets, from which the next call computes rates."""
         now = stopwatch()
         ends: dict[str, int] = defaultdict(int)
         for state in await partition_snapshots(self._broker, self._context):

@@ -91,7 +91,7 @@ class Rates:
         return self._broker
 
     def topics(self) -> dict[str, TopicRate]:
-        """Return the rates by topic."""
+        """Return the rates by topic; empty until two snapshots have been taken."""
         self._want()
         return self._topics
 

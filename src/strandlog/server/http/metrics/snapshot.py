@@ -1,7 +1,7 @@
 """Snapshots of all partitions and groups, taken in slices so that the event loop stays responsive.
 
 Other requests run between slices, so a snapshot is not a point-in-time view: it may or may not
-include a topic that is deleted while it is taken. Each row is internally consistent.
+include a topic that is deleted meanwhile. Each row is internally consistent.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class GroupSnapshot(NamedTuple):
 
 
 async def partition_snapshots(broker: Broker, context: RequestContext) -> list[PartitionState]:
-    """Return all partitions, ordered by topic and number."""
+    """Return all partitions that the client may describe, ordered by topic and number."""
     found: list[PartitionState] = []
     since_pause = 0
     for name in broker.topic_names(context):
@@ -94,11 +94,11 @@ async def table_snapshots(broker: Broker, context: RequestContext) -> list[Table
 
 
 async def group_snapshots(broker: Broker, context: RequestContext) -> list[GroupSnapshot]:
-    """Return all groups, ordered by name."""
+    """Return all groups that the client may describe, ordered by name."""
     found: list[GroupSnapshot] = []
     for number, listing in enumerate(broker.groups(context), 1):
         if not broker.has_access(context, DESCRIBE.on(GROUP), listing.group_id):
-            continue  # it is listed because the client may describe the cluster
+            continue  # the group is listed because the client may describe the cluster
         try:
             members = broker.member_count(context, listing.group_id)
         except GroupNotFoundError:

@@ -1,10 +1,10 @@
 """Converts keys and values to and from JSON, text and base64.
 
-Responses: a value is returned as `json` (an object or array, byte for byte) if possible, otherwise
-as `text`, otherwise as `base64`; null stays null. A value over the limit is truncated and flagged.
-Truncated JSON is returned as text, and so is JSON larger than `HTTP_JSON_VALUE_BYTES`, because
-parsing holds the GIL. The format `plain` returns all JSON as text, for browsers, because JavaScript
-loses the precision of large numbers.
+Responses: by default, a value is returned as `json` (an object or array, byte for byte) if
+possible, otherwise as `text`, otherwise as `base64`; null stays null. A value over the limit is
+truncated and flagged. Truncated JSON is returned as text, and so is JSON larger than
+`HTTP_JSON_VALUE_BYTES`, because parsing holds the GIL. The format `plain` returns all JSON as text,
+for browsers, because JavaScript loses the precision of large numbers.
 
 A key or value that names a registered schema is decoded to JSON in the formats `auto` and
 `plain` (value_schemas.py). `schema` identifies the schema; if it has an `error`, the payload is
@@ -160,7 +160,8 @@ def payload(data: bytes | None, form: PayloadFormat, limit_bytes: int) -> Payloa
 
 
 def is_json(data: bytes) -> bool:
-    """Return whether the bytes are a JSON object or array, without creating Python objects."""
+    """Return whether the bytes are a JSON object or array, without creating Python objects. Large
+    values count as not JSON."""
     if len(data) > HTTP_JSON_VALUE_BYTES or not _may_be_json(data):
         return False
     try:

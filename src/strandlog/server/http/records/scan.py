@@ -1,7 +1,7 @@
 """Decodes fetched batches and filters their records, within limits on bytes and time.
 
 A few kilobytes on disk may decompress to many megabytes, so the limit applies to decoded bytes. A
-scan stops after the record that reaches the limit on bytes or time. It scans at least one record,
+scan stops after the record that reaches a limit. It scans at least one record,
 so that every scan makes progress. A batch that cannot be decoded is reported and skipped, and so is
 a value that is too large to search.
 """
@@ -23,8 +23,8 @@ class ScanLimits(NamedTuple):
     """The limits of one scan."""
 
     end_offset: int
-    max_records: int  # matching records
-    max_bytes: int  # scanned, after decompression
+    max_records: int  # limit on the matching records
+    max_bytes: int  # limit on the bytes scanned, after decompression
     deadline: float  # in stopwatch seconds
     batch_bytes: int  # limit on the size of one decompressed batch
 

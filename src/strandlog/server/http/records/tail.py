@@ -55,7 +55,7 @@ class RecordsEvent(Struct):
 
 
 class Tail:
-    """Follows a topic: each call of `newest` returns the records written since the last call."""
+    """Follows a topic: each call of `newest` returns the newest records since the last call."""
 
     def __init__(
         self, state: HttpState, context: RequestContext, topic: str, options: TailOptions
@@ -84,7 +84,7 @@ class Tail:
         return await topic_partitions(broker, context, topic)
 
     async def newest(self) -> RecordsEvent:
-        """Return the records since the last call.
+        """Return the newest records since the last call, or none while the user exceeds its quota.
 
         Raise TopicNotFoundError if the topic was deleted.
         """

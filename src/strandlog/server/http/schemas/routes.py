@@ -1,7 +1,7 @@
 """The routes of the schema registry: Confluent's paths and JSON, translated to calls to `Broker`.
 
-Fields without a value are left out of responses, except `schemaType`, which is present for every
-type. A schema is `{"subject", "version", "id", "guid", "schemaType", "references", "metadata",
+Fields without a value are left out of responses; `schemaType` is always present, even for Avro. A
+schema is `{"subject", "version", "id", "guid", "schemaType", "references", "metadata",
 "ruleSet", "schema", "deleted"}`.
 """
 

@@ -207,7 +207,7 @@ def describe_log_dirs(broker: Broker, request: Request) -> Work[None]:
         if broker.has_topic(context, name, DESCRIBE_CLUSTER):
             count = broker.topic(context, name, DESCRIBE_CLUSTER).partitions
         for number in range(count) if numbers is None else sorted(numbers):
-            with contextlib.suppress(StrandlogError):  # it may have been deleted meanwhile
+            with contextlib.suppress(StrandlogError):  # the partition may not exist
                 state = broker.partition_state(context, name, number, DESCRIBE_CLUSTER)
                 rows.append(_size_row(state))
             yield yield_control

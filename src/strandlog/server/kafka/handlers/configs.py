@@ -7,10 +7,10 @@ A value is taken from the first of these layers that has one; `synonyms` lists a
     group     the built-in default
 
 For the broker, the result also includes the listener settings and the data folder, with the values
-in effect: `listeners`, `log.dirs`, `node.id`, `http.listener` and `grpc.listener` (empty if not
-open) with their ports (-1 if not open). Clients use `http.listener` to find the console and the
-HTTP API: a wildcard host stands for the address that the client connected to; a loopback host is
-only reachable over loopback.
+in effect: `listeners`, `advertised.listeners`, `log.dirs`, `node.id`, `http.listener` and
+`grpc.listener` (empty if not open) with their ports (-1 if not open). Clients use `http.listener`
+to find the console and the HTTP API: a wildcard host stands for the address that the client
+connected to; a loopback host is only reachable over loopback.
 
 A topic with a lake table also has the read-only entry `table.path`, the folder of the table.
 
@@ -82,7 +82,7 @@ TABLE_PATH = Setting(
 )
 
 Changes = dict[str, object | None]  # None resets a setting to its default
-Layer = tuple[str, Value, int]  # the name under which it was set, the value, and its source
+Layer = tuple[str, Value, int]  # the name under which a value was set, the value and its source
 
 
 # -- describe ------------------------------------------------------------------------------------
@@ -292,7 +292,7 @@ def alter_configs(broker: Broker, request: Request) -> Work[None]:
     api.INCREMENTAL_ALTER_CONFIGS,
     versions=(0, 1),
     requires=[(ALTER_CONFIGS.on(TOPIC), ALTER_CONFIGS.on(CLUSTER))],
-    summary="Sets, removes or extends individual settings of a topic or the broker.",
+    summary="Sets or removes settings of a topic or the broker, and extends or shortens lists.",
     notes="The resources and permissions are those of AlterConfigs.",
 )
 def incremental_alter_configs(broker: Broker, request: Request) -> Work[None]:

@@ -103,7 +103,8 @@ def _codes(
     commits: list[Deferred[dict[TopicPartition, StrandlogError]]],
     offsets: dict[TopicPartition, OffsetAndMetadata],
 ) -> dict[TopicPartition, int]:
-    """Return the error codes of a commit; a disk error fails all of its offsets."""
+    """Return the code of each offset that failed; if a whole chunk failed, as with a disk error,
+    all offsets get its code."""
     codes: dict[TopicPartition, int] = {}
     for commit in commits:
         if isinstance(error := commit.error, StrandlogError):

@@ -109,7 +109,7 @@ def _describe(
     topics: list[dict[str, Any]] = []
     if wanted is None or (request.version == 0 and not wanted):
         for name in broker.topic_names(context):
-            if broker.has_topic(context, name):  # it may have been deleted meanwhile
+            if broker.has_topic(context, name):  # the topic may have been deleted
                 topics.append(_topic(broker.topic(context, name), request.version))
             yield yield_control
     else:

@@ -1,12 +1,11 @@
 """Handlers for CreateTopics, CreatePartitions, DeleteTopics and DeleteRecords.
 
 Each topic of a request is handled separately: an error for one does not affect the others. A topic
-that a request names twice fails, because one result cannot describe both. The connection
+that a request names twice fails, because one result cannot describe two changes. The connection
 starts no other request until the changes are complete.
 
 There is only one node. The replication factor must be 1, or -1 for the broker's default; a manual
-assignment must name node 0 for each partition, numbered from 0 (or from the first new one) without
-gaps.
+assignment must name node 0 for each new partition. CreateTopics numbers them, from 0 without gaps.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Handlers for logins and users: SaslHandshake, SaslAuthenticate, DescribeUserScramCredentials and
 AlterUserScramCredentials.
 
-`server/kafka/sasl.py` implements the steps of a login. On a listener without SASL, both requests of
-a login get error 34 (ILLEGAL_SASL_STATE), as they do after a login.
+`server/kafka/sasl.py` implements the steps of a login. On a listener without SASL, SaslHandshake
+and SaslAuthenticate get error 34 (ILLEGAL_SASL_STATE). The same happens after a login, unless the
+handshake begins a re-authentication.
 
 A client creates a user by sending the salted password, from which the broker derives what it
 stores. The salted password is enough to log in, so it is accepted only over TLS or from the same
@@ -33,7 +34,8 @@ from strandlog.server.kafka.sasl import SASL_AUTHENTICATED
     summary="Selects the SASL mechanism.",
     notes=(
         "Begins the login on a SASL listener, or a re-authentication if the session has a "
-        "lifetime; otherwise fails with error 34. After version 0, tokens follow without a header."
+        "lifetime; otherwise fails with error 34. Tokens after a version 0 handshake have no "
+        "header."
     ),
 )
 def sasl_handshake(broker: Broker, request: Request) -> None:
@@ -98,7 +100,10 @@ def describe_user_scram_credentials(broker: Broker, request: Request) -> Work[No
     versions=(0, 0),
     requires=[ALTER.on(CLUSTER)],
     summary="Creates, changes and deletes users; the response follows when the change is durable.",
-    notes="Credentials are accepted over TLS or from the same machine only.",
+    notes=(
+        "Credentials are accepted only over TLS or from the same machine, unless "
+        "`allow.insecure.listeners` is set."
+    ),
 )
 def alter_user_scram_credentials(broker: Broker, request: Request) -> Work[None]:
     body = yield from request.reading()

@@ -128,7 +128,7 @@ FETCH_MAX_WAIT_MS = _limit(
     60_000,
     "Kafka: time that a Fetch waits for records",
     above="an empty response; the consumer fetches again",
-    why="the broker notices that a client has disconnected only when it responds",
+    why="a client that vanished without closing its connection is noticed only by a response",
 )
 MAX_WAITING_PARTITIONS = _limit(
     100_000,
@@ -178,7 +178,7 @@ USER_NAME_MAX_CHARACTERS = _limit(
 SUBJECT_MAX_CHARACTERS = _limit(
     4096,
     "characters in a user name that is derived from the subject of a client certificate",
-    above="the connection is closed",
+    above="the client is rejected",
     why="subjects are longer than other names and appear in every log line about the user",
 )
 PASSWORD_MAX_BYTES = _limit(
@@ -250,7 +250,7 @@ LOGINS_MAX_REMEMBERED = _limit(
 LOGINS_MAX_FAILING_ADDRESSES = _limit(
     10_000,
     "HTTP and gRPC: client addresses whose failed logins are counted",
-    above="the address whose last failure is oldest is forgotten",
+    above="the address whose last attempt is oldest is forgotten",
     why="each takes memory, and failed logins cost an attacker nothing",
 )
 AUDIT_MAX_TEXT_CHARACTERS = _limit(
@@ -435,8 +435,8 @@ GRPC_MAX_NAME_BYTES = _limit(
 )
 GRPC_REFLECTION_STREAMS = _limit(
     4,
-    "gRPC: reflection streams with a request in progress",
-    above="further ones wait",
+    "gRPC: open reflection streams",
+    above="further ones wait, and a silent stream is closed",
     why="only developers use reflection, not programs",
 )
 
@@ -496,7 +496,7 @@ HTTP_PRODUCE_MAX_RECORDS = _limit(
 HTTP_PAGE_MAX_RECORDS = _limit(
     1000,
     "HTTP: records on one page",
-    above="422",
+    above="400",
     why="clients can request the next page with a cursor",
 )
 HTTP_PAGE_MAX_BYTES = _limit(
@@ -592,7 +592,7 @@ HTTP_PIPELINE_ERROR_CHARACTERS = _limit(
 HTTP_PIPELINE_URL_CHARACTERS = _limit(
     500,
     "HTTP: characters in the URL of a pipeline's Spark UI",
-    above="422; strandlog's reporter truncates it",
+    above="422; strandlog's reporter omits it",
     why="reports are kept in memory, and any client can send them",
 )
 HTTP_PIPELINE_WATERMARK_CHARACTERS = _limit(

@@ -10,7 +10,7 @@ most specific part first: `CN=carol,OU=x,O=y`. The first rule that applies decid
     L, U      converts the result to lower or upper case
     DEFAULT   the subject itself
 
-If no rule applies, the client has no name and is disconnected. Patterns are Python regular
+If no rule applies, the client has no name and is rejected. Patterns are Python regular
 expressions, which agree with Java's in the syntax that such rules use.
 """
 

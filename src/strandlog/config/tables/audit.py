@@ -30,8 +30,8 @@ class AuditSettings:
         dynamic=False,
         help=(
             "Events in the audit log: successful and failed `logins`; `denials`; `admin` (changes "
-            "to topics, settings, groups, users, ACLs and quotas); `access` (allowed reads and "
-            "writes, with at most one line per minute for each client and topic)."
+            "to topics, settings, groups, schemas, users, ACLs and quotas); `access` (allowed "
+            "reads and writes, with at most one line per minute for each client and topic)."
         ),
     )
     audit_log_max_bytes: int = setting(

@@ -186,8 +186,10 @@ class BrokerSettings(
         maximum=MAX_INT,
         dynamic=False,
         help=(
-            "Maximum number of Kafka connections; further ones are closed immediately. Kafka has "
-            "no limit, but each connection takes a file descriptor, and log files need some too."
+            "Maximum number of Kafka connections. A further one replaces the oldest one that has "
+            "not finished its TLS handshake or SASL login; if there is none, it is closed "
+            "immediately. Kafka has no limit, but each connection takes a file descriptor, and log "
+            "files need some too."
         ),
     )
     fetch_max_bytes: int = setting(

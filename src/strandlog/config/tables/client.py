@@ -3,8 +3,8 @@
 Some names differ between the Java client and librdkafka. `ALIASES` maps names that are not in the
 table to those that are, and client/settings.py translates the Java settings that have no single
 equivalent (`JAVA_ONLY`). Certificates and keys are PEM files or PEM text. Settings in `SECURITY`
-are errors, because ignoring them would weaken security. The wire client ignores all other settings,
-because they have no effect on a client that only transfers batches.
+are errors, because ignoring them would weaken security. The wire client ignores other settings that
+are not in the table, because they have no effect on a client that only transfers batches.
 """
 
 from __future__ import annotations

@@ -123,8 +123,9 @@ class ListenerSettings:
         maximum=MAX_INT,
         dynamic=False,
         help=(
-            "Maximum number of HTTP connections; further ones get 503 and are closed, unless they "
-            "request /healthz or /readyz. Each takes a file descriptor."
+            "Maximum number of HTTP connections. A further one replaces the one that has been idle "
+            "the longest; if none is idle, its requests get a 503, except /healthz and /readyz. "
+            "Each connection takes a file descriptor."
         ),
     )
     http_idle_timeout_ms: int = setting(
@@ -289,7 +290,8 @@ class ListenerSettings:
         maximum=MAX_LONG,
         dynamic=False,
         help=(
-            "A gRPC call whose client neither reads nor sends for this long is cancelled if other "
-            "calls wait for its memory. A consumer can then resume at its next offset."
+            "A gRPC call whose client does not read for this long is cancelled if other calls wait "
+            "for its memory; a consumer can then resume at its next offset. A call whose client "
+            "does not send its request is cancelled after at most 250 ms in that case."
         ),
     )

@@ -46,7 +46,7 @@ class LoginSettings:
         help=(
             "Maximum number of failed logins per second from one address. After ten seconds' worth "
             "of failures, further logins wait, except those of users that have logged in from this "
-            "address before. 0: no limit."
+            "address in the last 24 hours. 0: no limit."
         ),
     )
     credential_change_closes_connections: bool = setting(

@@ -138,7 +138,7 @@ class TlsSettings:
         help=(
             "Rules that turn the subject of a client certificate into a user name, separated by "
             "commas: RULE:pattern/replacement/[L|U] or DEFAULT. The first rule whose pattern "
-            "matches the whole subject applies; without a match, the connection is closed."
+            "matches the whole subject applies; without a match, the client is rejected."
         ),
     )
     ssl_reload_interval_ms: int = setting(
@@ -158,7 +158,10 @@ class TlsSettings:
         minimum=100,
         maximum=MAX_INT,
         dynamic=False,
-        help="Time within which a client must complete the TLS handshake, or it is disconnected.",
+        help=(
+            "Time within which a Kafka or HTTP client must complete the TLS handshake; otherwise "
+            "the connection is closed."
+        ),
     )
 
 

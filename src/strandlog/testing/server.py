@@ -8,8 +8,8 @@ real files. The settings `listeners`, `http.listener` and `grpc.listener` select
 protocols. It starts within tens of milliseconds, because all modules are already imported. Use a
 separate process if a test kills the broker, sends it a signal or measures its memory.
 
-The server belongs to its thread. Other threads must access it only through `call` and `wait_until`,
-which run a function in the event loop.
+The server belongs to its thread. Other threads must access it only through `call`, `run` and
+`wait_until`, which run code in the event loop.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class ServerThread:
 
     @property
     def server(self) -> Server:
-        """The server itself. Use it only inside `call` and `wait_until`."""
+        """The server itself. Use it only inside `call`, `run` and `wait_until`."""
         assert self._server is not None, "the server is not running"
         return self._server
 
@@ -200,7 +200,7 @@ class ServerThread:
         return listener_configs(server, named, overrides)
 
     def listener(self, name: str) -> str:
-        """The address of a listener as HOST:PORT, by its name in the ready line."""
+        """Return the address of a listener as HOST:PORT, by its name in the ready line."""
         for word in self.ready.split():
             if word.startswith(f"{name}="):
                 return word.partition("=")[2]

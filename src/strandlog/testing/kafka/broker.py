@@ -13,6 +13,8 @@ a temporary folder. It differs in three ways, so that tests are fast:
     group.initial.rebalance.delay.ms=0    a new group does not wait three seconds for more members
     schemas are loaded when needed        so the broker starts within milliseconds
 
+The user `test`, which exists with SASL, is a super user.
+
 Tests call the methods in their own thread; the methods call the broker in its event loop and wait
 for the result. They need no Kafka client and no login. `wait_for_records` would block the event
 loop of an asynchronous test; such a test awaits `wait_for_records_async`.
@@ -62,7 +64,7 @@ Produced = Payload | tuple[Payload, Payload] | NewRecord  # a value, (key, value
 
 
 class KafkaBroker:
-    """A broker for tests. Use it as a context manager, or call `start` and `stop`."""
+    """A broker for tests. Use it as a context manager, or call `start` and `close`."""
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
-"""Builds a response to any Kafka request in which everything has failed with one error code.
+"""Builds a response to a Kafka request in which everything has failed with one error code.
 
 A response mirrors its request: Produce names topics and partitions, and the response has a row with
 an error code for each. The schemas do not say which array of the response corresponds to which
-array of the request, but these rules find it for all APIs:
+array of the request, but these rules find it for all APIs except those in `_UNLIKE_REQUESTS`:
 
     1. the array with the same name                       topics → topics
     2. otherwise, for an array whose rows have an error   topic_data → responses
@@ -39,7 +39,7 @@ _SYNONYMS = {
 }
 # In Fetch, an error at the top level is about the session; in Metadata, about the whole cluster.
 _ROWS_ONLY = {FETCH.key, METADATA.key}
-# The responses to these do not mirror the request.
+# The responses of these APIs do not mirror their requests.
 _UNLIKE_REQUESTS = {"AlterReplicaLogDirs"}
 
 

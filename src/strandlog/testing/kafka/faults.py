@@ -258,7 +258,7 @@ class Faults:
             try:
                 header = read_request_header(frame, SUPPORTED_VERSIONS)
             except DataError:
-                return proceed(frame, reply, connection)  # it reports the error
+                return proceed(frame, reply, connection)  # the dispatcher reports the error
             for fault in self._active:
                 if (
                     fault.effect.affects(header)

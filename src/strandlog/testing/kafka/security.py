@@ -5,7 +5,7 @@
     SASL_PLAINTEXT   the user `test` logs in with SCRAM-SHA-256 or PLAIN
     SASL_SSL         both
 
-Everything is generated for one test run: the CA signs one certificate that is valid for a day, and
+Everything is generated for each broker: the CA signs one certificate that is valid for a day, and
 the password is random.
 """
 
@@ -73,7 +73,8 @@ def new_security(protocol: str, folder: Path) -> Security:
 
 
 def _new_certificates(folder: Path) -> tuple[Path, Path]:
-    """Write the CA's certificate, and the server's key and certificate; return both paths."""
+    """Write one file with the CA's certificate and one with the server's key and certificate;
+    return the two paths."""
     from strandlog.cli.security.certificates import (  # noqa: PLC0415 - cryptography takes 50 ms
         certificate_pem,
         key_pem,

@@ -131,8 +131,8 @@ def connect(
     underscores, such as `security_protocol="ssl"`. They override the environment
     (STRANDLOG_CLIENT_*), which overrides the properties file `config_file`.
 
-    Raises `UnreachableError` if no broker responds, `AuthenticationError` if it rejects the user or
-    its certificate is not trusted, and `SettingError` if a setting is invalid. Requires the
+    Raises `UnreachableError` if no broker responds, `AuthenticationError` if the broker rejects the
+    user or its certificate is not trusted, and `SettingError` if a setting is invalid. Requires the
     `client` extra.
     """
     from strandlog.client.remote.log import RemoteLog  # noqa: PLC0415 - see above

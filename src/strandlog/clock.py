@@ -1,4 +1,4 @@
-"""Clocks. Only this module reads the system time.
+"""Clocks. Outside `strandlog.testing`, only this module reads the wall clock.
 
 Everything below the server receives a `Clock` as an argument; tests pass one that they advance
 manually. `now_ms` is the wall clock in Unix milliseconds (for record timestamps and retention) and

@@ -114,7 +114,7 @@
     │   ├── UnreachableError            check the address, and that a broker runs there (retriable)
     │   └── AuthenticationError         check user, password, mechanism and certificates
     ├── SecurityFileError               fix the key, certificate or token that the message names
-    ├── PipelineError                   a query of a pipeline failed; see the message
+    ├── PipelineError                   Spark or a pipeline failed; see the message
     ├── ServerCrashError                part of the server failed: report the bug with its log
     ├── AuditLogError                   choose another path, or correct its permissions
     ├── TooFewDescriptorsError          raise the limit on open files (ulimit -n)
@@ -122,8 +122,9 @@
     └── MissingExtraError               pip install the extra that the message names
 
 `codes` are an error's codes in each protocol; a class inherits those of its parent. `retriable`
-means that the same call may succeed later. Messages name the object, the allowed range and the
-remedy. Bugs in strandlog itself raise `AssertionError`, never one of these.
+means that the same call may succeed later. Messages name the object and, where there is one, the
+allowed range or the remedy. Bugs in strandlog itself raise `AssertionError`, never one of these. A
+listener that cannot bind its address raises an `OSError`.
 """
 
 from __future__ import annotations
@@ -403,7 +404,7 @@ class StorageError(LogError):
 
 
 class DiskFullError(StorageError):
-    """There is no space left for this write; nothing was written."""
+    """The disk has no space left for this write."""
 
     codes = Codes(56, 507, "RESOURCE_EXHAUSTED", 11)
 
@@ -472,7 +473,7 @@ class CorruptSegmentError(LogError):
 
 
 class DataError(StrandlogError):
-    """The bytes or values passed in are invalid; none of them was written."""
+    """The bytes or values passed in are invalid."""
 
     codes = Codes(42, 400, "INVALID_ARGUMENT", 12)
 
@@ -882,7 +883,7 @@ class SecurityFileError(StrandlogError):
 
 
 class PipelineError(StrandlogError):
-    """Spark did not start, or a query of a pipeline failed."""
+    """Spark could not be prepared or started, or a pipeline failed."""
 
 
 class ServerCrashError(StrandlogError):

@@ -70,7 +70,8 @@ class ServerOptions:
     """The data folder, the listeners and the settings of a server."""
 
     data: str
-    listeners: tuple[ListenerConfig, ...] = (ListenerConfig("kafka", PLAINTEXT),)  # Kafka first
+    # The Kafka listeners come first.
+    listeners: tuple[ListenerConfig, ...] = (ListenerConfig("kafka", PLAINTEXT),)
     settings: BrokerSettings = field(default_factory=broker_settings)
     drain_ms: int = 5_000
     http_hosts: tuple[str, ...] = ()
@@ -199,7 +200,7 @@ class Server:
         return str(self._listeners.addresses[config.name][1])
 
     def _wake(self) -> None:
-        self.kafka.end_revoked()  # a change to a user wakes the server, because it must be flushed
+        self.kafka.end_revoked()  # a changed user must be flushed, which wakes the server
         self._driver.schedule()
 
     def _make_kafka(self, config: ListenerConfig) -> Listener:
@@ -318,7 +319,7 @@ class Server:
         self.runtime.run_in_background("stop", closing, is_long=False)
         await self.runtime.finish()
         self._loop_monitor.stop()
-        if self._was_ready:  # if it was not, there is nothing to summarize
+        if self._was_ready:  # otherwise there is nothing to summarize
             logger.info("stopped: %s", self._summary())
         self.broker.close()
         if self._audit_log is not None:

@@ -152,7 +152,7 @@ def make_context(material: KeyMaterial, settings: TlsSettings) -> ssl.SSLContext
     if TLS_1_3 not in enabled:
         context.maximum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_TICKET
-    context.num_tickets = 0  # TLS 1.3
+    context.num_tickets = 0  # no tickets in TLS 1.3 either
     with _as_file(material.private_key + material.chain) as path:
         context.load_cert_chain(path)
     context.verify_mode = VERIFY_MODES[settings.ssl_client_auth]

@@ -55,7 +55,7 @@ from strandlog.server.access.attempts import Attempts
 Method = Literal["none", "session", "password", "token", "certificate"]
 
 REMEMBERED_SECONDS = 60
-RETRY_MS = 1000  # when to retry a login if too many are waiting
+RETRY_MS = 1000  # how soon to retry a login if too many are waiting
 INVALID_HEADER = "the Authorization header is invalid"
 
 
@@ -175,7 +175,7 @@ class Logins:
     def _check_done(self, key: bytes, check: asyncio.Task[Login]) -> None:
         del self._checks[key]
         if not check.cancelled():
-            check.exception()  # marks it as retrieved: each waiting request raises it
+            check.exception()  # marks the error as retrieved; each waiting request raises it
 
     def _recalled(self, key: bytes) -> Login | None:
         if self._remembered_version != self._broker.credentials_version:

@@ -59,7 +59,7 @@ class GrpcAuthentication:
         self._logins = logins
         self._principal_of = principal_of
         self._principals: dict[bytes, Principal] = {}  # by certificate: parsing one takes time
-        self._streams: dict[asyncio.Task[None], Login] = {}  # open, with a login that can end
+        self._streams: dict[asyncio.Task[None], Login] = {}  # open streams whose login may end
         self._ended: set[asyncio.Task[None]] = set()
         self._watch: asyncio.Task[None] | None = None
 

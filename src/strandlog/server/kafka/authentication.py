@@ -92,8 +92,8 @@ class Authentication:
         self._frames = 0  # frames judged during the current authentication
         self.state = State.START
         self.exchange: SaslExchange | None = None  # set in the states TOKENS and RAW_TOKENS
-        self.mechanism = ""  # of the last successful authentication
-        self.principal: Principal | None = None  # of the last successful authentication
+        self.mechanism = ""  # set by the last successful authentication
+        self.principal: Principal | None = None  # set by the last successful authentication
         self.expires_ms: int | None = None  # None: the session does not expire
 
     @property

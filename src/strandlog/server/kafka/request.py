@@ -54,7 +54,7 @@ class Request:
         self._dispatcher = dispatcher
         self.header = header
         self.frame = frame
-        self.pending = pending  # its reply
+        self.pending = pending  # the reply to this request
         self.connection = connection
         # None while no client has a quota.
         self.meter = Meter(pending.began) if dispatcher.broker.enforces_quotas else None

@@ -138,7 +138,7 @@ class SaslLogins:
     def expect(self, connection: Connection) -> None:
         """Close a connection unless it authenticates in time."""
         limit = self.settings.connections_authentication_timeout_ms / SECOND_MS
-        if connection.sasl is None:  # new, and the time for its TLS handshake counts
+        if connection.sasl is None:  # a new connection: its TLS handshake counts
             limit = max(0.0, limit - connection.age_seconds())
         self._waiting[connection] = self.loop.call_later(limit, self._time_out, connection)
         self.metrics.connections_authenticating = len(self._waiting)

@@ -147,7 +147,7 @@ class Acceptor:
         self._loop = asyncio.get_running_loop()
         self.sockets: list[socket.socket] = []  # the listening sockets
         self._handshakes: dict[_Handshake, None] = {}  # oldest first
-        self._over_quota: set[socket.socket] = set()  # to be closed soon
+        self._over_quota: set[socket.socket] = set()  # sockets that are closed soon
         self._tasks: set[asyncio.Task[None]] = set()
         self._alarm: asyncio.TimerHandle | None = None
         self._pause: asyncio.TimerHandle | None = None
@@ -349,7 +349,8 @@ class Acceptor:
                 lambda: self._make_protocol(slot),
                 handshake.sock,
                 ssl=tls.context(),
-                ssl_handshake_timeout=tls.handshake_seconds + PAUSE_SECONDS,  # after `_end_late`
+                # `_end_late` ends the handshake before this timeout does.
+                ssl_handshake_timeout=tls.handshake_seconds + PAUSE_SECONDS,
                 ssl_shutdown_timeout=SHUTDOWN_SECONDS,
             )
         except (OSError, asyncio.CancelledError) as error:

@@ -65,7 +65,7 @@ class Stores(NamedTuple):
     key: bytes
     chain: bytes
     authorities: bytes
-    names: tuple[str, str, str]  # for error messages
+    names: tuple[str, str, str]  # the origin of each part, for error messages
 
     def digest(self) -> bytes:
         """Return a hash of the contents: two stores with the same hash are equal."""

@@ -36,7 +36,7 @@ from strandlog.server.http.problems import HttpError
 STATIC = "strandlog.server.http.console"
 PLOTLY = "plotly.min.js"
 GZIP_FORMAT = 31  # `wbits` for zlib: a gzip header and the largest window
-PIECE_BYTES = 16 * 1024  # compressed
+PIECE_BYTES = 16 * 1024  # chunk size, before decompression
 EMPTY_STYLE = "'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='"
 POLICY = "; ".join(
     (

@@ -26,7 +26,7 @@ Sample = tuple[tuple[str, ...], float]  # the label values and the value of a sa
 class Snapshot:
     """A snapshot of a broker: plain values that any thread may read."""
 
-    figures: Mapping[str, Any]  # `Metrics.snapshot`
+    figures: Mapping[str, Any]  # the result of `Metrics.snapshot`
     version: str
     address: str
     cluster_id: str

@@ -28,12 +28,12 @@ from strandlog.server.http.records.scan import ScanLimits, scan
 from strandlog.server.http.state import HttpState
 from strandlog.server.record_io import fetch
 
-MAX_PARTITIONS = 20  # per call; later calls read the other partitions
+MAX_PARTITIONS = 20  # partitions that one call reads; later calls read the others
 PIECE_BYTES = 64 * 1024
 SEARCH_BYTES = 1024 * 1024
 MAX_BYTES = 4 * 1024 * 1024
 MAX_SECONDS = 0.5
-MAX_SHOWN_BYTES = 256 * 1024  # per call, as JSON, which stays in memory until the client reads it
+MAX_SHOWN_BYTES = 256 * 1024  # JSON per call; it stays in memory until the client reads it
 
 
 class TailOptions(NamedTuple):

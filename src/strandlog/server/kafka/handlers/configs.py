@@ -256,7 +256,7 @@ def list_config_resources(broker: Broker, request: Request) -> Work[None]:
     if not broker.has_access(request.context, needs):
         request.reply({"error_code": ClusterAuthorizationError.kafka_code})
         return
-    wanted = set(getattr(body, "resource_types", (CLIENT_METRICS,)))  # v0 lists only these
+    wanted = set(getattr(body, "resource_types", (CLIENT_METRICS,)))  # the default in v0
     known = {RESOURCE_TOPIC, RESOURCE_BROKER, CLIENT_METRICS, RESOURCE_LOGGER, RESOURCE_GROUP}
     if not wanted <= known:
         request.reply({"error_code": UnsupportedVersionError.kafka_code})

@@ -145,10 +145,7 @@ class ListenerSettings:
         minimum=100,
         maximum=MAX_LONG,
         dynamic=False,
-        help=(
-            "If a request body makes no progress for this long, the broker responds with 408 and "
-            "closes the connection."
-        ),
+        help="A request whose body makes no progress for this long gets a 408.",
     )
     http_upload_timeout_ms: int = setting(
         kind="ms",

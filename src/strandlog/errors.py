@@ -148,7 +148,7 @@ class StrandlogError(Exception):
     """The base class of all errors."""
 
     codes: ClassVar[Codes] = Codes(-1, 500, "INTERNAL", 13)
-    kafka_code: ClassVar[int] = -1  # `codes.kafka`
+    kafka_code: ClassVar[int] = -1  # copied from `codes.kafka`
     retriable: ClassVar[bool] = False
     records_kept: int = 0  # records that `send_batch` wrote before it failed
 

@@ -102,7 +102,7 @@ class SimulatedMap:
         node.mapped_sizes.append(len(self.view))
 
     def is_cut(self) -> bool:
-        return False  # a simulated disk does not allow truncating a mapped file
+        return False  # a simulated disk does not allow truncating mapped bytes
 
     def close(self) -> None:
         node, self._node = self._node, None

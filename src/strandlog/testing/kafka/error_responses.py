@@ -30,7 +30,7 @@ from strandlog.protocol.kafka.schemas import element_of, is_entity, kio, respons
 from strandlog.server.kafka.api import NODE_ID
 
 MESSAGE = "injected by a test"
-ERROR_CODE = "error_code"  # the type of a field, whatever its name is
+ERROR_CODE = "error_code"  # the type of fields with an error code, whatever their names
 _SYNONYMS = {
     "partition_index": ("partition", "index"),
     "topic": ("name",),

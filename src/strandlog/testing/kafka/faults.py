@@ -63,7 +63,7 @@ class Effect:
 
     action: Action
     api_key: int | None = None  # None: all APIs
-    topic: str | None = None  # None: whether or not the request names topics
+    topic: str | None = None  # None: requests with any topics or none
     code: int = 0
     seconds: float | None = None  # None: until the fault is removed
 

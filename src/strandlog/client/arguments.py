@@ -84,7 +84,7 @@ def check_max_records(max_records: int) -> None:
 
 
 def check_timeout(timeout_ms: int, name: str = "timeout_ms") -> None:
-    """Raise unless a time-out is a number of milliseconds, at least 0."""
+    """Raise unless a timeout is a number of milliseconds, at least 0."""
     is_number = isinstance(timeout_ms, int | float) and not isinstance(timeout_ms, bool)
     if not is_number or not timeout_ms >= 0:  # written this way to reject NaN too
         raise InvalidSettingError(name, timeout_ms, "expected a number of ms, such as 1000")

@@ -78,7 +78,7 @@ RESETS_PER_POLL = 3  # per partition, if its log start offset keeps moving; the 
 SKIPS_PER_POLL = 100  # unreadable batches per partition; the next poll continues after them
 SKIPS_REMEMBERED = 1000
 ITERATION_COMMIT_RECORDS = 500  # the default max_records of poll
-ITERATION_COMMIT_MS = 5_000  # Kafka's auto.commit.interval.ms
+ITERATION_COMMIT_MS = 5_000  # Kafka's default for auto.commit.interval.ms
 WAKE_UP_MS = 100  # a waiting poll sends heartbeats and runs maintenance this often
 NOTHING_UNDELIVERED: Mapping[TopicPartition, int] = MappingProxyType({})
 
@@ -125,7 +125,7 @@ class Consumer(Closable):
         self._cursors: dict[TopicPartition, Cursor] = {}
         self._committed: dict[TopicPartition, int] = {}
         self._turn = 0
-        # The positions before the last iteration step; None if poll was called since.
+        # The positions before the last iteration step; None unless it was the last read.
         self._before_last: list[tuple[Cursor, int]] | None = None
         self._iterated = 0  # records returned by iteration since the last commit
         self._iterated_since_ms = 0

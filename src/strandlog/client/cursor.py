@@ -2,8 +2,8 @@
 
     position     the offset of the next record to return; NO_POSITION if it is undefined (there is
                  no committed offset, and auto_offset_reset is "none")
-    settled_at   the initial position, or the position at the last commit; equal to `position` if
-                 there is nothing to commit
+    settled_at   the initial position, or the last committed offset; equal to `position` if there
+                 is nothing to commit
 
 Records are read ahead in the form that was last requested, either as Python records or as Arrow
 columns. A request for the other form discards them and reads again from the position.

@@ -6,7 +6,8 @@
 A reference may appear anywhere in the value of any client setting. Programs, settings files, Spark
 options and pipeline files then contain only the reference. It is replaced in the process that
 opens the connection. A changed password or token takes effect without a restart: the wire client
-reads it for each login, and the remote log when the broker rejects a login (remote/login.py).
+reads it for each login; the remote log reads the password when the broker rejects a login
+(remote/login.py), and the token when librdkafka requests a new one.
 The replacement text is not searched for further references. Relative paths are relative to the
 working directory of the process.
 """

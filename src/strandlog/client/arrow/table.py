@@ -73,7 +73,7 @@ def table_of_batches(batches: list[Any]) -> Any:
 
 
 def as_table(table: Any) -> Any:
-    """Return an Arrow table; convert pandas and polars data frames.
+    """Return an Arrow table; convert record batches and data frames of pandas and polars.
 
     The index of a pandas data frame does not become a column.
     """

@@ -269,7 +269,7 @@ class Log(Closable):
         `group`: the group whose members share the partitions and whose offsets are committed; with
         None, the consumer reads all partitions and commits nothing.
         `auto_offset_reset`: where to start without a valid committed offset: "earliest", "latest",
-        or "none" for an error.
+        or "none" for an error. Without a group, "none" starts like "earliest".
         `auto_commit`: each poll commits the records of earlier polls, and close commits the rest.
         Without it, only `commit` commits.
         `assignors`: how the group may distribute partitions, in order of preference: "range",

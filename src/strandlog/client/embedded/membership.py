@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from strandlog.client.embedded.log import Log
 
 COOPERATIVE = "cooperative-sticky"
-MAX_ROUNDS = 10  # each advances all members in this process; a rebalance takes at most three
+MAX_ROUNDS = 10  # each round advances all members in this process; a rebalance takes at most three
 
 
 class Membership:
@@ -135,7 +135,7 @@ class Membership:
         )
 
     def _reset(self) -> None:
-        """Start over without partitions, because the group has removed this member."""
+        """Start over without partitions, because the group no longer accepts this member."""
         self._member_id, self._generation = "", -1
         self._wants_to_join, self._join, self._sync = True, None, None
         self._own([])

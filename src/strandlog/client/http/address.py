@@ -48,8 +48,8 @@ def parse_address(setting: str, text: str, allowed: str = ALLOWED) -> HttpAddres
 def announced_address(bootstrap: str, client: Mapping[str, object]) -> HttpAddress | None:
     """Return the HTTP address that a broker announces, or None if it announces no reachable one.
 
-    Raise `UnreachableError` if the broker does not respond, and the broker's error if the client
-    is not authorized to read the address.
+    Raise `UnreachableError` if the broker does not respond, and the broker's error if it rejects
+    the login or does not allow the client to read the address.
     """
     from strandlog.client.wire.client import WireClient  # noqa: PLC0415 - slow to load
 

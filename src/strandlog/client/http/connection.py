@@ -1,8 +1,8 @@
 """Sends requests to an HTTP server over one persistent connection, from any thread.
 
-    unreachable, or no response in time    UnreachableError
-    response too large                     RemoteError
-    any status                             returned; the caller handles it
+    unreachable, or no complete response in time    UnreachableError
+    response too large                              RemoteError
+    any status                                      returned; the caller handles it
 
 The server may close an idle connection at any time. A request that finds the connection closed is
 resent once over a new connection. A DELETE always starts with a new connection, because repeating
@@ -56,14 +56,14 @@ class HttpConnections:
 
     @property
     def has_credentials(self) -> bool:
-        """Whether requests over the last connection had credentials."""
+        """Whether requests over the last connection had a header with credentials."""
         return bool(self._login_headers)
 
     def request(
         self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]
     ) -> HttpAnswer:
-        """Send a request and return the response. Raise `UnreachableError` if none arrives in time,
-        or `RemoteError` if it is too large."""
+        """Send a request and return the response. Raise `UnreachableError` if it does not arrive
+        completely and in time, or `RemoteError` if it is too large."""
         with self._lock:
             if method == "DELETE":
                 self._disconnect()

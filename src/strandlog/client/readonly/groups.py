@@ -1,7 +1,8 @@
 """Reads groups and committed offsets from the files of `__consumer_offsets`.
 
 The result reflects what the owner has made durable: committed offsets, and the members as of the
-last completed rebalance. Members of a killed process remain until the next owner opens the folder.
+last completed rebalance. Members of a killed process remain until the next owner has opened the
+folder and their sessions have timed out.
 """
 
 from __future__ import annotations

@@ -125,7 +125,7 @@ class ReadOnlySource:
             return found or Fetched([], offset)
 
     def fetch_raw(self, tp: TopicPartition, offset: int, max_bytes: int) -> RawFetched:
-        """Return raw batches, starting with the one that contains `offset`."""
+        """Return raw batches, starting with the one that contains or follows `offset`."""
 
         def read(view: PartitionView, offset: int, end_offset: int) -> RawFetched:
             data = view.read(offset, max_bytes)

@@ -1,8 +1,8 @@
 """Reads the raw batches of a range of offsets from the files of a folder, in chunks.
 
-If a read returns no data, either the partition ends within the range, which is an error, or the
+If a read makes no progress, either the partition ends within the range, which is an error, or the
 owner of the folder is replacing a file. In the second case the read is repeated; `Patience` decides
-for how long, counted from the last chunk with data.
+for how long, counted from the last read that made progress.
 """
 
 from __future__ import annotations

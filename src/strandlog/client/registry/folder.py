@@ -3,7 +3,7 @@
 It takes no lock and writes nothing; a broker may own the folder at the same time. The result is
 what the broker has made durable. A schema that is not known yet may have been registered since the
 last read, so the calls read the records that were added. Like the broker, this class skips unusable
-records; it lists them in `problems`.
+records; it lists the first MAX_PROBLEMS of them in `problems`.
 """
 
 from __future__ import annotations

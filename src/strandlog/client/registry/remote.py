@@ -1,13 +1,14 @@
 """A schema registry over HTTP: strandlog's, or any other with Confluent's REST API.
 
     connection      one persistent connection; see client/http/connection.py
-    by_id, by_guid  results are cached for the life of the client, up to CACHED_SCHEMAS; an id that
+    by_id, by_guid  up to CACHED_SCHEMAS results are cached until a permanent delete; an id that
                     does not exist is requested again only after UNKNOWN_MS
     Protobuf        schemas are requested as base64 descriptors (format=serialized), so that no
                     compiler is needed
 
-Errors: no response → `UnreachableError`; 401 → `AuthenticationError`; 403 → `AuthorizationError`;
-404 → `SchemaNotFoundError`; 409 → `IncompatibleSchemaError`; 422 → `InvalidSchemaError`; any other
+Errors: no response, or status 408, 429, 502, 503 or 504 → `UnreachableError`; 401 →
+`AuthenticationError`; 403 → `AuthorizationError`; with an error code of the registry, 404 →
+`SchemaNotFoundError`, 409 → `IncompatibleSchemaError` and 422 → `InvalidSchemaError`; any other
 status, or a response that does not come from a registry → `RemoteError`.
 """
 

@@ -37,7 +37,7 @@ NAMES = {
     "send.buffer.bytes": "socket.send.buffer.bytes",
 }
 PROBE = "probe"  # value of ssl.ca.location: librdkafka searches for the system's certificates
-# How often a token without an expiry time is read again, in seconds.
+# Assumed lifetime of a token without an expiry time; librdkafka requests a new one before its end.
 OPAQUE_TOKEN_SECONDS = 300.0
 
 
@@ -49,8 +49,8 @@ def client_config(
 ) -> dict[str, object]:
     """Return the configuration shared by all clients of a log.
 
-    librdkafka logs to stderr. Only critical messages are logged unless `debug` is set, because the
-    raised errors are more helpful.
+    librdkafka logs to stderr. Only critical messages are logged unless `debug` or `log.level` is
+    set, because the raised errors are more helpful.
     """
     settings = _settings(given, file)
     level = settings.pop("log.level", LOG_DEBUG if "debug" in settings else LOG_CRITICAL)

@@ -293,7 +293,7 @@ class RemoteConsumer(Closable):
             self._check_open()
         records = self._look(max_records, wait_ms)
         if not records and self._failure is not None:
-            records = self._look(max_records, 0)  # raises it
+            records = self._look(max_records, 0)  # raises the failure
         if records:
             return Step(records)
         error = None if self._is_at_end() else self._timeout_error()
@@ -355,7 +355,7 @@ class RemoteConsumer(Closable):
                 code,
             )
         elif code not in UNREACHABLE and self._failure is None:
-            # Ignore connection errors: librdkafka retries, and the callers enforce a time-out.
+            # Ignore connection errors: librdkafka retries, and the callers enforce a timeout.
             self._failure = error_of(error, topic=tp.topic, group=self.group, needs="READ")
 
     def _reset_error(self, tp: TopicPartition) -> OffsetOutOfRangeError:

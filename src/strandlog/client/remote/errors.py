@@ -3,6 +3,7 @@
     Kafka error code      the class with that code in `errors.py`
     broker unreachable    UnreachableError
     login or TLS failed   AuthenticationError
+    invalid argument      SettingError
     any other             RemoteError, with the code
 
 A strandlog broker sends the same messages as the embedded library. Kafka's own messages are terse,

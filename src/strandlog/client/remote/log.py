@@ -3,10 +3,11 @@
     with strandlog.connect("127.0.0.1:9092") as log: ...
 
 It has the methods of the embedded log except those that need access to the files (`compact`,
-`enforce_retention`, `run_maintenance`, `flush`, `problems`); sizes and segment counts are
-`UNKNOWN`. It requires the `client` extra. Client settings have the names of librdkafka or of the
-Java client, with dots or with underscores: `connect("host:9093", security_protocol="ssl")`. They
-may also come from a file and the environment (client/settings.py).
+`enforce_retention`, `run_maintenance`, `flush`, `problems`) and those for client quotas, which
+librdkafka does not support; sizes and segment counts are `UNKNOWN`. It requires the `client` extra.
+Client settings have the names of librdkafka or of the Java client, with dots or with underscores:
+`connect("host:9093", security_protocol="ssl")`. They may also come from a file and the environment
+(client/settings.py).
 
 Every request raises `UnreachableError` if it takes longer than `timeout_ms`. The constructor sends
 a request to the cluster, so that a wrong address fails immediately rather than in the first call.
@@ -128,7 +129,7 @@ class RemoteLog(Closable):
         self._troubles[error.code()] = error
 
     def _check_reachable(self) -> None:
-        """Check the connection; raise early where librdkafka would retry until the time-out."""
+        """Check the connection; raise early where librdkafka would retry until the timeout."""
         found = self._admin.describe_cluster(request_timeout=self.timeout_ms / 1000)
         while not found.done():
             self._admin.poll(LOOK_SECONDS)
@@ -181,7 +182,7 @@ class RemoteLog(Closable):
     ) -> Any:
         """Return the result of a request, or raise its translated error."""
         with translated(topic=topic, group=group, to=self.bootstrap, needs=needs):
-            # librdkafka enforces the time-out itself; waiting twice as long leaves it a margin.
+            # librdkafka enforces the timeout itself; waiting twice as long leaves it a margin.
             deadline_ms = self.clock.monotonic_ms() + 2 * self.timeout_ms
             while self.clock.monotonic_ms() < deadline_ms:
                 try:
@@ -395,9 +396,10 @@ class RemoteLog(Closable):
     ) -> RemoteProducer:
         """Create a producer.
 
-        `acks`: what a send waits for. With "all", the records are on disk and survive a power
-        failure. With 1, the broker has written them, and they survive a crash of its process. With
-        0, a send waits for nothing, because the broker does not respond, and offsets are -1.
+        `acks`: what a send waits for. With "all", a strandlog broker has the records on disk, and
+        they survive a power failure; in a Kafka cluster, all in-sync replicas have them. With 1,
+        the broker has written them, and they survive a crash of its process. With 0, a send waits
+        for nothing, because the broker does not respond, and offsets are -1.
         `partitioner`: the hash that assigns keys to partitions: "murmur2" (as in Java clients),
         "md5" or "fnv1a".
         `compression`: "gzip", "snappy", "lz4" or "zstd"; with None, records are not compressed.
@@ -423,7 +425,7 @@ class RemoteLog(Closable):
         `group`: the group whose members share the partitions and whose offsets are committed; with
         None, the consumer reads all partitions and commits nothing.
         `auto_offset_reset`: where to start without a valid committed offset: "earliest", "latest",
-        or "none" for an error.
+        or "none" for an error. Without a group, "none" starts like "earliest".
         `auto_commit`: each poll commits the records of earlier polls, and close commits the rest.
         Without it, only `commit` commits.
         `assignors`: how the group may distribute partitions, in order of preference: "range",

@@ -32,11 +32,11 @@ from strandlog.clock import Clock
 from strandlog.errors import SettingError
 
 ROTATION_MS = 5_000
-# How long after new credentials a rejection may still belong to an attempt with the old ones: the
-# broker delays its response to repeated attempts.
+# For this long after a client has adopted new credentials, rejections are ignored: they may still
+# be for attempts with the old ones, because a broker delays repeated logins.
 GRACE_MS = 10_000
 USER, PASSWORD = "sasl.username", "sasl.password"
-MAX_ERRORS = 100  # between two checks
+MAX_ERRORS = 100  # errors kept until the next check; older ones are dropped
 _BROKEN_CONNECTION = re.compile(r"Request failed: Local: ")
 
 

@@ -153,7 +153,7 @@ class RemoteProducer(Closable):
         self._serving = Condition()
         self._is_served = False
         self._is_closed = False
-        self._rejection: StrandlogError | None = None  # the latest rejected login
+        self._rejection: StrandlogError | None = None  # the error of the last rejected login
         self._settings = f"acks={acks!r}, partitioner={partitioner!r}, compression={compression!r}"
 
     def __repr__(self) -> str:

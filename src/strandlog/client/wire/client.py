@@ -1,4 +1,4 @@
-"""Blocking Kafka client that transfers raw batches; used by Spark tasks and drivers.
+"""Blocking Kafka client that transfers raw batches, for Spark and for requests librdkafka lacks.
 
     with WireClient("localhost:9092", {"security.protocol": "SSL", …}) as client:
         partitions = client.partitions(["orders"])
@@ -16,9 +16,10 @@ Kafka's clients (config/tables/client.py); a settings file and the environment s
 (client/settings.py). Batches are bytes; the client does not decode records.
 
 A client is not thread-safe. It starts no threads and cannot be pickled: pickle the options instead.
-Connections are opened on first use. Calls retry retriable errors for `default.api.timeout.ms`. They
-raise, for example, `UnreachableError` with the address, `AuthenticationError`,
-`TopicNotFoundError`, or `OffsetOutOfRangeError` with the valid range.
+Connections are opened on first use. Calls retry retriable errors for `default.api.timeout.ms`
+(sending batches: `delivery.timeout.ms`). They raise, for example, `UnreachableError` with the
+address, `AuthenticationError`, `TopicNotFoundError`, or `OffsetOutOfRangeError` with the valid
+range.
 """
 
 from __future__ import annotations
@@ -108,7 +109,8 @@ class WireClient:
         return self._open_cluster
 
     def check_reachable(self) -> None:
-        """Raise `UnreachableError` immediately if every bootstrap address refuses the connection.
+        """Raise `UnreachableError` immediately if every bootstrap address refuses the connection or
+        has an unknown host.
 
         Other calls retry, because a broker may be restarting; a new job should fail early.
         """

@@ -1,6 +1,7 @@
 """Sends raw batches to partition leaders, in order per partition.
 
-    send(tp, batch)    queues a batch; waits only if `buffer.memory` is full
+    send(tp, batch)    queues a batch, and sends queued batches from SEND_FROM_BYTES on; waits for
+                       responses only if `buffer.memory` is full
     flush()            waits for all batches; returns the result of each partition
 
 A request carries at most one batch per partition, as Kafka requires; the number of requests in
@@ -37,7 +38,7 @@ class ProduceResult(NamedTuple):
 
     base_offset: int  # the base offset of the first batch, or -1 if it is unknown
     batch_count: int  # number of batches written
-    error: StrandlogError | None  # why the others were not written
+    error: StrandlogError | None  # why the other batches were not written
 
 
 class _Batch(NamedTuple):

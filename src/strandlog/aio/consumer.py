@@ -94,7 +94,7 @@ class Consumer(AsyncClosable):
         is_member = options.group is not None
         self._heartbeat_seconds = options.max_poll_interval_ms / 3_000 if is_member else math.inf
         self._ahead: deque[Record] = deque()
-        # The last record that iteration returned; None if poll was called since.
+        # The last record that iteration returned; None before the first one and after a poll.
         self._last: Record | None = None
         self._is_busy = False
         self._turns: deque[asyncio.Future[None]] = deque()

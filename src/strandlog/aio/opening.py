@@ -1,10 +1,10 @@
-"""`Opening`, which `open`, `connect`, `producer` and `consumer` return, to be entered or awaited.
+"""`Opening`, which `open`, `read`, `connect`, `producer` and `consumer` return.
 
     async with log.consumer(["orders"]) as consumer: ...       closed at the end of the block
     consumer = await log.consumer(["orders"])                  closed by `await consumer.close()`
 
-Nothing is opened before that. If the task is cancelled while it opens a log, producer or consumer,
-everything that has already been opened is closed in the background.
+Nothing is opened before an `Opening` is entered or awaited. If the task is cancelled while it opens
+a log, producer or consumer, everything that has already been opened is closed in the background.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ class Producer(AsyncClosable):
     async def send_batch(
         self, topic: str, records: Iterable[BatchItem]
     ) -> Sequence[RecordMetadata]:
-        """Append many records, one batch per partition; return their metadata in order.
+        """Append many records (embedded: one batch per partition); return their metadata in order.
 
         A record is a value, a (key, value) pair, or a mapping with `value` and optionally `key`,
         `headers`, `partition` and `timestamp`.
@@ -101,7 +101,7 @@ class Producer(AsyncClosable):
         return sent
 
     async def send_arrow(self, topic: str, table: Any) -> Sequence[RecordMetadata]:
-        """Append the rows of an Arrow table or data frame, one batch per partition."""
+        """Append the rows of an Arrow table or data frame (embedded: one batch per partition)."""
         self._check()
         work = partial(self._queue.producer.send_arrow, topic, table)
         sent: Sequence[RecordMetadata] = await self._queue.call(topic, work)

@@ -11,7 +11,8 @@ of the calls.
                 not written    written or failed; the task does not learn which
 
 Each call waits for its own acknowledgement. The queue buffers nothing but the calls in progress.
-One write takes at most MAX_WRITE_RECORDS and MAX_WRITE_BYTES.
+One write takes at most MAX_WRITE_RECORDS calls, and at most MAX_WRITE_BYTES of single records or
+one larger record.
 """
 
 from __future__ import annotations
@@ -144,7 +145,7 @@ def _write(producer: SteppedProducer, entries: list[Entry]) -> Written:
     """Write the entries, in a worker thread; return their results and the partitions written."""
     results: dict[int, Result | Exception] = {}
     records: dict[str, list[int]] = {}
-    flush: int | None = None  # the index of the first flush since the last record
+    flush: int | None = None  # the index of the first flush since the last record or other call
     for index, entry in enumerate(entries):
         if entry.work is None:
             flush = None

@@ -9,8 +9,8 @@
                 less often if more than 80 consumers wait
 
 No wake-up is lost between looking for records and waiting: `seen` is the number that `mark`
-returned before the consumer looked, and the consumer does not wait if its topics were written to
-after that.
+returned before the consumer looked, and the consumer does not wait if one of its topics was written
+to, or its group changed, after that.
 """
 
 from __future__ import annotations

@@ -57,14 +57,14 @@ PartitionValues = tuple[tuple[str, str | None], ...]
 
 
 class DataFile(NamedTuple):
-    """A finished data file that no version of the table lists yet."""
+    """A finished data file; `Layout.write` returns it before a version of the table lists it."""
 
     path: str  # its current absolute path
     name: str  # its final path, relative to the table's folder
     size_bytes: int
     row_count: int
     partition: PartitionValues
-    statistics: str  # in Delta's JSON form
+    statistics: str  # in Delta's JSON form; empty for a file that is to be merged
 
 
 def table_files() -> DiskFiles:
@@ -79,7 +79,7 @@ class Layout:
     folder: str
     schema: pa.Schema
     partition_by: tuple[str, ...] = ()
-    keeps_partition_columns: bool = False  # in the files; otherwise they are only in the paths
+    keeps_partition_columns: bool = False  # whether the files contain them, or only the paths
     data_folder: str = ""  # below `folder`
     staging_folder: str = ""  # below `folder`; if empty, files get their final name at once
 
@@ -245,7 +245,8 @@ def _texts(column: pa.ChunkedArray) -> pa.ChunkedArray:
     if pa.types.is_boolean(kind):
         return column.cast(pa.string())
     raise TableSchemaError(
-        f"a table cannot be partitioned by a column of type {kind}; use text, a number or a date"
+        f"a table cannot be partitioned by a column of type {kind}; use a string, an integer, a "
+        "boolean or a date"
     )
 
 

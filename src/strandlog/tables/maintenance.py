@@ -1,8 +1,8 @@
 """Merges small files of a table, with the limits that `table sync` and `table compact` use.
 
-Files below `SMALL_FILE_BYTES` count as small; merged files have about `TARGET_FILE_BYTES`. A
-compaction that conflicts with another writer is retried a few times. A compaction changes no rows,
-so nothing is lost if all attempts fail.
+`compact_if_many` counts the files below `SMALL_FILE_BYTES`; merged files have at most about
+`TARGET_FILE_BYTES`. A compaction that conflicts with another writer is retried a few times. A
+compaction changes no rows, so nothing is lost if all attempts fail.
 """
 
 from __future__ import annotations

@@ -57,8 +57,8 @@ if TYPE_CHECKING:
 
 Format = Literal["delta", "iceberg", "parquet"]
 FORMATS: tuple[Format, ...] = ("delta", "iceberg", "parquet")
-UPSERT_FORMATS: tuple[Format, ...] = ("delta", "iceberg")  # whose snapshots have `upsert`
-UNSUPPORTED_CHARACTERS = {  # in paths, because the libraries parse these as URLs
+UPSERT_FORMATS: tuple[Format, ...] = ("delta", "iceberg")  # formats whose snapshots have `upsert`
+UNSUPPORTED_CHARACTERS = {  # not allowed in paths, because the libraries parse paths as URLs
     "delta": "%\\",
     "iceberg": "#?",
 }
@@ -73,7 +73,7 @@ class Commit(NamedTuple):
 
     version: int
     operation: str
-    metadata: dict[str, str]  # as given to the commit
+    metadata: dict[str, str]  # given to the commit, plus entries that the format adds
 
 
 class Snapshot(Protocol):
@@ -155,7 +155,8 @@ class Table(Protocol):
         meanwhile."""
 
     def vacuum(self, older_than_hours: int, *, dry_run: bool = False) -> list[str]:
-        """Delete files that no version within `older_than_hours` needs, and return their paths."""
+        """Return the paths of files that no version within `older_than_hours` needs, and delete the
+        files unless `dry_run` is set."""
 
 
 def open_table(target: str | os.PathLike[str], table_format: str) -> Table:

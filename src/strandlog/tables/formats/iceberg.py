@@ -9,9 +9,9 @@ commit as the files. Properties outlive the snapshots that set them.
 
 pyiceberg would rebase a stale writer's append and retry it, so that both writers would succeed and
 the rows would be in the table twice. Tables are therefore created with
-`commit.retry.num-retries=0`, and a table without that property is rejected. Each commit, even one
-that adds no files, requires that the loaded snapshot is still the newest: pyiceberg itself would
-let a stale writer change properties.
+`commit.retry.num-retries=0`, and a table without that property is rejected. Each commit of files or
+progress requires that the loaded snapshot is still the newest, even if it adds no files: pyiceberg
+itself would let a stale writer change properties.
 
 An upsert rewrites the files that contain replaced rows (copy on write), so readers need no support
 for delete files. It reads the keys of the whole table and rewrites only the files with matches.
@@ -77,7 +77,8 @@ PROPERTIES: Final = {
 }
 FILE_IO_MODULE: Final = "strandlog.tables.formats.iceberg_io"
 FILE_IO: Final = f"{FILE_IO_MODULE}.SyncedFileIO"  # the library imports it by name
-ROLLBACK: Final = "rollback"  # by another program, to an older snapshot; Iceberg does not record it
+# Another program went back to an older snapshot, which Iceberg does not record as a commit.
+ROLLBACK: Final = "rollback"
 HOUR_S: Final = 3600
 
 
@@ -242,7 +243,7 @@ class IcebergTable:
         return Compacted(len(gone), len(added))
 
     def vacuum(self, older_than_hours: int, *, dry_run: bool = False) -> list[str]:
-        """Expire snapshots, then delete the files that no remaining snapshot needs."""
+        """Expire old snapshots, then delete old files that no remaining snapshot needs."""
         now_s = self._clock.now_ms() / 1000
         limit_s = now_s - older_than_hours * HOUR_S
         snapshot = self.load()

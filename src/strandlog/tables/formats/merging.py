@@ -64,7 +64,7 @@ def merge_small_files(
 
 
 def _with_partition_values(rows: Any, first: DataFile, schema: Any) -> Any:
-    """Restore the partition columns, which are not stored in the files."""
+    """Restore the partition columns, which only Iceberg tables store in the files."""
     for name, text in first.partition:
         kind = schema.field(name).type
         value = pa.scalar(text, pa.string()).cast(kind)

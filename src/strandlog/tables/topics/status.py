@@ -35,7 +35,7 @@ class TableStatus(NamedTuple):
 
     version: int
     rows: int
-    expected_rows: int | None  # rows that syncs have written; None in upsert mode
+    expected_rows: int | None  # rows of syncs and accepted changes; None if not counted (upsert)
     files: int
     size_bytes: int
     gaps: list[decisions.OffsetRange]

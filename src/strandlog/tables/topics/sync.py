@@ -66,7 +66,7 @@ logger = logging.getLogger(__name__)
 
 DEFAULT_ROUND_BYTES: Final = 128 * 1024 * 1024  # of decoded rows; bounds the memory of a sync
 MIN_PARTITION_BYTES: Final = 4 * 1024 * 1024
-MAX_CONFLICTS: Final = 50  # in succession
+MAX_CONFLICTS: Final = 50  # consecutive conflicts after which a sync fails
 WARN_AFTER_CONFLICTS: Final = 3
 CONFLICT_PAUSE_SECONDS: Final = 0.05
 APPEND: Final = "append"

@@ -104,7 +104,7 @@ class _Followed:
     wanted: WantedTable
     due: float
     vacuum_due: float
-    found_id: str = ""  # the reported table's id, until the broker has bound the topic to it
+    found_id: str = ""  # the id of the table found, used until the broker has bound the topic to it
     retry_s: float = MIN_RETRY_S
     durable: Durable | None = None
 
@@ -114,7 +114,7 @@ class _Turn:
     """A turn that runs in a thread."""
 
     followed: _Followed
-    limit: float  # when it is overdue
+    limit: float  # time at which the turn becomes overdue
     is_overdue: bool = False
     is_repeated: bool = False  # the broker has asked for a check since the turn began
 
@@ -407,7 +407,7 @@ def _write_status(wanted: WantedTable, report: TableReport) -> None:
 
 
 def read_sync_status(folder: str) -> dict[str, Any] | None:
-    """Return the outcome of a broker's last sync, or None if no broker syncs the table."""
+    """Return the outcome of a broker's last sync, or None if its file is missing or unreadable."""
     try:
         found = DiskFiles().read(status_path(folder))
         return cast("dict[str, Any]", json.loads(found))

@@ -29,7 +29,7 @@ from strandlog.formats.avro_schema import (
 )
 
 NULLS = ("null", {"type": "null"})
-MAX_MEMBERS = 64  # of a union whose branches may have a different order in the writer's schema
+MAX_MEMBERS = 64  # branches of a union that can be matched in any order with the writer's
 
 
 def decodable(schema: Document, *, with_units: bool = False) -> Document:

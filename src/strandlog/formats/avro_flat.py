@@ -4,8 +4,8 @@ Most schemas are records of primitive, possibly nullable fields. Such a schema i
 program, which kernels (avro_kernels.py) run over the values to produce the columns. Schemas with
 arrays, maps or nested records have no program.
 
-If any string is not valid UTF-8, all values are left unread, because Arrow does not report which
-row is invalid.
+All values are left unread if any string is not valid UTF-8, because Arrow does not report which row
+is invalid, or if a column would exceed 2 GiB.
 """
 
 from __future__ import annotations

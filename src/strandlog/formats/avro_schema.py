@@ -142,7 +142,7 @@ class AvroColumns:
 
     @cached_property
     def _attributes(self) -> dict[str, dict[str, Any]]:
-        """The fields of a record; looked up often, and a schema may have thousands."""
+        """The fields of a record, by name; cached, because a schema may have thousands."""
         return {field["name"]: field for field in self._schema["fields"]}
 
     def _type(self, schema: Document, path: str, inside: tuple[str, ...]) -> pa.DataType:

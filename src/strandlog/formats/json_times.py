@@ -1,6 +1,6 @@
 """Parses dates and timestamps in JSON strings as Spark's `from_json` does by default.
 
-    date        [+-]y…[-m[-d[T…]]], or a number of days since 1970
+    date        [+-]y…[-m[-d[(T or space)…]]], or a number of days since 1970
     timestamp   [+-]y…[-m[-d[(T or space)h[:m[:s[.f…][zone]]]]]]
     zone        Z, UTC, GMT, UT, [UTC|GMT|UT]±h[:m[:s]] or ±hhmm[ss], a region, or one of Java's
                 short ids

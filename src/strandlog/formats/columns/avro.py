@@ -2,7 +2,8 @@
 
 Values of the reader's own schema are parsed as in avro_values.py: in compiled loops if the schema
 is flat. Values of another schema are first parsed with that schema, also in compiled loops, and the
-resulting columns are converted one by one, if every wanted column
+resulting columns are converted one by one, if both schemas are records of the same name, and every
+wanted column has no alias and
 
     has the same type in both schemas, or one that Avro promotes (int to long, string to bytes),
     or is missing in the writer's schema and has a simple default in the reader's.

@@ -1,7 +1,7 @@
 """Encodes columns as values with a registered schema, and derives schemas from columns.
 
-    described(columns, kind, name)      the text of a schema that fits the columns
-    value_encoder(schema, columns)      rows ─▶ values, each with the prefix of a registered schema
+    described(columns, kind, name, latest)   the text of a schema that fits the columns
+    value_encoder(schema, columns)           rows ─▶ values with the prefix of a registered schema
 
 A column that may be null is a union with null in Avro (default null), a list of types with null in
 JSON Schema, and `optional` in Protobuf, so columns can be added later without breaking

@@ -5,7 +5,8 @@
     bytes, fixed                     a string with one character per byte, as in Avro's JSON form
     enum                             its symbol
     union                            the value alone, without the name of its branch
-    decimal, uuid, dates and times   text: "12.50", "2024-01-31T12:00:00Z"
+    decimal, uuid, dates and times   text: "12.50", "2024-01-31T12:00:00Z"; a date or time that is
+                                     out of range stays a number (avro_times.py)
 
 A schema is compiled to nested functions once. Each reads from an `_Input`, whose limits bound the
 work: a few bytes could announce an array of 2^60 nulls, or a list of a million levels.

@@ -1,8 +1,8 @@
 """Converts Avro dates and times to ISO 8601 text and back.
 
-A count of units since 1970 becomes text such as `2024-01-31T12:00:00.000001Z`; local times have no
-`Z`. A count outside the years 1 to 9999 stays a number. When text is read, a time without a zone
-counts as UTC.
+A count of units since 1970, or since midnight, becomes text such as `2024-01-31T12:00:00.000001Z`;
+only timestamps that are not local have a `Z`. A count outside the years 1 to 9999, or outside a
+day, stays a number. When text is read, a timestamp without a zone counts as UTC.
 """
 
 from __future__ import annotations

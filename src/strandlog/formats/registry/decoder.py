@@ -55,7 +55,8 @@ class ValueDecoder:
         self._by_guid = by_guid
         self._clock = clock
         self._compiler = compiler
-        self._failure: Decoded | None = None  # the registry's latest failure
+        # The registry's last failure, returned for RETRY_MS; None after a success.
+        self._failure: Decoded | None = None
         self._failed_ms = 0
         self._known: OrderedDict[int | str, _Usable | Decoded] = OrderedDict()
 

@@ -7,8 +7,8 @@ reports an error raised while creating a stream reader as an internal error.
 
 Catalog tables (CREATE TABLE … USING strandlog) are not possible. When Spark creates one, it adds
 the properties of the table to its options, such as `provider`; when it reads one, it passes no
-options at all, so the source does not know which topic to read. Both raise an error that suggests
-temporary views instead.
+options at all, so the source does not know which topic to read. In both cases, the source raises an
+error that suggests temporary views instead.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def _parsed(use: str, given: Mapping[str, str]) -> Options:
 
 
 def _use_for_schema(given: Mapping[str, str]) -> str:
-    """Return the first use, batch or stream, that accepts the options.
+    """Return the first use, batch or stream, that accepts the options, or else batch.
 
     Spark asks for a schema without saying whether it is for a batch or a stream.
     """

@@ -51,8 +51,8 @@ _CHECKPOINT_ERRORS = {
             "an aggregation, a join or the removal of duplicates was added, removed or replaced"
         ),
         r"STATEFUL_OPERATOR_MISSING_STATE_DIRECTORY|CANNOT_READ_STREAMING_STATE_FILE": (
-            "the checkpoint has no state for an aggregation or a join: it was added to the query, "
-            "or files were deleted"
+            "the checkpoint has no state for an aggregation or a join: the operation was added to "
+            "the query, or files were deleted"
         ),
         r"sources in the checkpoint offsets and now there are": (
             "the number of streams that it reads has changed"

@@ -1,9 +1,9 @@
 """The table of source and sink options, and their validation.
 
-Names and defaults are those of Spark's Kafka source and sink; names are case-insensitive. Options
-that start with `kafka.` are passed to the Kafka client without the prefix, which is optional for
-`bootstrap.servers`. The error for an unknown option suggests the closest name; the error for an
-unsupported option of Spark's connector gives the reason.
+Options that Spark's Kafka source and sink also have keep their names and defaults; names are
+case-insensitive. Options that start with `kafka.` are passed to the Kafka client without the
+prefix, which is optional for `bootstrap.servers`. The error for an unknown option suggests the
+closest name; the error for an unsupported option of Spark's connector gives the reason.
 
 Differences from Spark's Kafka connector: only committed records are read, unless
 kafka.isolation.level is read_uncommitted; large ranges are split by default; progress can be
@@ -54,7 +54,8 @@ RESERVED = frozenset(
     }
 )
 
-# Kafka's names for our options. A reader commits progress to this group without being a member.
+# Kafka's names for our options. A query commits its progress to the group `groupId` without joining
+# it.
 ALIASES = {"kafka.group.id": "groupId"}
 UNSUPPORTED = {
     "groupIdPrefix": "remove it: queries do not create groups; set groupId to commit progress to "
@@ -75,7 +76,7 @@ class Option(NamedTuple):
 
 
 INT64_MAX = (1 << 63) - 1  # the limit of offsets and timestamps in Spark and Kafka
-INT32_MAX = (1 << 31) - 1  # the limit of Kafka's time-outs
+INT32_MAX = (1 << 31) - 1  # the limit of Kafka's timeouts, in ms
 TRANSACTION_TIMEOUT = "transaction.timeout.ms"
 
 
@@ -447,8 +448,8 @@ OPTIONS = (
         _SINK,
         _integer(0),
         None,
-        "Number of the batch; must increase with each write. Each number is written once per topic "
-        "and `txnAppId`.",
+        "Number of the batch; must increase with each write. A batch is not written if its number "
+        "is at most that of the last batch written to the topic under this `txnAppId`.",
     ),
 )
 

@@ -9,9 +9,9 @@ user or from a registry: in a user schema, columns with one of the names above (
 from the record, and all others from the JSON. A type that json_rows.py cannot parse raises an error
 when the query is planned.
 
-`_corrupt` is null unless the value is corrupt. It is either a STRING with the value as text (Avro:
-in hexadecimal), or a STRUCT with any of the fields of `CORRUPT_RECORD`: the unchanged record and
-the reason.
+`_corrupt` is null unless the value is corrupt. It is either a STRING with the value (as text for
+JSON without a registry, else in hexadecimal), or a STRUCT with any of the fields of
+`CORRUPT_RECORD`: the unchanged record and the reason.
 
 With `valueFormat=avro`, the columns are the fields of `avroSchema`, followed by `_corrupt`. A user
 schema may contain any of these and the columns of the record; if a field and a record column have

@@ -6,7 +6,7 @@
 
 The session commits the progress of its queries to their groups, reports it to their brokers, and
 starts streams reliably on a busy machine (starting.py). `conf` takes precedence over the defaults
-below. The address of Spark's UI is written to stderr.
+below. The address of Spark's UI is written to stderr, unless `quiet` is set.
 """
 
 from __future__ import annotations

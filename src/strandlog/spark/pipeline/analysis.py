@@ -9,9 +9,10 @@ In a session of its own, Spark analyses the DataFrames of frames.py, which are s
              starts: they exclude ORDER BY, aggregations without a watermark in append mode, outer
              joins without a watermark, …
 
-No query and no reader starts. Errors that depend on data, such as a failing cast, and errors in
-existing checkpoints appear only in a run. Views and sinks that depend on a view with an error are
-not checked; `Analysis.unchecked` lists them.
+No query and no reader starts. Only a source whose schema is in a schema registry connects to it.
+Errors that depend on data, such as a failing cast, and errors in existing checkpoints appear only
+in a run. Views and sinks that depend on a source or view with an error are not checked;
+`Analysis.unchecked` lists them.
 """
 
 from __future__ import annotations

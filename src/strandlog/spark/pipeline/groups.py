@@ -5,8 +5,8 @@
                                                     └▶ dead letters
 
 The query streams the source; for each micro-batch, foreachBatch evaluates the views on its rows and
-writes the targets one after another. Every target skips a repeated micro-batch that it already has
-(targets/target.py), so each row is written exactly once to each target, even if the process dies
+writes the targets one after another. Every target except the console skips a repeated micro-batch
+that it already has (targets/target.py), so it gets each row exactly once, even if the process dies
 between two targets.
 
 The views see one micro-batch, not the stream. Operators that keep state between micro-batches would

@@ -124,7 +124,7 @@ class SinkTable:
     key: str | None = None
     mode: str = "append"
     partitions: int | None = None  # used if the topic is created; None for the broker's default
-    format: str = TABLE_FORMATS[0]  # for a topic, one of TOPIC_FORMATS; otherwise plain JSON
+    format: str = TABLE_FORMATS[0]  # a topic gets plain JSON unless this is one of TOPIC_FORMATS
     partition_by: tuple[str, ...] = ()  # columns of a table
     group: str | None = None
     options: Mapping[str, str] = field(default_factory=dict, repr=False)  # may have secrets

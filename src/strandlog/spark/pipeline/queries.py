@@ -1,10 +1,11 @@
 """Builds views and streaming queries from a pipeline, and creates missing topics.
 
-Each sink, group of sinks (groups.py) and dead-letter topic is a streaming query with its own
-checkpoint, <checkpoint>/<pipeline>/<query>. frames.py creates the DataFrames; targets/ writes them.
+Each group of sinks (groups.py), each sink without a group, and each dead-letter topic that no group
+writes has a streaming query with its own checkpoint, <checkpoint>/<pipeline>/<query>. frames.py
+creates the DataFrames; targets/ writes them to topics and tables.
 
 The topics of sinks and dead letters are created if they do not exist. Unless a sink sets a format,
-the values of its topic are JSON, one object per row. Unless a sink sets
+the values of its topic are JSON, one object per row. Unless the sink of a topic sets
 deliveryGuarantee=at_least_once, its micro-batches are identified by query id and batch id, so a
 repeated micro-batch is written only once, in every output mode. docs/decisions/0015 explains why
 this uses foreachBatch instead of the streaming sink.

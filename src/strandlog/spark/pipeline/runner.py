@@ -168,7 +168,7 @@ class RunningPipeline:
         self.pipeline = pipeline
         self.spark = spark
         self.latest: dict[str, QueryReport] = {}  # the last report of each query, by query name
-        self.next_run_ms: int | None = None  # while a scheduled pipeline waits for its next round
+        self.next_run_ms: int | None = None  # set while a pipeline waits for its next round
         self._reporter = reporter
         self._owns_session = owns_session
         self._stop_requested = threading.Event()
@@ -181,7 +181,7 @@ class RunningPipeline:
         return not self._ended.is_set()
 
     def wait(self, timeout_seconds: float | None = None) -> bool:
-        """Wait until the pipeline ends; return False if it is still running after the time-out.
+        """Wait until the pipeline ends; return False if it is still running after the timeout.
 
         Raise `PipelineError` if a query has failed, or the exception that `on_progress` raised.
         """

@@ -1,7 +1,8 @@
 """`[pipeline.security]`: how a pipeline logs in to its broker.
 
     protocol       SASL_SSL (default), SSL, SASL_PLAINTEXT or PLAINTEXT
-    mechanism      SCRAM-SHA-512 (default), SCRAM-SHA-256, PLAIN or OAUTHBEARER
+    mechanism      SCRAM-SHA-512 (default), SCRAM-SHA-256, PLAIN or OAUTHBEARER (default if there
+                   is a token)
     username, password
     token          the bearer token of OAUTHBEARER
     ca             PEM file with the trusted CA certificates; by default, those of the system

@@ -61,7 +61,7 @@ def open_session(
 
 
 def _silence_error_loggers() -> None:
-    """PySpark prints each error in a query as JSON with Java's stack trace, besides raising it."""
+    """Silence the loggers with which PySpark prints each error as JSON, besides raising it."""
     from pyspark.logger import PySparkLogger  # noqa: PLC0415 - needs Spark
 
     for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):

@@ -50,7 +50,7 @@ def check_parquet(frame: DataFrame) -> None:
 
 
 def check_table(frame: DataFrame, partition_by: tuple[str, ...]) -> None:
-    """Raise an error if a table cannot store a type or lacks a column of `partition_by`."""
+    """Raise an error if a table cannot store a type, or rows lack a column of `partition_by`."""
     from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 - slow to load
 
     to_arrow_schema(frame.schema, timezone="UTC")

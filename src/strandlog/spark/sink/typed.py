@@ -7,7 +7,8 @@ All columns are fields of the value, except those in `RECORD_COLUMNS`. All field
 regardless of the DataFrame: Spark derives nullability from the query, so it could differ between
 two jobs that write the same columns. The driver registers the schema before the tasks start, so an
 incompatible schema fails before any record is written. Registering the same schema again, for every
-micro-batch, has no effect: the registry returns the same id.
+micro-batch, has no effect: the registry returns the same id. If the subject already has a Protobuf
+schema, the driver uses that schema instead of registering one.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ Result = TypeVar("Result")
 
 
 def task_client_options(options: Options) -> dict[str, str]:
-    """Return the client options for a task, with pollTimeoutMs as the time-out for records.
+    """Return the client options for a task, with pollTimeoutMs as the timeout for records.
 
     A default.api.timeout.ms that the user sets is kept, unless pollTimeoutMs is set too.
     """
@@ -62,7 +62,7 @@ class ClusterAccess:
         self._options = options
         self._clock = clock or SystemClock()
         self._known: tuple[int, list[TopicPartition]] | None = None  # (lookup time, partitions)
-        self._topic_ids: dict[str, str | None] = {}  # from the last metadata response
+        self._topic_ids: dict[str, str | None] = {}  # by topic; None if the broker reported no id
         client = task_client_options(options) if in_task else options.client
         client = {"isolation.level": "read_committed", **client}
         self._client = WireClient(options["bootstrap.servers"], client, self._clock)

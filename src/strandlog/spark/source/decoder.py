@@ -71,10 +71,10 @@ class Decoder:
             self._parse = JsonValues().parse
         elif self._format == "avro":
             self._parse = self._avro_parser(options)
-        self._read = self._columns  # plus those needed to parse values and fill `_corrupt`
+        self._read = self._columns
         if self._parse is not None:
             wanted = {"value", *_fields_of_corrupt(schema)} - {*self._columns, "reason"}
-            self._read += tuple(sorted(wanted))
+            self._read += tuple(sorted(wanted))  # needed to parse values and to fill `_corrupt`
 
     def _avro_parser(self, options: Options) -> Parse:
         from strandlog.formats.avro_values import AvroValues  # noqa: PLC0415 - slow to load

@@ -8,7 +8,8 @@ A table that `strandlog table sync` writes has the records of each partition bel
 Each offset is in exactly one part, so no row is missing and none occurs twice. Both parts are fixed
 when the read is planned: the table's version, with its list of files, and the offsets. A concurrent
 sync, table compaction or retention run does not affect the read: a table's files stay until they
-are vacuumed, days later, and records below `v` are not read from the log.
+are vacuumed, days later, and records below `v` are not read from the log. Only the compaction of a
+Parquet table removes files at once; a read that still needs them fails.
 
     log start ≤ v           no gap: retention may have removed any records below v
     log start > v           records in [v, log start) are neither in the table nor in the log: lost

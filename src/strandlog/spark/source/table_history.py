@@ -60,7 +60,7 @@ class TableFiles(NamedTuple):
     paths: tuple[str, ...]
     topic: str
     ranges: tuple[OffsetRange, ...]
-    schema: pa.Schema | None = None  # of a table with typed values
+    schema: pa.Schema | None = None  # the table's schema if its values are typed
 
 
 def folder_of(options: Options, access: LogAccess, bounds: Mapping[TopicPartition, Bounds]) -> str:
@@ -99,7 +99,7 @@ class TableHistory:
         self._folder = folder_of(options, access, bounds)
         self._bounds = bounds
         self._decoder = decoder
-        self._schema: pa.Schema | None = None  # of a table with typed values
+        self._schema: pa.Schema | None = None  # the table's schema if its values are typed
         self._files: list[str] = []
         self._gaps: list[OffsetRange] = []
         self.progress: dict[TopicPartition, int] = {}

@@ -93,9 +93,11 @@ class CaseResult:
 def load_cases(
     pipeline_file: str | os.PathLike[str], path: str | os.PathLike[str] | None = None
 ) -> list[Case]:
-    """Load the cases of a pipeline, by default from flights.test.toml for flights.toml.
+    """Load the cases of a pipeline.
 
-    Raise a `ConfigurationError` that lists the problems of both files.
+    The default `path` is beside the pipeline file: flights.test.toml for flights.toml. Raise a
+    `ConfigurationError` that lists the problems of the pipeline file or, if it has none, of the
+    case file.
     """
     return case_file.load_cases(pipeline_file, load(pipeline_file), path)
 
@@ -275,7 +277,7 @@ class _CaseRun:
 
         table_format = detected_format(path)
         if table_format is None:
-            return []  # no micro-batch had rows
+            return []  # no micro-batch has run yet
         snapshot = open_table(path, table_format).load()
         rows: list[Row] = snapshot.read(snapshot.layout.schema.names).read_all().to_pylist()
         return rows

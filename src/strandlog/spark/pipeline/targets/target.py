@@ -1,9 +1,10 @@
-"""Writes the micro-batches of a pipeline to topics, tables and the terminal, each exactly once.
+"""Writes the micro-batches of a pipeline to topics and tables, exactly once, and to the terminal.
 
     target.write(batch, app_id, batch_id)
 
 A micro-batch is identified by its batch id and by `app_id`, which contains the query id from the
-checkpoint. If a micro-batch is repeated after a crash, a target that already has it writes nothing.
+checkpoint. If a micro-batch is repeated after a crash, a topic or table that already has it gets no
+rows.
 Each target decides this on its own, so one query can write to several targets: those that wrote the
 batch before the crash skip it, and the others write it.
 
@@ -50,7 +51,7 @@ def target_of(pipeline: Pipeline, sink: SinkTable) -> Target:
 
 
 class TopicTarget:
-    """A topic. The rows have the columns of its records: value, key and so on."""
+    """A topic. The rows have the columns of its records or, with a format, the fields of values."""
 
     def __init__(self, pipeline: Pipeline, topic: str, options: Mapping[str, str]) -> None:
         self._options = dict([pipeline.log_option]) | {"topic": topic}

@@ -3,11 +3,11 @@
 A command's module is imported only when the command runs, so that `--help` and `node` start
 fast.
 
-    exit code   meaning                                      stderr
-    0           success, or the reader of stdout closed it   nothing
+    exit code   meaning                                      error message
+    0           success, or the reader of stdout closed it   none
     1           the command failed                           error: …   (--json: {"error", "type"})
     2           invalid command line                         usage and the reason
-    130         Ctrl-C                                       nothing
+    130         Ctrl-C                                       none
 
 Data is written to stdout, messages to stderr.
 """

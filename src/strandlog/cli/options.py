@@ -160,7 +160,7 @@ def target_of(
     client: list[str],
     client_config: str | None = None,
 ) -> Target:
-    """Return the folder or broker to use; raise a usage error if neither or both are given."""
+    """Return the folder or broker to use; raise a usage error if it is missing or ambiguous."""
     if data and bootstrap:
         is_data_option = isinstance(data, CommandLineValue)
         if is_data_option == isinstance(bootstrap, CommandLineValue):

@@ -1,6 +1,6 @@
 """`strandlog bench spark`: reads a topic with format("strandlog"), several times.
 
-Each round reads and aggregates all records that the topic has at the start of the round. The first
+Each round reads and aggregates all records that the topic has at the start of the first round. That
 round is not measured, because it also starts Python workers and triggers Java's JIT compilation.
 The latency is the duration of a round. --duration also interrupts a round that is running.
 """

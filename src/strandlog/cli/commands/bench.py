@@ -2,7 +2,8 @@
 
 They put a load on a broker or a folder and print records per second, bytes per second and latency
 percentiles. A run ends after --records or --duration, whichever comes first; if neither is given,
-after 100,000 records or 30 seconds. Without --topic, a run uses a temporary topic and deletes it at
+after 100,000 records or 30 seconds. `spark` reads the whole topic --rounds times; --records is the
+size of its temporary topic. Without --topic, a run uses a temporary topic and deletes it at
 the end, even after an error or Ctrl-C; a topic given with --topic is never deleted.
 
     exit code   0    records were measured, and there was no error

@@ -105,8 +105,8 @@ Format = Annotated[
         "-f",
         "--format",
         metavar="FORMAT",
-        help="Format string: %s value, %S its length, %k key, %K its length, %t topic, "
-        "%p partition, %o offset, %T timestamp, %h headers, %%, "
+        help="Format string: %s value, %S its length, %R its length as 4 bytes, %k key, "
+        "%K its length, %t topic, %p partition, %o offset, %T timestamp, %h headers, %%, "
         "and escapes \\n \\t \\r \\0 \\\\ \\xNN.",
     ),
 ]

@@ -1,7 +1,7 @@
 """The `strandlog pipeline` commands, which validate, test, list and run Spark pipelines.
 
-    validate FILE    print all problems in the file with line numbers; with --sql, also print those
-                     that only Spark finds. The exit code is 1 if there are any
+    validate FILE    print all problems in the file with line numbers or, if there are none, with
+                     --sql those that only Spark finds. The exit code is 1 if there are any
     test FILE        run its test cases; the exit code is 1 if one fails
     list FILE        print its sources, views and sinks
     run FILE         run it until Ctrl-C or, with --available-now, until all data is processed
@@ -71,7 +71,8 @@ def validate(
         bool,
         typer.Option(
             "--sql",
-            help="Also check SQL, types and output modes. Starts Spark, but needs no broker.",
+            help="If there are no other problems, also check SQL, types and output modes. Starts "
+            "Spark, but needs no broker.",
         ),
     ] = False,
     json: Json = False,
@@ -109,7 +110,10 @@ def test(
     ] = None,
     log: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="File for Spark's log; by default, the log is not kept."),
+        typer.Option(
+            metavar="FILE",
+            help="File for Spark's log; by default, the log is kept only if Spark fails.",
+        ),
     ] = None,
     json: Json = False,
 ) -> None:

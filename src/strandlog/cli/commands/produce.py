@@ -3,7 +3,8 @@
 Lines that arrive in one read are sent together, in one batch per partition: a file is sent in large
 batches, a slow pipe line by line. A batch that is too large is halved until it fits (with -b, the
 remote producer does that). Each batch is acknowledged according to `--acks` before the next read.
-So after an error, all lines before the failed one have been written, and the message says how many.
+If a line is invalid, all lines before it have been written. An error in any line or send says how
+many records were written.
 
 With --value-schema or --key-schema, values or keys must be JSON and are encoded with a schema from
 the registry: either the newest version of a subject, or the schema in a file, which is first
@@ -76,7 +77,7 @@ Partition = Annotated[
         "-p",
         "--partition",
         metavar="N",
-        help="Target partition; default: by key hash, else round-robin.",
+        help="Target partition; default: by key hash, or any partition for records without a key.",
     ),
 ]
 ValueSchema = Annotated[

@@ -479,7 +479,10 @@ def version_at(
 
 @app.command()
 def compact(target: Folder, as_json: Json = False) -> None:
-    """Merge the small files of a table. Syncs and readers can continue during the merge."""
+    """Merge the small files of a table. Syncs and readers can continue during the merge.
+
+    Readers that list the files of a Parquet table may miss rows for a moment.
+    """
     done = _compact(_existing(target))
     if as_json:
         print_json({"removed": done.removed, "added": done.added})

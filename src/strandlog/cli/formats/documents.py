@@ -154,7 +154,9 @@ DOCUMENTS = (
         (
             Field("deleted", "list of any", "Names; for rules and quotas, objects."),
             _optional(
-                "remaining_rules", "integer", "Number of remaining rules for a deleted user."
+                "remaining_rules",
+                "integer or null",
+                "Number of remaining rules for a deleted user; null if they cannot be listed.",
             ),
         ),
     ),
@@ -219,7 +221,7 @@ DOCUMENTS = (
         ("context set", "context use", "context show", "list: context list"),
         (
             Field("name", "string", "Name."),
-            Field("current", "boolean", "Whether commands without -d or -b use this context."),
+            Field("current", "boolean", "Whether it is the current context."),
             Field("bootstrap", "string or null", "Address of a broker."),
             Field("data", "string or null", "Data folder."),
             Field("config", "object", "Client settings; secrets are references."),
@@ -235,13 +237,17 @@ DOCUMENTS = (
             Field("secret", "boolean", "Whether the value is hidden."),
             Field("origin", "object", "kind, where and line."),
             _optional(
-                "read_only", "boolean", "Whether the setting is read-only. Only from a broker."
+                "read_only",
+                "boolean",
+                "Whether the setting is read-only. Not in `config show` without -b.",
             ),
-            _optional("default", "string or null", "Default value. Not from a broker."),
-            _optional("unit", "string or null", "Unit of the value."),
-            _optional("variable", "string", "Environment variable."),
-            _optional("allowed", "string", "Allowed values."),
-            _optional("help", "string", "Meaning."),
+            _optional("default", "string or null", "Default value. Only `config show` without -b."),
+            _optional(
+                "unit", "string or null", "Unit of the value. Only `config show` without -b."
+            ),
+            _optional("variable", "string", "Environment variable. Only `config show` without -b."),
+            _optional("allowed", "string", "Allowed values. Only `config show` without -b."),
+            _optional("help", "string", "Meaning. Only `config show` without -b."),
         ),
     ),
     Document(

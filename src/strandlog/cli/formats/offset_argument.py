@@ -68,7 +68,8 @@ def seek(
     *,
     is_strict: bool = False,
 ) -> None:
-    """Move a consumer to the target offset in the given partitions of a topic.
+    """Move a consumer to the target offset in the given partitions of a topic, or to a time in all
+    assigned partitions.
 
     An out-of-range offset is replaced by the nearest valid one, with a note, unless `is_strict` is
     set.

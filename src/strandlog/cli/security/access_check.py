@@ -1,10 +1,11 @@
 """Decides for `strandlog acl check` whether a client may do something, and which rule decides.
 
 Decisions are made by the broker's own code. For a folder, this module opens the log as an embedded
-broker, with the settings that `serve` would use. For a remote broker, this module reads the rules
-that affect the resource (DescribeAcls) and the relevant settings (DescribeConfigs), and runs the
-authorizer here. A setting that the remote broker does not show is reported as a note: it may, for
-example, name super users, who may do everything regardless of the rules.
+broker, with an authorizer and with the super users that `serve` would have. For a remote broker,
+this module reads the rules that affect the resource (DescribeAcls) and the relevant settings
+(DescribeConfigs), and runs the authorizer here. A setting that the remote broker does not show is
+reported as a note: it may, for example, name super users, who may do everything regardless of the
+rules.
 """
 
 from __future__ import annotations

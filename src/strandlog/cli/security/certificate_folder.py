@@ -7,7 +7,8 @@
 
 All files are checked before the first one is written. The CA is never replaced, because every
 client would need the new certificate. After a crash that leaves only `ca.key`, the next run creates
-the certificate for this key. Other existing files are kept; `force` renews them with new keys.
+the certificate for this key. Other existing files are kept. `force` renews the server certificate
+and the named client certificates with new keys; without it, naming an existing client is an error.
 """
 
 from __future__ import annotations

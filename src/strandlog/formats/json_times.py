@@ -20,7 +20,7 @@ from zoneinfo import ZoneInfo
 
 _MICROS: Final = 1_000_000
 _DAY_SECONDS: Final = 86_400
-_CYCLE_YEARS: Final = 400  # after which dates and weekdays repeat
+_CYCLE_YEARS: Final = 400  # number of years after which dates and weekdays repeat
 _LAST_YEAR: Final = 9999  # the last year of Python's datetime
 _EPOCH_DAY: Final = 719_468  # days from 0000-03-01 to 1970-01-01
 _TRIMMED: Final = "".join(map(chr, range(0x21))) + "\x7f"

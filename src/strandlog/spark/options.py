@@ -54,8 +54,7 @@ RESERVED = frozenset(
     }
 )
 
-# Kafka's names for our options. A query commits its progress to the group `groupId` without joining
-# it.
+# Kafka's names for our options. A query commits progress to `groupId` without joining the group.
 ALIASES = {"kafka.group.id": "groupId"}
 UNSUPPORTED = {
     "groupIdPrefix": "remove it: queries do not create groups; set groupId to commit progress to "

@@ -50,8 +50,12 @@ class Token(NamedTuple):
 
 
 def init_keys(folder: str, *, keeps_old: bool, replaces: bool) -> str:
-    """Create the signing key and its JWKS, and return the key id. An existing key is an error
-    unless one of the options is set. Both replace it; with `keeps_old`, its tokens stay valid."""
+    """Create the signing key and its JWKS, and return the key id.
+
+    An existing key is an error unless one of the options is set. Either option replaces the key;
+    with `keeps_old`, its tokens stay valid. If only the JWKS is missing, it is written for the
+    existing key, which stays.
+    """
     key_path, jwks_path = os.path.join(folder, KEY), os.path.join(folder, JWKS)
     has_key, has_jwks = os.path.lexists(key_path), os.path.lexists(jwks_path)
     if has_key and not has_jwks:  # after a crash between writing the two files

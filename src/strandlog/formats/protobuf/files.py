@@ -18,7 +18,7 @@ from strandlog.formats.protobuf.text import proto_text
 from strandlog.formats.registered_schema import Resolved
 
 WHAT = "Protobuf schema"
-MAIN_FILE = "schema.proto"  # unless a reference has that name
+MAIN_FILE = "schema.proto"  # name of the schema's own file, unless a reference has that name
 GOOGLE_FILES = (
     *("any", "api", "descriptor", "duration", "empty", "field_mask", "source_context"),
     *("struct", "timestamp", "type", "wrappers"),

@@ -47,9 +47,9 @@ class Node:
     kind: str
     name: str = ""  # full name, of a named type
     logical: str = ""
-    precision: int = 0  # of a decimal, in digits
-    scale: int = 0  # of a decimal
-    size: int = 0  # of a fixed
+    precision: int = 0  # number of digits of a decimal
+    scale: int = 0  # digits of a decimal after the point
+    size: int = 0  # number of bytes of a fixed
     symbols: tuple[str, ...] = ()
     fields: list[Field] = field(default_factory=list)
     parts: list[Node] = field(default_factory=list)  # items, values or branches

@@ -33,7 +33,7 @@ class Frame(NamedTuple):
     set."""
 
     data: bytes
-    start: int  # of the payload
+    start: int  # position of the payload in `data`
     schema_id: int | None = None
     guid: str | None = None
     path: bytes | None = None  # index path from the header, or None if the payload starts with it

@@ -284,7 +284,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._seen: dict[TopicPartition, Bounds] = {}  # the same, with the table's records
         self._latest: Offsets = {}
         self._committed: Offsets = {}  # the last offsets committed to the group
-        self._commit_after = 0.0  # after a failure, no retry before this time
+        self._commit_after = 0.0  # time before which a failed commit is not retried
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_access": None, "_history": None}

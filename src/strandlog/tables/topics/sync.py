@@ -64,7 +64,7 @@ from strandlog.tables.topics.upsert import Upserts
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_ROUND_BYTES: Final = 128 * 1024 * 1024  # of decoded rows; bounds the memory of a sync
+DEFAULT_ROUND_BYTES: Final = 128 * 1024 * 1024  # decoded rows per round; bounds the memory of syncs
 MIN_PARTITION_BYTES: Final = 4 * 1024 * 1024
 MAX_CONFLICTS: Final = 50  # consecutive conflicts after which a sync fails
 WARN_AFTER_CONFLICTS: Final = 3

@@ -42,7 +42,7 @@ class Rounds:
         """Run a step in one of the next rounds."""
         self._due.append(DueStep(work, done))
         if len(self._due) == 1:
-            self._workers.loop.call_soon(self._start)  # after the tasks that are ready now
+            self._workers.loop.call_soon(self._start)  # runs after tasks that are ready now
 
     def _start(self) -> None:
         while self._due and self._running < self._parallel:

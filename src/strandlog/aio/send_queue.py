@@ -92,7 +92,7 @@ class SendQueue:
         self._waiting.append(Entry(answer, topic, item, size_bytes, work))
         if not self._is_writing:
             self._is_writing = True
-            self._workers.loop.call_soon(self._write_next)  # after the tasks that are ready now
+            self._workers.loop.call_soon(self._write_next)  # runs after tasks that are ready now
         return answer
 
     def _write_next(self) -> None:

@@ -31,7 +31,7 @@ def _line(parts: Sequence[str]) -> str:
 def _message(error: Exception) -> str:
     if isinstance(error, AlreadyOpenError):
         return _owned(error.path)
-    if isinstance(error, OSError) and error.strerror:  # without the error number
+    if isinstance(error, OSError) and error.strerror:  # omit the error number
         where = "" if error.filename is None else f"{error.filename}: "
         return f"{where}{error.strerror}"
     return str(error)

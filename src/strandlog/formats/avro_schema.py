@@ -72,7 +72,7 @@ REGISTERED_TIMES = TIMES | {
 TIME_BASE = {
     name: "int" if name in ("date", "time-millis") else "long" for name in REGISTERED_TIMES
 }
-NANOS = {"millis": 1_000_000, "micros": 1_000, "nanos": 1}  # per unit
+NANOS = {"millis": 1_000_000, "micros": 1_000, "nanos": 1}  # nanoseconds per unit
 CONVERTED_TIME: Final = "strandlog-time"
 BOUNDED_DECIMAL: Final = "strandlog-decimal"
 _EXACT: Final = Context(prec=MAX_DIGITS)

@@ -50,7 +50,7 @@ NULL_FOLDER: Final = "__HIVE_DEFAULT_PARTITION__"
 COMPRESSION: Final = "zstd"
 LAST_MILLISECOND: Final = datetime.max.replace(microsecond=999_000, tzinfo=UTC)
 SEAL: Final = b"strandlog footer crc32:"  # marks the checksum that follows
-FOOTER_END: Final = 8  # the length of the footer and the magic bytes
+FOOTER_END: Final = 8  # size of the footer's length field and the magic bytes
 MAX_STATISTICS_TEXT: Final = 64  # columns with longer bounds have no minimum and maximum
 
 PartitionValues = tuple[tuple[str, str | None], ...]

@@ -36,5 +36,5 @@ def compacted(table: Table) -> Compacted:
         try:
             return table.compact(TARGET_FILE_BYTES)
         except TableConflictError:
-            continue  # a sync has committed meanwhile
+            continue  # another writer has committed meanwhile
     return table.compact(TARGET_FILE_BYTES)

@@ -28,7 +28,7 @@ ACKS: dict[str, Acks] = {"all": "all", "1": 1, "0": 0}
 QUEUE_BYTES = 32 * 1024 * 1024
 QUEUE_RECORDS = 100_000
 DELIVERY_TIMEOUT_MS = 30_000
-REPORT_AFTER = 5_000  # delivery reports
+REPORT_AFTER = 5_000  # delivery reports that are added to the measurement together
 _QUEUE_FULL = -184
 
 

@@ -288,7 +288,7 @@ def _run(
         try:
             message(f"bench {name} with topic {used.name}; Ctrl-C stops it and prints the results")
             outcome = workload(log, used.name, plan, measurement)
-        except KeyboardInterrupt:  # while clients are created
+        except KeyboardInterrupt:  # Ctrl-C before the clients started
             outcome = Outcome(is_interrupted=True)
         measurement.finish()
         address = str(target.bootstrap or target.data)

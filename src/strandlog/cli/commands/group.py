@@ -51,7 +51,7 @@ Pattern = Annotated[
     str | None,
     typer.Argument(metavar="[EXPRESSION]", help="Regular expression that names must match."),
 ]
-SINK_PREFIX = "strandlog-spark-"  # spark/sink/commit_log.py
+SINK_PREFIX = "strandlog-spark-"  # prefix of the groups of spark/sink/commit_log.py
 
 
 class Reset(NamedTuple):

@@ -37,7 +37,7 @@ CA_NAME = "strandlog development CA"
 CA_DAYS = 3650
 MAX_DAYS = CA_DAYS
 CLOCK_SKEW = timedelta(minutes=5)
-MAX_COMMON_NAME = 64  # X.520
+MAX_COMMON_NAME = 64  # the limit in X.520
 SERVER, CLIENT, AUTHORITY = "server", "client", "CA"
 
 

@@ -68,7 +68,7 @@ class RemoteRegistry(Closable):
         self._clock: Clock = clock or SystemClock()
         self._by_id: OrderedDict[int, RegisteredSchema] = OrderedDict()
         self._ids: OrderedDict[str, int] = OrderedDict()  # by guid
-        self._unknown: OrderedDict[int | str, int] = OrderedDict()  # → time of the request, in ms
+        self._unknown: OrderedDict[int | str, int] = OrderedDict()  # id or guid → request time, ms
 
     def close(self) -> None:
         """Close the connection."""

@@ -101,7 +101,7 @@ def _value(name: str, value: object) -> object:
             number = CLIENT_SETTINGS[name].parse(text)
         except SettingError:
             return text  # librdkafka checks its own range
-        return "0" if number == -1 else str(number)  # both mean the system's default
+        return "0" if number == -1 else str(number)  # -1 and 0 both mean the system's default
     return text
 
 

@@ -25,7 +25,7 @@ from strandlog.errors import DataError
 from strandlog.formats.registry.avro_times import time_text
 from strandlog.formats.registry.avro_tree import UNION, Node
 
-MAX_DEPTH = 100  # nested records, as in Protobuf
+MAX_DEPTH = 100  # maximum depth of nested records, as in Protobuf
 MAX_DECIMAL_BYTES = 256  # conversion time grows with the square of the size
 FREE_ITEMS = 10_000  # array and map items that are allowed beyond one per byte
 _FLOAT, _DOUBLE = struct.Struct("<f"), struct.Struct("<d")

@@ -14,7 +14,7 @@ from strandlog.errors import DataError
 EPOCH_DAY = date(1970, 1, 1).toordinal()
 EPOCH = datetime(1970, 1, 1)
 LAST_DAY = date(9999, 12, 31).toordinal()
-UNITS = {"millis": 1_000, "micros": 1_000_000, "nanos": 1_000_000_000}  # per second
+UNITS = {"millis": 1_000, "micros": 1_000_000, "nanos": 1_000_000_000}  # units per second
 DAY_SECONDS = 86_400
 
 

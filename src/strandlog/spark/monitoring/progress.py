@@ -50,7 +50,7 @@ class QueryReport(NamedTuple):
     rows: int
     rows_per_second: float
     batch_ms: int
-    lag: int | None  # records that have not been processed yet
+    lag: int | None  # records that have not been processed yet; None if unknown
     state_rows: int
     late_rows: int  # rows dropped because they are behind the watermark
     watermark: str | None

@@ -123,7 +123,7 @@ class Reporter:
                     rows_per_second=before.rows_per_second,
                     batch_ms=before.batch_ms,
                 )
-            if before is not None:  # a total, because not every batch is sent
+            if before is not None:  # late_rows becomes a total, because not every batch is sent
                 report = report._replace(late_rows=before.late_rows + report.late_rows)
             self._reports[report.name] = report
             self._unsent.add(report.name)

@@ -227,7 +227,7 @@ class BatchSink:
     def _clean(self, client: WireClient, query: str) -> None:
         try:
             abort_open_transactions(client, query)
-        except StrandlogError as error:  # do not fail the batch; they will time out
+        except StrandlogError as error:  # do not fail the batch: the transactions will time out
             logger.warning("cannot abort transactions that were left open: %s", error)
 
 

@@ -281,7 +281,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._triggered_at: float | None = None  # when the last micro-batch was triggered
         self._history: TableHistory | None = None
         self._log: dict[TopicPartition, Bounds] = {}  # the log's bounds at the last lookup
-        self._seen: dict[TopicPartition, Bounds] = {}  # the same, with the table's records
+        self._seen: dict[TopicPartition, Bounds] = {}  # bounds of the log and the table together
         self._latest: Offsets = {}
         self._committed: Offsets = {}  # the last offsets committed to the group
         self._commit_after = 0.0  # time before which a failed commit is not retried

@@ -2,7 +2,8 @@
 
     embedded    sends through this log wake the consumers of the partitions that they wrote to, and
                 a change in a group wakes its members. In addition, each consumer polls again after
-                RECHECK_SECONDS, for heartbeats, new partitions and maintenance
+                RECHECK_SECONDS (in a rebalance, REBALANCE_RECHECK_SECONDS), for heartbeats, new
+                partitions and maintenance
     read-only   the owner is another process, so consumers look again every 100 ms
     remote      librdkafka buffers records without waking the loop. Up to BLOCKING_STEPS consumers
                 wait in librdkafka, each in a worker thread; the others look again every 20 ms, or

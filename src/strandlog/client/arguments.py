@@ -1,4 +1,4 @@
-"""Validates arguments of the client API: acks, offset reset, assignors, mechanisms and records.
+"""Validates arguments of the client API, such as acks, timeouts, assignors and records.
 
 A record can be given in one of these forms:
 

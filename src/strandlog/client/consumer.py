@@ -326,7 +326,7 @@ class Consumer(Closable):
         return self._membership is None or self._membership.is_member
 
     def _find_new_partitions(self) -> bool:
-        """Add partitions created since the last check, to be read from the start."""
+        """Add partitions created since the last check, at their start; return whether any exist."""
         if self.group is not None:
             return False
         found = False

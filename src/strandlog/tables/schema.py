@@ -3,13 +3,13 @@
 Libraries differ in what they accept: one silently casts integers to text, another accepts the first
 batch and fails on the second. So strandlog applies its own rules:
 
-    same type                       no change
-    int32 → int64, float → double   `widened`: the table gets the wider type, if the format can
-    wider table, narrower rows      the rows are cast, which loses nothing
-    struct, list, map               field by field, recursively
-    a column that the rows lack     null
-    a column that the table lacks   `merged` adds it, at the end and nullable
-    anything else                   `TableSchemaError` that names the column and both types
+    same type                          no change
+    int8 → … → int64, float → double   `widened`: the table gets the wider type, if the format can
+    wider table, narrower rows         the rows are cast, which loses nothing
+    struct, list, map                  field by field, recursively
+    a column that the rows lack        null
+    a column that the table lacks      `merged` adds it, at the end and nullable
+    anything else                      `TableSchemaError` that names the column and both types
 
 Table libraries return large, view and dictionary types in place of plain ones; `plain` undoes that.
 """

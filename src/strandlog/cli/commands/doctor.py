@@ -1,7 +1,9 @@
 """The `strandlog doctor` command.
 
     always          Python, extras, settings, file descriptors, clock, certificates and logins
-    DATA            the folder, its disk, its owner, its last shutdown, users and permissions
+    DATA            the folder, its disk, its owner, its last shutdown, users and permissions; the
+                    default without -b is the folder that `serve` would use, if it is configured
+                    or exists
     -b HOST:PORT    the broker as clients on this machine see it, including advertised addresses;
                     -X and --client-config set the user and certificates
 

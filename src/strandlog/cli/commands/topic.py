@@ -246,7 +246,7 @@ def trim(
         ]
         count = sum(after - before for _, before, after in rows)
         if rows:
-            question = f"Delete {counted(count, 'record')} of topic {name} in "
+            question = f"Delete up to {counted(count, 'record')} of topic {name} in "
             ask(f"{question}{counted(len(rows), 'partition')}?", yes=yes, as_json=as_json)
         for number_given, _, after in rows:
             log.delete_records(name, number_given, after)

@@ -467,7 +467,7 @@ class Log(Closable):
                 self.group_commit.complete(self.broker.flush_wait(self.context, *tp))
 
     def wait(self, timeout_ms: int) -> None:
-        """Release the lock until records are appended or `timeout_ms` has passed."""
+        """Release the lock until a send or another event notifies, or `timeout_ms` has passed."""
         self.waiters += 1
         try:
             wait_on(self.condition, timeout_ms / 1000)

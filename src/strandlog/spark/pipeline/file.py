@@ -75,7 +75,7 @@ class Problem(NamedTuple):
 
 
 class Analysis(NamedTuple):
-    """All problems of a file, by line, including those that only Spark finds (analysis.py)."""
+    """The problems of a file, by line; if it has no others, those that only Spark finds."""
 
     problems: list[Problem]
     unchecked: list[str]  # views and sinks that could not be checked, because of another problem

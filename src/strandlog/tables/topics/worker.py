@@ -6,7 +6,8 @@ The broker starts one such process for all tables, and exchanges JSON with it, o
 
     stdin     {"tables": [{"topic": …}, …]}     all tables to sync (`WantedTable`)
               {"check": ["orders", …]}          sync and report these now
-    stdout    {"topic": …, "offsets": …, …}     after each turn of a table (`TableReport`)
+    stdout    {"topic": …, "offsets": …, …}     after each turn of a table, and when one is overdue
+                                                (`TableReport`)
               {"warning": "…"}                  for the log
 
 When stdin ends, the broker is stopping or has died, even by kill -9. The process then exits at

@@ -54,7 +54,7 @@ LAST_TIME: Final = pa.scalar(datetime.max, pa.timestamp("us"))
 
 
 class Columns(Protocol):
-    """Decodes records into rows. Decoding may add fields to `schema`, but never removes any."""
+    """Decodes records into rows. `schema` changes when decoding finds a newer registered schema."""
 
     @property
     def schema(self) -> Any:

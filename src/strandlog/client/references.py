@@ -69,8 +69,8 @@ def _variable(name: str, variable: str) -> str:
     found = os.environ.get(variable)
     if not found:
         raise SettingError(
-            f"{name} refers to the environment variable {variable}, which is unset or empty in "
-            "this process; on a Spark cluster, set spark.executorEnv.* too"
+            f"{name} refers to the environment variable {variable}, which is not set, or is "
+            "empty, in this process; on a Spark cluster, set spark.executorEnv.* too"
         )
     return found
 

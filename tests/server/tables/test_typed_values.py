@@ -17,7 +17,11 @@ from tests.support.lake import query
 import strandlog
 from strandlog.client.registry.api import NewSchema
 from strandlog.client.registry.connect import connect_registry
+from strandlog.record.arrow.columns import DEFAULT_TARGET_BYTES
 from strandlog.tables.table import FORMATS, open_table
+from strandlog.tables.topics.source import FolderSource
+from strandlog.tables.topics.sync import Sync, SyncOptions
+from strandlog.tables.topics.typed import TypedColumns
 from strandlog.testing.server import ServerThread
 
 FIRST = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}
@@ -94,6 +98,34 @@ def test_a_schema_change_extends_the_table(
         ({"id": 2, "offset": None}, True, None),
         ({"id": 3, "offset": "x"}, True, None),
     ]
+
+
+@pytest.mark.slow
+def test_a_newer_schema_without_a_field_does_not_stop_a_sync_that_follows(
+    broker: ServerThread, tmp_path: Path
+) -> None:
+    orders = Orders(broker, "narrowed")
+    first = orders.register(SECOND)
+    table = open_table(tmp_path / "lake", "delta")
+    with connect_registry(broker.address) as registry:
+        columns = TypedColumns(registry, orders.name)
+        sync = Sync(table, FolderSource(str(broker.data), orders.name), columns, SyncOptions())
+        sync.create()
+        orders.produce(encoded(first, SECOND, {"id": 0, "offset": "x"}))
+        sync.run()
+        narrower = orders.register(FIRST)
+        # More than one piece of decoded records, of which only the last has the new schema.
+        large = encoded(first, SECOND, {"id": 1, "offset": "x" * 500_000})
+        pieces = DEFAULT_TARGET_BYTES // 500_000 + 1
+        for _ in range(pieces):
+            orders.produce(large)
+        orders.produce(encoded(narrower, FIRST, {"id": 2}))
+        sync.run()
+    found = query(table, 'SELECT value.id, length(value."offset") FROM rows ORDER BY "offset"')
+    assert found[0] == (0, 1)
+    assert [row[0] for row in found[1:]] == [1] * pieces + [2]
+    assert found[1][1] == 500_000, "decoded before the newer schema was seen"
+    assert found[-1][1] is None
 
 
 def test_a_topic_without_a_schema_is_an_error(broker: ServerThread, tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ Control records and records of aborted transactions produce no rows, but the off
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import uuid
@@ -318,8 +319,9 @@ class Sync:
             is_complete = False
         if is_complete:
             offset = wanted.end
-        schema = plain(self._columns.schema)
-        rows = [conformed(piece, schema) for piece in pieces]
+        # Pieces before a newer registered schema may have fields that the newer one lacks.
+        schema = functools.reduce(merged, (piece.schema for piece in pieces), self._columns.schema)
+        rows = [conformed(piece, plain(schema)) for piece in pieces]
         table = with_time_column(pa.concat_tables(rows), self._options.time_unit) if rows else None
         if table is None:
             table = table_schema(self._columns, self._options.time_unit).empty_table()

@@ -121,7 +121,7 @@ def connect(
     timeout_ms: int = 15_000,
     **settings: object,
 ) -> RemoteLog:
-    """Connect to a broker; the returned log has the methods of `Log` that need no file access.
+    """Connect to a broker; the returned log has most methods of `Log`.
 
         strandlog.connect("host:9093", {"security.protocol": "SASL_SSL", "sasl.username": "app",
             "sasl.mechanism": "SCRAM-SHA-512", "sasl.password": "${file:/run/secrets/app}"})

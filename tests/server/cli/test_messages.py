@@ -116,7 +116,7 @@ def test_trim_deletes_the_oldest_records_of_the_partitions_that_are_named(
     assert anywhere.inside("consume", "t", "-e", "-p", "1").lines == ["3"]
     assert anywhere.inside("consume", "t", "-e", "-p", "0").lines == ["1", "2", "3"]
     found = anywhere.inside("topic", "trim", "t", "--to", "end", "--yes")
-    assert found.err == "deleted 4 records of t\n"
+    assert found.err == "deleted the records at 4 offsets of t\n"
     assert (
         "has no partition 7"
         in anywhere.inside("topic", "trim", "t", "--to", "end", "-p", "7", "--yes", code=1).err

@@ -13,7 +13,10 @@ from tests.support.samples import one_in
 
 import strandlog
 from strandlog import Record, RecordMetadata, RemoteLog
+from strandlog.record.batch_header import read_header
+from strandlog.record.codecs import Codec
 from strandlog.record.partitioner import fnv1a, md5_hash, murmur2
+from strandlog.testing.server import ServerThread
 
 
 def read_all(log: RemoteLog, topic: str = "t") -> list[Record]:
@@ -102,6 +105,19 @@ def test_codecs_and_acks(remote: RemoteLog, codec: str, acks: object) -> None:
     offsets = [meta.offset for meta in metas]
     assert offsets == ([-1] * 1000 if acks == 0 else list(range(1000)))
     assert [record.value for record in read_all(remote)] == values
+
+
+def test_a_compression_argument_overrides_the_client_setting(
+    broker: ServerThread, remote: RemoteLog
+) -> None:
+    remote.create_topic("t", 2)
+    with strandlog.connect(broker.address, {"compression.type": "gzip"}) as log:
+        log.producer().send("t", b"x" * 1000, partition=0)
+        log.producer(compression="zstd").send("t", b"x" * 1000, partition=1)
+    codecs = [
+        read_header(path.read_bytes()).codec for path in sorted(broker.data.glob("t-*/*.log"))
+    ]
+    assert codecs == [Codec.GZIP, Codec.ZSTD]
 
 
 def test_a_record_that_is_too_large_fails_and_the_rest_is_written(remote: RemoteLog) -> None:

@@ -257,7 +257,7 @@ def trim(
         )
         return
     print_table([number("PARTITION"), number("START"), number("NEW START")], rows)
-    message(f"deleted {counted(count, 'record')} of {name}")
+    message(f"deleted the records at {counted(count, 'offset')} of {name}")
 
 
 def _described(log: ReadableLog, name: str) -> TopicInfo:

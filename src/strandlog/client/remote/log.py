@@ -402,7 +402,8 @@ class RemoteLog(Closable):
         for nothing, because the broker does not respond, and offsets are -1.
         `partitioner`: the hash that assigns keys to partitions: "murmur2" (as in Java clients),
         "md5" or "fnv1a".
-        `compression`: "gzip", "snappy", "lz4" or "zstd"; with None, records are not compressed.
+        `compression`: "gzip", "snappy", "lz4" or "zstd"; with None, the client setting
+        `compression.type` applies, which is "none" by default.
         """
         self._check_open()
         producer = RemoteProducer(self, acks, partitioner, compression)

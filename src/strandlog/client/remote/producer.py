@@ -135,17 +135,19 @@ class RemoteProducer(Closable):
         hashes = key_hash(partitioner)
         self._hash = None if partitioner == LIBRDKAFKA_PARTITIONER else hashes
         if compression is not None:
-            codec_named(compression)
+            codec_named(compression)  # raises an error if there is no such codec
         config = {
             "acks": str(acks),
             "enable.idempotence": waits_for_disk(acks),
-            "compression.type": compression or "none",
+            "compression.type": "none",
             "partitioner": "murmur2_random",
             "linger.ms": 0,
             "queue.buffering.max.messages": QUEUE_RECORDS,
             "message.timeout.ms": DELIVERY_TIMEOUT_MS,
             **log.client_config,
         }
+        if compression is not None:
+            config["compression.type"] = compression
         self._login = Login(confluent().Producer, config, log.credentials)
         self._producer = self._login.client
         self._log = log

@@ -11,6 +11,7 @@ GROUPED := --dist loadgroup --no-loadscope-reorder
 WORKERS := -n 4 $(GROUPED)
 # Every worker imports every file that it is given, so `make test` gives only those it needs.
 SMOKE = $(shell grep -rl --include="test_*.py" "mark.smoke" tests)
+JAVA = $(shell grep -rl --include="test_*.py" 'xdist_group("jvm")' tests)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Without cached bytecode, every worker rewrites every test module, and every command that a test
 # starts compiles the whole package.
@@ -58,8 +59,10 @@ test: setup
 SLOWEST := --durations=40
 TESTS ?= unit or server or soak or clients or browser or spark
 test-all: setup
-	HYPOTHESIS_PROFILE=ci $(PYTEST) $(WORKERS) $(SLOWEST) -m "not java and not browser and ($(TESTS))"
-	HYPOTHESIS_PROFILE=ci $(PYTEST) -n 2 $(GROUPED) $(SLOWEST) -m "(java or browser) and ($(TESTS))"
+	HYPOTHESIS_PROFILE=ci $(PYTEST) $(WORKERS) $(SLOWEST) -m "not java and not browser and ($(TESTS))" \
+		--ignore tests/spark --ignore tests/browser
+	HYPOTHESIS_PROFILE=ci $(PYTEST) -n 2 $(GROUPED) $(SLOWEST) -m "(java or browser) and ($(TESTS))" \
+		tests/spark tests/browser $(JAVA)
 
 lint: setup
 	$(BIN)/ruff check .

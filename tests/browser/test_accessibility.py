@@ -50,7 +50,10 @@ def open_everything(tab: Tab, name: str) -> None:
         expect(tab.page.locator(".main-svg").first).to_be_visible()
 
 
-@pytest.mark.parametrize("is_dark", [False, True], ids=["light", "dark"])
+THEMES = [pytest.param(False, id="light"), pytest.param(True, id="dark", marks=pytest.mark.long)]
+
+
+@pytest.mark.parametrize("is_dark", THEMES)
 def test_axe_finds_nothing(browser: Browser, broker: RunningBroker, is_dark: bool) -> None:
     wrong = {}
     with new_tab(browser, http_address(broker), is_dark=is_dark) as tab:
@@ -63,7 +66,7 @@ def test_axe_finds_nothing(browser: Browser, broker: RunningBroker, is_dark: boo
     assert not wrong
 
 
-@pytest.mark.parametrize("is_dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("is_dark", THEMES)
 def test_axe_finds_nothing_in_dialogs(
     browser: Browser, broker: RunningBroker, is_dark: bool
 ) -> None:

@@ -74,6 +74,7 @@ def test_a_failed_pipeline_shows_its_error(tab: Tab, api: httpx.Client) -> None:
     expect(tab.panel("Queries")).to_contain_text("No micro-batch yet")
 
 
+@pytest.mark.long
 def test_a_spark_pipeline_appears_without_a_reload(
     tab: Tab, api: httpx.Client, broker: RunningBroker, tmp_path: Path
 ) -> None:

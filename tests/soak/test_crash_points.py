@@ -50,6 +50,7 @@ def test_no_crash_breaks_a_promise(seed: int) -> None:
     assert min(tally.cuts, tally.kills, tally.nested, tally.settled) > 0
 
 
+@pytest.mark.long
 def test_no_crash_breaks_a_promise_with_page_cache_durability() -> None:
     tally = Watcher(103, dataclasses.replace(QUICK, waits_for_fsync=False)).run()
     assert tally.failures == []

@@ -114,6 +114,7 @@ def test_half_open_handshakes_keep_no_client_out_and_take_bounded_memory(
         scene.ask()
 
 
+@pytest.mark.long
 def test_finished_handshakes_leave_no_memory_behind(scene: Scene) -> None:
     for _ in range(WARM_UP):
         scene.ask()

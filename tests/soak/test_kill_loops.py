@@ -31,6 +31,7 @@ def test_read_process_write_is_exactly_once_when_workers_and_the_broker_are_kill
     assert min(report.worker_kills, report.broker_kills) > 0
 
 
+@pytest.mark.long
 def test_tables_have_every_record_once_when_syncs_and_the_broker_are_killed(
     tmp_path: Path,
 ) -> None:
@@ -39,6 +40,7 @@ def test_tables_have_every_record_once_when_syncs_and_the_broker_are_killed(
     assert (report.kills, report.broker_kills) == (3, 1)
 
 
+@pytest.mark.long
 def test_a_table_that_the_broker_keeps_has_every_record_once_although_retention_deletes_them(
     tmp_path: Path,
 ) -> None:

@@ -148,6 +148,7 @@ def test_a_kafka_consumer_that_stops_reading_holds_bounded_memory_and_gets_all_r
 # -- gRPC ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_grpc_streams_that_are_not_read_hold_bounded_memory_and_lose_no_record(
     broker: BrokerProcess, http: httpx.Client
 ) -> None:
@@ -190,6 +191,7 @@ def test_grpc_streams_that_are_not_read_hold_bounded_memory_and_lose_no_record(
 # -- HTTP ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_live_streams_that_are_not_read_hold_bounded_memory_and_are_closed(
     broker: BrokerProcess, http: httpx.Client
 ) -> None:

@@ -27,6 +27,7 @@ sys.stdin.readline()
 """
 
 
+@pytest.mark.long
 def test_sigterm_to_the_process_group_ends_java_before_python_can_stop_its_queries() -> None:
     """`timeout`, shells and supervisors signal the whole group; a pipeline then stops its queries,
     for which it needs Java."""

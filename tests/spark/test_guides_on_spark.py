@@ -26,7 +26,7 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder
 
 
-LONG = ("spark", "pipelines")  # several streams each
+LONG = ("spark", "pipelines", "tables")  # several streams each
 
 
 @pytest.mark.parametrize(

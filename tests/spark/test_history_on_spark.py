@@ -120,6 +120,7 @@ def test_a_batch_and_a_stream_have_the_rows_of_table_and_log(
     )
 
 
+@pytest.mark.long
 def test_a_typed_table_gives_back_typed_rows(
     spark: Any, broker: BrokerProcess, kept: KeptTable
 ) -> None:

@@ -88,6 +88,7 @@ def test_a_stream_starts_at_the_end_and_finds_new_partitions(
     assert available() == [5]
 
 
+@pytest.mark.long
 def test_a_micro_batch_waits_for_its_minimum_until_the_delay(
     spark: Any, client: WireClient, topic: str, options: dict[str, str], checkpoint: str
 ) -> None:

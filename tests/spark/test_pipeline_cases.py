@@ -108,6 +108,7 @@ def test_a_case_with_the_right_expectations_passes(spark: Any, file: Path) -> No
     assert spark.streams.active == []
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_case_that_fails_shows_the_difference(spark: Any, file: Path, capsys: Any) -> None:
     other = file.with_name("wrong.toml")

@@ -23,6 +23,7 @@ schema = "carrier STRING, delay DOUBLE"
 """
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_change_that_the_state_does_not_fit_is_one_line_that_says_what_to_do(
     spark: Any, broker: BrokerProcess, client: WireClient, topic: str, tmp_path: Path

@@ -143,6 +143,7 @@ def test_a_query_that_fails_ends_the_pipeline_with_one_line(
     assert spark.streams.active == []
 
 
+@pytest.mark.long
 def test_an_error_of_the_progress_callback_stops_the_pipeline_and_is_raised(
     spark: Any, broker: BrokerProcess, client: WireClient, topic: str, tmp_path: Path
 ) -> None:

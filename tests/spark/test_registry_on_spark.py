@@ -354,6 +354,7 @@ def test_protobuf_for_confluents_deserializer(
         save(spark.sql(ROWS), broker, topic, "protobuf")
 
 
+@pytest.mark.long
 def test_a_stream_of_typed_rows_is_written_once(
     spark: Any,
     broker: BrokerProcess,

@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from strandlog.client.readonly.log import ReadOnlyLog
     from strandlog.client.remote.log import RemoteLog
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _IMPORTED_WHEN_USED = {
     "Acl": "strandlog.broker.access.acl",

@@ -38,7 +38,6 @@ def _pause(tab: Tab) -> None:
     tab.page.clock.pause_at(tab.page.evaluate("Date.now()") / 1000 + 60)
 
 
-@pytest.mark.smoke
 def test_shortcut_keys_open_pages_and_focus_the_heading(tab: Tab) -> None:
     clock = tab.page.clock
     clock.install()

@@ -11,6 +11,7 @@ from typing import Any
 
 import fastavro
 import pytest
+from tests.support.samples import one_in
 
 import strandlog
 from strandlog.client.registry.api import NewSchema
@@ -127,7 +128,7 @@ def order(number: int, **more: Any) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("table_format", FORMATS)
+@pytest.mark.parametrize("table_format", one_in(3, FORMATS))
 def test_rows_of_a_typed_table_equal_those_of_the_log(
     broker: ServerThread, tmp_path: Path, table_format: str, caplog: pytest.LogCaptureFixture
 ) -> None:

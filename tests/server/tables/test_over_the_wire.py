@@ -9,6 +9,7 @@ import pytest
 from tests.server.wire_client.records import batch_of, numbered, write
 from tests.support.command_line import CommandLine
 from tests.support.lake import counts, query
+from tests.support.samples import one_in
 from tests.support.secured_broker import READ, SecuredBroker
 
 import strandlog
@@ -32,7 +33,7 @@ def broker(tmp_path: Path) -> Iterator[ServerThread]:
         yield running
 
 
-@pytest.fixture(params=FORMATS)
+@pytest.fixture(params=one_in(3, FORMATS))
 def table(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
     return open_table(tmp_path / "lake" / "orders", request.param)
 

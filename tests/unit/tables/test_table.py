@@ -15,6 +15,7 @@ import deltalake
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.support.samples import one_in
 
 from strandlog.errors import (
     InvalidSettingError,
@@ -34,7 +35,7 @@ def rows(first: int, end: int, day: int = 1) -> pa.Table:
     return pa.table([numbers, [f"n{number}" for number in numbers], days], schema=SCHEMA)
 
 
-@pytest.fixture(params=FORMATS)
+@pytest.fixture(params=one_in(3, FORMATS))
 def table(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
     return open_table(tmp_path / "lake" / "numbers", request.param)
 
@@ -305,7 +306,7 @@ def test_a_flipped_digit_in_the_manifest_is_reported(parquet: Table) -> None:
 
 
 @pytest.mark.parametrize("name", ["with space", "ünï☃", "ha#sh", "que?ry", "per%20cent", "q\"'{}"])
-@pytest.mark.parametrize("table_format", FORMATS)
+@pytest.mark.parametrize("table_format", one_in(3, FORMATS))
 def test_a_table_in_a_folder_with_an_odd_name_has_its_rows_or_is_refused(
     table_format: str, name: str, tmp_path: Path
 ) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from tests.support.command_line import CommandLine
 from tests.support.lake import counts
+from tests.support.samples import one_in
 
 from strandlog.tables.table import FORMATS, open_table
 
@@ -24,7 +25,7 @@ def produce(cli: CommandLine, count: int) -> None:
             producer.send_batch("orders", [(b"k%d" % n, b"v%d" % n) for n in range(count)])
 
 
-@pytest.mark.parametrize("table_format", FORMATS)
+@pytest.mark.parametrize("table_format", one_in(3, FORMATS))
 def test_sync_and_status(cli: CommandLine, lake: str, table_format: str) -> None:
     produce(cli, 30)
     report = cli.inside("table", "sync", "orders", lake, "--format", table_format, "--json")
@@ -42,7 +43,7 @@ def test_sync_and_status(cli: CommandLine, lake: str, table_format: str) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("table_format", FORMATS)
+@pytest.mark.parametrize("table_format", one_in(3, FORMATS))
 def test_reads_exit_with_zero(cli: CommandLine, lake: str, table_format: str) -> None:
     """In processes of their own: libraries of tables may crash when a process ends."""
     produce(cli, 3)

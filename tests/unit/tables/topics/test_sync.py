@@ -11,6 +11,7 @@ from typing import Any
 import deltalake
 import pytest
 from tests.support.lake import counts, query
+from tests.support.samples import one_in
 
 import strandlog
 from strandlog.client.readonly.log import ReadOnlySource
@@ -46,7 +47,7 @@ def log(data: Path) -> Iterator[strandlog.Log]:
         yield opened
 
 
-@pytest.fixture(params=FORMATS)
+@pytest.fixture(params=one_in(3, FORMATS))
 def table(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
     return open_table(tmp_path / "lake" / "orders", request.param)
 

@@ -14,6 +14,7 @@ from typing import Any
 import deltalake
 import pytest
 from tests.support.lake import counts
+from tests.support.samples import one_in
 
 import strandlog
 from strandlog.broker.topics.lake_tables import WantedTable
@@ -58,7 +59,7 @@ def harness(tmp_path: Path) -> Iterator[Harness]:
         yield Harness(tmp_path, log)
 
 
-@pytest.mark.parametrize("table_format", FORMATS)
+@pytest.mark.parametrize("table_format", one_in(3, FORMATS))
 def test_a_turn_creates_the_table_and_reports_the_offsets_it_has(
     harness: Harness, table_format: str
 ) -> None:
@@ -186,7 +187,7 @@ def test_records_that_a_power_failure_could_undo_are_not_in_the_table(tmp_path: 
         assert harness.sync()["offsets"] == {0: 3, 1: 3}
 
 
-@pytest.mark.parametrize("table_format", FORMATS)
+@pytest.mark.parametrize("table_format", one_in(3, FORMATS))
 def test_offsets_that_were_used_again_are_noticed(tmp_path: Path, table_format: str) -> None:
     data = tmp_path / "data"
     with strandlog.open(data) as log:

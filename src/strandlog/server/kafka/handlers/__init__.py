@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from strandlog.server.kafka.api import KAFKA_APIS, SUPPORTED_VERSIONS, declared_apis
 from strandlog.server.kafka.handlers import (
+    acls,
     cluster,
     configs,
     fetch,
@@ -17,7 +18,6 @@ from strandlog.server.kafka.handlers import (
     metadata,
     produce,
     quotas,
-    security,
     topics,
     transactions,
     users,
@@ -26,6 +26,7 @@ from strandlog.server.kafka.handlers import (
 __all__ = [
     "KAFKA_APIS",
     "SUPPORTED_VERSIONS",
+    "acls",
     "cluster",
     "configs",
     "declared_apis",
@@ -36,7 +37,6 @@ __all__ = [
     "metadata",
     "produce",
     "quotas",
-    "security",
     "topics",
     "transactions",
     "users",

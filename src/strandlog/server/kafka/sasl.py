@@ -474,10 +474,7 @@ class SaslSession:
 
         def answer() -> None:
             reply.fill(buffers)
-            if buffers is None:
-                connection.drain()
-            else:
-                self._logins.loop.call_later(READ_SECONDS, connection.drain)
+            connection.drain(0 if buffers is None else READ_SECONDS)
 
         timer = self._logins.loop.call_later(delay_seconds, answer)
         reply.on_abandoned = timer.cancel

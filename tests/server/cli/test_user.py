@@ -147,6 +147,17 @@ def test_delete_mentions_the_rules_that_remain(user: CommandLine) -> None:
     assert "2 rules for it remain: strandlog acl delete --principal User:alice" in found.err
 
 
+def test_delete_says_that_rules_may_remain_if_it_cannot_list_them(tmp_path: Path) -> None:
+    with ServerThread(tmp_path / "data") as broker:  # without an authorizer
+        user = CommandLine(tmp_path / "none", broker.address)
+        for name in ("alice", "bob"):
+            user.inside("user", "add", name, "--generate")
+        found = user.inside("user", "delete", "alice", "--yes")
+        assert "rules for it may remain; this client cannot list them" in found.err
+        found = user.inside("user", "delete", "bob", "--yes", "--json")
+        assert found.document == {"deleted": ["bob"], "remaining_rules": None}
+
+
 @pytest.mark.parametrize(
     ("name", "password"),
     [("ANONYMOUS", b"p"), ("*", b"p"), ("café", b"p"), ("alice", b"a\0b"), ("alice", b"p" * 5000)],

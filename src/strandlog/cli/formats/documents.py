@@ -156,7 +156,8 @@ DOCUMENTS = (
             _optional(
                 "remaining_rules",
                 "integer or null",
-                "Number of remaining rules for a deleted user; null if they cannot be listed.",
+                "Number of remaining rules for the deleted user; null if this client may not list "
+                "rules, or if the broker has no authorizer. Only `user delete`.",
             ),
         ),
     ),
@@ -221,7 +222,7 @@ DOCUMENTS = (
         ("context set", "context use", "context show", "list: context list"),
         (
             Field("name", "string", "Name."),
-            Field("current", "boolean", "Whether it is the current context."),
+            Field("current", "boolean", "Whether commands without -d or -b use this context."),
             Field("bootstrap", "string or null", "Address of a broker."),
             Field("data", "string or null", "Data folder."),
             Field("config", "object", "Client settings; secrets are references."),
@@ -237,17 +238,13 @@ DOCUMENTS = (
             Field("secret", "boolean", "Whether the value is hidden."),
             Field("origin", "object", "kind, where and line."),
             _optional(
-                "read_only",
-                "boolean",
-                "Whether the setting is read-only. Not in `config show` without -b.",
+                "read_only", "boolean", "Whether the setting is read-only. Only from a broker."
             ),
-            _optional("default", "string or null", "Default value. Only `config show` without -b."),
-            _optional(
-                "unit", "string or null", "Unit of the value. Only `config show` without -b."
-            ),
-            _optional("variable", "string", "Environment variable. Only `config show` without -b."),
-            _optional("allowed", "string", "Allowed values. Only `config show` without -b."),
-            _optional("help", "string", "Meaning. Only `config show` without -b."),
+            _optional("default", "string or null", "Default value. Not from a broker."),
+            _optional("unit", "string or null", "Unit of the value."),
+            _optional("variable", "string", "Environment variable."),
+            _optional("allowed", "string", "Allowed values."),
+            _optional("help", "string", "Meaning."),
         ),
     ),
     Document(

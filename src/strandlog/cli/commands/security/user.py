@@ -207,7 +207,9 @@ def delete(
         print_json({"deleted": [name], "remaining_rules": rules})
         return
     message(f"deleted user {name}")
-    if rules:
+    if rules is None:
+        message("note: rules for it may remain; this client cannot list them")
+    elif rules:
         message(
             f"note: {counted(rules, 'rule')} for it remain: "
             f"strandlog acl delete --principal {shlex.quote(f'User:{name}')}"
@@ -234,7 +236,8 @@ def _found(log: OpenLog, name: str) -> UserInfo:
 
 
 def _rule_count(log: OpenLog, name: str) -> int | None:
-    """Return the number of ACLs for a user, or None if this client may not list ACLs."""
+    """Return the number of ACLs for a user, or None if this client may not list ACLs or the broker
+    has no authorizer."""
     with suppress(AuthorizationError, SecurityDisabledError):
         return len(log.acls(AclFilter(principal=f"User:{name}")))
     return None

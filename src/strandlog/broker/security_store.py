@@ -42,7 +42,7 @@ from strandlog.protocol.security_records import (
     LossKey,
     QuotaRecord,
     SecretKey,
-    check_value,
+    check_plain_value,
     decode_credential,
     decode_key,
     decode_quota,
@@ -129,7 +129,7 @@ class SecurityStore:
     def _load_record(self, key: bytes, value: bytes) -> None:
         match decode_key(key):
             case AclRecord() as acl:
-                check_value(value)
+                check_plain_value(value)
                 self._authorizer.add(checked_acl(Acl.from_codes(*acl)))
             case CredentialKey() as found:
                 credential = _checked_credential(found, decode_credential(value))

@@ -35,10 +35,11 @@ a newer release.
 
 from __future__ import annotations
 
+import struct
 from typing import NamedTuple
 
 from strandlog.errors import DataError
-from strandlog.protocol.primitives import Reader, Writer
+from strandlog.protocol.primitives import Reader, Writer, encoded_text
 
 ACL_KIND = 0
 LOSS_KIND = 1
@@ -47,6 +48,12 @@ SECRET_KIND = 3
 QUOTA_KIND = 4
 VALUE_VERSION = 0
 ENTITY_MIN_BYTES = 4  # two empty strings
+
+_ACL_PREFIX = ACL_KIND.to_bytes(2)
+_PLAIN_VALUE = VALUE_VERSION.to_bytes(2)  # the value of an ACL
+_CODE_AND_SIZE = struct.Struct(">bh")  # a code, and the size of the string that follows
+_SIZE = struct.Struct(">h")
+_TWO_CODES = struct.Struct(">bb")
 
 
 class AclRecord(NamedTuple):
@@ -96,24 +103,28 @@ SecurityKey = AclRecord | CredentialKey | LossKey | SecretKey | QuotaRecord
 
 
 def encode_acl_key(acl: AclRecord) -> bytes:
-    writer = Writer()
-    writer.int16(ACL_KIND)
-    writer.int8(acl.resource_type)
-    writer.string(acl.name)
-    writer.int8(acl.pattern)
-    writer.string(acl.principal)
-    writer.string(acl.host)
-    writer.int8(acl.operation)
-    writer.int8(acl.permission)
-    return writer.to_bytes()
+    """Encode the key of an ACL without a `Writer`: a request may create a thousand of them."""
+    name, principal, host = map(encoded_text, (acl.name, acl.principal, acl.host))
+    return b"".join(
+        (
+            _ACL_PREFIX,
+            _CODE_AND_SIZE.pack(acl.resource_type, len(name)),
+            name,
+            _CODE_AND_SIZE.pack(acl.pattern, len(principal)),
+            principal,
+            _SIZE.pack(len(host)),
+            host,
+            _TWO_CODES.pack(acl.operation, acl.permission),
+        )
+    )
 
 
 def decode_key(data: bytes) -> SecurityKey:
     """Decode a key; raise `DataError` if it is damaged or of an unknown kind."""
+    if data.startswith(_ACL_PREFIX):
+        return _decode_acl(data)
     reader = Reader(data)
     kind = reader.int16()
-    if kind == ACL_KIND:
-        return _decode_acl(reader)
     if kind == LOSS_KIND:
         return LossKey()
     if kind == CREDENTIAL_KIND:
@@ -127,16 +138,24 @@ def decode_key(data: bytes) -> SecurityKey:
     raise DataError(f"a security record has unknown kind {kind}")
 
 
-def _decode_acl(reader: Reader) -> AclRecord:
-    return AclRecord(
-        reader.int8(),
-        reader.string(),
-        reader.int8(),
-        reader.string(),
-        reader.string(),
-        reader.int8(),
-        reader.int8(),
-    )
+def _decode_acl(data: bytes) -> AclRecord:
+    """Decode the key of an ACL without a `Reader`: a broker may load a million of them."""
+    try:
+        resource_type, name_bytes = _CODE_AND_SIZE.unpack_from(data, 2)
+        name_end = 5 + name_bytes
+        pattern, principal_bytes = _CODE_AND_SIZE.unpack_from(data, name_end)
+        principal_end = name_end + 3 + principal_bytes
+        (host_bytes,) = _SIZE.unpack_from(data, principal_end)
+        host_end = principal_end + 2 + host_bytes
+        operation, permission = _TWO_CODES.unpack_from(data, host_end)
+        name = str(data[5:name_end], "utf-8")
+        principal = str(data[name_end + 3 : principal_end], "utf-8")
+        host = str(data[principal_end + 2 : host_end], "utf-8")
+    except (struct.error, UnicodeDecodeError) as error:
+        raise DataError(f"the key of an ACL is damaged: {error}") from error
+    if min(name_bytes, principal_bytes, host_bytes) < 0:
+        raise DataError("the key of an ACL is damaged: a string has a negative size")
+    return AclRecord(resource_type, name, pattern, principal, host, operation, permission)
 
 
 def encode_loss_key() -> bytes:
@@ -222,6 +241,10 @@ def check_value(data: bytes) -> Reader:
 
 
 def encode_value() -> bytes:
-    writer = Writer()
-    writer.int16(VALUE_VERSION)
-    return writer.to_bytes()
+    return _PLAIN_VALUE
+
+
+def check_plain_value(data: bytes) -> None:
+    """Raise `DataError` unless this is a value of a known version; newer releases may add fields."""
+    if data != _PLAIN_VALUE:
+        check_value(data)

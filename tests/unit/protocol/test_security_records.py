@@ -49,12 +49,22 @@ def test_values_are_read_as_they_were_written(limit: float, key: bytes, iteratio
     assert decode_credential(encode_credential(value)) == value
 
 
-@given(QUOTAS, st.integers(0, 100))
-def test_a_key_that_is_cut_short_raises_a_data_error(quota: QuotaRecord, size: int) -> None:
-    data = encode_quota_key(quota)
-    if size < len(data):
-        with pytest.raises(DataError):
-            decode_key(data[:size])
+@given(QUOTAS, ACLS, st.integers(0, 100))
+def test_a_key_that_is_cut_short_raises_a_data_error(
+    quota: QuotaRecord, acl: AclRecord, size: int
+) -> None:
+    for data in (encode_quota_key(quota), encode_acl_key(acl)):
+        if size < len(data):
+            with pytest.raises(DataError):
+                decode_key(data[:size])
+
+
+@given(st.sampled_from([3, 10, 19]), st.integers(-(2**15), -1))
+def test_an_acl_with_a_negative_size_raises_a_data_error(position: int, size: int) -> None:
+    data = bytearray(encode_acl_key(AclRecord(2, "topi", 3, "User:ab", "*", 3, 3)))
+    data[position : position + 2] = size.to_bytes(2, signed=True)
+    with pytest.raises(DataError):
+        decode_key(bytes(data))
 
 
 @given(st.binary(max_size=60))

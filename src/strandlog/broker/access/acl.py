@@ -19,6 +19,7 @@ host that is not an address is accepted, as in Kafka, but never matches.
 from __future__ import annotations
 
 import ipaddress
+from functools import lru_cache
 from typing import NamedTuple
 
 from strandlog.broker.access.permission import (
@@ -61,18 +62,8 @@ class Acl(NamedTuple):
     ) -> Acl:
         """Build an ACL from the codes of Kafka's protocol; raise InvalidRequestError if a code is
         unknown."""
-        try:
-            return cls(
-                ResourceType(resource_type),
-                name,
-                PatternType(pattern),
-                principal,
-                host,
-                Operation(operation),
-                PermissionType(permission),
-            )
-        except ValueError as error:
-            raise InvalidRequestError(f"an ACL has an unknown code: {error}") from error
+        members = _members(resource_type, pattern, operation, permission)
+        return cls(members[0], name, members[1], principal, host, members[2], members[3])
 
     @classmethod
     def allow(
@@ -202,6 +193,22 @@ class AclFilter(NamedTuple):
         return self.name == acl.name
 
 
+@lru_cache(maxsize=1024)
+def _members(
+    resource_type: int, pattern: int, operation: int, permission: int
+) -> tuple[ResourceType, PatternType, Operation, PermissionType]:
+    """Return the members for four codes; cached, because a broker loads many ACLs at start."""
+    try:
+        return (
+            ResourceType(resource_type),
+            PatternType(pattern),
+            Operation(operation),
+            PermissionType(permission),
+        )
+    except ValueError as error:
+        raise InvalidRequestError(f"an ACL has an unknown code: {error}") from error
+
+
 def _resource(
     topic: str | None, group: str | None, transactional_id: str | None, *, cluster: bool
 ) -> tuple[ResourceType, str]:
@@ -237,6 +244,8 @@ def operation_named(operation: Operation | str, kind: ResourceType) -> Operation
 
 def normalized_host(host: str) -> str:
     """Return an IP address in the notation that ACLs use, and any other host unchanged."""
+    if host == EVERYTHING:
+        return host
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
@@ -272,7 +281,8 @@ def checked_acl(acl: Acl) -> Acl:
                 f"a name in an ACL has {len(text)} characters; the maximum is "
                 f"{ACL_MAX_TEXT_CHARACTERS}"
             )
-    return acl._replace(host=normalized_host(acl.host))
+    host = normalized_host(acl.host)
+    return acl if host == acl.host else acl._replace(host=host)
 
 
 def check_principal(principal: str) -> None:

@@ -74,6 +74,10 @@ class Authorizer:
     def __iter__(self) -> Iterator[Acl]:
         return iter(self._acls)
 
+    def of_principal(self, principal: str) -> list[Acl]:
+        """Return the rules that name this principal, in the order in which they were created."""
+        return list(self._by_principal.get(principal, ()))
+
     # -- changes ---------------------------------------------------------------------------------
 
     def add(self, acl: Acl) -> None:

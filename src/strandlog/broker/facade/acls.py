@@ -55,8 +55,11 @@ class AclRequests(GroupRequests):
     def _selected(self, wanted: AclFilter) -> Work[list[Acl]]:
         if (exact := wanted.as_acl()) is not None:
             return [exact] if exact in self._authorizer else []
+        principal = wanted.principal
+        authorizer = self._authorizer
+        acls = list(authorizer) if principal is None else authorizer.of_principal(principal)
         found = []
-        for number, acl in enumerate(list(self._authorizer)):
+        for number, acl in enumerate(acls):
             if wanted.selects(acl):
                 found.append(acl)
             if not number % ACLS_PER_STEP:

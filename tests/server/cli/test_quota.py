@@ -68,6 +68,14 @@ def test_set_list_and_delete(quota: CommandLine) -> None:
     ]
 
 
+def test_a_limit_is_shown_with_all_its_digits(quota: CommandLine) -> None:
+    found = quota.inside("quota", "set", "--user", "digits", "producer_byte_rate=10MiB")
+    assert found.lines[1].split() == ["digits", "producer_byte_rate", "10485760"]
+    found = quota.inside("quota", "set", "--user", "digits", "request_percentage=12.5")
+    assert found.lines[1].split()[-1] == "12.5"
+    quota.inside("quota", "delete", "--user", "digits")
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -216,5 +216,10 @@ def _show(found: Quotas, *, as_json: bool) -> None:
     cells = []
     for entity, key, value in rows:
         names = {part.kind: DEFAULT if part.name is None else part.name for part in entity}
-        cells.append([names.get(kind, "") for kind in (USER, CLIENT_ID, IP)] + [key, f"{value:g}"])
+        cells.append([names.get(kind, "") for kind in (USER, CLIENT_ID, IP)] + [key, _shown(value)])
     print_table(COLUMNS, cells)
+
+
+def _shown(limit: float) -> str:
+    """Return a limit with all its digits: byte rates are large integers."""
+    return str(int(limit)) if limit.is_integer() else str(limit)

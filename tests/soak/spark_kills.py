@@ -7,8 +7,9 @@ others while more numbers arrive: one exactly once, one at least once. Each roun
 an executor or the broker with kill -9. Driver and broker are started again here, an executor by
 Spark. In the end the first topic must have every number exactly once, for a consumer of committed
 records, in the order of its key. The second must have every number, and some twice: a check that
-finds no duplicates there would find none in the first topic either. So the driver is killed as
-soon as rows of an at-least-once batch arrive.
+finds no duplicates there would find none in the first topic either. So the driver is killed when
+rows of an at-least-once batch have arrived that Spark has not committed. It is stopped first: on a
+busy machine the batch may be committed between a look at the topic and the kill.
 
 With `is_secured`, Spark uses a listener with TLS and SCRAM, as a user with the permissions that the
 security guide lists; feeding and counting use a plaintext listener of the same broker.
@@ -23,7 +24,7 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from signal import SIGKILL
+from signal import SIGCONT, SIGKILL, SIGSTOP, Signals
 
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -32,7 +33,7 @@ from tests.soak.spark_copy import GUARANTEES, INPUT, output_of
 from tests.spark.cluster import SparkCluster
 from tests.support.broker_process import BrokerProcess, free_port
 from tests.support.certificates import Authority
-from tests.support.processes import kill_with_children
+from tests.support.processes import kill_with_children, signal_with_children
 from tests.support.secured_broker import (
     COMMITS,
     CREATE,
@@ -118,6 +119,17 @@ class Job:
         if self._process.poll() is None:
             kill_with_children(self._process.pid)
         self._process.wait()
+
+    def signal(self, number: Signals) -> None:
+        """Stop the driver with its JVM, or let it continue."""
+        if self._process is not None and self._process.poll() is None:
+            signal_with_children(self._process.pid, number)
+
+    def committed_batch(self, guarantee: str) -> int:
+        """The number of the last micro-batch that a query has committed; -1 if none."""
+        commits = self._log.parent / f"checkpoint-{guarantee}" / "commits"
+        names = [path.name for path in commits.glob("[0-9]*")]
+        return max((int(name) for name in names if name.isdigit()), default=-1)
 
     def copies(self, guarantee: str, isolation: str = "read_committed") -> list[int]:
         """The copies in a topic, partition by partition."""
@@ -263,7 +275,7 @@ class Soak:
 
     def _kill(self, job: Job, victim: str) -> None:
         if victim == "driver":
-            self._await_loose_rows(job)
+            self._stop_in_loose_batch(job)
             job.kill()
             job.start()
             self.report.driver_kills += 1
@@ -275,17 +287,23 @@ class Soak:
             self._broker.start()
             self.report.broker_kills += 1
 
-    def _await_loose_rows(self, job: Job) -> None:
-        """Wait for rows of an at-least-once batch, which Spark has not committed yet."""
+    def _stop_in_loose_batch(self, job: Job) -> None:
+        """Stop the driver in an at-least-once batch of which rows have arrived."""
         output = output_of("at_least_once")
         partitions = [TopicPartition(output, number) for number in range(PARTITIONS)]
+        deadline = time.monotonic() + START_SECONDS
         with WireClient(self._broker.address) as client:
-            before = client.latest_offsets(partitions)
-            deadline = time.monotonic() + START_SECONDS
-            while client.latest_offsets(partitions) == before:
-                assert time.monotonic() < deadline, "no row arrives"
-                self._revive(job)
-                time.sleep(0.002)
+            while True:
+                batch = job.committed_batch("at_least_once")
+                before = client.latest_offsets(partitions)
+                while client.latest_offsets(partitions) == before:
+                    assert time.monotonic() < deadline, "no row arrives"
+                    self._revive(job)
+                    time.sleep(0.002)
+                job.signal(SIGSTOP)
+                if job.committed_batch("at_least_once") == batch and not job.has_ended:
+                    return
+                job.signal(SIGCONT)
 
     def _check(self, job: Job) -> None:
         """Let the queries catch up, then count."""

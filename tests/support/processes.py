@@ -33,12 +33,17 @@ def children(parent_pid: int) -> list[int]:
 
 def kill_with_children(pid: int) -> None:
     """Kill a process and all that it has started, such as Spark's Java, at the same moment."""
+    signal_with_children(pid, signal.SIGKILL)
+
+
+def signal_with_children(pid: int, number: signal.Signals) -> None:
+    """Send a signal to a process and to all that it has started."""
     tree = [pid]
     for each in tree:  # grows while it is read
         tree += children(each)
     for each in tree:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(each, signal.SIGKILL)
+            os.kill(each, number)
 
 
 def is_running(pid: int) -> bool:

@@ -245,6 +245,6 @@ def encode_value() -> bytes:
 
 
 def check_plain_value(data: bytes) -> None:
-    """Raise `DataError` unless this is a value of a known version; newer releases may add fields."""
+    """Check the value of an ACL; raise `DataError` if its version is unknown."""
     if data != _PLAIN_VALUE:
         check_value(data)

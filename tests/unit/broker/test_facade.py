@@ -7,8 +7,9 @@ import itertools
 
 from tests.support.log_builders import START_MS, batch, uuids
 
+from strandlog.broker.access.acl import Acl, AclFilter
 from strandlog.broker.broker import Broker
-from strandlog.broker.context import RequestContext
+from strandlog.broker.context import Principal, RequestContext, embedded_context
 from strandlog.broker.deferred import Deferred
 from strandlog.broker.facade.records import PARTITIONS_PER_STEP
 from strandlog.broker.groups.requests import CommitRequest
@@ -16,8 +17,10 @@ from strandlog.broker.maintenance import PARTITIONS_AT_A_TIME
 from strandlog.broker.reads.fetch import FetchPartition, FetchRequest
 from strandlog.broker.runtime import InlineRuntime, Work, yield_control
 from strandlog.config.tables.broker import broker_settings
+from strandlog.errors import TopicAuthorizationError
 from strandlog.model import Acks, OffsetAndMetadata, PartitionRecords, TopicPartition
 from strandlog.storage.partition.log import PartitionLog
+from strandlog.storage.work import run_inline
 from strandlog.testing import FakeClock, SimulatedFiles
 
 T0 = TopicPartition("t", 0)
@@ -98,3 +101,28 @@ def test_a_fetch_of_thousands_of_hidden_topics_lets_other_requests_run() -> None
     between = [after - before for before, after in itertools.pairwise([0, *checked, count])]
     assert broker.metrics.denied_requests == count
     assert max(between) <= PARTITIONS_PER_STEP
+
+
+def test_a_fetch_that_waits_returns_no_records_after_its_permission_is_removed() -> None:
+    settings = broker_settings({"authorizer.class.name": "strandlog"})
+    clock = FakeClock(START_MS)
+    broker = Broker("data", SimulatedFiles(), clock, uuids(), settings)
+    owner = embedded_context()
+    bob = RequestContext(Principal("User", "bob"), "etl", "10.0.0.7", "SASL_SSL", "Fetch")
+    names = ("removed", "kept")
+    rules = [Acl.allow("User:bob", "READ", topic=name) for name in names]
+    broker.create_acls(owner, rules).result()
+    for name in names:
+        broker.create_topic(owner, name, 1).result()
+    parts = [FetchPartition(name, 0, 0, 1000) for name in names]
+    records = [PartitionRecords(name, 0, batch(b"v")) for name in names]
+    needed = 2 * len(batch(b"v"))  # the fetch waits for both topics
+    waiting = broker.fetch(bob, FetchRequest(parts, needed, 1000, clock.monotonic_ms() + 60_000))
+    assert isinstance(waiting, Deferred) and not waiting.is_done
+    run_inline(broker.delete_acls(owner, [AclFilter(*rules[0])])).result()
+    broker.produce(owner, records, Acks.ALL)
+    broker.tick()
+    removed, kept = waiting.result()
+    assert isinstance(removed.error, TopicAuthorizationError)
+    assert not removed.data and removed.high_watermark == -1
+    assert kept.error is None and kept.data

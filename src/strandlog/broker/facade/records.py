@@ -44,6 +44,7 @@ from strandlog.broker.reads.fetch import (
     FetchRequest,
     FetchResult,
     Target,
+    failed_fetch,
 )
 from strandlog.broker.reads.offset_lookup import check_leader_epoch, end_of_epoch, offset_at
 from strandlog.broker.topics.catalog import TopicCatalog
@@ -281,10 +282,25 @@ class RecordRequests(AccessRequests):
         now_ms = self.clock.monotonic_ms()
         found = self._delayed_fetches.fetch(request, targets, now_ms, self._visibility.when_visible)
         if isinstance(found, Deferred):
+            found.on_done(lambda done: self._withhold(context, request, done.result()))
             found.on_done(lambda done: self._note_positions(positions, request, done.result()))
         else:
             self._note_positions(positions, request, found)
         return found
+
+    def _withhold(self, context: RequestContext, request: FetchRequest, found: FetchResult) -> None:
+        """Remove the records of topics that the client may no longer read, because its permission
+        was removed while the fetch waited. Kafka checks only when the request arrives."""
+        if not self._access.is_on:
+            return
+        denials: dict[TopicRef, StrandlogError | None] = {}
+        for number, part in enumerate(request.partitions):
+            if not len(found[number].data):
+                continue
+            if part.topic not in denials:
+                denials[part.topic] = self._fetch_denial(context, request, part.topic)
+            if (denial := denials[part.topic]) is not None:
+                found[number] = failed_fetch(part, denial)
 
     def _fetch_denial(
         self, context: RequestContext, request: FetchRequest, topic: TopicRef

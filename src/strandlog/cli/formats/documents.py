@@ -156,8 +156,7 @@ DOCUMENTS = (
             _optional(
                 "remaining_rules",
                 "integer or null",
-                "Number of remaining rules for the deleted user; null if this client may not list "
-                "rules, or if the broker has no authorizer. Only `user delete`.",
+                "Number of remaining rules for a deleted user; null if they cannot be listed.",
             ),
         ),
     ),

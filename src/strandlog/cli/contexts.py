@@ -4,7 +4,8 @@
     {"current": "prod", "contexts": {"prod": {"bootstrap": "…", "config": {"sasl.username": …}}}}
 
 If neither -d, -b nor their environment variables are set, a command uses the context that
-STRANDLOG_CONTEXT names, or else the current one. Passwords and keys must be references
+STRANDLOG_CONTEXT names, or else the current one. `strandlog --context NAME` takes precedence over
+all variables; -d and -b beside it are an error. Passwords and keys must be references
 (client/references.py), so that the file contains no secrets. The file is replaced atomically.
 """
 

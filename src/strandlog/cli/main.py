@@ -24,8 +24,9 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from strandlog.cli.completion import complete_context
 from strandlog.cli.errors import failure_line
-from strandlog.cli.options import CONTEXT, MARKUP, RunState
+from strandlog.cli.options import CONTEXT, MARKUP, RunState, choose_context
 from strandlog.errors import StrandlogError
 
 COMMANDS = {
@@ -92,6 +93,8 @@ COMMANDS = {
     ),
     "node": ("strandlog.cli.commands.node", "Run the JSON-lines node on stdin and stdout."),
 }
+# Commands that work on files or on this machine; --context would have no effect on them.
+WITHOUT_CONTEXT = frozenset({"serve", "log", "tls", "token", "node"})
 EXAMPLES = """Examples:
 
   seq 100 | strandlog produce numbers -d ./data --create
@@ -115,6 +118,8 @@ class RootCommand(TyperGroup):
         """Replace the placeholder with the command that is about to run."""
         name, command, rest = super().resolve_command(ctx, args)
         if command is not None and name is not None:
+            if ctx.params.get("context") is not None and name in WITHOUT_CONTEXT:
+                ctx.fail(f"--context has no effect on {name}: remove it")
             module = importlib.import_module(COMMANDS[name][0])
             command = typer.main.get_command(module.app)
             command.name = name
@@ -182,9 +187,19 @@ def root(
             "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
         ),
     ] = False,
+    context: Annotated[
+        str | None,
+        typer.Option(
+            "--context",
+            metavar="NAME",
+            callback=choose_context,
+            autocompletion=complete_context,
+            help="Use this context, instead of the current one and of the environment.",
+        ),
+    ] = None,
 ) -> None:
     """A durable, partitioned, append-only log in a folder."""
-    del version
+    del version, context
 
 
 def run(arguments: list[str]) -> None:

@@ -11,8 +11,8 @@
                process owns it (in which case only durable records are visible), or connects to
                the broker
 
--d and -b are mutually exclusive. An option takes precedence over the environment, and both take
-precedence over the current context (contexts.py). Commands use the protocols of `client/api.py`, so
+-d, -b and `strandlog --context NAME` are mutually exclusive. An option takes precedence over the
+environment, and both take precedence over the current context (contexts.py). Commands use the protocols of `client/api.py`, so
 the same code works for folders and brokers. Only `owned(..., create=True)` creates a folder.
 """
 
@@ -78,7 +78,26 @@ class CommandLineValue(str):
 def _note_source(ctx: typer.Context, param: typer.CallbackParam, value: str | None) -> str | None:
     source = ctx.get_parameter_source(param.name or "")
     is_option = value is not None and source is not None and source.name == "COMMANDLINE"
+    if is_option and param.name in ("data", "bootstrap"):
+        reject_beside_context(ctx)
     return CommandLineValue(value) if is_option else value
+
+
+def reject_beside_context(ctx: typer.Context) -> None:
+    """Raise a usage error if `strandlog --context NAME` was given, too."""
+    if ctx.find_root().params.get("context") is not None:
+        raise typer.BadParameter("--context names a log, too: remove one of them")
+
+
+def choose_context(name: str | None) -> str | None:
+    """Make a context that the command line names take precedence over the environment."""
+    from strandlog.cli.contexts import VARIABLE  # noqa: PLC0415 - only with a context
+
+    if name is not None:
+        os.environ[VARIABLE] = name
+        for variable in (DATA_VARIABLE, BOOTSTRAP_VARIABLE):
+            os.environ.pop(variable, None)
+    return name
 
 
 Json = Annotated[
@@ -178,6 +197,17 @@ def target_of(
         )
     config = {name: value or "" for name, value in settings_of(client, "-X").items()}
     return Target(data, bootstrap, {**named, **config}, client_config)
+
+
+def named_target(
+    ctx: typer.Context, bootstrap: str | None, client: list[str], client_config: str | None
+) -> Target | None:
+    """Return the log that -b or --context names, for commands that also work without a log."""
+    if bootstrap is not None:
+        reject_beside_context(ctx)
+    elif ctx.find_root().params.get("context") is None:
+        return None
+    return target_of(None, bootstrap, client, client_config)
 
 
 def _of_context() -> tuple[str | None, str | None, dict[str, str]]:

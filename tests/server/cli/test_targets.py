@@ -94,3 +94,53 @@ def test_the_shell_completes_nothing_without_a_broker(cli: CommandLine) -> None:
     del cli.env["STRANDLOG_DATA"]
     found = cli.inside()
     assert (found.text.strip(), found.err) == ("", "")
+
+
+def test_the_option_context_takes_precedence_over_the_environment(
+    wire: CommandLine, tmp_path: Path
+) -> None:
+    here = str(tmp_path / "here")
+    wire.inside("topic", "create", "local", "-d", here)
+    wire.inside("topic", "create", "remote")
+    assert "strandlog context use dev" in wire.inside("context", "set", "dev", "-d", here).err
+    assert wire.bootstrap is not None
+    wire.inside("context", "set", "prod", "-b", wire.bootstrap)
+    wire.inside("context", "use", "dev")
+    listed = {
+        name: [each["name"] for each in wire.inside(*words, "--json").document]
+        for name, words in {
+            "environment": ("topic", "list"),
+            "dev": ("--context", "dev", "topic", "list"),
+            "prod": ("--context", "prod", "topic", "list"),
+        }.items()
+    }
+    assert listed == {"environment": ["remote"], "dev": ["local"], "prod": ["remote"]}
+    assert wire.inside("--context", "prod", "context", "show").text.split()[-1] == wire.bootstrap
+    assert "no context 'gone'" in wire.inside("--context", "gone", "topic", "list", code=1).err
+    shown = wire.inside("--context", "prod", "config", "show", "--json").document
+    assert any(row["name"] == "num.partitions" for row in shown)
+    assert "confluent-kafka lists" in wire.inside("--context", "prod", "doctor").text
+    assert here in wire.inside("--context", "dev", "doctor").text
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("topic list -b localhost:1", "--context names a log, too"),
+        ("topic list -d data", "--context names a log, too"),
+        ("doctor -b localhost:1", "--context names a log, too"),
+        ("config show", "is a folder, not a running broker"),
+        ("serve", "--context has no effect on serve"),
+        ("log verify data", "--context has no effect on log"),
+    ],
+)
+def test_the_option_context_is_not_ignored(cli: CommandLine, words: str, expected: str) -> None:
+    cli.inside("context", "set", "dev", "-d", "data")
+    assert expected in cli.inside("--context", "dev", *words.split(), code=2).err
+
+
+def test_the_shell_completes_contexts(cli: CommandLine) -> None:
+    cli.inside("context", "set", "prod", "-b", "host:1")
+    cli.env.update(_STRANDLOG_COMPLETE="complete_bash", COMP_CWORD="2")
+    cli.env.update(COMP_WORDS="strandlog --context p")
+    assert cli.inside().lines == ["prod"]

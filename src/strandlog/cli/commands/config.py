@@ -22,6 +22,7 @@ from strandlog.cli.options import (
     Json,
     SetOptions,
     command_app,
+    named_target,
     owned,
     read_configuration,
     readable,
@@ -55,6 +56,7 @@ UNITS = {"ms": "ms", "bytes": "bytes"}
 
 @app.command()
 def show(
+    ctx: typer.Context,
     config: ConfigFile = None,
     given: SetOptions = None,
     changed: Annotated[
@@ -69,10 +71,13 @@ def show(
 
     Without -b: the settings that `serve` would start with. With -b: those of a running broker.
     """
-    if bootstrap is not None:
+    target = named_target(ctx, bootstrap, client, client_config)
+    if target is not None:
         if given:
-            raise typer.BadParameter("--set cannot be combined with -b")
-        with owned(target_of(None, bootstrap, client, client_config)) as log:
+            raise typer.BadParameter("--set cannot be combined with -b or --context")
+        if target.data is not None:
+            raise typer.BadParameter(f"{target.data} is a folder, not a running broker")
+        with owned(target) as log:
             assert isinstance(log, RemoteLog)
             _print_settings(log.broker_settings(), changed, as_json=as_json)
         return

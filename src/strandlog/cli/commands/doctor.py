@@ -6,6 +6,7 @@
                     or exists
     -b HOST:PORT    the broker as clients on this machine see it, including advertised addresses;
                     -X and --client-config set the user and certificates
+    --context       (of `strandlog`) the broker or the folder of the context
 
 Each check reports ok, warn or fail, what it found and what to do. The doctor does not modify data
 and does not scan logs for damage. The exit code is 1 if a check fails.
@@ -41,8 +42,8 @@ from strandlog.cli.options import (
     SetOptions,
     Target,
     command_app,
+    named_target,
     read_configuration,
-    target_of,
 )
 from strandlog.cli.output import counted, message, print_json
 from strandlog.clock import SystemClock
@@ -59,6 +60,7 @@ COLOURS = {"ok": typer.colors.GREEN, "warn": typer.colors.YELLOW, "fail": typer.
 
 @app.command()
 def doctor(
+    ctx: typer.Context,
     data: Annotated[
         str | None, typer.Argument(metavar="DATA", help="Data folder to check.")
     ] = None,
@@ -74,8 +76,9 @@ def doctor(
 ) -> None:
     """Check this machine, a data folder or a broker for problems."""
     checks = []
-    target = None if bootstrap is None else target_of(None, bootstrap, client, client_config)
-    for check in _examine(data, target, config, given):
+    target = named_target(ctx, bootstrap, client, client_config)
+    folder = data or (None if target is None else target.data)
+    for check in _examine(folder, target, config, given):
         checks.append(check)
         if not as_json:
             _print(check)

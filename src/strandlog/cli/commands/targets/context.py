@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
+from strandlog.cli.completion import complete_context
 from strandlog.cli.contexts import (
     VARIABLE,
     Context,
@@ -32,12 +33,8 @@ from strandlog.cli.output import message, print_json, print_table, text
 app = command_app("Save addresses and client settings under a name, and choose one.")
 
 
-def _complete(incomplete: str) -> list[str]:
-    return [name for name in sorted(_read().by_name) if name.startswith(incomplete)]
-
-
 Name = Annotated[
-    str, typer.Argument(metavar="NAME", help="Context name.", autocompletion=_complete)
+    str, typer.Argument(metavar="NAME", help="Context name.", autocompletion=complete_context)
 ]
 Address = Annotated[
     str | None, typer.Option("-b", "--bootstrap", metavar="HOST:PORT", help="Address of a broker.")
@@ -63,7 +60,8 @@ def set_context(
     context = Context(name, bootstrap, folder, config).checked()
     contexts = _read()
     _write(contexts._replace(by_name={**contexts.by_name, name: context}))
-    _report(context, contexts, f"set context {name}", as_json=as_json)
+    hint = "" if name == contexts.current else f"; choose it with: strandlog context use {name}"
+    _report(context, contexts, f"set context {name}{hint}", as_json=as_json)
 
 
 @app.command()
@@ -99,7 +97,7 @@ def show(
         typer.Argument(
             metavar="[NAME]",
             help="Context name; default: the current one.",
-            autocompletion=_complete,
+            autocompletion=complete_context,
         ),
     ] = None,
     as_json: Json = False,

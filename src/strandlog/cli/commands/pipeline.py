@@ -17,6 +17,7 @@ spark/pipeline/runner.py runs the pipeline; this module parses arguments and pri
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -27,7 +28,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from strandlog.cli.formats.pipeline_table import QueryTable, can_show_live, live_table
-from strandlog.cli.options import Json, command_app, settings_of
+from strandlog.cli.options import (
+    BOOTSTRAP_VARIABLE,
+    DATA_VARIABLE,
+    Json,
+    Target,
+    command_app,
+    named_target,
+    settings_of,
+    target_of,
+)
 from strandlog.cli.output import (
     counted,
     message,
@@ -37,6 +47,7 @@ from strandlog.cli.output import (
     text,
     time_text,
 )
+from strandlog.spark.options import PREFIX
 from strandlog.spark.pipeline.cases.file import case_path
 from strandlog.spark.pipeline.cases.rows import plain
 from strandlog.spark.pipeline.cases.run import CaseResult, load_cases, run_cases
@@ -50,6 +61,7 @@ from strandlog.spark.prepare import make_archive
 
 if TYPE_CHECKING:
     from strandlog.spark.monitoring.progress import QueryReport
+    from strandlog.spark.pipeline.model import Pipeline
 
 app = command_app("Run, validate, test and list Spark pipelines.")
 
@@ -192,11 +204,16 @@ def list_(file: File, json: Json = False) -> None:
 
 @app.command()
 def run(
+    ctx: typer.Context,
     file: File,
     bootstrap: Annotated[
         str | None,
         typer.Option(
-            "-b", "--bootstrap", metavar="HOST:PORT", help="Broker; overrides the pipeline file."
+            "-b",
+            "--bootstrap",
+            metavar="HOST:PORT",
+            help="Broker; overrides the pipeline file. Default, if the file names no log: the "
+            "current context.",
         ),
     ] = None,
     master: Annotated[
@@ -224,8 +241,12 @@ def run(
 ) -> None:
     """Run a pipeline on Spark."""
     pipeline = load(file)
-    if bootstrap is not None:
-        pipeline = replace(pipeline, bootstrap=bootstrap, data=None)
+    target = named_target(ctx, bootstrap, [], None)
+    if target is None and pipeline.bootstrap is None and pipeline.data is None:
+        data, broker = (os.environ.get(name) for name in (DATA_VARIABLE, BOOTSTRAP_VARIABLE))
+        target = target_of(data, broker, [])
+    if target is not None:
+        pipeline = on_target(pipeline, target)
     settings = {name: value or "" for name, value in settings_of(conf or [], "--conf").items()}
     with spark_log(log, pipeline.name) as log_file, ExitStack() as screen:
         table = QueryTable(query_names(pipeline))
@@ -250,6 +271,13 @@ def run(
             report=report,
             log=log_file,
         )
+
+
+def on_target(pipeline: Pipeline, target: Target) -> Pipeline:
+    """Return the pipeline on another log; client settings of a context override those of the file."""
+    own = {f"{PREFIX}{name}": value for name, value in target.client_config.items()}
+    kept = {name: value for name, value in pipeline.options.items() if name.lower() not in own}
+    return replace(pipeline, bootstrap=target.bootstrap, data=target.data, options={**kept, **own})
 
 
 @app.command()

@@ -110,8 +110,8 @@ class PipelineFile:
             self._add("pipeline", 0, "", "add a table [pipeline] with a name")
             head = {}
         self._check_keys("pipeline", 0, head, KEYS["pipeline"])
-        if ("bootstrap" in head) == ("data" in head):
-            self._add("pipeline", 0, "", "set either bootstrap (HOST:PORT) or data (a folder)")
+        if "bootstrap" in head and "data" in head:
+            self._add("pipeline", 0, "", "set bootstrap (HOST:PORT) or data (a folder), not both")
         names: dict[str, str] = {}
         pipeline = Pipeline(
             self._pipeline_name(head),
@@ -338,7 +338,7 @@ class PipelineFile:
             more = {**common, "subscribe": source.topic, "valueFormat": source.format}
             self._check_options("source", number, use, more, source.options)
         for number, sink in enumerate(sinks):
-            if sink.kind == "topic" and pipeline.bootstrap is not None:
+            if sink.kind == "topic" and pipeline.data is None:
                 self._check_options("sink", number, SINK, {**common, "topic": "x"}, sink.options)
 
     def _report_loops(self, pipeline: Pipeline) -> None:

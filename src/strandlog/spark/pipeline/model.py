@@ -1,7 +1,7 @@
 """Classes for the tables of a pipeline file.
 
-    [pipeline]   name, and either bootstrap (a cluster) or data (a folder)
-                 [, checkpoint, trigger or every, report, options]
+    [pipeline]   name [, bootstrap (a cluster) or data (a folder), unless `run` gets one of them,
+                 checkpoint, trigger or every, report, options]
     [pipeline.security]   protocol, mechanism, username, password, … (security.py)
     [[source]]   name, topic [, format, schema, watermark, dead_letter, starting, static, options]
     [[view]]     name, sql
@@ -22,7 +22,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from strandlog.errors import InvalidSettingError
+from strandlog.errors import InvalidSettingError, SettingError
 from strandlog.spark.pipeline.security import SETTINGS
 
 PIPELINE_NAME_RULE = "expected 1 to 200 letters, digits and . _ -, but not . or .."
@@ -35,6 +35,7 @@ MODES = ("append", "update", "complete")
 TARGETS = ("topic", "table", "parquet", "console")
 GROUP_TARGETS = ("topic", "table", "console")
 TABLE_FORMATS = ("delta", "iceberg", "parquet")
+NO_BROKER = "no-broker.invalid:9092"  # for validation only: the name resolves nowhere
 KEYS = {
     "pipeline": {
         "name",
@@ -174,9 +175,26 @@ class Pipeline:
             for name in names
         ]
 
+    def check_log(self) -> None:
+        """Raise `SettingError` if the pipeline names no log, or writes to topics of a folder."""
+        if self.bootstrap is None and self.data is None:
+            raise SettingError(
+                f"pipeline {self.name} names no log: set bootstrap (HOST:PORT) or data (a folder) "
+                "in [pipeline], pass -b HOST:PORT, or choose a context"
+            )
+        is_writer = any(sink.kind == "topic" for sink in self.sinks)
+        if self.data is not None and (is_writer or any(each.dead_letter for each in self.sources)):
+            raise SettingError(
+                f"pipeline {self.name} writes topics, and only the owner of the folder {self.data} "
+                "may do that: start `strandlog serve` on it and connect to the broker"
+            )
+
     @property
     def log_option(self) -> tuple[str, str]:
-        """The option that specifies the log, and its value."""
-        if self.bootstrap is not None:
-            return "bootstrap.servers", self.bootstrap
-        return "path", absolute_path(str(self.data))
+        """The option that specifies the log, and its value.
+
+        A pipeline without a log can be validated, but not started.
+        """
+        if self.data is not None:
+            return "path", absolute_path(self.data)
+        return "bootstrap.servers", self.bootstrap or NO_BROKER

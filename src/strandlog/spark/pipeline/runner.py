@@ -89,6 +89,7 @@ def start(
     """
     wanted = pipeline if isinstance(pipeline, Pipeline) else load(pipeline)
     check_pipeline_name(wanted.name)
+    wanted.check_log()
     if report is not None:
         wanted = replace(wanted, report=report)
     reporter = _reporter(wanted)

@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.command_line import CommandLine
 
 from strandlog.cli.commands import pipeline as command
 from strandlog.cli.main import run
-from strandlog.errors import PipelineError, TopicNotFoundError
+from strandlog.errors import PipelineError, SettingError, TopicNotFoundError
+from strandlog.spark.pipeline import start
+from strandlog.spark.pipeline.model import Pipeline
 
 FILE = """
 [pipeline]
@@ -74,7 +77,7 @@ def test_a_file_with_problems_is_printed_by_line_and_not_run(tmp_path: Path, cap
     assert f"{file}:1:" in capsys.readouterr().out
     assert exit_code("run", str(file)) == 1
     printed = capsys.readouterr().err
-    assert "bootstrap" in printed
+    assert "add at least one [[source]]" in printed
     assert "Traceback" not in printed
 
 
@@ -85,3 +88,54 @@ def test_list_prints_the_target_of_each_source_and_sink(file: Path, capsys: Any)
         ("source", "flights", "topic flights"),
         ("sink", "flights-console-", "console"),
     ]
+
+
+@pytest.fixture
+def started(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> list[Pipeline]:
+    """The pipelines that `run` would run on Spark."""
+    pipelines: list[Pipeline] = []
+
+    def note(pipeline: Pipeline, *_: object, **__: object) -> None:
+        pipeline.check_log()
+        pipelines.append(pipeline)
+
+    monkeypatch.setattr(command, "run_pipeline", note)
+    cli.inside("context", "set", "prod", "-b", "prod:1", "-X", "sasl.username=me")
+    cli.inside("context", "set", "dev", "-d", "data")
+    del cli.env["STRANDLOG_DATA"]
+    return pipelines
+
+
+def test_a_pipeline_without_a_log_uses_the_current_context(
+    cli: CommandLine, started: list[Pipeline], file: Path
+) -> None:
+    file.write_text(FILE.replace('bootstrap = "127.0.0.1:1"\n', ""))
+    cli.inside("pipeline", "validate", str(file))
+    assert "no log given" in cli.inside("pipeline", "run", str(file), code=2).err
+    cli.inside("context", "use", "prod")
+    cli.inside("pipeline", "run", str(file))
+    cli.env["STRANDLOG_BOOTSTRAP"] = "other:1"
+    cli.inside("pipeline", "run", str(file))
+    [first, second] = started
+    assert (first.bootstrap, first.options) == ("prod:1", {"kafka.sasl.username": "me"})
+    assert (second.bootstrap, second.options) == ("other:1", {})
+
+
+def test_only_options_override_the_log_of_a_pipeline_file(
+    cli: CommandLine, started: list[Pipeline], file: Path
+) -> None:
+    cli.inside("context", "use", "prod")
+    cli.inside("pipeline", "run", str(file))
+    cli.inside("pipeline", "run", str(file), "-b", "other:1")
+    cli.inside("--context", "prod", "pipeline", "run", str(file))
+    cli.inside("--context", "dev", "pipeline", "run", str(file))
+    assert [each.bootstrap for each in started] == ["127.0.0.1:1", "other:1", "prod:1", None]
+    file.write_text(FILE.replace("console = true", 'topic = "copies"'))
+    found = cli.inside("--context", "dev", "pipeline", "run", str(file), code=1)
+    assert "start `strandlog serve` on it" in found.err
+
+
+def test_a_pipeline_without_a_log_does_not_start(file: Path) -> None:
+    file.write_text(FILE.replace('bootstrap = "127.0.0.1:1"\n', ""))
+    with pytest.raises(SettingError, match="names no log: set bootstrap"):
+        start(file)

@@ -68,7 +68,7 @@ def test_the_report_address_is_optional() -> None:
     ("old", "new", "line", "words"),
     [
         ('name = "flights"\nboot', 'nam = "flights"\nboot', 2, "did you mean 'name'"),
-        ('bootstrap = "127.0.0.1:9092"\n', "", 1, "set either bootstrap"),
+        ("bootstrap =", 'data = "./data"\nbootstrap =', 1, "or data (a folder), not both"),
         ('topic = "flights"\n', "", 6, "topic"),
         ('format = "json"', 'format = "xml"', 9, "json, avro, protobuf, string, binary"),
         ('"time_hour 1 hour"', '"time_hour"', 11, "COLUMN DELAY"),

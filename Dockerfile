@@ -1,7 +1,8 @@
 # A broker in a container:
 #
 #   docker build -t strandlog .
-#   docker run -p 127.0.0.1:9092:9092 -v strandlog:/var/lib/strandlog strandlog serve --insecure
+#   docker run -p 127.0.0.1:9092:9092 -p 127.0.0.1:9095:9095 -v strandlog:/var/lib/strandlog \
+#       strandlog serve --insecure
 #
 # Inside the container the broker listens on all addresses, so it starts only with authentication
 # (mount a configuration file to /etc/strandlog/strandlog.toml) or with --insecure.

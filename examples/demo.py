@@ -76,6 +76,7 @@ def run(folder: Path, options: argparse.Namespace) -> int:
         with strandlog.connect(broker.address) as log:
             replaying.create_topics(log)
             pipeline.start(broker.address)
+            console.print("starting Spark: half a minute, or more if the machine is busy")
             with console.status("preparing the events while Spark starts"):
                 replay = replaying.make_replay(options.months)
                 pipeline.wait_until_started()

@@ -44,8 +44,9 @@ def worst_hours_table(results: Results) -> Table:
     """Return a table of the hours with the longest mean delay, with their weather."""
     title = f"Worst hours (of those with {FEWEST_DEPARTURES} departures or more)"
     table = Table(title=title, box=SIMPLE_HEAD, title_justify="left")
-    for name in ("airport", "hour (local)", "departed", "mean delay", "rain", "wind", "visibility"):
-        is_text = name in ("airport", "hour (local)")
+    # Short names: the table must fit into a terminal of 80 columns.
+    for name in ("from", "hour (local)", "flights", "delay", "rain", "wind", "visibility"):
+        is_text = name in ("from", "hour (local)")
         table.add_column(name, justify="left" if is_text else "right", no_wrap=True)
     weather = results.in_weather.groupby(["origin", "time_hour"]).first()
     busy = results.delays[results.delays["departed"] >= FEWEST_DEPARTURES]

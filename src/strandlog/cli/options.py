@@ -12,8 +12,9 @@
                the broker
 
 -d, -b and `strandlog --context NAME` are mutually exclusive. An option takes precedence over the
-environment, and both take precedence over the current context (contexts.py). Commands use the protocols of `client/api.py`, so
-the same code works for folders and brokers. Only `owned(..., create=True)` creates a folder.
+environment, and both take precedence over the current context (contexts.py). Commands use the
+protocols of `client/api.py`, so the same code works for folders and brokers. Only
+`owned(..., create=True)` creates a folder.
 """
 
 from __future__ import annotations

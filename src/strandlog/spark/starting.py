@@ -38,8 +38,7 @@ def start_with_retries(begin: Callable[[], Any], check: Callable[[], None] = lam
     for attempt in range(1, START_ATTEMPTS + 1):
         query = begin()
         wait_until_settled(query, check)
-        error = query.exception()
-        if error is None or TOO_SLOW not in str(error) or attempt == START_ATTEMPTS:
+        if attempt == START_ATTEMPTS or not is_too_slow(query.exception()):
             return query
         logger.warning(
             "the Python process of query %s did not connect in time: starting the query again",
@@ -47,6 +46,11 @@ def start_with_retries(begin: Callable[[], Any], check: Callable[[], None] = lam
         )
         _forget_empty_offset_log(query)
     raise AssertionError("the last attempt returns")
+
+
+def is_too_slow(error: BaseException | None) -> bool:
+    """Tell whether a query failed because its Python process did not connect in time."""
+    return error is not None and TOO_SLOW in str(error)
 
 
 def wait_until_settled(query: Any, check: Callable[[], None] = lambda: None) -> None:

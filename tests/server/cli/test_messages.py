@@ -22,6 +22,14 @@ def test_a_missing_topic_is_not_to_be_created_before_it_is_deleted(anywhere: Com
     assert found == "error: topic 'xyz' does not exist\n"
 
 
+def test_produce_to_a_missing_topic_names_the_option_that_creates_it(anywhere: CommandLine) -> None:
+    anywhere.inside("topic", "create", "penguins")
+    found = anywhere.inside("produce", "tea", given=b"one\n", code=1).err
+    assert found == (
+        "error: topic 'tea' does not exist; create it first; `produce --create` does that\n"
+    )
+
+
 def test_consume_with_a_wildcard_names_the_regular_expression(anywhere: CommandLine) -> None:
     anywhere.inside("produce", "penguins", "--create", given=b"one\n")
     found = anywhere.inside("consume", "peng*", "-e", code=1).err

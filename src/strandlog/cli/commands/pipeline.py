@@ -240,13 +240,7 @@ def run(
     json: Json = False,
 ) -> None:
     """Run a pipeline on Spark."""
-    pipeline = load(file)
-    target = named_target(ctx, bootstrap, [], None)
-    if target is None and pipeline.bootstrap is None and pipeline.data is None:
-        data, broker = (os.environ.get(name) for name in (DATA_VARIABLE, BOOTSTRAP_VARIABLE))
-        target = target_of(data, broker, [])
-    if target is not None:
-        pipeline = on_target(pipeline, target)
+    pipeline = _load_on_target(file, named_target(ctx, bootstrap, [], None))
     settings = {name: value or "" for name, value in settings_of(conf or [], "--conf").items()}
     with spark_log(log, pipeline.name) as log_file, ExitStack() as screen:
         table = QueryTable(query_names(pipeline))
@@ -273,8 +267,17 @@ def run(
         )
 
 
-def on_target(pipeline: Pipeline, target: Target) -> Pipeline:
-    """Return the pipeline on another log; client settings of a context override those of the file."""
+def _load_on_target(file: Path, target: Target | None) -> Pipeline:
+    """Read a pipeline, and change its log to `target` or, if it names none, to the current context.
+
+    Client settings of a context override those of the file.
+    """
+    pipeline = load(file)
+    if target is None:
+        if pipeline.bootstrap is not None or pipeline.data is not None:
+            return pipeline
+        data, broker = (os.environ.get(name) for name in (DATA_VARIABLE, BOOTSTRAP_VARIABLE))
+        target = target_of(data, broker, [])
     own = {f"{PREFIX}{name}": value for name, value in target.client_config.items()}
     kept = {name: value for name, value in pipeline.options.items() if name.lower() not in own}
     return replace(pipeline, bootstrap=target.bootstrap, data=target.data, options={**kept, **own})

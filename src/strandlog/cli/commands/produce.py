@@ -17,7 +17,7 @@ import os
 import stat
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Literal, NamedTuple
 
@@ -48,10 +48,10 @@ from strandlog.cli.registry import (
     readable_registry,
     register_schema,
 )
-from strandlog.client.api import AnyProducer
+from strandlog.client.api import AnyProducer, OpenLog
 from strandlog.client.arguments import Acks, BatchItem
 from strandlog.clock import SystemClock
-from strandlog.errors import DataError, TopicAuthorizationError
+from strandlog.errors import DataError, TopicAuthorizationError, TopicNotFoundError
 
 MAX_LINE_BYTES = 256 * 1024 * 1024
 
@@ -171,10 +171,7 @@ def produce(
         if create and topic not in log.topics():
             log.create_topic(topic)
         sender = Sender(stack.enter_context(log.producer(ACKS[acks], compression=codec)), topic)
-        # Report a missing topic before reading the first line. A user who may not describe the
-        # topic may not write to it either; in that case, the first send raises the error.
-        with suppress(TopicAuthorizationError):
-            log.describe_topic(topic)
+        _check_topic(log, topic)
         advance = stack.enter_context(_progress(source, topic))
         try:
             sender.send_lines(source, encode, advance)
@@ -184,6 +181,21 @@ def produce(
     _summarise(sender, seconds, is_interrupted=is_interrupted, as_json=as_json)
     if is_interrupted:
         raise typer.Exit(130)
+
+
+def _check_topic(log: OpenLog, topic: str) -> None:
+    """Report a missing topic before the first line is read.
+
+    A user who may not describe the topic may not write to it either; in that case, the first send
+    raises the error.
+    """
+    try:
+        log.describe_topic(topic)
+    except TopicAuthorizationError:
+        pass
+    except TopicNotFoundError as error:
+        error.add_note("`produce --create` does that")
+        raise
 
 
 class Sender:

@@ -423,6 +423,11 @@ def status(
     failure = "" if last_sync is None else str(last_sync["error"])
     if failure:
         message(f"the last sync of the broker failed: {failure}")
+    if target is None and detected_format(folder) is None:
+        raise TableNotFoundError(
+            f"{folder} contains no table yet: the broker creates it with the first sync, after "
+            "table.sync.interval.ms (a minute by default); if it does not, its log has the reason"
+        )
     table = _existing(folder)
     with _source(topic, log) as source:
         found = read_status(table, source, verifies=verify)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from strandlog.client.wire.client import WireClient
 from strandlog.clock import SystemClock, pause
-from strandlog.errors import TopicExistsError, TopicNotFoundError
+from strandlog.errors import PipelineError, TopicExistsError, TopicNotFoundError
 from strandlog.spark.errors import checkpoint_mismatch, one_line
 from strandlog.spark.monitoring.progress import QueryReport, report_of
 from strandlog.spark.options import client_options
@@ -34,7 +34,7 @@ from strandlog.spark.pipeline.model import (
     absolute_path,
 )
 from strandlog.spark.pipeline.targets.target import Target, TopicTarget, target_of
-from strandlog.spark.starting import start_once, start_with_retries
+from strandlog.spark.starting import START_ATTEMPTS, is_too_slow, start_once, start_with_retries
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -142,7 +142,10 @@ class PipelineQueries:
         elif pipeline.trigger is not None:
             writer = writer.trigger(processingTime=pipeline.trigger)
         # Start queries one at a time: several Python processes at once take longer to start.
-        self.queries.append(start_with_retries(lambda: start_once(writer), self._check))
+        query = start_with_retries(lambda: start_once(writer), self._check)
+        self.queries.append(query)
+        if is_too_slow(query.exception()):
+            raise PipelineError(self.failure())
 
     # -- watching ------------------------------------------------------------------------------
 
@@ -159,6 +162,12 @@ class PipelineQueries:
         return None
 
     def _reason(self, name: str, error: BaseException) -> str:
+        if is_too_slow(error):
+            return (
+                "this machine is too busy: its Python process did not connect within the ten "
+                f"seconds that Spark allows, in {START_ATTEMPTS} attempts. Start the pipeline "
+                "again when fewer other programs run"
+            )
         mismatch = checkpoint_mismatch(error)
         if mismatch is None:
             return one_line(error)

@@ -116,6 +116,12 @@ def test_missing_things_are_one_line_errors(cli: CommandLine, lake: str) -> None
         )
 
 
+def test_a_kept_table_before_its_first_sync_is_not_left_to_the_user(cli: CommandLine) -> None:
+    cli.inside("topic", "create", "sold", "-c", "table.format=delta")
+    failed = cli.inside("table", "status", "sold", code=1)
+    assert "contains no table yet: the broker creates it with the first sync" in failed.err
+
+
 @pytest.mark.slow
 def test_follow_syncs_until_it_is_stopped(cli: CommandLine, lake: str) -> None:
     from tests.support.waiting import eventually

@@ -3,7 +3,7 @@
 import { get, path } from "../api.js";
 import { settingName, settingValue } from "../table_columns.js";
 import { h } from "../dom.js";
-import { bytes, count, counted, duration, seconds, someOf } from "../format.js";
+import { bytes, count, counted, duration, seconds, someOf, time } from "../format.js";
 import { badge, field, Figures, forbidden, nothing, panel, Table } from "../components.js";
 import { session } from "../session.js";
 
@@ -116,7 +116,7 @@ function showFigures(figures, cluster, { counters, latencies, problems }) {
   figures.set(
     "up",
     duration(cluster.now_ms - cluster.started_ms),
-    new Date(cluster.started_ms).toLocaleString(),
+    `since ${time(cluster.started_ms).slice(0, 19)}`,
   );
   figures.set(
     "problems",

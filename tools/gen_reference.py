@@ -35,7 +35,8 @@ CLI_HEAD = """# Commands
 Generated from `cli/`. Data goes to stdout, messages go to stderr. Exit codes: 0 success, 1 failure,
 2 usage error, 130 Ctrl-C. Examples: [guide to the command line](../guides/cli.md).
 
-`strandlog --context NAME COMMAND` runs a command on the log of a [context](../guides/cli.md#contexts).
+`strandlog --context NAME COMMAND` runs a command on the log of a
+[context](../guides/cli.md#contexts).
 """
 COMMON_OPTIONS = ("data", "bootstrap", "client", "client_config", "as_json")
 LEFT_OUT_OPTIONS = ("install_completion", "show_completion")

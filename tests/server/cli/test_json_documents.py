@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 from tests.support.command_line import CommandLine
@@ -33,6 +34,38 @@ COMMANDS = [
     ("list of user", "user list"),
 ]
 
+PIPELINE = """
+[pipeline]
+name = "p"
+[[source]]
+name = "t"
+topic = "t"
+format = "string"
+[[sink]]
+from = "t"
+console = true
+"""
+# Commands on files, and on a folder without a broker.
+LOCAL_COMMANDS = [
+    ("produce summary", "produce t --create"),
+    ("log check", "log verify DATA"),
+    ("list of partition files", "log stats DATA"),
+    ("added rules", "acl add --principal User:a --operation READ --topic t"),
+    ("list of rule", "acl list"),
+    ("access check", "acl check --principal User:a --operation READ --topic t"),
+    ("deletion", "acl delete --principal User:a --yes"),
+    ("list of quota", "quota set --user a producer_byte_rate=5"),
+    ("list of quota", "quota list"),
+    ("certificate folder", "tls init DATA.certs --client a"),
+    ("certificate file", "tls show DATA.certs/server.pem"),
+    ("signing key", "token init DATA.keys"),
+    ("token", "token create a --key DATA.keys"),
+    ("token contents", "token show TOKEN --jwks DATA.keys/jwks.json"),
+    ("list of pipeline part", "pipeline list DATA.toml"),
+    ("pipeline problems", "pipeline validate DATA.toml"),
+    ("diagnosis", "doctor DATA"),
+]
+
 
 def _problems(kind: str, out: bytes) -> list[str]:
     documents: Any
@@ -57,6 +90,17 @@ def test_every_command_prints_its_document(anywhere: CommandLine) -> None:
         assert _problems(kind, found.out) == [], line
     found = anywhere.inside("topic", "describe", "gone", "--json", code=1)
     assert problems_of("error", json.loads(found.err)) == []
+
+
+def test_every_local_command_prints_its_document(cli: CommandLine) -> None:
+    Path(f"{cli.data}.toml").write_text(PIPELINE)
+    token = ""
+    for kind, line in LOCAL_COMMANDS:
+        words = line.replace("DATA", str(cli.data)).replace("TOKEN", "-").split()
+        given = token.encode() if "-" in words else b"one\n"
+        found = cli.inside(*words, "--json", given=given)
+        assert _problems(kind, found.out) == [], line
+        token = found.document["token"] if kind == "token" else token
 
 
 def test_a_difference_from_the_declaration_is_found() -> None:

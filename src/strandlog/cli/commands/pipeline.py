@@ -73,6 +73,16 @@ Report = Annotated[
         "broker's HTTP listener.",
     ),
 ]
+Broker = Annotated[
+    str | None,
+    typer.Option(
+        "-b",
+        "--bootstrap",
+        metavar="HOST:PORT",
+        help="Broker; overrides the pipeline file. Default, if the file names no log: the current "
+        "context.",
+    ),
+]
 File = Annotated[Path, typer.Argument(help="Pipeline file (TOML).", dir_okay=False)]
 
 
@@ -206,16 +216,7 @@ def list_(file: File, json: Json = False) -> None:
 def run(
     ctx: typer.Context,
     file: File,
-    bootstrap: Annotated[
-        str | None,
-        typer.Option(
-            "-b",
-            "--bootstrap",
-            metavar="HOST:PORT",
-            help="Broker; overrides the pipeline file. Default, if the file names no log: the "
-            "current context.",
-        ),
-    ] = None,
+    bootstrap: Broker = None,
     master: Annotated[
         str | None, typer.Option(metavar="URL", help="Spark master: local[*], spark://HOST:PORT, …")
     ] = None,

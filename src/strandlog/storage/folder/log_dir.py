@@ -15,8 +15,8 @@ it is durable.
 
 The last one records what was durable at the last clean shutdown, or about a minute before a crash.
 A partition that ends below that offset, because its files or its folder are missing, reports the
-loss and does not reuse those offsets. If this file is all that is left of a partition after a
-crash, the partition skips another `UNSEEN_OFFSETS`, because the offsets of the last minute are
+loss and does not reuse those offsets. If a partition lost its own recovery point too and the last
+stop was a crash, it skips another `UNSEEN_OFFSETS`, because the offsets of the last minute are
 unknown.
 """
 

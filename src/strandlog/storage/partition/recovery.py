@@ -17,8 +17,9 @@ What can be wrong, and how recovery handles it:
                  reported. If transactions were open there, the damage may contain their markers,
                  so they are reported too.
     missing end  The log ends below the recovery point. This is reported, and the lost offsets are
-                 not reused. If the recovery point and the active segment are missing too, the log
-                 continues after all offsets that may have been assigned (`KnownEnd`).
+                 not reused. If the recovery point is lost after a crash, recovery cannot tell
+                 whether the end of the log is missing. The log then continues after all offsets
+                 that may have been assigned (`KnownEnd`), which is reported.
     missing or   A sealed segment is missing or shorter than the manifest says (manifest.py), or
     short        only its indexes are left. This is reported.
     segment
@@ -175,12 +176,9 @@ class Recovery:
             for base in segment_offsets(names, LOG_SUFFIX)
         ]
         if not segments:
-            base = max(log_start_offset, self._point.offset) + self._unseen_offsets
             if self._point.offset > log_start_offset:
                 self._say_gone(log_start_offset, "no segment is left: ")
-            elif self._unseen_offsets:
-                what = f"neither a segment nor {RECOVERY_POINT} is left in {self._folder}"
-                self._report.problems.append(f"{what}; the log continues at offset {base}")
+            base = self._after_unseen(max(log_start_offset, self._point.offset))
             return self._recovered(SegmentList([], self._new_active(base)), base)
         self._log_start_offset = log_start_offset
         self._begin_active(segments)
@@ -235,7 +233,7 @@ class Recovery:
         if last.end_offset < self._point.offset:
             self._say_gone(last.end_offset)
         base = max(last.end_offset, self._point.offset, self._log_start_offset)
-        base += self._unseen_offsets
+        base = self._after_unseen(base)
         active = Segment(stem_of(self._folder, base), base, 0)
         self._files.open_log(active.log_path).close()
         self._needs_flush = True
@@ -245,6 +243,19 @@ class Recovery:
         self._report.problems.append(
             f"{why}offsets {start} to {self._point.offset - 1} were durable and are lost"
         )
+
+    def _after_unseen(self, end_offset: int) -> int:
+        """Return the offset at which the log continues. It is `end_offset` unless offsets above it
+        may have been assigned without any trace."""
+        if not self._unseen_offsets:
+            return end_offset
+        base = end_offset + self._unseen_offsets
+        self._unseen_offsets = 0  # skipped only once
+        self._report.problems.append(
+            f"{join(self._folder, RECOVERY_POINT)} was lost after a crash, so records from offset "
+            f"{end_offset} on may be lost too; the log continues at offset {base}"
+        )
+        return base
 
     def _load_snapshot(self, offsets: list[int]) -> None:
         """Load the newest intact snapshot that is not above the snapshot point, and remove all
@@ -498,6 +509,8 @@ class Recovery:
         if next_offset < self._log_start_offset:
             # With durability "page_cache", deleted records may never have reached the disk.
             next_offset, ends_here = self._log_start_offset, False
+        if self._unseen_offsets:
+            next_offset, ends_here = self._after_unseen(next_offset), False
         if not ends_here and next_offset > segments.active.base_offset:
             # A gap precedes the next offset, so the name of a new segment must record that offset.
             sealed = self._seal(segments.active, next_offset)

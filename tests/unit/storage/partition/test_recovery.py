@@ -26,6 +26,7 @@ from strandlog.errors import CorruptSegmentError
 from strandlog.record.batch_header import MAGIC_POSITION, read_header
 from strandlog.record.control import ControlType, control_batch
 from strandlog.storage.files import Files
+from strandlog.storage.folder.log_dir import UNSEEN_OFFSETS
 from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.partition.recovery import Recovery
 from strandlog.storage.partition.time_lookup import find_timestamp
@@ -283,6 +284,33 @@ def test_a_missing_end_is_reported_and_its_offsets_are_not_reused() -> None:
     assert log.append(batch(b"v5")).base_offset == 5
     log.flush()
     assert values(reopen(disk.after_kill())[1]) == [b"v0", b"v1", b"v2", b"v5"]
+
+
+@pytest.mark.parametrize("kept_batches", [0, 3, 5])
+def test_offsets_are_not_reused_if_the_recovery_point_and_the_end_of_the_log_are_lost(
+    kept_batches: int,
+) -> None:
+    """The checkpoint is older than the lost records, so only a gap keeps their offsets unused."""
+    files = SimulatedFiles()
+    _, log = new_log(files)
+    fill(log, 5)
+    log.flush()
+    path = log.segments.active.log_path
+    disk = files.after_kill()
+    disk.truncate(path, positions(files, path)[kept_batches])
+    disk.remove(f"{FOLDER}/recovery-point")
+    log_dir = open_dir(disk)
+    log = log_dir.open_partition(TP, small_settings(), was_created=True)
+    assert offsets(log) == list(range(kept_batches))
+    end = log.log_end_offset
+    assert end == kept_batches + UNSEEN_OFFSETS
+    assert any(f"continues at offset {end}" in problem for problem in log.last_report.problems)
+    assert log.append(batch(b"next")).base_offset == end
+    log.flush()
+    log_dir = open_dir(disk.after_kill())
+    log = log_dir.open_partition(TP, small_settings(), was_created=True)
+    assert offsets(log) == [*range(kept_batches), end]
+    assert log.last_report.is_clean
 
 
 def test_a_log_without_segments_continues_at_its_old_end_offset() -> None:

@@ -410,8 +410,9 @@ class DiskFullError(StorageError):
 
 
 class PartialAppendError(StorageError):
-    """The disk failed after some partitions of a request had been written. Sending the request
-    again would write their records twice, so this error is not retriable."""
+    """An append failed, usually because of the disk, after other partitions of the request had been
+    written. Sending the request again would write their records twice, so this error is not
+    retriable."""
 
     codes = Codes(-1, 500, "INTERNAL", 13)
     retriable = False

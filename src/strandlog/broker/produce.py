@@ -6,7 +6,7 @@
 
 `produce` handles each partition independently, as Kafka does: if one is rejected, the result
 contains its error, and the others are still appended. `produce_all` validates everything first, and
-unless the disk fails partway, it appends either to all partitions or to none.
+unless an append fails partway, it appends either to all partitions or to none.
 
 For compacted topics, and topics that limit the age of records, have `record.validation=records` or
 validate schema ids, every record of a batch must be decoded before the append. The append itself
@@ -310,7 +310,8 @@ class RecordAppender:
     ) -> list[AppendResult]:
         """Append to several partitions; if one is rejected, write to none of them.
 
-        If the disk fails after some of them have been written, raise `PartialAppendError`.
+        If an append fails after some of them have been written, for example because of the disk,
+        raise `PartialAppendError`.
         """
         for log, data in parts:
             if log.tp.topic in self._protected:
@@ -323,18 +324,23 @@ class RecordAppender:
             if len(parts) > 1:  # a single partition is validated by its append
                 if log.failure is not None:
                     raise StorageError(str(log.failure))
-                now_ms = self._clock.now_ms()
-                for header, view in split_batches(data):
-                    most = self._settings.batch_max_records
-                    check_batch(header, view, log.settings, now_ms, most, is_control=False)
+                self._check_batches(log, data)
         return self._append_each(parts)
+
+    def _check_batches(self, log: PartitionLog, data: Buffer) -> None:
+        """Raise if the partition would reject the batches."""
+        now_ms, most = self._clock.now_ms(), self._settings.batch_max_records
+        batches = split_batches(data)
+        for header, view in batches:
+            check_batch(header, view, log.settings, now_ms, most, is_control=False)
+            log.check_producer(header, len(batches))
 
     def _append_each(self, parts: Sequence[tuple[PartitionLog, Buffer]]) -> list[AppendResult]:
         results: list[AppendResult] = []
         try:
             for log, data in parts:
                 results.append(self._append(log, data))
-        except StorageError as error:
+        except Exception as error:  # whatever it is, the caller must learn what was appended
             if not results:
                 raise
             written = ", ".join(str(log.tp) for log, _ in parts[: len(results)])

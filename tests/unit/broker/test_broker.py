@@ -17,12 +17,14 @@ from strandlog.errors import (
     DiskFullError,
     InvalidTopicError,
     MessageTooLargeError,
+    OutOfOrderSequenceError,
     PartialAppendError,
     StorageError,
+    TooManyProducersError,
 )
 from strandlog.model import OffsetAndMetadata, TopicPartition
 from strandlog.protocol.group_records import GroupKey, encode_key
-from strandlog.record.builder import build_single
+from strandlog.record.builder import build_batch, build_single
 from strandlog.record.codecs import Codec
 from strandlog.testing import FakeClock, SimulatedFiles
 
@@ -244,6 +246,34 @@ def test_a_disk_that_fills_up_between_two_partitions_does_not_ask_for_a_retry() 
     assert (first.log_end_offset, second.log_end_offset) == (1, 0)
     with pytest.raises(DiskFullError):
         broker._appender.append_all([(second, batch(bytes(free))), (first, batch())])
+    assert (first.log_end_offset, second.log_end_offset) == (1, 0)
+
+
+def producer_batch(producer_id: int, sequence: int) -> bytearray:
+    parts = {"producer_id": producer_id, "producer_epoch": 0, "base_sequence": sequence}
+    return build_batch(1_700_000_000_000, [b"v"], None, **parts)  # type: ignore[arg-type]
+
+
+def test_a_wrong_sequence_in_the_second_partition_leaves_the_first_unwritten() -> None:
+    broker = open_broker(SimulatedFiles())
+    broker.create_topic(CONTEXT, "t", 2).result()
+    first, second = broker._catalog.logs("t")
+    broker._appender.append(second, producer_batch(7, 0))
+    with pytest.raises(OutOfOrderSequenceError):
+        broker._appender.append_all([(first, batch()), (second, producer_batch(7, 9))])
+    assert (first.log_end_offset, second.log_end_offset) == (0, 1)
+
+
+def test_an_error_that_only_an_append_can_find_names_the_partitions_already_written() -> None:
+    """Each producer is below the limit until the other one is appended."""
+    broker = open_broker(SimulatedFiles(), producer_ids_max_count=1)
+    broker.create_topic(CONTEXT, "t", 2).result()
+    first, second = broker._catalog.logs("t")
+    parts = [(first, producer_batch(1, 0)), (second, producer_batch(2, 0))]
+    with pytest.raises(PartialAppendError, match="already appended: t-0") as caught:
+        broker._appender.append_all(parts)
+    assert isinstance(caught.value.__cause__, TooManyProducersError)
+    assert caught.value.records_kept == 1
     assert (first.log_end_offset, second.log_end_offset) == (1, 0)
 
 

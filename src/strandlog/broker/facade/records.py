@@ -217,7 +217,7 @@ class RecordRequests(AccessRequests):
         acks: int,
         checked: Checked = NOTHING_CHECKED,
     ) -> list[ProduceResult] | Deferred[list[ProduceResult]]:
-        """Append to all partitions, or raise and append nothing. If the disk fails partway,
+        """Append to all partitions, or raise and append nothing. If an append fails partway,
         raise `PartialAppendError`, which names the partitions that were written."""
         if self._access.is_on:
             for part in partitions:
@@ -239,7 +239,7 @@ class RecordRequests(AccessRequests):
         self, context: RequestContext, topic: str, batches: Iterable[tuple[int, Buffer]]
     ) -> list[AppendResult]:
         """Append one batch to each of several partitions of a topic, or raise and append nothing.
-        If the disk fails partway, raise `PartialAppendError`.
+        If an append fails partway, raise `PartialAppendError`.
 
         The batches are in the page cache when this returns. The caller checks the topic with
         `writable_topic`.

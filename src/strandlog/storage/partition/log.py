@@ -39,7 +39,11 @@ from strandlog.storage.file_remover import FileRemover
 from strandlog.storage.files import Files
 from strandlog.storage.partition.append_checks import check_batch, split_batches
 from strandlog.storage.partition.flush import FlushPlan, FlushState
-from strandlog.storage.partition.producer_state import ProducerIdsSeen, ProducerState
+from strandlog.storage.partition.producer_state import (
+    ProducerIdsSeen,
+    ProducerState,
+    WrittenBatch,
+)
 from strandlog.storage.partition.recovery import NOT_KNOWN, KnownEnd, Recovery
 from strandlog.storage.partition.replay import end_of_transaction, rebuild_aborted
 from strandlog.storage.paths import ABORT_INDEX_SUFFIX, SIDE_SUFFIXES
@@ -187,12 +191,7 @@ class PartitionLog:
             if is_control:
                 read_control(BatchView(view))  # reject markers that cannot be decoded
             elif header.producer_id >= 0:
-                if len(batches) > 1:
-                    # If only one of them were a duplicate, no single result would be correct.
-                    raise InvalidRecordError(
-                        "batches with a producer id must be appended one at a time"
-                    )
-                old = self.producers.check(header, is_limited=not from_coordinator)
+                old = self.check_producer(header, len(batches), is_limited=not from_coordinator)
                 if old is not None:
                     now_ms = self.context.steady_clock.now_ms()
                     self.producers.touch(header.producer_id, now_ms)
@@ -205,6 +204,18 @@ class PartitionLog:
         last_offset = self.log_end_offset - 1
         result = (base_offset, last_offset, append_time_ms, False, self.log_start_offset)
         return _new_tuple(AppendResult, result)
+
+    def check_producer(
+        self, header: BatchHeader, batch_count: int, *, is_limited: bool = True
+    ) -> WrittenBatch | None:
+        """Raise if the producer of a batch may not append it. Return the original batch if it is a
+        duplicate. `batch_count` is the number of batches in the append."""
+        if header.producer_id < 0:
+            return None
+        if batch_count > 1:
+            # If only one of them were a duplicate, no single result would be correct.
+            raise InvalidRecordError("batches with a producer id must be appended one at a time")
+        return self.producers.check(header, is_limited=is_limited)
 
     def _write(self, header: BatchHeader, view: memoryview, now_ms: int) -> None:
         base_offset = self.log_end_offset

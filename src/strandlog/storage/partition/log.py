@@ -383,7 +383,8 @@ class PartitionLog:
 
     def rebuild_aborted(self) -> None:
         """Rebuild the list of aborted transactions from the log after an index proved wrong."""
-        rebuild_aborted(self.context.files, self.segments.all(), self.aborted)
+        problems = self.last_report.problems
+        rebuild_aborted(self.context.files, self.segments.all(), self.aborted, problems)
         self._flusher.renew_snapshot()
         self._claim_aborted()
 

@@ -37,7 +37,6 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from strandlog.config.tables.topic import LogSettings
-from strandlog.errors import DataError
 from strandlog.record.batch_header import HEADER_SIZE, BatchHeader, read_header
 from strandlog.storage.files import Files
 from strandlog.storage.partition.producer_state import ProducerState, index_mark, snapshot_name
@@ -47,7 +46,7 @@ from strandlog.storage.partition.recovery_point import (
     mended_recovery_point,
 )
 from strandlog.storage.partition.recovery_start import ScanStart, trusted_start
-from strandlog.storage.partition.replay import rebuild_aborted, replay_batch
+from strandlog.storage.partition.replay import rebuild_aborted, replay_or_report
 from strandlog.storage.paths import (
     ABORT_INDEX_SUFFIX,
     DAMAGED_SUFFIX,
@@ -420,11 +419,7 @@ class Recovery:
 
     def _note_producer(self, header: BatchHeader, view: memoryview, position: int) -> None:
         data = view[position : position + header.size_bytes]
-        try:
-            aborted = replay_batch(self._producers, header, data)
-        except DataError as error:
-            self._report.problems.append(f"a transaction marker cannot be decoded: {error}")
-            return
+        aborted = replay_or_report(self._producers, header, data, self._report.problems)
         if aborted is not None:
             self._aborted.add(aborted)
 
@@ -520,7 +515,7 @@ class Recovery:
 
     def _recovered(self, segments: SegmentList, next_offset: int) -> Recovered:
         if self._aborted_in_doubt:
-            rebuild_aborted(self._files, segments.all(), self._aborted)
+            rebuild_aborted(self._files, segments.all(), self._aborted, self._report.problems)
             self._drop_snapshot(self._producers_from)
         claimed = {claim.base_offset for claim in self._claims}
         return Recovered(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from strandlog.errors import DataError
 from strandlog.model import Buffer
 from strandlog.record.batch import BatchView
 from strandlog.record.batch_header import BatchHeader
@@ -16,6 +17,7 @@ from strandlog.record.control import ControlType, read_control
 from strandlog.storage.files import Files
 from strandlog.storage.partition.producer_state import UNKNOWN_TIME, ProducerState
 from strandlog.storage.paths import ABORT_INDEX_SUFFIX
+from strandlog.storage.problem_list import ProblemList
 from strandlog.storage.segment.cache import intact_batches
 from strandlog.storage.segment.scan import view_source
 from strandlog.storage.segment.segment import Segment
@@ -25,13 +27,15 @@ from strandlog.storage.segment.transaction_index import (
     packed,
 )
 
+_UNDECODABLE = "a transaction marker cannot be decoded"
+
 
 def rebuild_aborted(
-    files: Files, segments: Sequence[Segment], aborted: AbortedTransactions
+    files: Files, segments: Sequence[Segment], aborted: AbortedTransactions, problems: ProblemList
 ) -> None:
     """Rebuild the aborted transactions of a partition from its log, in memory and in the index
     files. A transaction that started before the oldest segment is treated as starting at its first
-    batch that is still in the log."""
+    batch that is still in the log. A marker that cannot be decoded is added to `problems`."""
     found: list[AbortedTransaction] = []
     producers = ProducerState()
     for segment in segments:
@@ -42,7 +46,7 @@ def rebuild_aborted(
             source = view_source(mapped.view)
             for position, header in intact_batches(source, segment, len(mapped.view)):
                 data = source(position, header.size_bytes) if header.is_control else b""
-                ended = replay_batch(producers, header, data)
+                ended = replay_or_report(producers, header, data, problems)
                 if ended is not None:
                     found.append(ended)
         finally:
@@ -56,6 +60,21 @@ def rebuild_aborted(
             files.replace(path, packed(entries))
     last = found[-1].last_offset if found else -1
     aborted.note_saved(max(segments[-1].base_offset, last + 1))
+
+
+def replay_or_report(
+    producers: ProducerState, header: BatchHeader, data: Buffer, problems: ProblemList
+) -> AbortedTransaction | None:
+    """Do the same as `replay_batch`, but report a marker that cannot be decoded and skip it. Its
+    transaction then stays open until the producer's next marker."""
+    try:
+        return replay_batch(producers, header, data)
+    except DataError as error:
+        problem = (
+            f"{_UNDECODABLE}: {error}. Whether its transaction was committed or aborted is unknown"
+        )
+        problems.report(problem, _UNDECODABLE)
+        return None
 
 
 def replay_batch(

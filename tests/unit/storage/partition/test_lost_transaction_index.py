@@ -9,6 +9,8 @@ from tests.support.log_builders import DATA, FOLDER, TP, new_log, reopen, small_
 from tests.unit.storage.partition.test_transactions import ABORT, COMMIT, committed, end, write
 
 from strandlog.errors import DataError
+from strandlog.record.batch_header import read_header, stamp
+from strandlog.record.builder import build_single
 from strandlog.storage.cleaning.compaction import compact_now
 from strandlog.storage.partition.read import aborted_in
 from strandlog.storage.readonly.committed import committed_view
@@ -118,3 +120,39 @@ def test_damage_in_the_log_does_not_keep_readers_from_what_lies_beside_it() -> N
             _, log = reopen(damaged, settings=small_settings(segment_bytes=900))
             for offset in range(0, log.log_end_offset, 7):
                 aborted_in(log, offset, log.last_stable_offset)
+
+
+def undecodable_marker(data: bytes, position: int) -> bytes:
+    """The marker at a position of a log, intact but with an unknown type."""
+    header = read_header(data, position)
+    marker = build_single(
+        header.base_timestamp,
+        struct.pack(">hi", 0, 0),
+        struct.pack(">hh", 0, 9),
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        is_transactional=True,
+        is_control=True,
+    )
+    stamp(memoryview(marker), header.base_offset, 0)
+    assert len(marker) == header.size_bytes
+    return bytes(marker)
+
+
+def test_a_marker_that_cannot_be_decoded_does_not_keep_a_partition_closed() -> None:
+    files = filled("clean")
+    path = f"{FOLDER}/{0:020d}.log"
+    data = files.read(path)
+    position = 0
+    while not read_header(data, position).is_control:
+        position += read_header(data, position).size_bytes
+    files.write_at(path, position, undecodable_marker(data, position))
+    lose(files, indexes(files)[0], "deleted")
+    log_dir, log = reopen(files, settings=small_settings(segment_bytes=900))
+    problems = log.last_report.problems
+    offset = read_header(data, position).base_offset
+    assert sum(f"control batch at offset {offset}" in problem for problem in problems) == 1
+    assert committed(log) == KEPT
+    log.rebuild_aborted()  # finds it again and lists it once
+    assert log.last_report.problems == problems
+    log_dir.close()

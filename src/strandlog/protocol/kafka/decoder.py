@@ -7,9 +7,11 @@ message, it looks like this:
         v0, p = compact_text(frame, p)              group id
         v1, = unpack2(frame, p); p += 4             adjacent fixed-size fields, in one call
         c3, p = compact_count(frame, p)             array length, checked against the bytes left
-        left -= c3                                  limit on the total number of array items
-        if left < 0: too_many()
-        v3 = []
+        if c3 < 0: v3 = None                        a null array
+        else:
+            left -= c3                              limit on the total number of array items
+            if left < 0: too_many()
+            v3 = []
         for _ in range(c3): ...
         p = p + 1 if not frame[p] else skip_tagged_fields(frame, p)
         return new(T4, (v0, v1, v3))
@@ -205,14 +207,17 @@ class _Source:
             if self._in_slices:
                 self._write("yield")
 
+        def items() -> None:
+            self._write(f"left -= {target}_count")
+            self._block("if left < 0:", lambda: self._write("too_many()"))
+            self._write(f"{target} = []")
+
         self._write(f"{target}_count, p = {'compact_count' if flexible else 'count'}(frame, p)")
-        self._write(f"left -= {target}_count")
-        self._block("if left < 0:", lambda: self._write("too_many()"))
-        self._write(f"{target} = []")
         self._block(
             f"if {target}_count < 0:",
             lambda: self._write(f"{target} = None" if nullable else f"reject_null({field.name!r})"),
         )
+        self._block("else:", items)
         self._block(f"for _ in range({target}_count):", item)
 
     def _tagged(self, targets: list[str], tagged: list[Field[Any]]) -> None:
@@ -224,7 +229,7 @@ class _Source:
         for number, field in enumerate(tagged):
             source = _Source()
             source._field("value", field, flexible=True)
-            readers[field.metadata["tag"]] = (number, source.compiled("value"))
+            readers[field.metadata["tag"]] = (number, source.compiled("value, left"))
         read = self._name(_tagged_reader(readers, defaults))
         variables = "".join(target + ", " for target in targets)
 
@@ -233,7 +238,8 @@ class _Source:
             self._write(f"{variables}= {self._name(defaults)}")
 
         self._block("if not frame[p]:", usual)
-        self._block("else:", lambda: self._write(f"({variables}), p = {read}(frame, p, left)"))
+        call = f"({variables}), p, left = {read}(frame, p, left)"
+        self._block("else:", lambda: self._write(call))
 
     def _block(self, head: str, body: Callable[[], None]) -> None:
         self._write(head)
@@ -260,7 +266,7 @@ def _letter(field: Field[Any]) -> str:
 
 
 def _tagged_reader(readers: dict[int, tuple[int, Reader]], defaults: list[Any]) -> Reader:
-    def read(frame: memoryview, position: int, left: int) -> tuple[list[Any], int]:
+    def read(frame: memoryview, position: int, left: int) -> tuple[list[Any], int, int]:
         end = skip_tagged_fields(frame, position)
         found = list(defaults)
         count, position = read_unsigned_varint(frame, position)
@@ -269,9 +275,9 @@ def _tagged_reader(readers: dict[int, tuple[int, Reader]], defaults: list[Any]) 
             size, position = read_unsigned_varint(frame, position)
             if tag in readers:
                 number, read_value = readers[tag]
-                found[number] = read_value(frame[: position + size], position, left)
+                found[number], left = read_value(frame[: position + size], position, left)
             position += size
-        return found, end
+        return found, end, left
 
     return read
 

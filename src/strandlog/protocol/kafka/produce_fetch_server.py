@@ -137,13 +137,14 @@ class Cursor:
         count = self._length(_INT32)
         if count * _SMALLEST_ELEMENT_BYTES > len(self.frame) - self.position:
             raise DataError(f"an array of {count} elements does not fit into its message")
+        count = max(count, 0)  # a null array has no items
         self._left -= count
         if self._left < 0:
             raise DataError(
                 "a message has more elements than the limit, which is request.max.elements for "
                 "requests"
             )
-        return max(count, 0)
+        return count
 
     def uuid(self) -> UUID:
         data = self.frame[self.position : self.position + 16]

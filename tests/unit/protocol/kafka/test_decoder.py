@@ -130,3 +130,22 @@ def test_an_array_longer_than_the_request_is_rejected(
     # kio's own reader made room for all elements first, and took the process with it.
     with pytest.raises(DataError):
         decode_request(api_key, version, memoryview(frame), 0)
+
+
+def test_null_arrays_do_not_raise_the_limit_on_items() -> None:
+    topic = b"\x02t\x01\x00"
+    groups = b"\x02a\x00\x00" * 2 + b"\x02b\x03" + topic * 2 + b"\x00"
+    frame = memoryview(b"\x04" + groups + b"\x00\x00")  # OffsetFetch: 3 groups and 2 topics
+    assert len(decode_request(9, 8, frame, 0, 5).groups[2].topics) == 2
+    with pytest.raises(DataError, match="more items in total"):
+        decode_request(9, 8, frame, 0, 4)
+
+
+def test_tagged_fields_share_the_limit_on_items() -> None:
+    directory = bytes(range(16))
+    tagged = b"".join(bytes([tag, 33, 3]) + directory * 2 for tag in (0, 1))
+    frame = memoryview(struct.pack(">iqq??", 1, 1, 1, False, False) + b"\x02" + tagged)
+    body = decode_request(63, 2, frame, 0, 4)  # BrokerHeartbeat
+    assert (len(body.offline_log_dirs), len(body.cordoned_log_dirs)) == (2, 2)
+    with pytest.raises(DataError, match="more items in total"):
+        decode_request(63, 2, frame, 0, 3)

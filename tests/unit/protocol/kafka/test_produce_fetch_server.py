@@ -19,6 +19,7 @@ from strandlog.errors import DataError
 from strandlog.model import TopicRef
 from strandlog.protocol.kafka.api import FETCH, PRODUCE
 from strandlog.protocol.kafka.produce_fetch_server import (
+    Cursor,
     FetchedPartition,
     ProduceAnswer,
     fetch_response,
@@ -214,3 +215,10 @@ def test_kio_decodes_a_produce_response(version: int, topics: list[list[ProduceA
             if version >= 8:
                 blamed = [record.batch_index for record in found.record_errors]
                 assert blamed == meant.bad_records
+
+
+def test_null_arrays_do_not_raise_the_limit_on_elements() -> None:
+    cursor = Cursor(memoryview(b"\x00\x00\x03" + bytes(100)), 0, True, 1)
+    assert (cursor.count(), cursor.count()) == (0, 0)
+    with pytest.raises(DataError, match=r"request\.max\.elements"):
+        cursor.count()

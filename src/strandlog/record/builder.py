@@ -102,12 +102,10 @@ class BatchBuilder:
         value: bytes | None,
         headers: Sequence[tuple[str, bytes | None]] = (),
     ) -> None:
-        """Add a record to the end of the batch."""
+        """Add a record to the end of the batch. If this raises, the batch is unchanged."""
         parts = self._parts
         if not parts:
             self._base_timestamp = self._max_timestamp = timestamp
-        elif timestamp > self._max_timestamp:
-            self._max_timestamp = timestamp
         delta = timestamp - self._base_timestamp
         if not MIN_INT64 <= delta <= MAX_INT64:
             raise InvalidTimestampError(
@@ -116,6 +114,8 @@ class BatchBuilder:
             )
         record = encode_record(delta, len(parts), key, value, headers)
         parts.append(record)
+        if timestamp > self._max_timestamp:
+            self._max_timestamp = timestamp
         self._payload_bytes += len(record)
 
     def build(self) -> bytearray:

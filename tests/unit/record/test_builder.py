@@ -127,6 +127,20 @@ def test_buffers_other_than_bytes_are_taken() -> None:
     assert [record.key for record in records] == [b"one", b"two", b"three"]
 
 
+@pytest.mark.parametrize(
+    ("timestamp", "headers"),
+    [(MAX_INT64, ()), (100, (("\ud800", b""),))],
+)
+def test_a_rejected_record_does_not_raise_the_largest_timestamp(
+    timestamp: int, headers: Headers
+) -> None:
+    builder = BatchBuilder()
+    builder.append(-5, None, b"v")
+    with pytest.raises((InvalidTimestampError, InvalidRecordError)):
+        builder.append(timestamp, None, b"w", headers)
+    assert BatchView(builder.build()).header.max_timestamp == -5
+
+
 def test_an_empty_batch_is_rejected() -> None:
     with pytest.raises(InvalidRecordError, match="at least one"):
         build_batch(5, [])

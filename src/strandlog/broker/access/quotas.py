@@ -149,8 +149,8 @@ class _Sensors(Generic[Sensor]):
         self._sensors: OrderedDict[tuple[str | None, str | None], tuple[Sensor, float, str]]
         self._sensors = OrderedDict()
         self._of_user: Counter[str] = Counter()  # number of entries in _sensors, by their user
-        # By entity: the sensor that all scopes of its quota beyond the limit share.
-        self._shared: dict[tuple[_Name, _Name], Sensor] = {}
+        # By entity: the sensor that all scopes of its quota beyond the limit share, and the limit.
+        self._shared: dict[tuple[_Name, _Name], tuple[Sensor, float]] = {}
 
     def __len__(self) -> int:
         return len(self._sensors) + len(self._shared)
@@ -161,7 +161,10 @@ class _Sensors(Generic[Sensor]):
         found = self._sensors.get(scope)
         if found is not None:
             self._sensors.move_to_end(scope)
-            return found[0]
+            sensor, limit, caller = found
+            if limit != quota.limit:  # the quota was changed
+                self._sensors[scope] = (sensor, quota.limit, caller)
+            return sensor
         self._forget_idle(now_ms)
         caller = quota.caller
         is_full = len(self._sensors) >= self._max
@@ -175,12 +178,15 @@ class _Sensors(Generic[Sensor]):
         return sensor
 
     def _shared_by(self, quota: Quota, now_ms: int) -> Sensor:
-        sensor = self._shared.get(quota.entity)
-        if sensor is None:
-            for entity, each in list(self._shared.items()):  # at most one for each quota
-                if each.is_idle(quota.limit, now_ms):
+        found = self._shared.get(quota.entity)
+        if found is not None:
+            sensor = found[0]
+        else:
+            for entity, (each, limit) in list(self._shared.items()):  # at most one for each quota
+                if each.is_idle(limit, now_ms):
                     del self._shared[entity]
-            sensor = self._shared[quota.entity] = self._new()
+            sensor = self._new()
+        self._shared[quota.entity] = (sensor, quota.limit)
         return sensor
 
     def _forget_idle(self, now_ms: int) -> None:

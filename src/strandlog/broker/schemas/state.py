@@ -61,7 +61,7 @@ class RegistryState:
         self._referrers: dict[tuple[str, int], set[tuple[str, int]]] = {}
         self._digests: dict[int, bytes] = {}
         self._undigested: set[int] = set()
-        self._ids: dict[tuple[str, bytes], int] = {}
+        self._ids: dict[tuple[str, bytes], tuple[int, ...]] = {}  # by type and digest, sorted
 
     # -- changes ---------------------------------------------------------------------------------
 
@@ -156,8 +156,15 @@ class RegistryState:
             self._undigested.discard(removed.id)
             digest = self._digests.pop(removed.id, None)
             if digest is not None:
-                self._ids.pop((removed.schema.type, digest), None)
+                self._forget_digest((removed.schema.type, digest), removed.id)
         self._note_ids(subject)
+
+    def _forget_digest(self, key: tuple[str, bytes], schema_id: int) -> None:
+        others = tuple(each for each in self._ids.get(key, ()) if each != schema_id)
+        if others:
+            self._ids[key] = others
+        else:
+            self._ids.pop(key, None)
 
     def _note_ids(self, subject: str) -> None:
         found = self._versions.get(subject, {}).values()
@@ -216,14 +223,15 @@ class RegistryState:
         self._undigested.discard(schema_id)
         self._digests[schema_id] = digest
         key = self.schemas[schema_id].type, digest
-        self._ids[key] = min(schema_id, self._ids.get(key, schema_id))
+        self._ids[key] = tuple(sorted({schema_id, *self._ids.get(key, ())}))
 
     def digest(self, schema_id: int) -> bytes | None:
         return self._digests.get(schema_id)
 
     def id_of(self, kind: str, digest: bytes) -> int | None:
         """Return the id of the schema with this type and digest, or None."""
-        return self._ids.get((kind, digest))
+        found = self._ids.get((kind, digest))
+        return None if found is None else found[0]
 
     # -- lookups ---------------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ from itertools import pairwise
 from typing import NamedTuple, TypeVar
 
 from strandlog.errors import (
+    CorruptRecordError,
     CorruptSegmentError,
     CorruptStateError,
     DataError,
@@ -411,8 +412,8 @@ class PartitionView:
             yield item
 
     def find_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
-        """Find the first record at or after a timestamp. Raise `CorruptSegmentError` or
-        `CorruptRecordError` if the log is damaged where the record may be."""
+        """Find the first record at or after a timestamp. Raise `CorruptSegmentError` if the log is
+        damaged where the record may be."""
         self.refresh()
         return self._retrying(lambda: self._find_timestamp(timestamp_ms))
 
@@ -427,7 +428,14 @@ class PartitionView:
                 if header.max_timestamp < timestamp_ms:
                     continue
                 data = self._files.read_at(segment.log_path, position, header.size_bytes)
-                found = self._find_in(BatchView(data), timestamp_ms)
+                batch = BatchView(data)
+                try:
+                    batch.check()
+                except CorruptRecordError as error:
+                    before = header.base_offset - 1
+                    path = segment.log_path
+                    raise CorruptSegmentError(path, position, str(error), before) from error
+                found = self._find_in(batch, timestamp_ms)
                 if found is not None:
                     return found
         return None
@@ -469,9 +477,8 @@ class PartitionView:
         return segment.largest is not None and segment.largest.timestamp < timestamp_ms
 
     def _find_in(self, batch: BatchView, timestamp_ms: int) -> TimestampOffset | None:
-        """Find the first record at or after a timestamp in one batch. If the batch cannot be
+        """Find the first record at or after a timestamp in one intact batch. If the batch cannot be
         decoded, return its base offset: a read from there raises an error that names the batch."""
-        batch.check()
         try:
             return batch.find_timestamp(timestamp_ms, from_offset=self.start_offset)
         except DataError:

@@ -167,6 +167,33 @@ def test_idle_clients_are_forgotten_and_make_room() -> None:
     assert quotas.charge(PRODUCE, "107", APP, 1000, later) > 0
 
 
+def test_a_quota_with_a_high_limit_does_not_pay_the_debts_of_others() -> None:
+    """The first user has the only sensor, so each quota has one shared bucket for the others."""
+    quotas = new_quotas(max_sensors=1)
+    give(quotas, [(USER, None)], QuotaKey.CONTROLLER_MUTATION_RATE, 1)
+    give(quotas, [(USER, "fast")], QuotaKey.CONTROLLER_MUTATION_RATE, 1000)
+    quotas.charge_mutations("first", APP, 20, 0, refuse=True)
+    debt = quotas.charge_mutations("slow", APP, 20, 0, refuse=True)
+    assert debt == 9000
+    quotas.charge_mutations("fast", APP, 1, 1000, refuse=True)
+    with pytest.raises(ThrottlingQuotaExceededError) as caught:
+        quotas.charge_mutations("slow", APP, 1, 1000, refuse=True)
+    assert caught.value.retry_after_ms == debt - 1000
+
+
+def test_a_changed_limit_applies_to_the_search_for_idle_clients() -> None:
+    quotas = new_quotas()
+    give(quotas, [(USER, None)], QuotaKey.CONTROLLER_MUTATION_RATE, 1000)
+    quotas.charge_mutations(ALICE, APP, 1, 0, refuse=True)
+    give(quotas, [(USER, None)], QuotaKey.CONTROLLER_MUTATION_RATE, 1)
+    debt = quotas.charge_mutations(ALICE, APP, 20, 0, refuse=True)
+    assert debt == 9000
+    quotas.charge_mutations("bob", APP, 1, 1000, refuse=True)  # looks for idle clients
+    with pytest.raises(ThrottlingQuotaExceededError) as caught:
+        quotas.charge_mutations(ALICE, APP, 1, 1000, refuse=True)
+    assert caught.value.retry_after_ms == debt - 1000
+
+
 def test_a_long_client_id_is_not_kept() -> None:
     quotas = new_quotas()
     give(quotas, [(CLIENT_ID, None)], PRODUCE, 10)

@@ -369,3 +369,15 @@ def test_the_number_of_all_versions_is_limited(
     broker.delete_schema_subject(OWNED, "two").result()
     broker.delete_schema_subject(OWNED, "two", permanent=True).result()
     register(broker, "three", enum("x"))
+
+
+def test_a_schema_keeps_its_other_id_after_the_deletion_of_one(broker: Broker) -> None:
+    """The registration below made a third id for the same schema."""
+    for subject, schema_id in (("a", 5), ("b", 9)):
+        broker.alter_schema_mode(OWNED, subject, "IMPORT").result()
+        register(broker, subject, enum("X"), schema_id=schema_id, version=1)
+    assert register(broker, "c", enum("X")).found.id == 5
+    for subject in ("a", "c"):
+        for permanent in (False, True):
+            broker.delete_schema_subject(OWNED, subject, permanent=permanent).result()
+    assert register(broker, "d", enum("X")).found.id == 9

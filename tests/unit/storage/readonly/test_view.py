@@ -14,8 +14,9 @@ from tests.support.log_builders import (
     small_settings,
 )
 
-from strandlog.errors import CorruptStateError
+from strandlog.errors import CorruptSegmentError, CorruptStateError
 from strandlog.model import Buffer
+from strandlog.record.batch_header import HEADER_SIZE, MAGIC_POSITION
 from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.readonly.view import FolderView
 from strandlog.storage.segment.scan import BUFFER_BYTES
@@ -126,6 +127,20 @@ def test_a_time_lookup_reads_only_the_part_of_a_segment_that_can_match() -> None
         assert view.find_timestamp(START_MS + wanted) == (START_MS + wanted, wanted)
         read_bytes = sum(n for path, n in files.read_bytes.items() if path.endswith(".log"))
         assert read_bytes <= 3 * BUFFER_BYTES, "not the whole segment"
+
+
+@pytest.mark.parametrize("position", [MAGIC_POSITION, HEADER_SIZE + 3])
+def test_a_time_lookup_names_the_file_wherever_a_batch_is_damaged(position: int) -> None:
+    """A damaged record was a CorruptRecordError without the path, a damaged header was not."""
+    files = SimulatedFiles()
+    log_dir, log = new_log(files)
+    log.append(batch(b"v", timestamp=START_MS))
+    log_dir.close()
+    path = log.segments.active.log_path
+    files.write_at(path, position, b"\x77")
+    with pytest.raises(CorruptSegmentError) as caught:
+        FolderView(files, DATA).view(TP).find_timestamp(START_MS)
+    assert (caught.value.path, caught.value.position, caught.value.offset) == (path, 0, -1)
 
 
 def test_a_time_lookup_trusts_no_time_index_that_the_log_contradicts() -> None:

@@ -79,7 +79,10 @@ def test_health_checks_succeed_while_every_connection_is_busy(opened: Opened) ->
     for _ in range(MAX_CONNECTIONS):
         assert opened.connect(live).recv(15).startswith(b"HTTP/1.1 200")
     other = opened.connect(b"GET /api/v1/topics HTTP/1.1\r\nHost: localhost\r\n\r\n")
-    assert other.recv(1000).startswith(b"HTTP/1.1 503")
+    answer = other.recv(1000)
+    assert answer.startswith(b"HTTP/1.1 503")
+    # Otherwise every later request on this connection would get a 503 too.
+    assert b"\r\nconnection: close\r\n" in answer.lower()
     assert health(opened).startswith(b"HTTP/1.1 200")
 
 
@@ -117,6 +120,24 @@ def _status_or_reset(connection: socket.socket, data: bytes) -> bytes:
 def test_a_stalled_upload_is_aborted(opened: Opened) -> None:
     connection = opened.connect(upload(1000, b'{"name":'))
     assert connection.recv(1000).startswith(b"HTTP/1.1 408")
+
+
+def everything(connection: socket.socket) -> bytes:
+    """What the server sends until it closes the connection."""
+    found = b""
+    with contextlib.suppress(ConnectionError):
+        while data := connection.recv(1000):
+            found += data
+    return found
+
+
+def test_a_stalled_upload_loses_its_connection_and_its_rest_is_no_request(opened: Opened) -> None:
+    connection = opened.connect(upload(1000, b'{"name":'))
+    answer = connection.recv(1000)
+    assert b"\r\nconnection: close\r\n" in answer.lower()
+    with contextlib.suppress(ConnectionError):
+        connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    assert b"HTTP/1.1" not in everything(connection)
 
 
 def test_stalled_uploads_do_not_block_other_clients(broker: RunningBroker, opened: Opened) -> None:

@@ -2,10 +2,12 @@
 
 All uploads share one budget, and all large responses share another (`peer_budget.py`). An upload
 that makes no progress for http.upload.stall.ms, or is not complete after http.upload.timeout.ms,
-gets a 408; it is aborted sooner if it stalls while other uploads wait for memory. A large response
-acquires its share before it is built (`room`), so responses to slow clients do not pile up in
-memory. It is sent in chunks, each after the client has accepted the previous one. A client that
-stops reading while other responses wait for memory is disconnected.
+gets a 408; it is aborted sooner if it stalls while other uploads wait for memory. The 408 closes
+the connection, so that the server need not receive the rest of the body.
+
+A large response acquires its share before it is built (`room`), so responses to slow clients do not
+pile up in memory. It is sent in chunks, each after the client has accepted the previous one. A
+client that stops reading while other responses wait for memory is disconnected.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from strandlog.config.tables.broker import BrokerSettings
-from strandlog.server.http.problems import HttpError
+from strandlog.server.http.problems import CLOSE, HttpError
 from strandlog.server.peer_budget import Hold, PeerBudget, PeerTooSlowError
 
 UNKNOWN_BODY_BYTES = 1024 * 1024  # assumed size of a body without Content-Length
@@ -37,7 +39,7 @@ def too_large(limit: int) -> HttpError:
 
 
 def _too_slow(words: str) -> HttpError:
-    return HttpError(408, "Request timeout", f"{words}; retry the request")
+    return HttpError(408, "Request timeout", f"{words}; retry the request", CLOSE)
 
 
 class BodyLimit:

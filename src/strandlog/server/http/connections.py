@@ -2,7 +2,8 @@
 
     up to http.max.connections     served
     above it, if one is idle       served; the connection that has been idle the longest is closed
-    above it, if none is idle      may request /healthz and /readyz; anything else gets a 503
+    above it, if none is idle      may request /healthz and /readyz; anything else gets a 503 and
+                                   closes the connection, so that a retry can find room
     above it by more than HTTP_HEALTH_CONNECTIONS, if none is idle: closed immediately
 
 So idle connections never block an active client, and health checks still get a response on a busy
@@ -23,7 +24,7 @@ from strandlog.broker.metrics import Metrics
 from strandlog.clock import stopwatch
 from strandlog.config.limits import HTTP_HEALTH_CONNECTIONS
 from strandlog.server.http.parsing import BoundedParser
-from strandlog.server.http.problems import HttpError, problem_response
+from strandlog.server.http.problems import CLOSE, HttpError, problem_response
 from strandlog.server.network.acceptor import Slot
 
 HEALTH_PATHS = ("/healthz", "/readyz")
@@ -163,7 +164,7 @@ def _only_health(app: Any) -> Callable[[Scope, Receive, Send], Any]:
         if scope["path"] in HEALTH_PATHS:
             await app(scope, receive, send)
             return
-        busy = HttpError(503, "Too many connections", "retry in a moment")
+        busy = HttpError(503, "Too many connections", "retry in a moment", CLOSE)
         await problem_response(busy)(scope, receive, send)
 
     return serve

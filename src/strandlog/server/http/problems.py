@@ -4,9 +4,9 @@
      "detail": "topic 'orders' does not exist; create it first"}
 
 `type` and `title` derive from the name of the error class, `status` from its `codes`, and `detail`
-is its message; an `HttpError` has its own title and status. For all other errors, and for those
-with the status 500, the response is a 500 that names only the class of the error, and the traceback
-is logged.
+is its message; an `HttpError` has its own title and status. For an error that is none of these, the
+response is a 500 that names only its class. The traceback of every error with the status 500 is
+logged.
 
     {"error_code": 40401, "message": "Subject 'orders-value' not found."}
 
@@ -45,6 +45,7 @@ SHOWN_CHARACTERS = 4_000  # maximum length of a registry error message
 NOT_IMPLEMENTED = 501  # clients do not retry it
 BARE_CODES = (401, 404, 405)
 INTERNAL = 500
+CLOSE = (("connection", "close"),)  # headers of a response that closes the connection
 
 
 class Problem(msgspec.Struct):
@@ -76,9 +77,11 @@ def problem_of(error: Exception) -> Problem:
     """Return the problem that describes an error; log an unexpected one."""
     if isinstance(error, HttpError):
         return _problem(error.status, error.title, str(error))
-    if isinstance(error, StrandlogError) and error.codes.http != INTERNAL:
-        return _problem(error.codes.http, error.title(), str(error))
-    logger.error("internal error in an HTTP request", exc_info=error)
+    status = error.codes.http if isinstance(error, StrandlogError) else INTERNAL
+    if status == INTERNAL:
+        logger.error("internal error in an HTTP request", exc_info=error)
+    if isinstance(error, StrandlogError):
+        return _problem(status, error.title(), str(error))
     return _problem(
         INTERNAL, "Internal error", f"{type(error).__name__}: see the log of the broker"
     )

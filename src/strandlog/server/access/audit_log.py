@@ -191,7 +191,10 @@ class AuditLog:
     def put(self, event: Event) -> None:
         """Queue an event; count it as lost if the queue is full or the log is closing."""
         with self._changed:
-            if len(self._queue) >= AUDIT_MAX_QUEUED_EVENTS or self._is_closing:
+            if self._is_closing:
+                self._lose(1, "the log is closed")
+                return
+            if len(self._queue) >= AUDIT_MAX_QUEUED_EVENTS:
                 self._lose(1, "the queue is full")
                 return
             self._queue.append(event)

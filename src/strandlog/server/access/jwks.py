@@ -6,8 +6,9 @@
                failed: the keys loaded before remain in use
 
 Each load runs in a thread of its own, which nothing waits for, so that a server that answers slowly
-delays neither requests nor the end of the process. `LOAD_SECONDS` limits each wait for the server
-and the time to read the document. Redirects are errors: the broker trusts only the server that the
+delays neither requests nor the end of the process. The response must be complete `LOAD_SECONDS`
+after the start of the load, however slowly its bytes arrive; a connection or TLS handshake that
+takes as long fails by itself. Redirects are errors: the broker trusts only the server that the
 operator named. A file must be readable when the broker starts; an HTTPS server may be down, but no
 token is accepted until it answers.
 """
@@ -16,14 +17,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import logging
+import socket
 import ssl
 import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable
-from http.client import HTTPException
+from functools import partial
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from pathlib import Path
+from typing import Any
 from urllib.parse import SplitResult, unquote
 
 from strandlog.broker.access.tokens.bearer import KeySet, check_library, parse_keys
@@ -40,6 +45,7 @@ LOAD_SECONDS = 10.0
 FILE_REFRESH_MS = 60_000
 EARLY_REFRESH_SECONDS = 10.0  # minimum time between loads that clients cause
 CHUNK_BYTES = 16 * 1024
+TOO_SLOW = "the JWKS document arrives too slowly"
 
 
 def token_keys(settings: BrokerSettings) -> JwksSource | None:
@@ -163,15 +169,16 @@ def _reported(keys: KeySet) -> KeySet:
 
 
 def load(url: SplitResult) -> KeySet:
-    """Load the keys from an address; raise `DataError` if that fails. Blocks the thread;
-    `LOAD_SECONDS` limits each wait for the server and the time to read the document."""
+    """Load the keys from an address; raise `DataError` if that fails. Blocks the thread for the
+    time that the module describes."""
+    deadline = stopwatch() + LOAD_SECONDS
     shown = f"{url.scheme}://{url.netloc}{url.path}"  # a query may contain a secret
     try:
         if url.scheme == "file":
             with Path(unquote(url.path)).open("rb") as file:
-                return parse_keys(_read(file.read1))
-        with _opener(url).open(url.geturl(), timeout=LOAD_SECONDS) as response:
-            return parse_keys(_read(response.read1))
+                return parse_keys(_read(file.read1, deadline))
+        with _opener(url, deadline).open(url.geturl(), timeout=LOAD_SECONDS) as response:
+            return parse_keys(_read(response.read1, deadline))
     except urllib.error.HTTPError as error:
         error.close()
         raise DataError(f"{shown} answered with the status {error.code}") from error
@@ -179,7 +186,62 @@ def load(url: SplitResult) -> KeySet:
         raise DataError(f"{shown} cannot be read: {error}") from error
 
 
-def _opener(url: SplitResult) -> urllib.request.OpenerDirector:
+class _TimedReads(io.RawIOBase):
+    """Reads a socket until a deadline. A timeout of the socket alone would start again with each
+    byte."""
+
+    def __init__(self, sock: socket.socket, deadline: float) -> None:
+        self._sock = sock
+        self._raw = sock.makefile("rb", buffering=0)
+        self._deadline = deadline
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        left = self._deadline - stopwatch()
+        if left <= 0:
+            raise TimeoutError(TOO_SLOW)
+        self._sock.settimeout(left)
+        return self._raw.readinto(buffer)
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+class _TimedHandler(urllib.request.AbstractHTTPHandler):
+    """Opens HTTP and HTTPS connections whose responses must be complete at a deadline."""
+
+    http_request = https_request = urllib.request.AbstractHTTPHandler.do_request_
+
+    def __init__(self, deadline: float) -> None:
+        super().__init__()
+        self._deadline = deadline
+
+    def http_open(self, req: urllib.request.Request) -> HTTPResponse:
+        return self.do_open(self._timed(HTTPConnection), req)
+
+    def https_open(self, req: urllib.request.Request) -> HTTPResponse:
+        new = partial(HTTPSConnection, context=ssl.create_default_context())
+        return self.do_open(self._timed(new), req)
+
+    def _timed(self, new: Callable[..., HTTPConnection]) -> Any:
+        def respond(sock: socket.socket, *arguments: Any, **named: Any) -> HTTPResponse:
+            response = HTTPResponse(sock, *arguments, **named)
+            response.fp.close()
+            response.fp = io.BufferedReader(_TimedReads(sock, self._deadline))
+            return response
+
+        def connect(*arguments: Any, **named: Any) -> HTTPConnection:
+            connection = new(*arguments, **named)
+            connection.response_class = respond  # type: ignore[assignment]
+            return connection
+
+        return connect
+
+
+def _opener(url: SplitResult, deadline: float) -> urllib.request.OpenerDirector:
     """Return an HTTP client that rejects redirects and other URL schemes and, for a server on this
     machine, uses no proxy."""
     opener = urllib.request.OpenerDirector()
@@ -190,22 +252,19 @@ def _opener(url: SplitResult) -> urllib.request.OpenerDirector:
         urllib.request.HTTPDefaultErrorHandler(),
         urllib.request.HTTPErrorProcessor(),
         urllib.request.UnknownHandler(),
-        urllib.request.HTTPSHandler(context=ssl.create_default_context())
-        if url.scheme == "https"
-        else urllib.request.HTTPHandler(),
+        _TimedHandler(deadline),
     ):
         opener.add_handler(handler)
     return opener
 
 
-def _read(read_some: Callable[[int], bytes]) -> bytes:
+def _read(read_some: Callable[[int], bytes], deadline: float) -> bytes:
     """Return the whole document; raise `DataError` if it is too large or arrives too slowly."""
-    deadline = stopwatch() + LOAD_SECONDS
     data = bytearray()
     while chunk := read_some(CHUNK_BYTES):
         data += chunk
         if len(data) > JWKS_MAX_BYTES:
             raise DataError(f"the JWKS document has more than {JWKS_MAX_BYTES} bytes")
         if stopwatch() > deadline:
-            raise DataError("the JWKS document arrives too slowly")
+            raise DataError(TOO_SLOW)
     return bytes(data)

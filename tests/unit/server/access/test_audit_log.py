@@ -93,6 +93,18 @@ def test_a_restart_appends(path: Path) -> None:
     assert [event["n"] for event in _events(path)] == [0, 1, 2]
 
 
+def test_an_event_after_the_end_is_not_reported_as_a_full_queue(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = _open(path)
+    log.close()
+    log.put({"n": 1})
+    assert log.lost == 1
+    assert [record.getMessage() for record in caplog.records] == [
+        f"the audit log {path} is losing events: the log is closed"
+    ]
+
+
 def test_a_restart_ends_a_torn_line(path: Path) -> None:
     path.write_bytes(b'{"n":0}\n{"n":1,"na')
     log = _open(path)

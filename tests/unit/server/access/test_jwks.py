@@ -73,6 +73,7 @@ class Site:
         self.status = 200
         self.body = b""
         self.headers: dict[str, str] = {}
+        self.trickle = b""  # a header that takes over a second to send
         self.requests: list[str] = []
         self.asked = threading.Event()
         site = self
@@ -83,8 +84,12 @@ class Site:
                 self.send_response(site.status)
                 for name, value in site.headers.items():
                     self.send_header(name, value)
-                self.end_headers()
                 with contextlib.suppress(OSError):
+                    for byte in site.trickle:
+                        self.flush_headers()
+                        self.wfile.write(bytes([byte]))
+                        threading.Event().wait(0.01)
+                    self.end_headers()
                     self.wfile.write(site.body)
                 site.asked.set()
 
@@ -214,7 +219,23 @@ def test_a_slow_document_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     times = iter(range(0, 1000, 3))
     monkeypatch.setattr(jwks, "stopwatch", lambda: float(next(times)))
     with pytest.raises(DataError, match="slowly"):
-        jwks._read(lambda size: b"x")
+        jwks._read(lambda size: b"x", 10.0)
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_a_server_that_trickles_its_headers_is_given_up(
+    scheme: str,
+    site: Site,
+    provider: Provider,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+) -> None:
+    if scheme == "https":
+        monkeypatch.setenv("SSL_CERT_FILE", str(request.getfixturevalue("authority")))
+    site.body, site.trickle = provider.jwks(), b"X-Long: " + b"x" * 100 + b"\r\n"
+    monkeypatch.setattr(jwks, "LOAD_SECONDS", 0.5)
+    with pytest.raises(DataError, match=r"slowly|timed out"):
+        load(checked_url(site.url))
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import socket
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ from tests.support.waiting import eventually
 from strandlog.config.limits import HTTP_HEALTH_CONNECTIONS
 from strandlog.errors import ConfigurationError
 from strandlog.protocol.rpc import log_pb2
+from strandlog.server.grpc import listener
 
 HTTPS = {"http.listener": "https://127.0.0.1:0", "http.authentication": "none"}
 GRPCS = {"grpc.listener": "grpcs://127.0.0.1:0"}
@@ -159,6 +161,18 @@ def test_grpc_over_tls(tmp_path: Path) -> None:
         insecure = grpc.insecure_channel(scene.server.listener("grpc"))
         with insecure as channel, pytest.raises(grpc.RpcError):
             channel.unary_unary(LIST_TOPICS)(b"", timeout=TIMEOUT_SECONDS)
+
+
+def test_the_handshake_timeout_applies_to_grpc(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listener, "GRPC_HANDSHAKE_TIMEOUT_MS", 3_600_000)
+    settings = {**GRPCS, "listener.name.grpc.ssl.handshake.timeout.ms": "200"}
+    with running(tmp_path, settings) as scene:
+        silent = socket.create_connection(scene.address("grpc"), timeout=TIMEOUT_SECONDS)
+        with silent, contextlib.suppress(ConnectionError):
+            while silent.recv(1000):
+                pass
 
 
 def test_grpc_requires_a_client_certificate(tmp_path: Path) -> None:

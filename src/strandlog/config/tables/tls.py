@@ -159,8 +159,8 @@ class TlsSettings:
         maximum=MAX_INT,
         dynamic=False,
         help=(
-            "Time within which a Kafka or HTTP client must complete the TLS handshake; otherwise "
-            "the connection is closed."
+            "Time within which a client must complete the TLS handshake and, over gRPC, the HTTP/2 "
+            "handshake after it; otherwise the connection is closed."
         ),
     )
 

@@ -38,6 +38,11 @@ SERVICE = log_pb2.DESCRIPTOR.services_by_name["LogService"].full_name
 MAX_MESSAGE_BYTES = 2**31 - 1  # no limit on responses: consume.py splits large ones
 
 
+def _handshake_ms(tls: TlsContexts | None) -> int:
+    """Return the time for the HTTP/2 handshake and, with TLS, the TLS handshake before it."""
+    return GRPC_HANDSHAKE_TIMEOUT_MS if tls is None else tls.settings.ssl_handshake_timeout_ms
+
+
 class GrpcListener:
     """Serves one broker over gRPC."""
 
@@ -60,7 +65,7 @@ class GrpcListener:
                 ("grpc.max_concurrent_streams", settings.grpc_connection_max_calls),
                 ("grpc.max_allowed_incoming_connections", settings.grpc_max_connections),
                 ("grpc.max_connection_idle_ms", min(settings.grpc_idle_timeout_ms, MAX_INT)),
-                ("grpc.server_handshake_timeout_ms", GRPC_HANDSHAKE_TIMEOUT_MS),
+                ("grpc.server_handshake_timeout_ms", _handshake_ms(tls)),
                 # gRPC resets calls at random when more than this many wait to be accepted by the
                 # event loop. With its default, 1000, a burst of streams could cancel other calls.
                 ("grpc.server.max_pending_requests", 2 * settings.grpc_max_calls),

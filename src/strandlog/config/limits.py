@@ -40,13 +40,13 @@ def _limit(value: int, meaning: str, *, above: str, why: str) -> int:
 MAX_RECORD_HEADERS = _limit(
     100_000,
     "headers in a record",
-    above="an error; a stored record with more is reported as corrupt",
+    above="an error; a stored record with more is reported as corrupt, except in Arrow tables",
     why="a 2-byte header in a batch takes hundreds of bytes in memory",
 )
 MAX_BATCH_HEADERS = _limit(
     4_000_000,
     "headers in a batch whose records are decoded all at once",
-    above="the batch is reported as corrupt",
+    above="the batch is reported as corrupt, except in Arrow tables",
     why="a 2-byte header in a batch takes hundreds of bytes in memory",
 )
 MAX_REPORTED_RECORDS = _limit(
@@ -423,7 +423,7 @@ GRPC_CONSUME_MESSAGE_BYTES = _limit(
 )
 GRPC_HANDSHAKE_TIMEOUT_MS = _limit(
     10_000,
-    "gRPC: time for the HTTP/2 handshake",
+    "gRPC without TLS: time for the HTTP/2 handshake",
     above="the connection is closed",
     why="clients complete it within milliseconds",
 )

@@ -18,6 +18,7 @@ from strandlog.storage.folder.log_dir import LogDir
 from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.partition.read import read
 from strandlog.storage.segment.scan import batches_of_read
+from strandlog.storage.work import run_inline
 from strandlog.testing import FakeClock
 
 TP = TopicPartition("events", 0)
@@ -57,9 +58,11 @@ def open_dir(files: Files, clock: Clock | None = None, **options: object) -> Log
 def create_partition(
     log_dir: LogDir, tp: TopicPartition, topic_id: str, settings: LogSettings
 ) -> None:
-    """Create an empty partition, as a topic change does. Durable after `fsync_directory`."""
+    """Create an empty partition, as a topic change does."""
     log_dir.clear_checkpoints([tp])
-    log_dir.register(log_dir.create_files(tp, topic_id, settings))
+    logs = log_dir.create_files([tp], topic_id, settings)
+    run_inline(log_dir.fsync_new(logs))
+    log_dir.register(logs[0])
 
 
 def new_log(

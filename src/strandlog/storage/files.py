@@ -7,6 +7,7 @@ An operation gives one of two guarantees:
   this.
 - *durable*: the bytes survive a power failure. `LogFile.sync` and `sync_file` make contents
   durable. `sync_dir` makes names durable (creations, renames and removals in that folder).
+  `sync_file_system` does both for a whole file system.
   `replace` does all of this in order: it writes a temporary file, syncs it, renames it and syncs
   the folder.
 
@@ -24,12 +25,15 @@ to list a file.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import fcntl
 import mmap
 import os
+import platform
+import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from strandlog.errors import DiskFullError, StorageError
@@ -45,6 +49,21 @@ _READING = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # do not block on a FIFO
 _SAFE = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW  # for writing: do not follow links either
 READ_BYTES = 1024 * 1024
 DIRECTORY = -1  # the size that list_dir reports for a folder
+_SYNCFS_REPORTS_ERRORS = (5, 8)  # the first such release of Linux
+
+
+def _find_syncfs() -> Callable[[int], int] | None:
+    """Return the system call syncfs, which Python's `os` lacks, or None if it is missing or would
+    hide errors."""
+    release = re.match(r"(\d+)\.(\d+)", platform.release())
+    if platform.system() != "Linux" or release is None:
+        return None
+    if (int(release[1]), int(release[2])) < _SYNCFS_REPORTS_ERRORS:
+        return None
+    return getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
+
+
+_syncfs = _find_syncfs()
 
 
 class LogFile(Protocol):
@@ -116,6 +135,9 @@ class Files(Protocol):
     def remove_tree(self, path: str) -> None: ...
     def sync_file(self, path: str) -> None: ...
     def sync_dir(self, path: str) -> None: ...
+    @property
+    def can_sync_file_system(self) -> bool: ...
+    def sync_file_system(self, path: str) -> None: ...
     def lock(self, path: str) -> Lock | None: ...
     def free_bytes(self, path: str) -> int: ...
     def total_bytes(self, path: str) -> int: ...
@@ -414,6 +436,24 @@ class DiskFiles:
 
     def sync_dir(self, path: str) -> None:
         self._sync(path, os.O_RDONLY | os.O_DIRECTORY)
+
+    @property
+    def can_sync_file_system(self) -> bool:
+        """Whether `sync_file_system` is possible: Linux reports its errors since 5.8."""
+        return _syncfs is not None
+
+    def sync_file_system(self, path: str) -> None:
+        """Make everything in the file system of a folder durable, files of other programs included.
+        For thousands of new files this takes a fraction of the time of a sync for each of them."""
+        with _disk_errors("sync", path):
+            assert _syncfs is not None, "see can_sync_file_system"
+            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                if _syncfs(fd):
+                    code = ctypes.get_errno()
+                    raise OSError(code, os.strerror(code))
+            finally:
+                os.close(fd)
 
     def _sync(self, path: str, flags: int) -> None:
         with _disk_errors("sync", path):

@@ -60,9 +60,10 @@ from strandlog.storage.folder.identity import base64_id
 from strandlog.storage.folder.log_dir import LogDir
 from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.paths import TOPIC_CATALOG, join
-from strandlog.storage.work import Parallel, Work, run_inline
+from strandlog.storage.work import Work, run_inline
 
 CATALOG_VERSION = 1
+CREATED_TOGETHER = 64  # partitions per step
 
 
 class _WriteStep:
@@ -242,8 +243,10 @@ class TopicCatalog:
         try:
             partitions = [TopicPartition(topic.name, n) for n in range(first, topic.partitions)]
             yield partial(self._log_dir.clear_checkpoints, partitions)
-            yield Parallel([partial(self._make_folder, topic, tp, made) for tp in partitions])
-            yield self._log_dir.fsync_directory
+            for start in range(0, len(partitions), CREATED_TOGETHER):
+                some = partitions[start : start + CREATED_TOGETHER]
+                yield partial(self._make_folders, topic, some, made)
+            yield from self._log_dir.fsync_new(made)
             for log in made:
                 self._log_dir.register(log)
             yield from self._save({**self._topics, topic.name: topic})
@@ -254,8 +257,10 @@ class TopicCatalog:
             else:
                 self._remove_folders(topic, first)
 
-    def _make_folder(self, topic: Topic, tp: TopicPartition, made: list[PartitionLog]) -> None:
-        made.append(self._log_dir.create_files(tp, topic.topic_id, topic.settings))
+    def _make_folders(
+        self, topic: Topic, partitions: list[TopicPartition], made: list[PartitionLog]
+    ) -> None:
+        made.extend(self._log_dir.create_files(partitions, topic.topic_id, topic.settings))
 
     def _remove_folders(self, topic: Topic, first: int) -> None:
         """Undo `_make` as far as the disk allows; directories that remain become strays."""

@@ -23,7 +23,7 @@ unknown.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from uuid import UUID
 
@@ -66,6 +66,10 @@ __all__ = ["LogDir", "check_layout"]
 
 PRODUCER_COUNT_INTERVAL_MS = 1000
 FLUSHED_TOGETHER = 64  # partitions per step, at shutdown
+FLUSH_STEPS = 8  # of them that may run concurrently
+MANY_PARTITIONS = 128  # from here on, one sync of the file system saves time
+
+Plans = list[tuple[PartitionLog, FlushPlan]]
 UNSEEN_OFFSETS = 2**32  # more than can be written between two checkpoints
 
 
@@ -227,20 +231,27 @@ class LogDir:
             checkpoint.forget(partitions)
 
     def create_files(
-        self, tp: TopicPartition, topic_id: str, settings: LogSettings
-    ) -> PartitionLog:
-        """Create the files of an empty partition, which is not visible until it is registered. May
-        be called from several threads concurrently. Call `clear_checkpoints` first, because the
-        checkpoints may contain an entry for a deleted partition with the same name."""
+        self, partitions: Sequence[TopicPartition], topic_id: str, settings: LogSettings
+    ) -> list[PartitionLog]:
+        """Create the files of empty partitions, which are not visible until they are registered.
+        Call `clear_checkpoints` first, because the checkpoints may contain an entry for a deleted
+        partition with the same name, and `fsync_new` afterwards."""
         if not is_identified(self.files, self.path):  # else the next start would reject the folder
-            raise StorageError(f"could not create {tp}: the data folder {self.path} was removed")
-        folder = join(self.path, paths.partition_dir(tp))
-        self.files.make_dir(folder)
+            names = ", ".join(map(str, partitions))
+            raise StorageError(f"could not create {names}: the data folder {self.path} was removed")
+        return [self._create(tp, topic_id, settings) for tp in partitions]
+
+    def _create(self, tp: TopicPartition, topic_id: str, settings: LogSettings) -> PartitionLog:
+        name = paths.partition_dir(tp)
+        folder = join(self.path, name)
         metadata = join(folder, paths.PARTITION_METADATA)
-        self.files.remove(metadata)
-        self.files.append_to(metadata, metadata_text(paths.partition_dir(tp), topic_id))
-        self.files.sync_file(metadata)
-        return self._opened(tp, settings, 0)  # makes the names in the folder durable
+        is_new = not self.files.exists(folder)
+        if is_new:
+            self.files.make_dir(folder)
+        else:
+            self.files.remove(metadata)
+        self.files.append_to(metadata, metadata_text(name, topic_id))
+        return self._opened(tp, settings, 0, is_new=is_new)
 
     def restore_partition(self, tp: TopicPartition, topic_id: str, settings: LogSettings) -> None:
         """Recreate a partition whose folder is missing. It is empty and continues after all offsets
@@ -273,6 +284,19 @@ class LogDir:
         path = join(join(self.path, name), paths.PARTITION_METADATA)
         self.files.replace(path, metadata_text(name, topic_id))
 
+    def fsync_new(self, logs: Sequence[PartitionLog]) -> Work[None]:
+        """Make the files of new partitions and their folders durable."""
+        if len(logs) >= MANY_PARTITIONS and self.files.can_sync_file_system:
+            yield partial(self.files.sync_file_system, self.path)
+        else:
+            yield Parallel([partial(self._fsync_files, log) for log in logs])
+        yield self.fsync_directory
+
+    def _fsync_files(self, log: PartitionLog) -> None:
+        self.files.sync_file(join(log.folder, paths.PARTITION_METADATA))
+        self.files.sync_file(join(log.folder, paths.RECOVERY_POINT))
+        self.files.sync_dir(log.folder)
+
     def fsync_directory(self) -> None:
         """Make new and renamed partition folders durable."""
         self.files.sync_dir(self.path)
@@ -294,11 +318,17 @@ class LogDir:
         return 0 if self.was_clean else UNSEEN_OFFSETS
 
     def _opened(
-        self, tp: TopicPartition, settings: LogSettings, log_start: int, unseen_offsets: int = 0
+        self,
+        tp: TopicPartition,
+        settings: LogSettings,
+        log_start: int,
+        unseen_offsets: int = 0,
+        *,
+        is_new: bool = False,
     ) -> PartitionLog:
         folder = join(self.path, paths.partition_dir(tp))
         known = KnownEnd(self._known_end(tp), unseen_offsets)
-        return PartitionLog(tp, folder, settings, self._context, log_start, known)
+        return PartitionLog(tp, folder, settings, self._context, log_start, known, is_new=is_new)
 
     def delete_partition(self, tp: TopicPartition, delay_ms: int) -> None:
         """Remove a partition immediately, and delete its files after `delay_ms`."""
@@ -365,25 +395,43 @@ class LogDir:
         """Flush all partitions, many at a time, so that `close` has little left to do. Flushing
         thousands of partitions one after the other would take a minute."""
         logs = [log for log in self.logs.values() if log.failure is None]
+        plans: Plans = []
         with self.reserve.spending():
             for start in range(0, len(logs), FLUSHED_TOGETHER):
-                yield from self._flush_together(logs[start : start + FLUSHED_TOGETHER])
+                yield yield_control
+                some = logs[start : start + FLUSHED_TOGETHER]
+                plans += [(log, plan) for log in some if (plan := log.closing_plan()) is not None]
+            if len(plans) >= MANY_PARTITIONS and self.files.can_sync_file_system:
+                plans = yield from self._sync_ahead(plans)
+            for start in range(0, len(plans), FLUSHED_TOGETHER):
+                yield from self._flush_together(plans[start : start + FLUSHED_TOGETHER])
 
-    def _flush_together(self, logs: list[PartitionLog]) -> Work[None]:
-        plans = [(log, plan) for log in logs if (plan := log.closing_plan()) is not None]
+    def _sync_ahead(self, plans: Plans) -> Work[Plans]:
+        """Write everything to disk at once, so that the syncs of single files find nothing left to
+        write. Return the plans to execute: none if this fails, because the kernel may have marked
+        the pages clean, and a later sync would then prove nothing."""
+        try:
+            yield partial(self.files.sync_file_system, self.path)
+        except StorageError as error:
+            for log, plan in plans:
+                log.flush_failed(plan, error)
+            self._close_error = self._close_error or error
+            return []
+        return plans
+
+    def _flush_together(self, plans: Plans) -> Work[None]:
         failures: dict[PartitionLog, StorageError] = {}
 
-        def execute(log: PartitionLog, plan: FlushPlan) -> None:
-            try:
-                plan.execute()
-            except StorageError as error:
-                failures[log] = error
+        def execute(some: Plans) -> None:
+            for log, plan in some:
+                try:
+                    plan.execute()
+                except StorageError as error:
+                    failures[log] = error
 
-        yield (
-            Parallel([partial(execute, log, plan) for log, plan in plans])
-            if plans
-            else yield_control
-        )
+        size = max(1, len(plans) // FLUSH_STEPS)
+        parts = [plans[start : start + size] for start in range(0, len(plans), size)]
+        yield Parallel([partial(execute, part) for part in parts])
         for log, plan in plans:
             if log in failures:
                 log.flush_failed(plan, failures[log])
@@ -398,6 +446,7 @@ class LogDir:
         and the first error is raised at the end.
         """
         with self.reserve.spending():
+            run_inline(self.flush_for_close())
             self._close()
 
     def _close(self) -> None:

@@ -31,7 +31,11 @@ from typing import TYPE_CHECKING
 from strandlog.errors import StorageError
 from strandlog.storage.files import LogFile
 from strandlog.storage.partition.producer_state import snapshot_name
-from strandlog.storage.partition.recovery_point import RecoveryPoint, write_recovery_point
+from strandlog.storage.partition.recovery_point import (
+    RecoveryPoint,
+    begin_recovery_point,
+    write_recovery_point,
+)
 from strandlog.storage.paths import RECOVERY_POINT, SIDE_SUFFIXES, SNAPSHOT_SUFFIX, join
 from strandlog.storage.segment.scan import scan_strict, view_source
 from strandlog.storage.segment.segment import LogPosition, Segment, stem_of
@@ -286,6 +290,13 @@ class FlushState:
         with contextlib.suppress(StorageError, FileNotFoundError):
             write_recovery_point(self._context.files, path, point)
             self._point = point
+
+    def begin_recovery_point(self) -> None:
+        """Write the first recovery point of a new partition. The caller syncs the file and its
+        folder."""
+        point = self._point._replace(sequence=self._point.sequence + 1)
+        begin_recovery_point(self._context.files, join(self._folder, RECOVERY_POINT), point)
+        self._point = point
 
     def persist_recovery_point(self) -> None:
         """Make the recovery point itself durable before a gap is created below it.

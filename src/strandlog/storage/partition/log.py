@@ -121,9 +121,12 @@ class PartitionLog:
         context: LogContext,
         log_start_offset: int = 0,
         known_end: KnownEnd = NOT_KNOWN,
+        *,
+        is_new: bool = False,
     ) -> None:
         """Open the log in `folder` and recover it if needed. `known_end` comes from a checkpoint
-        of the data folder."""
+        of the data folder. `is_new` means that the folder was just created: then the recovery point
+        is written, and the caller makes it durable."""
         self.tp = tp
         self.folder = folder
         self.settings = settings
@@ -132,7 +135,7 @@ class PartitionLog:
         self._waits_for_fsync = context.settings.waits_for_fsync
         now_ms = context.clock.now_ms()
         recovery = Recovery(context.files, folder, settings, now_ms)
-        recovered = recovery.run(log_start_offset, known_end)
+        recovered = recovery.begin() if is_new else recovery.run(log_start_offset, known_end)
         self.segments = recovered.segments
         self.segments.active.open_files = context.open_files
         self.producers: ProducerState = recovered.producers
@@ -151,7 +154,9 @@ class PartitionLog:
         self._flusher = FlushState(folder, context, recovered)
         if recovered.needs_flush:
             self.flush()
-        if recovered.needs_flush or not recovered.point.sequence:
+        if is_new:
+            self._flusher.begin_recovery_point()
+        elif recovered.needs_flush or not recovered.point.sequence:
             self.persist_recovery_point()
         self.claim(recovered.unclaimed)
         if recovered.aborted_was_rebuilt:

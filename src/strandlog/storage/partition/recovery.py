@@ -184,6 +184,10 @@ class Recovery:
         self._load_aborted(segments, names)
         return self._scan_all(segments)
 
+    def begin(self) -> Recovered:
+        """Return the state of a partition whose folder was just created."""
+        return self._recovered(SegmentList([], self._new_active(0)), 0)
+
     def _load_manifest(self, names: dict[str, int]) -> None:
         if SEGMENT_MANIFEST not in names:
             return

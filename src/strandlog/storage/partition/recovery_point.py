@@ -44,6 +44,7 @@ _CRC = struct.Struct(">I")
 SLOT_SIZE = _BODY.size + _CRC.size
 SECTOR_BYTES = 512
 _BOUNDS_READERS, _SUSPECT = 1, 2
+_FIRST_SYNCED_SLOT = 2
 
 
 class RecoveryPoint(NamedTuple):
@@ -109,6 +110,12 @@ def mended_recovery_point(files: Files, path: str) -> tuple[RecoveryPoint | None
     return newest, problems
 
 
+def begin_recovery_point(files: Files, path: str, point: RecoveryPoint) -> None:
+    """Write the first recovery point of a new file, to a slot for synced points. The caller syncs
+    the file."""
+    files.write_at(path, _FIRST_SYNCED_SLOT * SECTOR_BYTES, _packed(point))
+
+
 def write_recovery_point(
     files: Files, path: str, point: RecoveryPoint, *, settled: bool = False
 ) -> None:
@@ -116,7 +123,8 @@ def write_recovery_point(
     number = point.sequence % 2
     if settled:
         third, fourth = (_parse(piece) for piece in _slots(files, path)[2:])
-        number = 3 if third and (not fourth or third.sequence > fourth.sequence) else 2
+        is_fourth = third and (not fourth or third.sequence > fourth.sequence)
+        number = _FIRST_SYNCED_SLOT + (1 if is_fourth else 0)
     files.write_at(path, number * SECTOR_BYTES, _packed(point))
     if settled:
         files.sync_file(path)

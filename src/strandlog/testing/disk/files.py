@@ -235,6 +235,20 @@ class SimulatedFiles:
         with disk_errors("sync", path):
             self._disk.sync_folder(path, self._disk.find_folder(path))
 
+    @property
+    def can_sync_file_system(self) -> bool:
+        return True
+
+    def sync_file_system(self, path: str) -> None:
+        """Sync the folder with everything in it: nothing else is on this disk."""
+        for name, size in self.list_dir(path).items():
+            each = posixpath.join(path, name)
+            if size == DIRECTORY:
+                self.sync_file_system(each)
+            else:
+                self.sync_file(each)
+        self.sync_dir(path)
+
     def lock(self, path: str) -> Lock | None:
         with disk_errors("lock", path):
             node = self._disk.open(path)

@@ -58,3 +58,6 @@ class UnsyncedFiles(DiskFiles):
 
     def sync_dir(self, path: str) -> None:
         """Do nothing."""
+
+    def sync_file_system(self, path: str) -> None:
+        """Do nothing."""

@@ -35,7 +35,7 @@ from strandlog.storage.cleaning.compaction import compact_now
 from strandlog.storage.file_remover import EVERYTHING_MS
 from strandlog.storage.files import DiskFiles
 from strandlog.storage.folder.identity import base64_id, parent_of, parse_properties, uuid_of
-from strandlog.storage.folder.log_dir import LogDir
+from strandlog.storage.folder.log_dir import MANY_PARTITIONS, LogDir
 from strandlog.storage.work import run_inline
 from strandlog.testing import FakeClock, SimulatedFiles
 from strandlog.testing.disk.crash_outcome import ALL_LOST
@@ -469,3 +469,72 @@ def test_close_reports_an_fsync_that_failed_in_flush_for_close() -> None:
     with pytest.raises(StorageError):
         log_dir.close()
     assert not files.exists("data/.kafka_cleanshutdown")
+
+
+def test_a_failed_sync_of_many_partitions_leaves_none_of_them_marked_as_clean() -> None:
+    files = SimulatedFiles()
+    log_dir = _dirty_dir(files, MANY_PARTITIONS)
+    files.fail_on("sync", "t-7/")
+    run_inline(log_dir.flush_for_close())
+    files.clear_faults()
+    assert all(log.flushed_offset == 0 for log in log_dir.logs.values())
+    with pytest.raises(StorageError):
+        log_dir.close()
+    assert not files.exists("data/.kafka_cleanshutdown")
+
+
+def test_closing_many_partitions_makes_their_records_durable() -> None:
+    files = SimulatedFiles()
+    log_dir = _dirty_dir(files, MANY_PARTITIONS)
+    log_dir.close()
+    after = files.after_crash(ALL_LOST)
+    again = open_dir(after)
+    assert again.was_clean
+    for number in range(MANY_PARTITIONS):
+        log = again.open_partition(TopicPartition("t", number), small_settings())
+        assert log.high_watermark == 1
+    again.close()
+
+
+class SyncCounter(DiskFiles):
+    """Counts the syncs of files and folders."""
+
+    __slots__ = ("syncs",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.syncs = 0
+
+    def _sync(self, path: str, flags: int) -> None:
+        self.syncs += 1
+        super()._sync(path, flags)
+
+
+def test_many_partitions_are_created_without_a_sync_for_each_of_them(tmp_path: Path) -> None:
+    files = SyncCounter()
+    if not files.can_sync_file_system:
+        pytest.skip("syncfs is missing here, or hides errors")
+    log_dir = LogDir(str(tmp_path / "data"), files, FakeClock(), uuids())
+    partitions = [TopicPartition("t", number) for number in range(MANY_PARTITIONS)]
+    before = files.syncs
+    logs = log_dir.create_files(partitions, "topic-id", small_settings())
+    run_inline(log_dir.fsync_new(logs))
+    assert files.syncs == before + 1  # the data folder
+    assert all(log.log_end_offset == 0 for log in logs)
+    for log in logs:
+        log_dir.register(log)
+    log_dir.close()
+
+
+@pytest.mark.parametrize("count", [1, MANY_PARTITIONS])
+def test_new_partitions_survive_a_power_cut(count: int) -> None:
+    files = SimulatedFiles()
+    log_dir = open_dir(files)
+    partitions = [TopicPartition("t", number) for number in range(count)]
+    log_dir.clear_checkpoints(partitions)
+    run_inline(log_dir.fsync_new(log_dir.create_files(partitions, "topic-id", small_settings())))
+    again = open_dir(files.after_crash(ALL_LOST))
+    assert dict(again.partition_folders()) == dict.fromkeys(partitions, "topic-id")
+    log = again.open_partition(partitions[-1], small_settings(), was_created=True)
+    assert log.log_end_offset == 0  # without its recovery point, it would continue after a gap
+    assert log.last_report.problems == []

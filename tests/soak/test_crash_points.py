@@ -15,8 +15,9 @@ from tests.support.examples import is_quick
 
 from strandlog.errors import StorageError
 from strandlog.storage.partition import recovery
-from strandlog.storage.partition.flush import FlushPlan
+from strandlog.storage.partition.flush import FlushPlan, FlushState
 from strandlog.storage.partition.log import PartitionLog
+from strandlog.storage.paths import RECOVERY_POINT
 from strandlog.storage.segment import scan
 from strandlog.storage.segment.transaction_index import AbortedTransactions
 from strandlog.testing import SimulatedFiles
@@ -71,6 +72,11 @@ def forgets_the_first(original: Callable[..., None]) -> Callable[..., None]:
     return execute
 
 
+def begins_without_a_point(flusher: FlushState) -> None:
+    """An empty file instead of the first recovery point."""
+    flusher._context.files.append_to(f"{flusher._folder}/{RECOVERY_POINT}", b"")
+
+
 SABOTAGE: dict[str, Callable[[pytest.MonkeyPatch], object]] = {
     "contents are not synced": lambda patch: patch.setattr(SimulatedLogFile, "sync", nothing),
     "names are not synced": lambda patch: patch.setattr(SimulatedFiles, "sync_dir", nothing),
@@ -84,6 +90,7 @@ SABOTAGE: dict[str, Callable[[pytest.MonkeyPatch], object]] = {
     "the next offset is not remembered": lambda patch: (
         patch.setattr(PartitionLog, "begin_active_file", nothing),
         patch.setattr(PartitionLog, "persist_recovery_point", nothing),
+        patch.setattr(FlushState, "begin_recovery_point", begins_without_a_point),
     ),
     "what was recovered is not synced": lambda patch: patch.setattr(
         recovery.Recovery,

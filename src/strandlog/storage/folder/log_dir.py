@@ -289,13 +289,16 @@ class LogDir:
         if len(logs) >= MANY_PARTITIONS and self.files.can_sync_file_system:
             yield partial(self.files.sync_file_system, self.path)
         else:
-            yield Parallel([partial(self._fsync_files, log) for log in logs])
+            size = max(1, len(logs) // FLUSH_STEPS)
+            parts = [logs[start : start + size] for start in range(0, len(logs), size)]
+            yield Parallel([partial(self._fsync_files, part) for part in parts])
         yield self.fsync_directory
 
-    def _fsync_files(self, log: PartitionLog) -> None:
-        self.files.sync_file(join(log.folder, paths.PARTITION_METADATA))
-        self.files.sync_file(join(log.folder, paths.RECOVERY_POINT))
-        self.files.sync_dir(log.folder)
+    def _fsync_files(self, logs: Sequence[PartitionLog]) -> None:
+        for log in logs:
+            self.files.sync_file(join(log.folder, paths.PARTITION_METADATA))
+            self.files.sync_file(join(log.folder, paths.RECOVERY_POINT))
+            self.files.sync_dir(log.folder)
 
     def fsync_directory(self) -> None:
         """Make new and renamed partition folders durable."""

@@ -110,12 +110,12 @@ def test_codecs_and_acks(remote: RemoteLog, codec: str, acks: object) -> None:
 def test_a_compression_argument_overrides_the_client_setting(
     broker: ServerThread, remote: RemoteLog
 ) -> None:
-    remote.create_topic("t", 2)
+    remote.create_topic("codecs", 2)
     with strandlog.connect(broker.address, {"compression.type": "gzip"}) as log:
-        log.producer().send("t", b"x" * 1000, partition=0)
-        log.producer(compression="zstd").send("t", b"x" * 1000, partition=1)
+        log.producer().send("codecs", b"x" * 1000, partition=0)
+        log.producer(compression="zstd").send("codecs", b"x" * 1000, partition=1)
     codecs = [
-        read_header(path.read_bytes()).codec for path in sorted(broker.data.glob("t-*/*.log"))
+        read_header(path.read_bytes()).codec for path in sorted(broker.data.glob("codecs-?/*.log"))
     ]
     assert codecs == [Codec.GZIP, Codec.ZSTD]
 

@@ -72,7 +72,7 @@ def problem_of_principal(name: str, max_characters: int = USER_NAME_MAX_CHARACTE
     if name in RESERVED_NAMES:
         return f"{name!r} is reserved: in rules it stands for other users"
     if len(name) > max_characters:
-        return f"a user name has at most {max_characters} characters, got {len(name)}"
+        return f"a user name may have at most {max_characters} characters, got {len(name)}"
     if not name.isprintable():
         return "a user name must consist of printable characters"
     return None

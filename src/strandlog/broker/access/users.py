@@ -72,12 +72,12 @@ def new_credential(wanted: CredentialUpsertion) -> ScramCredential:
     check_iterations(wanted.iterations)
     if len(wanted.salted_password) != mechanism.key_bytes:
         raise UnacceptableCredentialError(
-            f"the salted password for {mechanism.sasl_name} has {mechanism.key_bytes} bytes, "
+            f"the salted password for {mechanism.sasl_name} must have {mechanism.key_bytes} bytes, "
             f"got {len(wanted.salted_password)}"
         )
     if len(wanted.salt) > SALT_MAX_BYTES:
         raise UnacceptableCredentialError(
-            f"a salt has at most {SALT_MAX_BYTES} bytes, got {len(wanted.salt)}"
+            f"a salt may have at most {SALT_MAX_BYTES} bytes, got {len(wanted.salt)}"
         )
     salted, salt = bytes(wanted.salted_password), bytes(wanted.salt)
     return credential_of(mechanism, salted, salt, wanted.iterations)
@@ -112,7 +112,7 @@ def check_password_text(password: str) -> None:
         raise UnacceptableCredentialError("a password must not be empty or contain a NUL character")
     if (size := len(password.encode("utf-8", "surrogatepass"))) > PASSWORD_MAX_BYTES:
         raise UnacceptableCredentialError(
-            f"a password has at most {PASSWORD_MAX_BYTES} bytes, got {size}"
+            f"a password may have at most {PASSWORD_MAX_BYTES} bytes, got {size}"
         )
 
 

@@ -1,9 +1,9 @@
 """Requests about ACLs.
 
 `Broker` inherits these methods. A request changes all of its ACLs in one step of the event loop, so
-no other request sees a part of the change. If a crash or a full disk interrupts the change, the
-part that was written never grants more than the whole: a DENY is created before, and deleted after,
-every ALLOW.
+no other request sees part of the change. If a crash or a full disk interrupts the change, the
+result never permits anything that was forbidden both before the change and after it: DENYs are
+created before, and deleted after, all ALLOWs.
 """
 
 from __future__ import annotations

@@ -4,8 +4,9 @@ It sends the same requests as a remote member: join, sync, heartbeat, leave. No 
 `step` advances the membership as far as possible and is called on every poll.
 
     outside ──join──▶ joining ──all joined──▶ syncing ──leader assigned──▶ member
-       ▲                                                                     │
-       └──────────── unknown member, old generation ── rebalance ◀───────────┘
+       ▲                 ▲                                                  │  │
+       │                 └────────── rebalance: rejoin with the same id ────┘  │
+       └───────────────────────── unknown member or old generation ────────────┘
 
 In a rebalance, every member must rejoin, which normally happens when it polls. Within one process,
 a consumer could thus wait for another one that the same thread polls only later. A waiting member

@@ -45,9 +45,9 @@ class PendingReply:
         self.began = stopwatch()
 
     def hold(self, buffers: Iterable[Buffer]) -> None:
-        """Count records that were read for this reply, until `fill`. The reply is encoded in
-        several turns of the event loop, and other connections must not read without limit
-        meanwhile."""
+        """Count the records that were read for this reply towards the limit on reply memory, until
+        `fill` is called. Encoding takes several turns of the event loop, in which other connections
+        would otherwise read more and more."""
         count = copied_bytes(buffers)
         if count > WRITE_AT_ONCE_BYTES:
             self.copied_bytes = count

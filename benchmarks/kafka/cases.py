@@ -184,19 +184,20 @@ def many_producers(topics: Topics, records_each: int) -> Callable[[Broker], floa
 
 def end_to_end() -> tuple[Callable[[Broker], float], Callable[[Broker], float]]:
     """The median and the 99th percentile of the milliseconds from a send with acks=1 to the receipt
-    by a waiting consumer. The second figure is that of the same records as the first."""
+    by a waiting consumer."""
     routes: dict[str, Route] = {}
-    took: dict[str, list[float]] = {}
+
+    def sorted_ms(broker: Broker) -> list[float]:
+        if broker.address not in routes:
+            routes[broker.address] = Route(broker.address)
+        route = routes[broker.address]
+        return sorted(1000 * route.seconds() for _ in range(LATENCY_RECORDS))
 
     def median(broker: Broker) -> float:
-        route = routes.get(broker.address) or routes.setdefault(
-            broker.address, Route(broker.address)
-        )
-        took[broker.address] = sorted(1000 * route.seconds() for _ in range(LATENCY_RECORDS))
-        return took[broker.address][LATENCY_RECORDS // 2]
+        return sorted_ms(broker)[LATENCY_RECORDS // 2]
 
     def percentile(broker: Broker) -> float:
-        return took[broker.address][LATENCY_RECORDS * 99 // 100]
+        return sorted_ms(broker)[LATENCY_RECORDS * 99 // 100]
 
     return median, percentile
 

@@ -6,13 +6,14 @@ The same `Consumer` class reads folders owned by this process and folders owned 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from threading import RLock
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from strandlog.clock import Clock
 from strandlog.errors import CorruptSegmentError, DataError, UndecodableBatchError
 from strandlog.model import Buffer, Record, TimestampOffset, TopicPartition
+from strandlog.record.aborted import AbortedBatches
 from strandlog.record.batch_header import BatchHeader
 from strandlog.storage.segment.scan import batches_of_read
 
@@ -27,9 +28,12 @@ class Fetched(NamedTuple):
 
     records: Any  # list[Record], or arrow.rows.ArrowRows
     next_offset: int
+    is_transaction_next: bool = False  # decoding stopped before a transactional batch
 
 
-Decode = Callable[[Buffer, TopicPartition, int, int, str, int], Fetched]
+# The (producer id, first offset) of aborted transactions; None if they are not known.
+Aborted = Sequence[tuple[int, int]] | None
+Decode = Callable[[Buffer, TopicPartition, int, int, str, int, Aborted], Fetched]
 
 
 class RecordSource(Protocol):
@@ -42,10 +46,14 @@ class RecordSource(Protocol):
         """Return the log start offset and the end offset."""
 
     def readable_end(self, tp: TopicPartition) -> int:
-        """Return the end of the readable records: below the end offset if records are unflushed."""
+        """Return the offset after the last durable record: below the end offset if records are
+        unflushed. If a transaction is open, `fetch` ends before it."""
 
     def fetch(self, tp: TopicPartition, offset: int, decode: Decode) -> Fetched:
-        """Return decoded records starting at an offset, or none if the offset is at the end."""
+        """Return decoded records starting at an offset, or none if the offset is at the end.
+
+        The end is the last stable offset. Records of aborted transactions are omitted.
+        """
 
     def find_timestamp(self, tp: TopicPartition, timestamp_ms: int) -> TimestampOffset | None:
         """Return the timestamp and offset of the first record at or after a time, if any."""
@@ -104,22 +112,30 @@ def decode_records(
     end_offset: int,
     path: str,
     limit_bytes: int,
+    aborted: Aborted,
 ) -> Fetched:
     """Decode the records of the batches in `data` from `offset` to `end_offset`.
+
+    Omit the records of the aborted transactions; if these are not known, stop before the first
+    transactional batch.
 
     Stop before an unreadable batch and return the records decoded so far. If the first batch is
     unreadable, raise `CorruptSegmentError` or `UndecodableBatchError`.
     """
     records: list[Record] = []
     next_offset = offset
+    hidden = AbortedBatches(aborted) if aborted else None
     try:
         for batch in batches_of_read(data, path=path, offset=offset, end_offset=end_offset):
             header = batch.header
-            if not header.is_control and header.record_count:
-                try:
+            if aborted is None and header.is_transactional:
+                return Fetched(records, next_offset, is_transaction_next=True)
+            try:
+                is_hidden = header.is_control if hidden is None else hidden.hides(batch)
+                if not is_hidden and header.record_count:
                     records += batch.records(tp.topic, tp.partition, offset, limit_bytes)
-                except DataError as error:
-                    raise undecodable(tp, header, error) from error
+            except DataError as error:
+                raise undecodable(tp, header, error) from error
             next_offset = header.next_offset
     except (CorruptSegmentError, UndecodableBatchError):
         if next_offset == offset:

@@ -44,6 +44,7 @@ from strandlog.broker.reads.fetch import (
     FetchRequest,
     FetchResult,
     Target,
+    aborted_in_data,
     failed_fetch,
 )
 from strandlog.broker.reads.offset_lookup import check_leader_epoch, end_of_epoch, offset_at
@@ -65,12 +66,15 @@ _new_tuple = tuple.__new__  # three times as fast as the named tuple's own const
 
 
 class ReadBatches(NamedTuple):
-    """Raw batches of one partition, and the partition's state when they were read."""
+    """Raw batches of one partition below its last stable offset, and the partition's state when
+    they were read. `aborted` contains the (producer id, first offset) of the aborted transactions
+    in the data."""
 
     data: Buffer
-    high_watermark: int
+    last_stable_offset: int
     end_offset: int
     folder: str
+    aborted: Sequence[tuple[int, int]]
 
 
 class RecordRequests(AccessRequests):
@@ -343,7 +347,8 @@ class RecordRequests(AccessRequests):
     def read(
         self, context: RequestContext, topic: str, partition: int, offset: int, max_bytes: int
     ) -> ReadBatches:
-        """Read batches from an offset on, without waiting for more.
+        """Read batches from an offset up to the last stable offset, without waiting for more. The
+        caller skips the records of the aborted transactions.
 
         Unlike `fetch`, this flushes the partition in the calling thread if it would otherwise
         return no records, unless a flush is in flight or has failed. Only the first batch is
@@ -355,8 +360,9 @@ class RecordRequests(AccessRequests):
         high_watermark = log.high_watermark
         if high_watermark <= offset and high_watermark < log.log_end_offset:
             self._durability.try_flush(log)
-        data = read(log, offset, max_bytes)
-        found = (data, log.high_watermark, log.log_end_offset, log.folder)
+        data = read(log, offset, max_bytes, committed=True)
+        aborted = aborted_in_data(log, offset, data) if len(log.aborted) else ()
+        found = (data, log.last_stable_offset, log.log_end_offset, log.folder, aborted)
         return _new_tuple(ReadBatches, found)
 
     def file_position(

@@ -430,12 +430,13 @@ def _read_part(
         log.log_start_offset,
         data,
         log.last_stable_offset,
-        _aborted(log, part.offset, data) if committed else None,
+        aborted_in_data(log, part.offset, data) if committed else None,
     )
 
 
-def _aborted(log: PartitionLog, offset: int, data: Buffer) -> list[tuple[int, int]]:
-    """Return (producer id, first offset) of aborted transactions that may be in the data."""
+def aborted_in_data(log: PartitionLog, offset: int, data: Buffer) -> list[tuple[int, int]]:
+    """Return (producer id, first offset) of aborted transactions that may be in the data of a read
+    at `offset`."""
     if not len(log.aborted) or not len(data):
         return []
     end_offset = log.last_stable_offset

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from strandlog.client.arrow.table import record_at, table_of_batches
-from strandlog.client.record_source import Fetched, undecodable
+from strandlog.client.record_source import Aborted, Fetched, undecodable
 from strandlog.errors import CorruptSegmentError, DataError
 from strandlog.model import Buffer, Record, TopicPartition
 from strandlog.record.arrow.columns import COLUMNS, decode_columns
@@ -62,17 +62,24 @@ def decode_rows(
     end_offset: int,
     path: str,
     limit_bytes: int,
+    aborted: Aborted,
 ) -> Fetched:
     """Decode records like `record_source.decode_records`, but into columns."""
     size = 0
+    is_transaction_next = False
     headers: list[BatchHeader] = []
     try:
         for batch in batches_of_read(data, path=path, offset=offset, end_offset=end_offset):
+            if aborted is None and batch.header.is_transactional:
+                is_transaction_next = True
+                break
             size = batch.position + batch.size_bytes
             headers.append(batch.header)
     except CorruptSegmentError:
         if not size:
             raise
+    if is_transaction_next and not size:
+        return Fetched(ArrowRows([]), offset, is_transaction_next)
     columns = decode_columns(
         memoryview(data)[:size],
         offset,
@@ -80,6 +87,7 @@ def decode_rows(
         topic=tp.topic,
         partition=tp.partition,
         columns=_COLUMNS,
+        aborted=aborted or (),
         limit_bytes=limit_bytes,
         timestamp_unit="ms",
     )
@@ -90,4 +98,5 @@ def decode_rows(
         if columns.next_offset == offset:
             first = next(each for each in headers if each.next_offset > offset)
             raise undecodable(tp, first, error) from error
-    return Fetched(ArrowRows(batches), columns.next_offset)
+        is_transaction_next = False
+    return Fetched(ArrowRows(batches), columns.next_offset, is_transaction_next)

@@ -2,6 +2,10 @@
 
 A read that reaches unflushed records flushes them first. A program can therefore read what it has
 just sent, and a crash never loses a record that a consumer has read.
+
+Clients of a broker may have written transactions to the folder. Reads end at the last stable
+offset and omit aborted transactions, as those of a read_committed consumer do. A transaction that a
+stopped broker left open is aborted after its timeout; until then, its partition ends before it.
 """
 
 from __future__ import annotations
@@ -34,13 +38,13 @@ class EmbeddedSource:
     def fetch(self, tp: TopicPartition, offset: int, decode: Decode) -> Fetched:
         broker = self._broker
         found = broker.read(self._context, tp.topic, tp.partition, offset, FETCH_BYTES)
-        data, high_watermark, end_offset, folder = found
+        data, last_stable_offset, end_offset, folder, aborted = found
         if not data:
             # The offset is at the end, or compaction has removed all records after it.
-            return Fetched([], max(offset, high_watermark))
+            return Fetched([], max(offset, last_stable_offset))
         limit_bytes = broker.settings.decompressed_max_bytes
         try:
-            return decode(data, tp, offset, end_offset, folder, limit_bytes)
+            return decode(data, tp, offset, end_offset, folder, limit_bytes, aborted)
         except CorruptSegmentError as error:
             raise self._placed(error, tp, offset) from error
 

@@ -11,6 +11,10 @@ An owner that compacts or rolls segments changes the files between two reads. A 
 a segment that is being swapped for a gap, and skip acknowledged records. A gap, an offset below the
 start, or damage is therefore only accepted as real if no swap is in progress and the files are the
 same before and after the read.
+
+Records of open and aborted transactions are not returned. Which these are is only determined
+(committed_views.py) if a read meets a transactional batch, or starts in the middle of a partition
+in a folder with transactions, because an earlier transaction may be open there.
 """
 
 from __future__ import annotations
@@ -22,15 +26,21 @@ from threading import Condition, RLock
 from typing import TYPE_CHECKING, NamedTuple, NoReturn, TypeVar
 
 from strandlog.broker.groups.requests import GroupDescription
-from strandlog.broker.topics.topic import INTERNAL_TOPICS, topic_from_document
+from strandlog.broker.topics.topic import (
+    INTERNAL_TOPICS,
+    TRANSACTIONS_TOPIC,
+    topic_from_document,
+)
 from strandlog.client.api import OpenLog, PartitionInfo, TopicInfo
 from strandlog.client.arguments import OffsetReset, OnUnreadable
 from strandlog.client.consumer import Consumer
 from strandlog.client.embedded.membership import Membership
 from strandlog.client.lifecycle import Closable, state_of, wait_on
+from strandlog.client.readonly.committed_views import CommittedViews
 from strandlog.client.readonly.groups import ReadOnlyGroups
 from strandlog.client.record_source import (
     FETCH_BYTES,
+    Aborted,
     Decode,
     Fetched,
     GroupSubscription,
@@ -85,6 +95,8 @@ class ReadOnlySource:
     def __init__(self, folder: FolderView, files: Files) -> None:
         self._folder = folder
         self._files = files
+        self._committed = CommittedViews(files)
+        self._stable_until: dict[TopicPartition, int] = {}
 
     def partition_count(self, topic: str) -> int:
         count = self._folder.partitions().get(topic)
@@ -111,18 +123,71 @@ class ReadOnlySource:
             return view.end_offset
 
     def fetch(self, tp: TopicPartition, offset: int, decode: Decode) -> Fetched:
-        def read(view: PartitionView, offset: int, end_offset: int) -> Fetched:
-            return _read(view, offset, end_offset, decode)
-
         with self._view_of(tp) as view:
+            reads_ahead = self._is_stable(view, offset)
             with contextlib.suppress(*UNUSUAL):
-                fetched = read(view, offset, offset)
-                if fetched.next_offset == offset == view.end_offset:
-                    return fetched
-                if fetched.records and fetched.records[0].offset == offset:
-                    return fetched
-            found = self._stable(view, lambda end_offset: read(view, offset, end_offset))
-            return found or Fetched([], offset)
+                if reads_ahead:
+                    fetched = _read(view, offset, offset, decode)
+                    is_at_end = fetched.next_offset == offset == view.end_offset
+                    if is_at_end or (fetched.records and fetched.records[0].offset == offset):
+                        self._note_stable(tp, fetched.next_offset)
+                        return fetched
+                    reads_ahead = not fetched.is_transaction_next
+            found = self._stable(
+                view,
+                lambda end_offset: self._read_stable(view, offset, end_offset, decode, reads_ahead),
+            )
+            if found is None:
+                return Fetched([], offset)
+            if found.next_offset > offset:
+                self._note_stable(tp, found.next_offset)
+            return found
+
+    def _is_stable(self, view: PartitionView, offset: int) -> bool:
+        """Return whether no transaction is open at an offset: everything before it has been read,
+        it is the start of the log, or the folder has no transactions. If none of this is known,
+        return False."""
+        return (
+            offset <= self._stable_until.get(view.tp, 0)
+            or offset <= view.start_offset
+            or TRANSACTIONS_TOPIC not in self._folder.partitions()
+        )
+
+    def _note_stable(self, tp: TopicPartition, offset: int) -> None:
+        """Note that no transaction is open at an offset."""
+        if offset > self._stable_until.get(tp, 0):
+            self._stable_until[tp] = offset
+
+    def _read_stable(
+        self,
+        view: PartitionView,
+        offset: int,
+        end_offset: int,
+        decode: Decode,
+        reads_ahead: bool,
+    ) -> Fetched:
+        """Read committed records. If there are none, the next read starts at `end_offset`, or at
+        the last stable offset if that is lower. With `reads_ahead`, return the records before the
+        first transactional batch, if any, without a committed view. The caller checks that the
+        files do not change meanwhile."""
+        if reads_ahead:
+            fetched = _read(view, offset, end_offset, decode)
+            if fetched.next_offset > offset or not fetched.is_transaction_next:
+                return fetched
+        committed = self._committed.at(view, offset)
+        stable_offset = committed.last_stable_offset
+        if offset >= stable_offset:
+            if offset > view.end_offset:
+                raise OffsetOutOfRangeError(*view.tp, offset, view.start_offset, view.end_offset)
+            if committed.damage is not None and offset < view.end_offset:
+                raise committed.damage
+            return Fetched([], offset)
+        aborted = [
+            (entry.producer_id, entry.first_offset)
+            for entry in committed.aborted
+            if entry.last_offset >= offset
+        ]
+        return _read(view, offset, stable_offset, decode, stable_offset, aborted)
 
     def fetch_raw(self, tp: TopicPartition, offset: int, max_bytes: int) -> RawFetched:
         """Return raw batches, starting with the one that contains or follows `offset`."""
@@ -208,13 +273,22 @@ class ReadOnlySource:
             raise TopicNotFoundError(tp.topic) from None
 
 
-def _read(view: PartitionView, offset: int, end_offset: int, decode: Decode) -> Fetched:
-    """Read from an offset; if there is no data, the next read starts at `end_offset`."""
+def _read(
+    view: PartitionView,
+    offset: int,
+    next_offset: int,
+    decode: Decode,
+    stable_offset: int | None = None,
+    aborted: Aborted = None,
+) -> Fetched:
+    """Read from an offset up to the last stable offset or, if that is not known, up to the first
+    transactional batch. If there is no data, the next read starts at `next_offset`."""
     data = view.read(offset, FETCH_BYTES)
-    if not data:
-        return Fetched([], max(offset, end_offset))
+    end_offset = view.end_offset if stable_offset is None else stable_offset
+    if not data or (stable_offset is not None and read_header(data).base_offset >= stable_offset):
+        return Fetched([], max(offset, next_offset))
     limit_bytes = DEFAULT_DECOMPRESSED_LIMIT_BYTES
-    return decode(data, view.tp, offset, view.end_offset, view.folder, limit_bytes)
+    return decode(data, view.tp, offset, end_offset, view.folder, limit_bytes, aborted)
 
 
 class ReadOnlyLog(Closable):

@@ -7,14 +7,14 @@ a snapshot at least every 16 MB, so little is scanned.
 
 Damage after the snapshot may hide the marker of a transaction that is open there, so it is unknown
 whether that transaction was aborted. The last stable offset then stays at the start of the
-transaction until the owner writes a newer snapshot.
+transaction until the owner writes a newer snapshot, and `CommittedView.damage` says why.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from strandlog.errors import DataError
+from strandlog.errors import CorruptSegmentError, DataError
 from strandlog.record.batch import BatchView
 from strandlog.storage.files import Files
 from strandlog.storage.partition.producer_state import ProducerState, index_mark
@@ -23,7 +23,7 @@ from strandlog.storage.paths import ABORT_INDEX_SUFFIX, SNAPSHOT_SUFFIX, segment
 from strandlog.storage.readonly.view import PartitionView
 from strandlog.storage.segment.manifest import read_manifest
 from strandlog.storage.segment.scan import NEVER, Damage
-from strandlog.storage.segment.segment import stem_of
+from strandlog.storage.segment.segment import Segment, stem_of
 from strandlog.storage.segment.transaction_index import (
     AbortedTransaction,
     IndexMark,
@@ -33,10 +33,15 @@ from strandlog.storage.segment.transaction_index import (
 
 
 class CommittedView(NamedTuple):
-    """The offset up to which committed records may be read, and the transactions to omit."""
+    """The offset up to which committed records may be read, and the transactions to omit.
+
+    `damage` is the error for a reader that has reached the last stable offset, if it cannot advance
+    because damage may hide a marker.
+    """
 
     last_stable_offset: int
     aborted: list[AbortedTransaction]
+    damage: CorruptSegmentError | None = None
 
 
 def committed_view(files: Files, view: PartitionView) -> CommittedView:
@@ -44,11 +49,13 @@ def committed_view(files: Files, view: PartitionView) -> CommittedView:
     stable_offset = view.end_offset
     producers, known_offset, mark = _newest_snapshot(files, view)
     aborted = _indexed(files, view, known_offset, mark)
+    damage: CorruptSegmentError | None = None
     for segment in view.segments:
         for item in view.batches(segment, known_offset):
             if isinstance(item, Damage):
                 if item.end_offset is None or item.end_offset > known_offset:
                     stable_offset = _limited(stable_offset, producers)
+                    damage = damage or _hidden(segment, item.position, item.start_offset, producers)
                 continue
             position, header = item
             if header.base_offset < known_offset:
@@ -58,12 +65,28 @@ def committed_view(files: Files, view: PartitionView) -> CommittedView:
                 data = files.read_at(segment.log_path, position, header.size_bytes)
                 if not BatchView(data).is_intact():
                     stable_offset = _limited(stable_offset, producers)
+                    start_offset = header.base_offset
+                    damage = damage or _hidden(segment, position, start_offset, producers)
                     continue
             ended = replay_batch(producers, header, data)
             if ended is not None:
                 aborted.append(ended)
     stable_offset = max(_limited(stable_offset, producers), view.start_offset)
-    return CommittedView(min(stable_offset, view.end_offset), aborted)
+    return CommittedView(min(stable_offset, view.end_offset), aborted, damage)
+
+
+def _hidden(
+    segment: Segment, position: int, start_offset: int, producers: ProducerState
+) -> CorruptSegmentError | None:
+    """Return the error for damage that may hide the marker of an open transaction."""
+    first_open = producers.first_open_transaction()
+    if first_open is None:
+        return None
+    reason = (
+        f"the damage may hide whether the transaction that starts at offset {first_open} was "
+        "committed; its records become readable when the owner of the folder has decided"
+    )
+    return CorruptSegmentError(segment.log_path, position, reason, start_offset - 1)
 
 
 def _limited(stable_offset: int, producers: ProducerState) -> int:

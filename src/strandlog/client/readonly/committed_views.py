@@ -1,0 +1,76 @@
+"""The committed views of partitions in a folder that another process may own, cached.
+
+A committed view (storage/readonly/committed.py) requires a scan of the newest records. It remains
+valid below its last stable offset while no segment and no producer snapshot is added, replaced or
+removed, so it is computed again only after that, or if a reader has reached its last stable offset
+and the partition has grown.
+
+Compaction removes the records of an aborted transaction and then the transaction from the view.
+Records and view must therefore come from the same files; the caller compares the files before and
+after it reads both.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from strandlog.model import TopicPartition
+from strandlog.storage.files import Files
+from strandlog.storage.folder.log_dir import read_topic_id
+from strandlog.storage.paths import LOG_SUFFIX, SNAPSHOT_SUFFIX, SWAP_SUFFIX
+from strandlog.storage.readonly.committed import CommittedView, committed_view
+from strandlog.storage.readonly.view import PartitionView
+
+FileSizes = dict[str, int]
+
+
+class _Cached(NamedTuple):
+    """A view, the files that it was derived from, and the end offset at that time."""
+
+    topic_id: str
+    sizes: FileSizes
+    end_offset: int
+    view: CommittedView
+
+
+class CommittedViews:
+    """The last committed view of each partition."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self._cached: dict[TopicPartition, _Cached] = {}
+
+    def at(self, view: PartitionView, offset: int) -> CommittedView:
+        """Return a committed view for a read at an offset. It is up to date if the offset is not
+        below its last stable offset."""
+        topic_id = read_topic_id(self._files, view.folder)  # another topic may have the same name
+        sizes = self._sizes(view)
+        cached = self._cached.get(view.tp)
+        if (
+            cached is not None
+            and cached.topic_id == topic_id
+            and cached.sizes == sizes
+            and (offset < cached.view.last_stable_offset or cached.end_offset == view.end_offset)
+        ):
+            return cached.view
+        end_offset = view.end_offset
+        found = committed_view(self._files, view)
+        if sizes is not None and self._sizes(view) == sizes and view.end_offset == end_offset:
+            self._cached[view.tp] = _Cached(topic_id, sizes, end_offset, found)
+        else:
+            self._cached.pop(view.tp, None)
+        return found
+
+    def _sizes(self, view: PartitionView) -> FileSizes | None:
+        """Return the sizes of the segments (-1 for the active one) and of the producer snapshots;
+        None during a swap."""
+        found = self._files.list_dir(view.folder)
+        if any(name.endswith(SWAP_SUFFIX) for name in found):
+            return None
+        sizes = {
+            name: size
+            for name, size in found.items()
+            if name.endswith((LOG_SUFFIX, SNAPSHOT_SUFFIX))
+        }
+        segments = [name for name in sizes if name.endswith(LOG_SUFFIX)]
+        return sizes | {max(segments): -1} if segments else sizes

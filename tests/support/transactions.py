@@ -1,0 +1,70 @@
+"""Transactions in the folder of an embedded log, as clients of a broker write them."""
+
+from __future__ import annotations
+
+from strandlog import Log
+from strandlog.broker.deferred import Deferred
+from strandlog.errors import StrandlogError
+from strandlog.model import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    PartitionRecords,
+    ProducerIdentity,
+    TopicPartition,
+)
+from strandlog.record.builder import build_batch
+
+TIMEOUT_MS = 60_000
+NEW = ProducerIdentity(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
+
+
+class TransactionalWriter:
+    """Producers with transactional ids; each begins a transaction with its first write."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._producers: dict[str, ProducerIdentity] = {}
+        self._partitions: dict[str, set[TopicPartition]] = {}
+        self._sequences: dict[tuple[str, TopicPartition], int] = {}
+
+    def after_restart(self, log: Log) -> TransactionalWriter:
+        """The same producers, with another owner of the folder."""
+        self._log = log
+        return self
+
+    def write(self, name: str, tp: TopicPartition, *values: bytes, key: bytes | None = None) -> int:
+        """Write one batch inside the producer's transaction; gives its base offset."""
+        log = self._log
+        if name not in self._producers:
+            asked = log.broker.init_producer_id(log.context, name, TIMEOUT_MS, NEW)
+            self._producers[name] = asked.result()
+        producer = self._producers[name]
+        added = self._partitions.setdefault(name, set())
+        if tp not in added:
+            request = log.broker.add_partitions_to_transaction(log.context, name, producer, [tp])
+            request.result()
+            added.add(tp)
+        sequence = self._sequences.get((name, tp), 0)
+        batch = build_batch(
+            log.clock.now_ms(),
+            list(values),
+            None if key is None else [key] * len(values),
+            producer_id=producer.producer_id,
+            producer_epoch=producer.epoch,
+            base_sequence=sequence,
+            is_transactional=True,
+        )
+        parts = [PartitionRecords(*tp, batch)]
+        found = log.broker.produce(log.context, parts, -1, transactional_id=name)
+        [result] = found.result() if isinstance(found, Deferred) else found
+        if isinstance(result, StrandlogError):
+            raise result
+        self._sequences[name, tp] = sequence + len(values)
+        return result.base_offset
+
+    def end(self, name: str, *, commit: bool) -> None:
+        """End the producer's transaction, if one is open."""
+        log = self._log
+        if self._partitions.pop(name, None):
+            producer = self._producers[name]
+            log.broker.end_transaction(log.context, name, producer, commit=commit).result()

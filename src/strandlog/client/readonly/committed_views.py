@@ -17,9 +17,10 @@ from typing import NamedTuple
 from strandlog.model import TopicPartition
 from strandlog.storage.files import Files
 from strandlog.storage.folder.log_dir import read_topic_id
-from strandlog.storage.paths import LOG_SUFFIX, SNAPSHOT_SUFFIX, SWAP_SUFFIX
+from strandlog.storage.paths import LOG_SUFFIX, SNAPSHOT_SUFFIX, SWAP_SUFFIX, segment_stem
 from strandlog.storage.readonly.committed import CommittedView, committed_view
 from strandlog.storage.readonly.view import PartitionView
+from strandlog.storage.segment.segment import Segment
 
 FileSizes = dict[str, int]
 
@@ -53,24 +54,30 @@ class CommittedViews:
             and (offset < cached.view.last_stable_offset or cached.end_offset == view.end_offset)
         ):
             return cached.view
-        end_offset = view.end_offset
+        self._cached.pop(view.tp, None)
+        segments = view.segments
         found = committed_view(self._files, view)
-        if sizes is not None and self._sizes(view) == sizes and view.end_offset == end_offset:
-            self._cached[view.tp] = _Cached(topic_id, sizes, end_offset, found)
-        else:
-            self._cached.pop(view.tp, None)
+        if sizes == self._sizes(view) and segments == view.segments and _is_of(segments, sizes):
+            self._cached[view.tp] = _Cached(topic_id, sizes, view.end_offset, found)
         return found
 
-    def _sizes(self, view: PartitionView) -> FileSizes | None:
-        """Return the sizes of the segments (-1 for the active one) and of the producer snapshots;
-        None during a swap."""
+    def _sizes(self, view: PartitionView) -> FileSizes:
+        """Return the sizes of the segments (-1 for the active one) and of the producer snapshots,
+        or nothing during a swap."""
         found = self._files.list_dir(view.folder)
         if any(name.endswith(SWAP_SUFFIX) for name in found):
-            return None
+            return {}
         sizes = {
             name: size
             for name, size in found.items()
             if name.endswith((LOG_SUFFIX, SNAPSHOT_SUFFIX))
         }
         segments = [name for name in sizes if name.endswith(LOG_SUFFIX)]
-        return sizes | {max(segments): -1} if segments else sizes
+        return sizes | {max(segments): -1} if segments else {}
+
+
+def _is_of(segments: list[Segment], sizes: FileSizes) -> bool:
+    """Return whether these segments are the files in a list."""
+    known = {segment_stem(each.base_offset) + LOG_SUFFIX: each.size_bytes for each in segments}
+    listed = {name: size for name, size in sizes.items() if name.endswith(LOG_SUFFIX)}
+    return bool(known) and listed == known | {max(known): -1}

@@ -174,6 +174,14 @@ class ReadOnlySource:
             fetched = _read(view, offset, end_offset, decode)
             if fetched.next_offset > offset or not fetched.is_transaction_next:
                 return fetched
+        for _ in range(MAX_STABLE_READ_ATTEMPTS):
+            segments = view.segments
+            fetched = self._read_committed(view, offset, decode)
+            if view.segments == segments:  # the committed view and the records are of these files
+                return fetched
+        return Fetched([], offset)
+
+    def _read_committed(self, view: PartitionView, offset: int, decode: Decode) -> Fetched:
         committed = self._committed.at(view, offset)
         stable_offset = committed.last_stable_offset
         if offset >= stable_offset:

@@ -157,6 +157,9 @@ def consume(
 
     Without -o, starts at the beginning or, with -g, at the committed offsets. Waits for new records
     until Ctrl-C or, with -n, until N records are printed. With -e, does not wait.
+
+    Prints committed records only: none of aborted transactions, and none after the start of an open
+    one. With -b, -X isolation.level=read_uncommitted prints all records.
     """
     render = _render(format_text, key_delimiter, shows_null, as_json=as_json)
     start, until = parse_range(offset)

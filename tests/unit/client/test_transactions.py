@@ -16,6 +16,7 @@ from tests.support.transactions import TIMEOUT_MS, TransactionalWriter
 
 from strandlog import Consumer, CorruptSegmentError
 from strandlog.client.readonly.log import ReadOnlyLog, ReadOnlySource
+from strandlog.client.record_source import Decode, Fetched
 from strandlog.model import TopicPartition
 from strandlog.record.batch import iter_batches
 from strandlog.storage.readonly import committed
@@ -137,7 +138,12 @@ def test_a_waiting_poll_at_an_open_transaction_reads_without_pause(
     consumer = log.consumer(["orders"])
     reads: list[int] = []
     fetch = log.source.fetch
-    monkeypatch.setattr(log.source, "fetch", lambda *given: (reads.append(1), fetch(*given))[1])
+
+    def counted(tp: TopicPartition, offset: int, decode: Decode) -> Fetched:
+        reads.append(offset)
+        return fetch(tp, offset, decode)
+
+    monkeypatch.setattr(log.source, "fetch", counted)
     waits: list[int] = []
 
     def wait(timeout_ms: int) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from tests.support.broker_process import BrokerProcess
 
 from strandlog.client.wire.client import WireClient
 
 
+@pytest.mark.long
 def test_large_variable_width_types_are_written(
     spark: Any, broker: BrokerProcess, client: WireClient, topic: str
 ) -> None:

@@ -160,6 +160,7 @@ def test_an_error_of_the_progress_callback_stops_the_pipeline_and_is_raised(
     assert spark.streams.active == []
 
 
+@pytest.mark.long
 def test_the_progress_callback_may_stop_the_pipeline(
     spark: Any, broker: BrokerProcess, client: WireClient, topic: str, tmp_path: Path
 ) -> None:
@@ -188,7 +189,7 @@ def test_a_start_is_cancelled_by_its_check(
 def test_a_file_with_problems_is_not_run(tmp_path: Path) -> None:
     file = tmp_path / "wrong.toml"
     file.write_text('[pipeline]\nname = "x"\n')
-    with pytest.raises(ConfigurationError, match=f"{file}:1: .*bootstrap"):
+    with pytest.raises(ConfigurationError, match=f"{file}:1: .*add at least one"):
         start(file)
     with pytest.raises(ConfigurationError, match=r"cannot read .*missing.toml: No such file"):
         start(tmp_path / "missing.toml")
@@ -218,6 +219,7 @@ def test_a_spark_that_does_not_start_is_reported_as_a_failure(
     assert "Master URL" in server.reports[-1]["error"]
 
 
+@pytest.mark.long
 def test_a_scheduled_pipeline_runs_at_its_interval_and_waits_in_between(
     spark: Any, broker: BrokerProcess, client: WireClient, topic: str, tmp_path: Path
 ) -> None:

@@ -49,7 +49,14 @@ def rows(folder: Path, table_format: str, *columns: str) -> list[tuple[Any, ...]
     return sorted(duckdb.execute(sql, [files]).fetchall())
 
 
-@pytest.mark.parametrize("table_format", ["delta", "iceberg", "parquet"])
+@pytest.mark.parametrize(
+    "table_format",
+    [
+        "delta",
+        pytest.param("iceberg", marks=pytest.mark.long),
+        pytest.param("parquet", marks=pytest.mark.long),
+    ],
+)
 def test_micro_batches_become_versions_of_a_table(
     table_format: str,
     spark: Any,

@@ -153,6 +153,7 @@ def test_the_columns_of_a_frame_stay_when_the_schema_changes(
     assert before.where("_corrupt IS NOT NULL").count() == 2
 
 
+@pytest.mark.long
 def test_a_stream_gets_new_columns_after_a_restart(
     spark: Any,
     broker: BrokerProcess,

@@ -85,7 +85,11 @@ def test_transactions_left_open_by_dead_tasks_are_aborted(
 
 
 @pytest.mark.parametrize(
-    "guarantee", [pytest.param("exactly_once", marks=pytest.mark.smoke), "at_least_once"]
+    "guarantee",
+    [
+        pytest.param("exactly_once", marks=pytest.mark.smoke),
+        pytest.param("at_least_once", marks=pytest.mark.long),
+    ],
 )
 def test_a_batch_that_runs_again_is_published_once(
     spark: Any,

@@ -61,6 +61,7 @@ def test_a_temporary_view_has_options_of_its_own(
     assert count(spark, "SELECT count(*) FROM numbers WHERE partition = 1") == 50
 
 
+@pytest.mark.long
 def test_topics_are_views_whatever_their_names(
     spark: Any, broker: BrokerProcess, client: WireClient, topic: str
 ) -> None:

@@ -28,7 +28,7 @@ from pathlib import Path
 from tools.fetch_peers import KAFKA_BROKER
 
 from benchmarks.measure import Row, print_table, write_json
-from benchmarks.wire import running_broker
+from benchmarks.wire import receive, running_broker
 from strandlog.client.wire.client import WireClient
 from strandlog.model import TopicPartition
 from strandlog.record.builder import build_batch
@@ -70,10 +70,10 @@ class Route:
         request = _produce_frame(batch)
         began = time.perf_counter()
         self._producer.sendall(request)
-        size = len(_receive(self._consumer))
+        size = len(receive(self._consumer))
         took = time.perf_counter() - began
         assert size > len(VALUE), "the Fetch response lacks the record"
-        _receive(self._producer)
+        receive(self._producer)
         self._offset += 1
         return took
 
@@ -111,21 +111,6 @@ def _produce_frame(batch: bytes) -> bytes:
 def _fetch_frame(offset: int) -> bytes:
     body = struct.pack(">iiiib", -1, 30_000, 1, 1_000_000, 0)
     return _frame(FETCH, 4, body + _topic(struct.pack(">iqi", 0, offset, 1_000_000)))
-
-
-def _receive(connection: socket.socket) -> bytes:
-    length = struct.unpack(">i", _exactly(connection, 4))[0]
-    return _exactly(connection, length)
-
-
-def _exactly(connection: socket.socket, length: int) -> bytes:
-    data = b""
-    while len(data) < length:
-        part = connection.recv(length - len(data))
-        if not part:
-            raise ConnectionError("the broker closed the connection")
-        data += part
-    return data
 
 
 def _sync_seconds(descriptor: int) -> float:

@@ -182,7 +182,8 @@ def consume_rows(address: str) -> list[Row]:
     ]
 
 
-def _receive(connection: socket.socket) -> bytes:
+def receive(connection: socket.socket) -> bytes:
+    """Return the next response, without its length."""
     length = struct.unpack(">i", _exactly(connection, 4))[0]
     return _exactly(connection, length)
 
@@ -212,7 +213,7 @@ def raw_fetch_rate(connection: socket.socket, topic: str) -> tuple[float, int]:
     started = time.perf_counter()
     while True:
         connection.sendall(fetch_request(topic, offset, 8_000_000))
-        answer = _receive(connection)
+        answer = receive(connection)
         records = answer[4 + 4 + 4 + 2 + len(name) + 4 + 4 + 2 + 8 + 8 + 4 + 4 :]
         if len(records) < 61:
             return total / 1e6 / (time.perf_counter() - started), total
@@ -233,7 +234,7 @@ def pipelined_rate(connection: socket.socket, frame: bytes, count: int = 20_000)
     for _ in range(window):
         connection.sendall(frame)
     for number in range(count):
-        _receive(connection)
+        receive(connection)
         if number + window < count:
             connection.sendall(frame)
     return count / (time.perf_counter() - started)
@@ -279,7 +280,7 @@ def latency_rows(address: str) -> list[Row]:
             for _ in range(tries):
                 began = time.perf_counter()
                 connection.sendall(frame)
-                _receive(connection)
+                receive(connection)
                 times.append((time.perf_counter() - began) * 1000)
             centiles = statistics.quantiles(times, n=100)
             rows.append(Row(f"produce latency {label}, p50", centiles[49], "ms"))

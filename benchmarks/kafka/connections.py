@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import selectors
 import socket
-import struct
 import threading
 import time
 from collections.abc import Callable
@@ -16,12 +15,11 @@ from collections.abc import Callable
 from confluent_kafka import Consumer
 
 from benchmarks.kafka.brokers import Broker
-from benchmarks.wire import connect, produce_request
+from benchmarks.wire import connect, produce_request, receive
 
 TOPIC = "connections"
 SECONDS = 2.0
 RATE_SECONDS = 3.0
-HEADER_BYTES = 4  # the length of a response
 JOIN_SECONDS = 60
 
 
@@ -76,8 +74,7 @@ def latency_at_rate(ensure: Callable[..., bool], rate: int) -> Callable[[Broker]
             sender.start()
             took = []
             for number in range(count):
-                size = struct.unpack(">i", _exactly(connection, HEADER_BYTES))[0]
-                _exactly(connection, size)
+                receive(connection)
                 took.append(time.perf_counter() - (began + number / rate))
             sender.join()
         return 1000 * sorted(took)[count * 99 // 100]
@@ -90,16 +87,6 @@ def _send_at(connection: socket.socket, frame: bytes, began: float, rate: int, c
         if (wait := began + number / rate - time.perf_counter()) > 0:
             time.sleep(wait)
         connection.sendall(frame)
-
-
-def _exactly(connection: socket.socket, size: int) -> bytes:
-    data = b""
-    while len(data) < size:
-        part = connection.recv(size - len(data))
-        if not part:
-            raise ConnectionError("the broker closed the connection")
-        data += part
-    return data
 
 
 def rebalance(ensure: Callable[..., bool], partitions: int) -> Callable[[Broker], float]:

@@ -163,8 +163,8 @@ async def fetch(
     offset: int,
     *,
     max_bytes: int,
+    committed: bool,
     wait_ms: int = 0,
-    committed: bool = False,
     is_charged: bool = True,
 ) -> FetchPartitionData:
     """Fetch raw batches from an offset, waiting up to `wait_ms` for the first one. If `is_charged`

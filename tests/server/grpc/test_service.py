@@ -174,7 +174,9 @@ def test_a_following_stream_returns_later_records(log: Any) -> None:
     assert found == [b"0", b"1", b"2"]
 
 
-def test_read_committed_omits_aborted_transactions(log: Any, broker: BrokerProcess) -> None:
+def test_consume_omits_aborted_transactions_unless_uncommitted_records_are_requested(
+    log: Any, broker: BrokerProcess
+) -> None:
     topic = make(log, "committed")
     producer = Producer({"bootstrap.servers": broker.address, "transactional.id": "grpc-test"})
     producer.init_transactions(PATIENCE_S)
@@ -186,9 +188,9 @@ def test_read_committed_omits_aborted_transactions(log: Any, broker: BrokerProce
         producer.produce(topic, word)
         producer.flush(PATIENCE_S)
         ends(PATIENCE_S)
-    assert [entry.value for entry in entries(log, topic)] == [b"kept", b"not"]
-    committed = entries(log, topic, read_committed=True)
-    assert [entry.value for entry in committed] == [b"kept"]
+    assert [entry.value for entry in entries(log, topic)] == [b"kept"]
+    everything = entries(log, topic, include_uncommitted=True)
+    assert [entry.value for entry in everything] == [b"kept", b"not"]
 
 
 def test_consume_messages_have_about_the_requested_size(log: Any) -> None:

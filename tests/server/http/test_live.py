@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import httpx
 import pytest
+from confluent_kafka import Producer
 from tests.support.http_client import (
     PATIENCE_S,
     client_of,
@@ -140,6 +141,36 @@ def test_a_tail_returns_records_as_they_arrive(client: httpx.Client, broker: Run
         ok(other.delete(f"/api/v1/topics/{topic}"), 204)
         assert first(found, "problem")["status"] == 404
         assert next(found, None) is None, "the stream ends with it"
+
+
+def test_a_tail_omits_uncommitted_records_unless_they_are_requested(
+    client: httpx.Client, broker: RunningBroker
+) -> None:
+    topic = make(client, "tailed-transactions")
+    producer = Producer({"bootstrap.servers": broker.address, "transactional.id": "tail-test"})
+    producer.init_transactions(PATIENCE_S)
+    query = {"topic": topic, "interval_ms": 100, "rates": False, "lag": False}
+    with (
+        client_of(broker) as other,
+        events(client, **query) as committed,
+        events(other, **query, committed=False) as everything,
+    ):
+        for value, end in (
+            (b"aborted", producer.abort_transaction),
+            (b"kept", producer.commit_transaction),
+        ):
+            producer.begin_transaction()
+            producer.produce(topic, value)
+            producer.flush(PATIENCE_S)
+            assert shown_next(everything) == [value.decode()], "before the transaction ends"
+            end(PATIENCE_S)
+        assert shown_next(committed) == ["kept"]
+
+
+def shown_next(found: Iterator[Event]) -> list[str]:
+    while not (records := first(found, "records")["records"]):
+        pass
+    return [record["value"]["data"] for record in records]
 
 
 @pytest.mark.slow

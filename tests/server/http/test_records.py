@@ -209,7 +209,7 @@ def test_the_work_per_page_is_bounded_and_the_cursor_continues(
     assert hurried["scanned_records"] < 20_000 and not hurried["is_at_end"]
 
 
-def test_read_committed_omits_aborted_and_open_transactions(
+def test_a_page_omits_aborted_and_open_transactions_unless_they_are_requested(
     api: httpx.Client, broker: RunningBroker
 ) -> None:
     topic = make(api, "committed")
@@ -226,11 +226,14 @@ def test_read_committed_omits_aborted_and_open_transactions(
     producer.begin_transaction()
     producer.produce(topic, b"open")
     producer.flush(PATIENCE_S)
-    assert values(page(api, topic)) == ["kept", "not", "open"]
-    committed = page(api, topic, committed=True)
+    everything = page(api, topic, committed=False)
+    assert values(everything) == ["kept", "not", "open"]
+    assert everything["uncommitted_offsets"] == 0
+    committed = page(api, topic)
     assert values(committed) == ["kept"] and committed["is_at_end"]
+    assert committed["uncommitted_offsets"] == 1
     producer.commit_transaction(PATIENCE_S)
-    assert values(page(api, topic, committed=True, cursor=committed["cursor"])) == ["open"]
+    assert values(page(api, topic, cursor=committed["cursor"])) == ["open"]
 
 
 def test_long_values_are_truncated_and_flagged(api: httpx.Client) -> None:

@@ -71,20 +71,20 @@ class ProduceResponse(_message.Message):
     def __init__(self, offsets: _Optional[_Iterable[int]] = ..., partitions: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ConsumeRequest(_message.Message):
-    __slots__ = ("topic", "partition", "offset", "max_bytes", "follow", "read_committed")
+    __slots__ = ("topic", "partition", "offset", "max_bytes", "follow", "include_uncommitted")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
     FOLLOW_FIELD_NUMBER: _ClassVar[int]
-    READ_COMMITTED_FIELD_NUMBER: _ClassVar[int]
+    INCLUDE_UNCOMMITTED_FIELD_NUMBER: _ClassVar[int]
     topic: str
     partition: int
     offset: int
     max_bytes: int
     follow: bool
-    read_committed: bool
-    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., max_bytes: _Optional[int] = ..., follow: _Optional[bool] = ..., read_committed: _Optional[bool] = ...) -> None: ...
+    include_uncommitted: bool
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., max_bytes: _Optional[int] = ..., follow: _Optional[bool] = ..., include_uncommitted: _Optional[bool] = ...) -> None: ...
 
 class ConsumeResponse(_message.Message):
     __slots__ = ("entries", "next_offset", "high_watermark")

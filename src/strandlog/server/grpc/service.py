@@ -97,7 +97,8 @@ class LogService:
         request = small(log_pb2.ConsumeRequest, data)
         tp = TopicPartition(request.topic, request.partition)
         first = offset = min(request.offset, LARGEST_OFFSET)
-        end = None if request.follow else await self._end(context, tp, request.read_committed)
+        committed = not request.include_uncommitted
+        end = None if request.follow else await self._end(context, tp, committed)
         while end is None or offset < end or offset == first:
             before = offset
             offset = await self._send_some(context, request, tp, offset, call)
@@ -125,7 +126,7 @@ class LogService:
                 tp,
                 offset,
                 max_bytes=max_bytes,
-                committed=request.read_committed,
+                committed=not request.include_uncommitted,
             )
             batch_bytes = self._broker.settings.decompressed_max_bytes
             async for some in messages_of(found, offset, max_bytes, batch_bytes, self._threads):
@@ -151,7 +152,7 @@ class LogService:
             offset,
             max_bytes=1,
             wait_ms=FOLLOW_WAIT_MS,
-            committed=request.read_committed,
+            committed=not request.include_uncommitted,
             is_charged=False,  # these records are not sent
         )
 

@@ -59,6 +59,7 @@ class LiveQuery(RecordFilter, forbid_unknown_fields=True):
     lag: bool = True
     topic: str | None = None
     partition: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
+    committed: bool = True
     limit: Annotated[int, Meta(ge=1, le=200)] = 50
     format: PayloadFormat = "auto"
     max_value_bytes: Annotated[int, Meta(ge=1, le=16 * 1024)] = 4 * 1024
@@ -120,7 +121,12 @@ class Live:
         tail, test = None, query.test()
         if query.topic is not None:
             options = TailOptions(
-                query.partition, test, query.limit, query.format, query.max_value_bytes
+                query.partition,
+                query.committed,
+                test,
+                query.limit,
+                query.format,
+                query.max_value_bytes,
             )
             tail = await begin_tail(self._state, context, query.topic, options)
         if request.method == "HEAD":

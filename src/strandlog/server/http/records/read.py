@@ -7,7 +7,8 @@
 
 Partitions are read round-robin in small chunks, so that a page contains records of all partitions;
 a page is ordered by time. `last=N` scans the last N offsets of each partition and returns the N
-newest matches. Bytes are read in the event loop; decoding, filtering and JSON encoding run in a
+newest matches. With `committed`, the log ends at the last stable offset, and aborted transactions
+are omitted. Bytes are read in the event loop; decoding, filtering and JSON encoding run in a
 thread, for a few requests at a time. Corrupt data is reported in `problems` and skipped. Keys and
 values with a schema are decoded after the search, unless `decode` is false; filters see bytes.
 """
@@ -67,7 +68,7 @@ class RecordsQuery(RecordFilter, forbid_unknown_fields=True):
     time_ms: Offset | None = None
     last: Annotated[int, Meta(ge=1, le=HTTP_PAGE_MAX_RECORDS)] | None = None
     limit: Annotated[int, Meta(ge=1, le=HTTP_PAGE_MAX_RECORDS)] = 100
-    committed: bool = False
+    committed: bool = True
     format: PayloadFormat = "auto"
     decode: bool = True
     max_value_bytes: Annotated[int, Meta(ge=1, le=8 * MIB)] = 64 * 1024
@@ -77,11 +78,13 @@ class RecordsQuery(RecordFilter, forbid_unknown_fields=True):
 
 class RecordsPage(Struct):
     """Records ordered by time, and the cursor for the next page. `is_at_end` is true if there are
-    no more records yet."""
+    no more records yet. `uncommitted_offsets` is the number of offsets that a committed read does
+    not reach, because a transaction before them is open."""
 
     records: list[JsonRecord]
     cursor: str
     is_at_end: bool
+    uncommitted_offsets: int
     scanned_records: int
     scanned_bytes: int
     elapsed_ms: float
@@ -120,17 +123,18 @@ async def _begins(
         raise bad_request("give only one of cursor, offset, time_ms and last")
     if query.cursor is not None:
         return _parse_cursor(query.cursor, partitions)
+    isolation = (
+        IsolationLevel.READ_COMMITTED if query.committed else IsolationLevel.READ_UNCOMMITTED
+    )
     begins = {}
     for number, each in partitions.items():
-        start, end = each.start_offset, _end(each, query.committed)
+        start, end = each.start_offset, end_offset(each, query.committed)
         if query.offset is not None:
             if query.partition is not None and not start <= query.offset <= end:
                 raise OffsetOutOfRangeError(each.topic, number, query.offset, start, end)
             start = min(max(start, query.offset), end)
         elif query.time_ms is not None:
-            work = state.broker.list_offset(
-                context, each.topic, number, query.time_ms, IsolationLevel.READ_UNCOMMITTED
-            )
+            work = state.broker.list_offset(context, each.topic, number, query.time_ms, isolation)
             found = await state.decode("records by time", work)
             start = end if found == NOT_FOUND else found.offset
         elif query.last is not None:
@@ -139,7 +143,8 @@ async def _begins(
     return begins
 
 
-def _end(partition: PartitionState, committed: bool) -> int:
+def end_offset(partition: PartitionState, committed: bool) -> int:
+    """Return the last stable offset for a committed read, otherwise the high watermark."""
     return partition.last_stable_offset if committed else partition.high_watermark
 
 
@@ -176,7 +181,12 @@ class _PageReader:
         self._query = query
         self._test = test
         self._next = dict(begins)
-        self._ends = {number: _end(each, query.committed) for number, each in partitions.items()}
+        self._ends = {
+            number: end_offset(each, query.committed) for number, each in partitions.items()
+        }
+        self._uncommitted_offsets = sum(
+            each.high_watermark - self._ends[number] for number, each in partitions.items()
+        )
         for number, each in partitions.items():  # a cursor may be out of range
             inside = max(self._next[number], each.start_offset)
             self._next[number] = min(inside, max(self._ends[number], each.start_offset))
@@ -249,6 +259,7 @@ class _PageReader:
             records,
             ",".join(f"{number}:{offset}" for number, offset in self._next.items()),
             all(self._next[number] >= end for number, end in self._ends.items()),
+            self._uncommitted_offsets,
             self._scanned_records,
             self._scanned_bytes,
             round((stopwatch() - self._began) * 1000, 1),

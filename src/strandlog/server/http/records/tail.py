@@ -24,6 +24,7 @@ from strandlog.server.background import as_future
 from strandlog.server.http.metrics.snapshot import topic_partitions
 from strandlog.server.http.records.filter import Test
 from strandlog.server.http.records.payload import JsonRecord, PayloadFormat, json_records
+from strandlog.server.http.records.read import end_offset
 from strandlog.server.http.records.scan import ScanLimits, scan
 from strandlog.server.http.state import HttpState
 from strandlog.server.record_io import fetch
@@ -37,9 +38,10 @@ MAX_SHOWN_BYTES = 256 * 1024  # JSON per call; it stays in memory until the clie
 
 
 class TailOptions(NamedTuple):
-    """The partition (None: all), filter, record limit and format of a tail."""
+    """The partition (None: all), isolation, filter, record limit and format of a tail."""
 
     partition: int | None
+    committed: bool
     test: Test | None
     limit: int
     format: PayloadFormat
@@ -69,7 +71,10 @@ class Tail:
 
     async def go_to_end(self) -> None:
         """Skip everything that was written before this call."""
-        self._next = {each.partition: each.high_watermark for each in await self._partitions()}
+        self._next = {each.partition: self._end(each) for each in await self._partitions()}
+
+    def _end(self, partition: PartitionState) -> int:
+        return end_offset(partition, self._options.committed)
 
     async def _partitions(self) -> list[PartitionState]:
         """Wait until everything written before this call is visible; return the partitions."""
@@ -92,13 +97,13 @@ class Tail:
             return RecordsEvent(self._topic, [], 0)
         behind = []
         for each in await self._partitions():
-            number = each.partition
+            number, end = each.partition, self._end(each)
             # A new partition, or one that was deleted and recreated, is read from its start.
-            if self._next.setdefault(number, each.start_offset) > each.high_watermark:
+            if self._next.setdefault(number, each.start_offset) > end:
                 self._next[number] = each.start_offset
-            if self._next[number] < each.high_watermark:
+            if self._next[number] < end:
                 behind.append(each)
-        behind.sort(key=lambda each: self._next[each.partition] - each.high_watermark)
+        behind.sort(key=lambda each: self._next[each.partition] - self._end(each))
         shown: list[JsonRecord] = []
         skipped = 0
         reading = behind[:MAX_PARTITIONS]
@@ -116,7 +121,7 @@ class Tail:
         `count` is the number of partitions that share the limits.
         """
         share = max(1, self._options.limit // count)
-        number, end = partition.partition, partition.high_watermark
+        number, end = partition.partition, self._end(partition)
         test = self._options.test
         begin = max(self._next[number], partition.start_offset)
         if test is None:
@@ -125,7 +130,14 @@ class Tail:
         size = PIECE_BYTES if test is None else SEARCH_BYTES
         try:
             tp = TopicPartition(self._topic, number)
-            data = await fetch(self._broker, self._context, tp, begin, max_bytes=size)
+            data = await fetch(
+                self._broker,
+                self._context,
+                tp,
+                begin,
+                max_bytes=size,
+                committed=self._options.committed,
+            )
         except CorruptSegmentError:
             self._next[number] = end  # `read.py` reports the corruption
             return [], end - begin + skipped

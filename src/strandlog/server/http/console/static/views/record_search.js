@@ -8,6 +8,7 @@ const BEGINNINGS = [["newest", "Newest"], ["oldest", "Oldest"], ["offset", "Offs
   "time",
   "Time",
 ]];
+const TRANSACTIONS = [["committed", "Committed"], ["all", "Also open and aborted"]];
 const WHERE = [["value", "Value"], ["key", "Key"], ["header", "Header"], ["path", "JSON path"]];
 const NEWEST_RECORDS = 100;
 export const SEARCHED_RECORDS = 1000; // per partition, when the newest records are searched
@@ -29,6 +30,12 @@ export function searchForm(given, { look, toggleLive }) {
     step: "1",
     value: given.get("time") ?? fieldTime(Date.now() - 3_600_000),
   });
+  const transactions = select(
+    "transactions",
+    TRANSACTIONS,
+    given.get("transactions") ?? "committed",
+    { onchange: look },
+  );
   const where = select("where", WHERE, given.get("where") ?? "value", {
     onchange: () => choose(false),
   });
@@ -59,6 +66,7 @@ export function searchForm(given, { look, toggleLive }) {
     field("Start from", from),
     offsetField,
     timeField,
+    field("Transactions", transactions),
     field("Search in", where),
     h("div", { class: "grow" }, field("Search", search)),
     equalsField,
@@ -90,6 +98,10 @@ export function searchForm(given, { look, toggleLive }) {
     return where.value === "path" ? { path: text, equals: equals.value } : { [where.value]: text };
   }
 
+  function place() {
+    return { partition: partition.value, committed: transactions.value === "committed" };
+  }
+
   function query() {
     const begin = {
       newest: { last: search.value ? SEARCHED_RECORDS : NEWEST_RECORDS },
@@ -97,11 +109,15 @@ export function searchForm(given, { look, toggleLive }) {
       offset: { offset: offset.value || 0 },
       time: { time_ms: new Date(time.value).getTime() },
     }[from.value];
-    return { partition: partition.value, ...begin, ...filter() };
+    return { ...place(), ...begin, ...filter() };
   }
 
   function address() {
-    const kept = { partition: partition.value, from: from.value === "newest" ? "" : from.value };
+    const kept = {
+      partition: partition.value,
+      from: from.value === "newest" ? "" : from.value,
+      transactions: transactions.value === "committed" ? "" : transactions.value,
+    };
     if (from.value === "offset") kept.offset = offset.value;
     if (from.value === "time") kept.time = time.value;
     if (search.value) {
@@ -122,7 +138,7 @@ export function searchForm(given, { look, toggleLive }) {
     query,
     filter,
     address,
-    partition: () => partition.value,
+    place,
     isNewest: () => from.value === "newest",
     isSearching: () => search.value !== "",
     startFromOldest() {

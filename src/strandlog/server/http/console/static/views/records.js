@@ -72,9 +72,7 @@ export function records(page) {
     const mine = looking;
     more.disabled = true;
     try {
-      const place = cursor
-        ? { partition: form.partition(), ...form.filter(), cursor }
-        : form.query();
+      const place = cursor ? { ...form.place(), ...form.filter(), cursor } : form.query();
       const query = {
         ...place,
         limit: PAGE_RECORDS,
@@ -106,9 +104,12 @@ export function records(page) {
       bytes(found.scanned_bytes)
     }, in ${found.elapsed_ms} ms`;
     const trouble = found.problems.length ? `; ${found.problems[0]}` : "";
+    const waiting = found.uncommitted_offsets && found.is_at_end
+      ? `; ${counted(found.uncommitted_offsets, "offset")} after an open transaction not shown`
+      : "";
     status.textContent = `${counted(table.size, "record")} shown; ${looked}${
       found.is_at_end && !isNewestFirst ? "; end of the topic" : ""
-    }${trouble}`;
+    }${waiting}${trouble}`;
   }
 
   function drawTable() {
@@ -155,7 +156,7 @@ export function records(page) {
     if (!form.isNewest()) table.clear(); // only newer records may go above the existing ones
     const query = {
       topic: name,
-      partition: form.partition(),
+      ...form.place(),
       ...form.filter(),
       limit: LIVE_RECORDS,
       interval_ms: LIVE_MS,

@@ -23,6 +23,7 @@ from strandlog.storage.readonly.view import PartitionView
 from strandlog.storage.segment.segment import Segment
 
 FileSizes = dict[str, int]
+COMPARED = (LOG_SUFFIX, SNAPSHOT_SUFFIX)  # suffixes of the files that a view is derived from
 
 
 class _Cached(NamedTuple):
@@ -45,7 +46,7 @@ class CommittedViews:
         """Return a committed view for a read at an offset. It is up to date if the offset is not
         below its last stable offset."""
         topic_id = read_topic_id(self._files, view.folder)  # another topic may have the same name
-        sizes = self._sizes(view)
+        sizes = stable_files(self._files, view.folder, COMPARED)
         cached = self._cached.get(view.tp)
         if (
             cached is not None
@@ -57,23 +58,26 @@ class CommittedViews:
         self._cached.pop(view.tp, None)
         segments = view.segments
         found = committed_view(self._files, view)
-        if sizes == self._sizes(view) and segments == view.segments and _is_of(segments, sizes):
+        is_stable = (
+            sizes is not None
+            and sizes == stable_files(self._files, view.folder, COMPARED)
+            and segments == view.segments
+            and _is_of(segments, sizes)
+        )
+        if sizes is not None and is_stable:
             self._cached[view.tp] = _Cached(topic_id, sizes, view.end_offset, found)
         return found
 
-    def _sizes(self, view: PartitionView) -> FileSizes:
-        """Return the sizes of the segments (-1 for the active one) and of the producer snapshots,
-        or nothing during a swap."""
-        found = self._files.list_dir(view.folder)
-        if any(name.endswith(SWAP_SUFFIX) for name in found):
-            return {}
-        sizes = {
-            name: size
-            for name, size in found.items()
-            if name.endswith((LOG_SUFFIX, SNAPSHOT_SUFFIX))
-        }
-        segments = [name for name in sizes if name.endswith(LOG_SUFFIX)]
-        return sizes | {max(segments): -1} if segments else {}
+
+def stable_files(files: Files, folder: str, suffixes: tuple[str, ...]) -> FileSizes | None:
+    """Return the sizes of a partition's files with these suffixes, or None during a swap. The size
+    of the active segment, which grows, is -1."""
+    found = files.list_dir(folder)
+    if any(name.endswith(SWAP_SUFFIX) for name in found):
+        return None
+    sizes = {name: size for name, size in found.items() if name.endswith(suffixes)}
+    active = max((name for name in sizes if name.endswith(LOG_SUFFIX)), default=None)
+    return sizes if active is None else sizes | {active: -1}
 
 
 def _is_of(segments: list[Segment], sizes: FileSizes) -> bool:

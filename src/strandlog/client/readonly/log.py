@@ -36,7 +36,7 @@ from strandlog.client.arguments import OffsetReset, OnUnreadable
 from strandlog.client.consumer import Consumer
 from strandlog.client.embedded.membership import Membership
 from strandlog.client.lifecycle import Closable, state_of, wait_on
-from strandlog.client.readonly.committed_views import CommittedViews
+from strandlog.client.readonly.committed_views import CommittedViews, stable_files
 from strandlog.client.readonly.groups import ReadOnlyGroups
 from strandlog.client.record_source import (
     FETCH_BYTES,
@@ -226,7 +226,7 @@ class ReadOnlySource:
         `read` receives the end offset before the call; the files extend at least that far.
         """
         for _ in range(MAX_STABLE_READ_ATTEMPTS):
-            before = self._stable_files(view)
+            before = stable_files(self._files, view.folder, (LOG_SUFFIX,))
             end_offset = view.end_offset
             view.refresh()
             error: Exception | None = None
@@ -237,19 +237,12 @@ class ReadOnlySource:
             # The size of the last file is not compared, but this file may be swapped too. So also
             # require that `read` saw all files.
             seen = {segment_stem(each.base_offset) + LOG_SUFFIX for each in view.segments}
-            if before is not None and before.keys() == seen and before == self._stable_files(view):
+            after = stable_files(self._files, view.folder, (LOG_SUFFIX,))
+            if before is not None and before.keys() == seen and before == after:
                 if error is not None:
                     raise error
                 return result
         return None
-
-    def _stable_files(self, view: PartitionView) -> dict[str, int] | None:
-        """Return the log files and their sizes (-1 for the active one); None during a swap."""
-        found = self._files.list_dir(view.folder)
-        if any(name.endswith(SWAP_SUFFIX) for name in found):
-            return None
-        sizes = {name: size for name, size in found.items() if name.endswith(LOG_SUFFIX)}
-        return sizes | {max(sizes): -1} if sizes else sizes
 
     def find_timestamp(self, tp: TopicPartition, timestamp_ms: int) -> TimestampOffset | None:
         with self._view_of(tp) as view:

@@ -25,6 +25,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from typing import TypeVar
 from uuid import UUID
 
 from strandlog.clock import Clock, SteadyClock
@@ -66,9 +67,10 @@ __all__ = ["LogDir", "check_layout"]
 
 PRODUCER_COUNT_INTERVAL_MS = 1000
 FLUSHED_TOGETHER = 64  # partitions per step, at shutdown
-FLUSH_STEPS = 8  # of them that may run concurrently
+FLUSH_STEPS = 8  # steps into which such work is divided; they may run concurrently
 MANY_PARTITIONS = 128  # from here on, one sync of the file system saves time
 
+T = TypeVar("T")
 Plans = list[tuple[PartitionLog, FlushPlan]]
 UNSEEN_OFFSETS = 2**32  # more than can be written between two checkpoints
 
@@ -289,9 +291,7 @@ class LogDir:
         if len(logs) >= MANY_PARTITIONS and self.files.can_sync_file_system:
             yield partial(self.files.sync_file_system, self.path)
         else:
-            size = max(1, len(logs) // FLUSH_STEPS)
-            parts = [logs[start : start + size] for start in range(0, len(logs), size)]
-            yield Parallel([partial(self._fsync_files, part) for part in parts])
+            yield _in_parallel(self._fsync_files, logs)
         yield self.fsync_directory
 
     def _fsync_files(self, logs: Sequence[PartitionLog]) -> None:
@@ -425,16 +425,14 @@ class LogDir:
     def _flush_together(self, plans: Plans) -> Work[None]:
         failures: dict[PartitionLog, StorageError] = {}
 
-        def execute(some: Plans) -> None:
+        def execute(some: Sequence[tuple[PartitionLog, FlushPlan]]) -> None:
             for log, plan in some:
                 try:
                     plan.execute()
                 except StorageError as error:
                     failures[log] = error
 
-        size = max(1, len(plans) // FLUSH_STEPS)
-        parts = [plans[start : start + size] for start in range(0, len(plans), size)]
-        yield Parallel([partial(execute, part) for part in parts])
+        yield _in_parallel(execute, plans)
         for log, plan in plans:
             if log in failures:
                 log.flush_failed(plan, failures[log])
@@ -484,3 +482,10 @@ class LogDir:
 def read_topic_id(files: Files, folder: str) -> str:
     """Return the topic id recorded in a partition's folder, or "" if it is unreadable."""
     return read_metadata(files, folder).topic_id
+
+
+def _in_parallel(act: Callable[[Sequence[T]], None], items: Sequence[T]) -> Parallel:
+    """Return the work of calling `act` with parts of the items, `FLUSH_STEPS` at a time."""
+    size = max(1, len(items) // FLUSH_STEPS)
+    parts = [items[start : start + size] for start in range(0, len(items), size)]
+    return Parallel([partial(act, part) for part in parts])

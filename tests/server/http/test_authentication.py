@@ -528,6 +528,7 @@ def test_the_session_tells_what_the_user_may_do(tmp_path: Path) -> None:
         set_password(server, "root", "r")
         set_password(server, "alice", PASSWORD)
         status = ok(client.get(SESSION, auth=("alice", PASSWORD)))
+        assert status["has_users"] is True
         assert status["cluster_operations"] == []
         assert status["can_create_topics"] is False
         status = ok(client.get(SESSION, auth=("root", "r")))

@@ -84,9 +84,14 @@ class UserRequests(AclRequests):
         return enabled
 
     @property
+    def has_users(self) -> bool:
+        """Whether a login with a password can succeed."""
+        return bool(self._credentials)
+
+    @property
     def can_log_in(self) -> bool:
         """Whether a login can succeed: there are users, or clients may use bearer tokens."""
-        return bool(self._credentials) or OAUTHBEARER in self.sasl_mechanisms
+        return self.has_users or OAUTHBEARER in self.sasl_mechanisms
 
     @property
     def credentials_version(self) -> int:

@@ -49,7 +49,8 @@ class SessionStatus(Struct):
 
     `authentication` is "required" if a request without credentials gets a 401. `expires_ms` is when
     the session or token ends, or null. `cluster_operations` are operations on the cluster;
-    the descriptions of topics and groups list the operations on these."""
+    the descriptions of topics and groups list the operations on these. `has_users` is false if no
+    login with a password can succeed."""
 
     principal: str
     user: str | None
@@ -58,6 +59,7 @@ class SessionStatus(Struct):
     expires_ms: int | None
     cluster_operations: list[str]
     can_create_topics: bool
+    has_users: bool
 
 
 async def describe_session(state: HttpState, request: ApiRequest[Nothing, None]) -> SessionStatus:
@@ -98,6 +100,7 @@ def _status(state: HttpState, context: RequestContext, client: Client) -> Sessio
         expires_ms,
         cluster,
         CREATE.name in cluster or broker.has_access_to_any_topic(context, CREATE),
+        broker.has_users,
     )
 
 

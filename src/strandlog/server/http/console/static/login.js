@@ -131,7 +131,7 @@ const METHODS = {
 
 /** Shows the user menu, or a button to sign in. */
 export function showUser(place) {
-  if (session.mode === "none") {
+  if (session.user === null && !session.offersLogin) {
     place.replaceChildren();
     return;
   }

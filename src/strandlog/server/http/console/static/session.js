@@ -22,9 +22,14 @@ class UserSession extends EventTarget {
     return this.status?.authentication ?? "required";
   }
 
+  /** Whether a user may sign in: none is signed in, and the broker has users. */
+  get offersLogin() {
+    return this.user === null && this.mode !== "none" && this.status?.has_users;
+  }
+
   /** Whether signing in may show more: no user is signed in, and not everything is allowed. */
   get wantsLogin() {
-    return this.user === null && this.mode !== "none" && !this.status?.can_create_topics;
+    return this.offersLogin && !this.status?.can_create_topics;
   }
 
   /** Returns whether the user may perform an operation on the cluster. */

@@ -49,7 +49,7 @@ CONFIG = {
     "table.sync.interval.ms": "100",
     "retention.after.table": "true",
     "retention.ms": "1",
-    "segment.bytes": "65536",
+    "segment.bytes": "16384",
     "file.delete.delay.ms": "0",
 }
 SETTINGS = {"log.retention.check.interval.ms": "200"}
@@ -196,9 +196,10 @@ class Soak:
             finally:
                 source.close()
             self.report.deleted_by_retention = sum(each.start_offset for each in found)
-            return not any(each.lag for each in found)
+            is_synced = not any(each.lag for each in found)
+            return is_synced and self.report.deleted_by_retention > 0
 
-        eventually(is_done, "the end of the sync")
+        eventually(is_done, "the end of the sync and a deletion by retention")
 
     def _check(self) -> None:
         report = self.report

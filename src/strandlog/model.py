@@ -21,7 +21,7 @@ TopicRef = str | UUID  # a topic's name or id
 
 
 class ProducerIdentity(NamedTuple):
-    """The producer id and epoch that a producer sends with each request."""
+    """A producer id and its epoch."""
 
     producer_id: int = NO_PRODUCER_ID
     epoch: int = NO_PRODUCER_EPOCH

@@ -1,10 +1,10 @@
 """Deletes renamed files and directories after `file.delete.delay.ms`.
 
-A removed segment is first renamed to `.deleted` (the directory of a deleted partition to
-`-delete`), which removes it from the log immediately. A reader in another process may be about to
-open it, so it is deleted only after `file.delete.delay.ms`, or when the data folder is closed. A
-failed deletion is retried. Deletions still pending at a crash are carried out at the next start,
-which recognizes the files by name.
+The files of a removed segment are first renamed to `.deleted` (the directory of a deleted partition
+to `-delete`), which removes them from the log immediately. A reader in another process may be about
+to open them, so they are deleted only after `file.delete.delay.ms`, or when the data folder is
+closed. A failed deletion is retried. Deletions still pending at a crash are carried out at the next
+start, which recognizes the files by name.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""The only interface between strandlog and the disk, with its durability guarantees.
+"""The only interface between the storage of the log and the disk, with its durability guarantees.
 
-An operation gives one of two guarantees:
+An operation that changes the disk gives one of two guarantees:
 
-- *written*: the bytes are in the page cache. They survive a crash of this process but not a power
-  failure. `LogFile.append`, `append_to`, `write_at`, `rename`, `remove` and `make_dir` guarantee
-  this.
+- *written*: the change is in the page cache. It survives a crash of this process but not a power
+  failure. All operations that are not listed below guarantee this.
 - *durable*: the bytes survive a power failure. `LogFile.sync` and `sync_file` make contents
   durable. `sync_dir` makes names durable (creations, renames and removals in that folder).
   `sync_file_system` does both for a whole file system.
@@ -13,7 +12,7 @@ An operation gives one of two guarantees:
 
 A power failure therefore leaves each file with its durable bytes and any subset of the later
 writes, and each folder with its durable names and any subset of the later changes.
-`testing/disk/crash_states.py` enumerates those outcomes.
+`testing/disk/crash_states.py` enumerates typical outcomes.
 
 `LogFile.append` is all or nothing while the process lives: if the disk is full or a write fails
 part-way, the file is truncated to its old size before the error is raised. Disk errors are raised

@@ -23,7 +23,7 @@
     recovery-point                         the offset up to which the log is durable
     segments                               the sealed segments, so that a lost one is detected
     <20 digits>.<log or index>.cleaned     an unfinished compaction: discarded at the next start
-    <20 digits>.<log or index>.swap        a finished compaction: swapped in at the next start
+    <20 digits>.<log or index>.swap        a finished compaction that is being swapped in
     <20 digits>.<log or index>.deleted     a removed segment, deleted after file.delete.delay.ms
     <20 digits>[-<position>].log.damaged   bytes that recovery set aside
 <data>/<topic>-<partition>.<32 hex>-delete     a deleted partition, removed after the same delay
@@ -82,8 +82,8 @@ def join(folder: str, name: str) -> str:
 
 @lru_cache(maxsize=4096)  # thousands of partitions share the same few names
 def parse_segment_file(name: str) -> tuple[int, str, str] | None:
-    """Parse the name of a segment file into (base offset, suffix, state suffix or ""). Return
-    None for other files."""
+    """Parse a file name that starts with 20 digits into (offset, suffix, state suffix or "").
+    Return None for other names."""
     match = _SEGMENT_FILE.match(name)
     return (int(match[1]), match[2], match[3] or "") if match else None
 

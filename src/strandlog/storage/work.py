@@ -6,13 +6,13 @@ any thread. When the step finishes, the generator continues; an error in the ste
 yield. While a step runs, other code may change state, so a condition that was checked before a
 yield must be checked again after it.
 
-The embedded library executes steps in place (`run_inline`). The server executes them in a thread,
-one after the other, so two steps never write the same file at the same time. Steps that share no
-file may be yielded as `Parallel`, because a file system makes many small files durable nearly as
-fast as one.
+The embedded library executes steps in place (`run_inline`). The server executes them in threads;
+steps that write files run one after the other, so that no two write the same file at the same time.
+Compaction has its own thread. Steps that share no file may be yielded as `Parallel`, because a file
+system makes many small files durable nearly as fast as one.
 
-An operation that works in steps is a single function, named with a verb, that returns `Work`.
-Synchronous callers write `run_inline(verb(...))`.
+An operation that works in steps is a single function that returns `Work`. Synchronous callers write
+`run_inline(function(...))`.
 """
 
 from __future__ import annotations

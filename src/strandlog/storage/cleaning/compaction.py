@@ -5,15 +5,17 @@
 
 Pass 1 reads the dirty part and records the last offset of each key. Pass 2 copies all segments
 below `end`, omitting records that are superseded by a later record with the same key. Records
-without a key are kept. Offsets never change, so compaction leaves gaps. A tombstone (null value) is
-kept until its batch's delete horizon, which is set when the batch is first compacted (KIP-534). A
-batch that loses all its records is removed unless it is the last batch of a producer; in that case
-it is kept empty, because the producer's sequence numbers must survive. Control batches are kept.
-Records of aborted transactions are removed and do not supersede other records.
+without a key are kept, unless their transaction was aborted. Offsets never change, so compaction
+leaves gaps. A tombstone (null value) is kept until its batch's delete horizon, which is set when
+the batch is first compacted (KIP-534). A batch that loses all its records is removed unless it is
+the last batch of a producer; in that case it is kept empty, because the producer's sequence numbers
+must survive. Control batches are kept. Records of aborted transactions are removed and do not
+supersede other records.
 
-If the offset map is too small for all keys of the dirty part, pass 1 stops early, and only the
-range it covered becomes clean (up to `next_dirty_offset`). Beyond that point tombstones are neither
-removed nor given a delete horizon, because records that they delete may still exist.
+If the offset map is too small for all keys of the dirty part, pass 1 stops early, only the range it
+covered becomes clean (up to `next_dirty_offset`), and pass 2 leaves out later segments. Beyond that
+point, tombstones are neither removed nor given a delete horizon, because records that they delete
+may still exist.
 
 Compaction has three phases: plan, execute and complete. The log's owner creates the plan and
 completes it. Any thread may execute it, because sealed segments do not change. Executing only
@@ -280,8 +282,8 @@ class CompactionPlan:
 def plan_compaction(
     log: PartitionLog, first_dirty_offset: int, end_offset: int, map_bytes: int = DEFAULT_MAP_BYTES
 ) -> CompactionPlan | None:
-    """Plan the compaction of all sealed segments below `end_offset`. Return None if there are
-    none."""
+    """Plan the compaction of all sealed segments between the log start offset and `end_offset`.
+    Return None if there are none."""
     ends = [log.segments.end_of(number) for number in range(len(log.segments.sealed))]
     chosen = [
         segment

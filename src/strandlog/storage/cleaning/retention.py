@@ -8,7 +8,8 @@ segment always remains.
 
 `drop_oldest` removes segments in steps (work.py):
 
-    1  flush a producer snapshot, because producer state outlives the records
+    1  flush a producer snapshot, unless a newer one is durable, because producer state outlives
+       the records
     2  withdraw the segments' entries from the manifest, and make the active segment's file name
        durable, because once all other segments are removed, only that name records the next offset
     3  rename the segments, a few at a time; the log start offset advances

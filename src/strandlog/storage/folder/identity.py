@@ -153,7 +153,7 @@ def parent_of(path: str) -> str:
 
 
 def make_durable_folder(files: Files, path: str) -> None:
-    """Create a folder and its parents durably."""
+    """Create a folder and its missing parents durably, unless it holds `meta.properties`."""
     if files.exists(join(path, META_PROPERTIES)):
         return
     missing = [path]

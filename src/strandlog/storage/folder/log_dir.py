@@ -13,11 +13,11 @@ it is durable.
     replication-offset-checkpoint      the high watermark, for other tools      no effect
     recovery-point-offset-checkpoint   a second copy of the recovery point      no effect
 
-The last one records what was durable at the last clean shutdown, or about a minute before a crash.
-A partition that ends below that offset, because its files or its folder are missing, reports the
-loss and does not reuse those offsets. If a partition lost its own recovery point too and the last
-stop was a crash, it skips another `UNSEEN_OFFSETS`, because the offsets of the last minute are
-unknown.
+The last one records what was durable at the last clean shutdown or, by default, up to a minute
+before a crash. A partition that ends below that offset, because its files or its folder are
+missing, reports the loss and does not reuse those offsets. If a partition lost its own recovery
+point too and the last stop was a crash, it skips another `UNSEEN_OFFSETS`, because the offsets of
+the last minute are unknown.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ __all__ = ["LogDir", "check_layout"]
 
 PRODUCER_COUNT_INTERVAL_MS = 1000
 FLUSHED_TOGETHER = 64  # partitions per step, at shutdown
-FLUSH_STEPS = 8  # steps into which such work is divided; they may run concurrently
+FLUSH_STEPS = 8  # approximate number of parts of a step, which may run concurrently
 MANY_PARTITIONS = 128  # from here on, one sync of the file system saves time
 
 T = TypeVar("T")
@@ -226,8 +226,8 @@ class LogDir:
         return point is not None and point.offset > 0
 
     def clear_checkpoints(self, partitions: Iterable[TopicPartition]) -> None:
-        """Remove these partitions from all checkpoints, which may contain entries for deleted
-        partitions with the same names."""
+        """Remove these partitions from the checkpoints that a start reads. They may contain entries
+        for deleted partitions with the same names."""
         partitions = list(partitions)
         for checkpoint in (self._log_starts, self._cleaner_points, self._recovery_points):
             checkpoint.forget(partitions)
@@ -236,8 +236,7 @@ class LogDir:
         self, partitions: Sequence[TopicPartition], topic_id: str, settings: LogSettings
     ) -> list[PartitionLog]:
         """Create the files of empty partitions, which are not visible until they are registered.
-        Call `clear_checkpoints` first, because the checkpoints may contain an entry for a deleted
-        partition with the same name, and `fsync_new` afterwards."""
+        Call `clear_checkpoints` first and `fsync_new` afterwards."""
         if not is_identified(self.files, self.path):  # else the next start would reject the folder
             names = ", ".join(map(str, partitions))
             raise StorageError(f"could not create {names}: the data folder {self.path} was removed")
@@ -444,7 +443,8 @@ class LogDir:
         """Shut down cleanly: flush all partitions, write the marker and release the lock.
 
         If a partition cannot be flushed, the others are still flushed, but no marker is written,
-        and the first error is raised at the end.
+        and the first error is raised at the end. A partition that failed earlier also prevents the
+        marker, but raises no error again.
         """
         with self.reserve.spending():
             run_inline(self.flush_for_close())

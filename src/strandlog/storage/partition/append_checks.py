@@ -7,7 +7,7 @@ All rules but the last are Kafka's:
 - The batch is complete and intact (CRC-32C), and has as many records as offsets.
 - A batch from a client is not a control batch and has no append time.
 - A batch with a producer id has a sequence number.
-- Timestamps are within the topic's window, and the size is within max.message.bytes.
+- The largest timestamp is within the topic's window, and the size is within max.message.bytes.
 - The codec is known.
 - There are no more records than batch.max.records or, if the batch is uncompressed, than its bytes
   can hold.
@@ -82,7 +82,10 @@ def _split(view: memoryview) -> Iterator[tuple[BatchHeader, memoryview]]:
         header = read_header(view)
         size = header.size_bytes
         if size < HEADER_SIZE or size > len(view):
-            raise CorruptRecordError(f"a batch claims {size} bytes, but only {len(view)} are left")
+            raise CorruptRecordError(
+                f"a batch claims {size} bytes; a header alone takes {HEADER_SIZE}, and "
+                f"{len(view)} are left"
+            )
         yield header, view[:size]
         view = view[size:]
 

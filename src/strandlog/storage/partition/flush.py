@@ -1,17 +1,21 @@
 """Tracks what is not on disk yet, creates flush plans and applies their results.
 
     note_append, note_roll   record new data that must be synced
+    note_truncation, forget  record that data was removed
+    request_snapshot,        make the next plan write a snapshot of the producer state
+      renew_snapshot
     plan                     lists what to fsync to make everything durable
     completed, failed        apply the result of a plan
+    begin_recovery_point     writes the first recovery point of a new partition
     persist_recovery_point   makes the recovery point durable before gaps are created below it
     rewrite_tail             rewrites the unsynced tail, so that the next fsync writes it to disk
     close                    stops accepting records
 
 Any thread may execute a plan, together with the plans of other partitions (group commit). The
 result is applied in the owner's thread. A plan keeps its files open until it is dropped, and it is
-safe to execute it twice. Files are fsynced from oldest to newest, because a later segment must not
-become durable before an earlier one. The directory is fsynced before the recovery point moves past
-new files.
+safe to execute it twice. Log files are fsynced from oldest to newest, so that a plan that fails has
+not synced a segment before an earlier one. The directory is fsynced before the recovery point moves
+past new files.
 
 Plans may be executed late, out of order or not at all: a file needs a sync until a plan created
 after its last change has completed. When a plan fails, the results of all plans created before the
@@ -82,7 +86,7 @@ class FlushPlan:
         epoch: int,
     ) -> None:
         self._files = files
-        self.side_paths = side_paths  # indexes and snapshots to sync
+        self.side_paths = side_paths  # indexes, snapshot and recovery point to sync
         self.log_files = log_files
         self.sealed = sealed  # the segments that the plan makes fully durable
         self.folder = folder  # set if it contains new names and must be synced
@@ -95,7 +99,8 @@ class FlushPlan:
         self.epoch = epoch
 
     def execute(self) -> None:
-        """Sync everything. Raise `StorageError` if a sync fails."""
+        """Sync everything. Raise `StorageError` if a sync fails, or if another process has removed
+        or truncated the file of the active segment."""
         for path in self.side_paths:
             # The index may have been removed with its segment or topic since the plan was created.
             with contextlib.suppress(FileNotFoundError):
@@ -194,17 +199,17 @@ class FlushState:
         return is_behind
 
     def renew_snapshot(self) -> None:
-        """Make the next plan write a snapshot even if one exists at that offset, because the
-        existing one has an outdated checksum of the transaction index."""
+        """Make the next plan write a new snapshot, even at the offset of the current one, whose
+        checksum of the transaction index is outdated."""
         self._snapshots.discard(self._point.snapshot_offset)
         self._snapshot_due = True
 
     # -- plans -------------------------------------------------------------------------------
 
     def plan(self, end_offset: int) -> FlushPlan | None:
-        """Return the plan that makes everything written so far durable. Return None if everything
-        is durable already, or if a sync has failed (`failure`), because further syncs would then
-        prove nothing."""
+        """Return the plan that makes everything written so far durable. Return None if there is
+        nothing to sync, or if the log refuses appends (`failure`): after a failed sync, further
+        syncs would prove nothing."""
         is_durable = self.flushed_offset == end_offset and not self._snapshot_due
         if is_durable or self.failure is not None:
             return None
@@ -286,7 +291,8 @@ class FlushState:
             fsync_failed,
         )
         path = join(self._folder, RECOVERY_POINT)
-        # If the write fails, the old point is still valid. It only makes the next start slower.
+        # If the write fails, the old point is still valid: the next start reads more, and processes
+        # that stop at the recovery point see fewer records.
         with contextlib.suppress(StorageError, FileNotFoundError):
             write_recovery_point(self._context.files, path, point)
             self._point = point
@@ -322,7 +328,8 @@ class FlushState:
     # -- failures ----------------------------------------------------------------------------
 
     def failed(self, error: StorageError) -> None:
-        """Record that a plan failed. No records are acknowledged until `rewrite_tail` succeeds."""
+        """Record that a plan failed or could not be created. No records are acknowledged until
+        `rewrite_tail` succeeds."""
         self._epoch += 1
         self._snapshot_due = True
         self._snapshots = {o for o in self._snapshots if o <= self._point.snapshot_offset}
@@ -339,8 +346,8 @@ class FlushState:
         self.failure = StorageError(f"{self._folder} is closed; open it again")
 
     def rewrite_tail(self) -> None:
-        """Read back the unsynced tail, verify it and rewrite it, so that the next flush plan can
-        sync it."""
+        """Read back the unsynced tail, verify it and rewrite it and its indexes, so that the next
+        flush plan can sync them."""
         if self.is_closed:
             raise StorageError(str(self.failure))
         active = self._segments.active

@@ -71,7 +71,7 @@ class AppendResult(NamedTuple):
 
     base_offset: int
     last_offset: int
-    append_time_ms: int  # -1 unless the topic stamps append times
+    append_time_ms: int  # -1 for a duplicate, or if the topic does not stamp append times
     is_duplicate: bool = False
     log_start_offset: int = 0
 
@@ -175,6 +175,7 @@ class PartitionLog:
         self, data: Buffer, *, is_control: bool = False, from_coordinator: bool = False
     ) -> AppendResult:
         """Append one or more complete batches. All of them are checked before the first is written.
+        If a write fails, the batches before it stay in the log.
 
         If the buffer is writable, offsets and append times are stamped into it; a read-only buffer
         is not modified.
@@ -263,7 +264,8 @@ class PartitionLog:
             self.aborted.add(aborted)
 
     def roll(self) -> None:
-        """Seal the active segment and start a new one at the log end offset."""
+        """Seal the active segment and start a new one at the log end offset. Do nothing if the
+        active segment is empty."""
         active = self.segments.active
         if not active.size_bytes:
             return
@@ -314,8 +316,8 @@ class PartitionLog:
         return self._last_stable_position[1]
 
     def position_of(self, offset: int) -> LogPosition:
-        """Return the start position of the first batch in the segment that ends at or after
-        `offset`, or the end of the segment if there is none."""
+        """Return where the first batch whose last offset is `offset` or higher starts, in the
+        segment that covers `offset`. Return the end of that segment if it has no such batch."""
         segment, _ = self.segments.at(offset)
         position = locate_batch(self.context.cache, segment, offset)
         end = segment.size_bytes if position is None else position
@@ -343,9 +345,9 @@ class PartitionLog:
         return self._flusher.is_closed
 
     def flush_plan(self) -> FlushPlan | None:
-        """Return the plan that makes everything written so far durable. Return None if everything
-        is durable already, or if a sync has failed (`failure`), because further syncs would then
-        prove nothing."""
+        """Return the plan that makes everything written so far durable. Return None if there is
+        nothing to sync, or if the log refuses appends (`failure`): after a failed sync, further
+        syncs would prove nothing."""
         try:
             return self._flusher.plan(self.log_end_offset)
         except StorageError as error:  # the active file could not be opened
@@ -354,7 +356,7 @@ class PartitionLog:
 
     def closing_plan(self) -> FlushPlan | None:
         """Return the plan that makes everything durable and moves the recovery point and the
-        snapshot point to the log end."""
+        snapshot point to the log end, or None as in `flush_plan`."""
         self._flusher.request_snapshot(self.log_end_offset)
         return self.flush_plan()
 
@@ -437,7 +439,8 @@ class PartitionLog:
             raise OffsetOutOfRangeError(*self.tp, offset, self.log_start_offset, end_offset)
 
     def raise_log_start(self, offset: int) -> None:
-        """Delete the records below an offset, which must not exceed the high watermark."""
+        """Raise the log start offset to `offset`, which must not exceed the high watermark. Readers
+        no longer see the records below it; retention removes their segments."""
         if offset > self.high_watermark or offset < 0:
             raise OffsetOutOfRangeError(
                 *self.tp, offset, self.log_start_offset, self.high_watermark
@@ -538,7 +541,7 @@ class PartitionLog:
 
     def close(self) -> None:
         """Make everything durable and move the recovery point and the snapshot point to the log
-        end, so that the next start is fast."""
+        end, so that the next start is fast. After a failed sync, only release the files."""
         if self.failure is None:
             self._flusher.request_snapshot(self.log_end_offset)
             self.flush()

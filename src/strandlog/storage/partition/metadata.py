@@ -59,7 +59,8 @@ def owner_in(data: bytes, folder_names: Iterable[str]) -> str | None:
 
 
 def read_metadata(files: Files, folder: str) -> PartitionMetadata:
-    """Read the metadata file in a partition folder. The topic id is empty if there is none."""
+    """Read the metadata file in a partition folder. The topic id is empty if the file is missing or
+    damaged."""
     try:
         data = files.read(join(folder, PARTITION_METADATA))
     except FileNotFoundError:

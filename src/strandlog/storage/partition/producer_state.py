@@ -6,11 +6,13 @@ if
 
     its epoch is newer and its sequence starts at 0, or
     its epoch is the same and its sequence follows the last one (int32, wrapping to 0), or
+    its epoch is the same and no sequence of this epoch is known (only a marker was written), or
+    its epoch is not older and it has no sequence (a coordinator wrote it), or
     the producer is unknown (its state expired or was deleted with the records).
 
-A batch that equals one of the last five is a duplicate. It is acknowledged with its original
-offset, because the producer may not have received the first response (KIP-98). For an older
-duplicate the offset is no longer known, and the error says so. Producers treat that error as
+A batch whose sequences equal those of one of the last five is a duplicate. It is acknowledged with
+the original offset, because the producer may not have received the first response (KIP-98). For an
+older duplicate the offset is no longer known, and the error says so. Producers treat that error as
 success, so it must never be returned for a batch that was not written. If the first batch seen from
 a producer did not start at sequence 0, earlier sequences are therefore not treated as duplicates.
 
@@ -32,12 +34,12 @@ A snapshot contains only the last batch of each producer, and assumes that the p
 started at 0. If a snapshot is damaged or missing, recovery starts from an earlier one and replays
 the log from there.
 
-A producer's state expires producer.id.expiration.ms after its last append, regardless of the
-timestamps in its records, because an active producer may replay old events. The timestamp field of
-the snapshot holds the time of that append. Batches that recovery reads from the log count as
-appended at the restart, and nothing expires for an hour after a restart (`RESTART_GRACE_MS`), or
-for producer.id.expiration.ms if that is shorter: a producer had to wait while the broker was down,
-and may be about to retry a batch that is already in the log.
+A producer's state expires producer.id.expiration.ms after its last append or retry, regardless of
+the timestamps in its records, because an active producer may replay old events. The timestamp field
+of the snapshot holds that time. State with an open transaction does not expire. Batches that
+recovery reads from the log count as appended at the restart, and nothing expires for an hour after
+a restart (`RESTART_GRACE_MS`), or for producer.id.expiration.ms if that is shorter: a producer had
+to wait while the broker was down, and may be about to retry a batch that is already in the log.
 
 The number of producers in all partitions of a folder is limited (producer.ids.max.count), because
 a client can use any number of ids. At the limit, producers that have been idle for an hour
@@ -285,7 +287,8 @@ class ProducerState:
         return dict(self._open)
 
     def truncate_to(self, offset: int) -> None:
-        """Remove the state of all batches at or after `offset`, where the log was truncated."""
+        """Remove the state of all batches that end at or after `offset`, where the log was
+        truncated."""
         for producer_id, entry in list(self._producers.items()):
             kept = [batch for batch in entry.batches if batch.last_offset < offset]
             if not kept and not 0 <= entry.open_transaction < offset:

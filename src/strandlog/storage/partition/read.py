@@ -155,7 +155,7 @@ def read_batches(
 
 def _limit_at(log: PartitionLog, plan: ReadPlan, budget: CheckBudget, position: int) -> int:
     """Return how many bytes to read from `position`: those that need no verification, or as many
-    as the budget covers. The rest would be read only to be discarded."""
+    as the budget covers, whichever is more. The rest would be read only to be discarded."""
     if not _is_inherited(log, plan, position):
         return plan.max_bytes
     segment, _ = log.segments.at(plan.offset)
@@ -171,8 +171,8 @@ def _is_inherited(log: PartitionLog, plan: ReadPlan, position: int) -> bool:
 
 
 def _intact_part(log: PartitionLog, plan: ReadPlan, data: Buffer, budget: CheckBudget) -> Buffer:
-    """Return the bytes before the first damaged batch, at most as many as the budget covers. Bytes
-    that were verified consist of complete batches."""
+    """Return the data if it needs no verification. Otherwise return its complete batches before the
+    first damaged one, up to the batch that exhausts the budget."""
     start = plan.position
     if not _is_inherited(log, plan, start):
         return data

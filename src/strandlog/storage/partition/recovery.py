@@ -2,7 +2,8 @@
 
 What recovery reads of the log (see the diagram in recovery_point.py):
 
-    below the snapshot point      nothing
+    below the snapshot point      a few headers, to check the indexes; more if an index or a
+                                  snapshot is damaged
     above the snapshot point      everything, verifying checksums and rebuilding the indexes and
                                   the producer state
 
@@ -11,7 +12,7 @@ What can be wrong, and how recovery handles it:
     torn tail    The first bad batch is at or above the recovery point, where nothing was guaranteed
                  to be on disk, or a segment there ends before the next one starts. The log is
                  truncated at that point. Intact batches after it (the disk wrote out of order) are
-                 copied to a `.damaged` file, and their offsets are not reused.
+                 kept in `.damaged` files, and their offsets are not reused.
     damage       The bad batch is below the recovery point. Its bytes stay in place and are copied
                  to a `.damaged` file, the log continues at the next intact batch, and the range is
                  reported. If transactions were open there, the damage may contain their markers,
@@ -25,6 +26,9 @@ What can be wrong, and how recovery handles it:
     segment
     failed sync  The recovery point is marked `fsync_failed`. Everything above it is rewritten,
                  because otherwise the next sync would prove nothing.
+    other files  The recovery point, the manifest, a snapshot or a transaction index is damaged.
+                 This is reported, and the file is repaired or rebuilt from the log. A wrong offset
+                 or time index is rebuilt without a report.
 
 After a clean stop both points are at the log end, so a start reads almost nothing. `needs_flush` is
 set if recovery read or changed anything that a power failure could still undo; the partition then
@@ -161,7 +165,8 @@ class Recovery:
         self._manifest = SegmentManifest(files, folder, NOTHING)
 
     def run(self, log_start_offset: int = 0, known_end: KnownEnd = NOT_KNOWN) -> Recovered:
-        """Recover the partition. An empty one starts at `log_start_offset`."""
+        """Recover the partition. If it has no segments, it continues at `log_start_offset` or, if
+        higher offsets may have been assigned, after those."""
         names, lonely = self._files.list_dir(self._folder), []
         if needs_tidying(names):
             lonely = tidy_after_crash(self._files, self._folder)
@@ -218,7 +223,8 @@ class Recovery:
         self._loss_from = NEVER if found is None else self._point.offset
 
     def _note_lonely(self, lonely: list[int], names: dict[str, int]) -> None:
-        """Report segments of which only the indexes are left, unless the manifest lists them."""
+        """Report segments below the recovery point of which only the indexes are left, unless the
+        manifest lists them."""
         claimed = {claim.base_offset for claim in self._claims}
         bases = [*_bases(names), self._point.offset]
         for base in lonely:

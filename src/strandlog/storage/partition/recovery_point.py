@@ -19,9 +19,10 @@ The file does not have to be synced with each flush. It is written *after* the s
 records, so a value that survives a power failure may be outdated but is never wrong, and a kill -9
 loses nothing. A torn slot fails its checksum, and another slot is used.
 
-A synced slot is written when the partition is created or has been recovered, and before compaction
-or truncation creates a gap. So there is always a valid slot, gaps below the recovery point are
-expected, and a gap above it means that records were written but did not reach the disk.
+A synced slot is written when the partition is created, after a recovery that read or changed
+anything, and before compaction or truncation creates a gap. So there is always a valid slot, gaps
+below the recovery point are expected, and a gap above it means that records were written but did
+not reach the disk.
 
 `fsync_failed` means that a sync failed and that the data above the recovery point has not been
 rewritten since: the page cache may contain that data, marked clean, and never write it to disk. The
@@ -97,8 +98,9 @@ def read_recovery_point(files: Files, path: str) -> RecoveryPoint | None:
 
 
 def mended_recovery_point(files: Files, path: str) -> tuple[RecoveryPoint | None, list[str]]:
-    """Overwrite every slot that fails its checksum with the newest intact one. Return that slot, or
-    None if there is none, and the problems to report. For the owner of the partition only."""
+    """Overwrite every slot that fails its checksum with the newest intact one, or with `START` if
+    there is none. Return the newest intact slot, or None, and the problems to report. For the owner
+    of the partition only."""
     pieces = _slots(files, path)
     slots = [_parse(piece) if any(piece) else None for piece in pieces]
     newest = max((slot for slot in slots if slot), key=lambda slot: slot.sequence, default=None)

@@ -2,7 +2,8 @@
 
 Everything below the snapshot point was flushed together with its indexes, so recovery need not read
 it. `trusted_start` uses the offset index to find the batch at the snapshot point. If an index entry
-contradicts the log, the entire segment is untrusted, and recovery reads it from the start.
+that it checks contradicts the log, or the log below that point is damaged, the entire segment is
+untrusted, and recovery reads it from the start.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ def trusted_start(
 def _trusted_entries(
     view: memoryview, indexes: SegmentIndexes, trusted_offset: int
 ) -> tuple[int, int] | None:
-    """Return how many entries of each index refer to trusted batches, or None if an entry is wrong.
+    """Return how many entries of each index refer to trusted batches, or None if an entry is wrong
+    or the time index has none.
 
     Entries written after the last sync may contain anything. The last trusted entry of each index
     is therefore checked against the log. If the time index continues beyond the trusted part, all
@@ -92,8 +94,9 @@ def _find_offset(
     *,
     is_last: bool,
 ) -> ScanStart | None:
-    """Return the start of the first batch at or above the trusted offset. Return None if the log
-    below that offset is damaged, or if the offset is not at a batch boundary."""
+    """Return the start of the first batch at or above the trusted offset, or the end of the segment
+    if there is none. Return None if the log below that offset is damaged, if the offset is not at a
+    batch boundary, or if the last segment ends below it."""
     position, next_offset = 0, segment.base_offset
     if entry is not None:
         position, next_offset = entry.position, read_header(view, entry.position).base_offset

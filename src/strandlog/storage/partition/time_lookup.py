@@ -2,12 +2,14 @@
 
 A lookup finds the exact record: the time index narrows the search to a part of a segment, the batch
 headers to a single batch, and only that batch is decoded. Transaction markers count as records, as
-in Kafka; a consumer that starts at a marker skips it. A time index entry is verified against the
-log before it is used, and a wrong index is rebuilt.
+in Kafka; a consumer that starts at a marker skips it. A time index entry of a sealed segment is
+verified against the log before it is used. A wrong entry is ignored; if it is the last one, the
+index is rebuilt.
 
-Damaged batches and batches that cannot be decoded are added to the log's report and skipped. A
-large batch is decoded in a separate step (work.py). If compaction or retention replaces the segment
-during that step, the lookup restarts.
+Damaged batches and batches that cannot be decoded are added to the log's report and skipped. If the
+batch with the largest timestamp cannot be decoded, its last offset is returned. A large batch is
+decoded in a separate step (work.py). If compaction or retention replaces the segment during that
+step, the search for a timestamp restarts.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Derives the last stable offset and the aborted transactions of a partition from its files.
 
-The newest producer snapshot contains the transactions that were open at its offset, and later
-batches are replayed. The transaction indexes contain the transactions that were aborted before that
-offset; checksums in the manifest and the snapshot prove that an index is complete. The writer takes
-a snapshot at least every 16 MB, so little is scanned.
+The newest intact producer snapshot contains the transactions that were open at its offset, and
+later batches are replayed. The transaction indexes contain the transactions that were aborted
+before that offset; checksums in the manifest and the snapshot prove that an index is complete. The
+writer takes a snapshot with the first flush after 16 MiB, so usually little is scanned.
 
 Damage after the snapshot may hide the marker of a transaction that is open there, so it is unknown
 whether that transaction was aborted. The last stable offset then stays at the start of the

@@ -1,4 +1,4 @@
-"""Checks all files of a partition against each other and reports damage. Writes and prints nothing.
+"""Checks the files of a partition against each other and reports damage. Writes and prints nothing.
 
     look_at_partition   reports the contents of a partition and the problems in its files
     verify_state        checks the small state files that all partitions of a folder share

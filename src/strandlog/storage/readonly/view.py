@@ -9,8 +9,9 @@ folder.
 The view writes nothing: an index that is missing or wrong is rebuilt in memory.
 
 `split_offsets` divides a range of offsets into parts of about equal size in bytes. It splits at
-batch boundaries, so that no two parts decode the same batch, and uses only index entries: a wrong
-index makes the parts uneven, never incorrect.
+batch boundaries, so that no two parts decode the same batch. It takes the boundaries from the
+indexes without checking them: a wrong index makes the parts uneven, or makes two of them decode the
+same batch, but no part is incorrect.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ def range_in(
 
 def split_offsets(ranges: Iterable[SegmentRange], pieces: int) -> list[int]:
     """Return the ascending offsets at which to split the ranges into `pieces` parts, or fewer if
-    there are too few batches."""
+    there are too few index entries."""
     ranges = list(ranges)
     total_bytes = sum(stretch.size_bytes for stretch in ranges)
     found: set[int] = set()
@@ -380,8 +381,8 @@ class PartitionView:
         return read
 
     def batches(self, segment: Segment, from_offset: int) -> Iterator[Batch | Damage]:
-        """Yield the batches and the damage of a segment below the end offset, starting at or
-        shortly before an offset."""
+        """Yield the batches and the damage of a segment below the end offset, starting at or before
+        an offset."""
         is_last = self._is_last(segment)
         if not is_last and segment.end_offset <= from_offset:
             return
@@ -403,8 +404,8 @@ class PartitionView:
             yield item
 
     def _whole_batches(self, segment: Segment, position: int, next_offset: int) -> Iterator[Batch]:
-        """Yield the complete batches of the last segment, up to the point where the owner
-        is writing or crashed."""
+        """Yield the complete batches of the last segment, up to the first damage or to the point
+        where the owner is writing or crashed."""
         source = buffered(self._reader(segment))
         for item in scan(source, position, segment.size_bytes, next_offset=next_offset):
             if isinstance(item, Damage):

@@ -6,14 +6,14 @@ are mapped; the least recently used one is unmapped first, and `on_evict` is cal
 keep using a slice of an evicted map: the pages stay mapped until the slice is released.
 
 If a file is truncated while it is mapped, accessing the missing part kills the process (SIGBUS). So
-each use first compares the size of the file with the size of its mapping. A truncated segment is
-reported (`on_cut`) and from then on read instead of mapped. The missing bytes read as zeros, which
-are not a valid batch, so readers get a `CorruptSegmentError` with the offset at which the log
-continues.
+`get` first compares the size of each file with the size of its mapping. A truncated segment is
+reported (`on_cut`), and from then on, `source` reads the log file instead of the mapping. The
+missing bytes read as zeros, which are not a valid batch, so readers get a `CorruptSegmentError`
+with the offset at which the log continues.
 
-Index files are checked when they are mapped (complete entries, the last one inside the log). If
-they are missing or wrong, they are rebuilt from the log: on disk by the owner of the folder, in
-memory by a reader.
+Index files are checked when they are mapped: their entries must be complete, and the last position
+inside the log. If they are missing or wrong, they are rebuilt from the log: on disk by the owner of
+the folder, in memory by a reader.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ COPIED_INDEX_BYTES = 32 * 1024
 
 
 class SegmentMaps:
-    """The contents of one sealed segment: the log and its two indexes."""
+    """The contents of one sealed segment: the log, the offset index and the time index."""
 
     __slots__ = ("_mapped", "index", "log", "source", "time_index")
 
@@ -177,14 +177,14 @@ class SegmentCache:
             self._on_cut(problem)
 
     def rebuild(self, segment: Segment) -> SegmentMaps:
-        """Rebuild the indexes of a segment after a reader found an entry that the log
-        contradicts."""
+        """Rebuild the offset and time indexes of a segment after a reader found an entry that the
+        log contradicts."""
         maps = self.get(segment)
         maps.rebuild(self._files, segment, owns_folder=self._owns_folder)
         return maps
 
     def drop(self, stem: str) -> None:
-        """Evict a segment that was replaced or removed."""
+        """Evict a segment, if it is mapped."""
         maps = self._maps.pop(stem, None)
         if maps is not None:
             self._evict(stem, maps)

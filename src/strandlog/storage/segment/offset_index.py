@@ -2,9 +2,9 @@
 
     entry: i32 offset relative to the base | i32 position          big-endian, both ascending
 
-An entry states that the batch that starts at `position` ends with `offset`. Every reader checks an
-entry against the log before using it, so a flipped bit in an index causes a rebuild, never a
-wrong result.
+An entry states that the batch that starts at `position` ends with `offset`. A read checks an entry
+against the log before using it, so a flipped bit in an index causes a rebuild, never a wrong
+result.
 """
 
 from __future__ import annotations

@@ -2,14 +2,15 @@
 
 The partition creates a `ReadPlan`. Executing it needs no lock, because bytes below its end no
 longer change. The result starts with the batch that holds the offset (or the next batch: gaps are
-normal after compaction), has about `max_bytes`, and may end inside a batch. The first batch is
-always complete, however large it is (KIP-74), so a reader always makes progress.
+normal after compaction), has at most `max_bytes`, and may end inside a batch. But the first batch
+is always complete, however large it is (KIP-74), so a reader always makes progress.
 
 A plan verifies what it uses. The index entry that it starts from is checked against the log; if the
 log contradicts the entry, the plan starts at the beginning of the segment and sets
 `index_is_wrong`, so that the owner rebuilds the index. The checksum of the first batch is verified;
 if all batches end before the offset, so is the checksum of the last one. The error for a damaged
-batch has the offset of the next intact one (`resume_offset`), so a reader can skip the damage.
+batch has the offset of the next intact one, or else of the end of the readable part, if it is known
+(`resume_offset`), so a reader can skip the damage.
 """
 
 from __future__ import annotations

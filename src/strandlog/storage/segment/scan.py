@@ -2,7 +2,7 @@
 
     scan             yields batches in order and one `Damage` per bad range, and continues after it
     scan_strict      the same, but raises `CorruptSegmentError` at the first damage
-    batches_of_read  yields the batches in the result of a read, whose last batch may be truncated
+    batches_of_read  yields the complete batches in the result of a read, which may end inside one
 
 The caller decides what damage means: recovery treats it as a torn tail at or above the recovery
 point and as damage below it; a reader raises an error; an index rebuild skips it.
@@ -108,7 +108,7 @@ class Damage:
 
 
 def view_source(view: memoryview) -> ByteSource:
-    """Return a source for the bytes of a mapped file."""
+    """Return a source for the bytes of a view, such as a mapped file."""
     return lambda position, length: view[position : position + length]
 
 
@@ -127,7 +127,7 @@ def padded_source(files: Files, path: str) -> ByteSource:
 
 
 def buffered(source: ByteSource) -> ByteSource:
-    """Return a source that reads 64 KiB at a time, for scans over many small batches."""
+    """Return a source that reads at least 64 KiB at a time, for scans over many small batches."""
     start, buffer = 0, memoryview(b"")
 
     def read(position: int, length: int) -> Buffer:

@@ -11,9 +11,9 @@ the offsets from its own base offset up to the base offset of the next segment.
 of a wrong index: if more than index.interval.bytes have been written since the last entry, the
 current batch gets an entry.
 
-`OpenFiles` limits the number of log files that are open for appending. Above the limit it closes
-the file that was opened first; the next append reopens it. Nothing is lost: the bytes are in the
-page cache, and an fsync through any descriptor covers the entire file.
+`OpenFiles` limits the number of active segments whose log files are open. Above the limit it
+releases the file that was opened first; the next use reopens it. Nothing is lost: the bytes are in
+the page cache, and an fsync through any descriptor covers the entire file.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class OpenFiles:
         return len(self._holders)
 
     def opened(self, holder: HoldsFile) -> None:
-        """Register an opened file. Above the limit, close the files that were opened first."""
+        """Register an opened file. Above the limit, release the files that were opened first."""
         self._holders[holder] = None
         while len(self._holders) > self._limit:
             oldest, _ = self._holders.popitem(last=False)

@@ -7,9 +7,10 @@
 
 A crash before step 2 completes leaves `.cleaned` files (or `.swap` indexes without a log). They are
 removed, and the originals remain in use. A crash after it leaves `B.log.swap`: the next start
-removes the originals whose base offset lies in [B, end of the swap) and finishes step 4. An
-original above that range is kept. Its records are newer than all records in the swap, so no old
-value reappears, and the next compaction removes what is superseded.
+removes the originals whose base offset lies in [B, end of the swap) and finishes step 4, unless the
+swap is damaged and its first original still exists. An original above that range is kept. Its
+records are newer than all records in the swap, so no old value reappears, and the next compaction
+removes what is superseded.
 
 B is the base offset of the first original, so the new segment covers the same offsets.
 """
@@ -66,7 +67,7 @@ def _rename_all(files: Files, folder: str, base_offset: int, old: str, new: str)
 
 
 def needs_tidying(names: Mapping[str, int]) -> bool:
-    """Return whether these files include leftovers of interrupted work."""
+    """Return whether these files include leftovers of interrupted work or indexes without a log."""
     for name in names:
         parsed = parse_segment_file(name)
         if parsed is None or parsed[2]:
@@ -80,7 +81,8 @@ def needs_tidying(names: Mapping[str, int]) -> bool:
 def tidy_after_crash(files: Files, folder: str) -> list[int]:
     """Finish or undo interrupted work in a partition's folder. Idempotent.
 
-    Return the base offsets of indexes whose log is missing although strandlog did not remove it.
+    Return the base offsets of indexes whose log is missing although strandlog did not remove it, or
+    nothing if there was a swap, because it explains them.
     """
     swaps: list[int] = []
     originals: list[int] = []

@@ -17,8 +17,8 @@ The format has no checksum, and a missing entry would make aborted records appea
 manifest stores a checksum for each sealed segment (manifest.py), and a producer snapshot stores one
 for the segment that was active at that time (producer_state.py). A file that contradicts its
 checksum or is invalid (a truncated entry, offsets outside the segment or out of order) is not used.
-An entry that was loaded from a file is compared with the log before it is first returned (read.py).
-In both cases the index can be rebuilt from the log (replay.py).
+An entry that was loaded from a file is compared with the log before a reader first gets it
+(read.py). In both cases the index can be rebuilt from the log (replay.py).
 """
 
 from __future__ import annotations

@@ -286,7 +286,7 @@ def _wrapped(delta: int) -> int:
 
 
 def _joined(parts: list[bytes], codec: Codec) -> bytearray:
-    """Return space for the header followed by the compressed parts. Modifies `parts`."""
+    """Return space for the header followed by the compressed parts. May modify `parts`."""
     if codec is not _NO_CODEC:
         parts = [compress(codec, b"".join(parts))]
     parts.insert(0, _BLANK_HEADER)

@@ -183,7 +183,7 @@ def _decompress_snappy(data: Buffer, limit_bytes: int) -> bytes:
         position = start + size
         if size <= 0 or position > len(view):
             raise CorruptRecordError(
-                f"snappy: a block of {size} bytes extends past the end of the data"
+                f"snappy: a block claims {size} bytes; {len(view) - start} are left"
             )
         block = _unpack_snappy_block(view[start:position], room, limit_bytes)
         room -= len(block)

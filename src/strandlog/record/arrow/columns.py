@@ -12,14 +12,14 @@ The columns are those of Spark's Kafka source, in its order, all nullable:
     headers        list<struct<key: string, value: binary>>      only on request
 
 Reading: `decode_columns` takes consecutive batches of one partition, as returned by a broker or
-read from a segment file. It verifies and decompresses each batch, and skips control batches,
-batches of aborted transactions, and records outside [start_offset, end_offset), because a read that
-starts inside a batch returns the complete batch. The result is an iterable of
-`pyarrow.RecordBatch`es; after the iteration, its `next_offset` is the offset to continue at. Gaps
-are normal. An incomplete batch at the end is left for the next read; if even the first batch is
-incomplete, `next_offset` does not change, and a larger read is needed. A damaged batch raises
-CorruptRecordError after all records before it have been returned; a read from `next_offset` then
-starts with the damaged batch.
+read from a segment file. It verifies the batches below end_offset and decompresses those that it
+needs. It skips control batches, batches of aborted transactions, and records outside [start_offset,
+end_offset), because a read that starts inside a batch returns the complete batch. The result is an
+iterable of `pyarrow.RecordBatch`es; after the iteration, its `next_offset` is the offset to
+continue at. Gaps are normal. An incomplete batch at the end is left for the next read; if even the
+first batch is incomplete, `next_offset` does not change, and a larger read is needed. A damaged
+batch raises CorruptRecordError after all records before it have been returned; a read from
+`next_offset` then starts with the damaged batch.
 
 Writing: `route_rows` assigns a partition to each row, using the same hash as the Java clients,
 `group_rows` groups the rows by partition, and `encode_columns` encodes them as batches.
@@ -110,7 +110,8 @@ def encode_columns(
     To encode the same records for many partitions, call `ready_rows` once and pass its result.
     The columns used are key, value (required), timestamp and headers; `timestamp_ms` replaces
     missing timestamps. `rows` contains row numbers (int64); by default, all rows are encoded.
-    A new batch is started before one exceeds `max_batch_bytes`, by default 2 GiB.
+    A new batch is started before one exceeds `max_batch_bytes`, by default 2 GiB. A record that
+    does not fit into a batch, not even compressed, raises MessageTooLargeError.
     With a codec, a batch over `limit_bytes` before compression raises MessageTooLargeError,
     because readers would refuse to decompress it.
     Sequence numbers continue from batch to batch. The bytes are the same as from `build_batch`,

@@ -4,9 +4,9 @@ Python code runs once per batch: the columns are converted once (arrays.py), a p
 rows and the size of each batch, a kernel (kernels/encode.py) fills it, and then it is compressed
 and sealed like any other batch.
 
-Invariants: a batch without a codec never exceeds the limit; a single record that does raises
-MessageTooLargeError. With a codec, batches are planned by their uncompressed size; if compression
-makes one larger than the limit, it is left uncompressed.
+Invariants: no batch exceeds the limit; a single record that does raises MessageTooLargeError. With
+a codec, batches are planned by their uncompressed size. If compression makes one larger than the
+limit, it is left uncompressed; a record above the limit is accepted if compression makes it fit.
 """
 
 from __future__ import annotations

@@ -19,7 +19,8 @@ The columns of a plan, which has one row per batch:
     IS_APPEND_TIME                      1 if the timestamp deltas are ignored, otherwise 0
 
 The input is not trusted: no read leaves [START, END), whatever the lengths in the data. Kernels do
-not raise errors. They return the index of the damaged batch, and `record.py` describes the damage.
+not raise errors. `parse_batches` returns the index of the damaged batch, and `record.py` describes
+the damage.
 """
 
 from __future__ import annotations

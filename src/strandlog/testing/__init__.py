@@ -7,6 +7,8 @@ pytest_plugin     fixtures with such a broker, which pytest loads automatically
 FakeClock         a clock that moves only when a test advances it
 SimulatedFiles    an in-memory disk that can lose power, fill up, fail and corrupt data
 PowerCut          the exception that the simulated disk raises when it loses power
+Step              one numbered operation of the simulated disk
+CrashChoice       one outcome of a power cut, with a `FileFate` for each affected file
 server            `ServerThread` runs a server in a thread of this process (needs the server extra)
 
 The names are imported on first use, because pytest imports this package in every project.

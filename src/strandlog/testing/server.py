@@ -4,9 +4,10 @@
         client = KafkaConsumer(bootstrap_servers=server.address)
 
 The server is the same as in `strandlog serve`, on a free port of 127.0.0.1, with real sockets and
-real files. The settings `listeners`, `http.listener` and `grpc.listener` select other addresses and
-protocols. It starts within tens of milliseconds, because all modules are already imported. Use a
-separate process if a test kills the broker, sends it a signal or measures its memory.
+real files. The settings `listeners` and, with `http=True` or `grpc=True`, `http.listener` and
+`grpc.listener` select other addresses and protocols. It starts within tens of milliseconds, because
+all modules are already imported. Use a separate process if a test kills the broker, sends it a
+signal or measures its memory.
 
 The server belongs to its thread. Other threads must access it only through `call`, `run` and
 `wait_until`, which run code in the event loop.
@@ -179,8 +180,9 @@ class ServerThread:
     def _listeners(
         self, server: ServerSettings, overrides: Mapping[str, Mapping[str, Value]]
     ) -> tuple[ListenerConfig, ...]:
-        """Return the listeners: those that the settings name, and others on a free port. The first
-        Kafka listener keeps its port after a restart."""
+        """Return the Kafka listeners and, if requested, those for gRPC and HTTP. Listeners that the
+        settings do not name are on 127.0.0.1. The first Kafka listener keeps its port after a
+        restart."""
         kafka = server.kafka
         if "listeners" not in self._settings:
             kafka = (kafka[0]._replace(address=Address(LOOPBACK, self.port)),)

@@ -1,9 +1,9 @@
 """A simulated in-memory disk that can lose power, fill up and fail.
 
-It implements `storage.files.Files` with exactly the guarantees stated there, so it can replace a
-real disk everywhere. In addition, it can
+It implements `storage.files.Files` with the guarantees stated there, so it can replace a real disk
+everywhere. In addition, it can
 
-- lose power: `crash_states()` enumerates the possible outcomes of a power cut at this moment, and
+- lose power: `crash_states()` enumerates possible outcomes of a power cut at this moment, and
   `after_crash(choice)` returns the resulting disk; `after_kill()` returns the disk after `kill -9`,
   which still contains everything that was written;
 - stop at a step: `crash_at=N` raises `PowerCut` (see faults.py for steps, moments and the trace);
@@ -12,7 +12,8 @@ real disk everywhere. In addition, it can
 - fail: `fail_next`, `fail_on`, `capacity_bytes`; errors have the types that `DiskFiles` raises;
 - corrupt data: `flip_bit`.
 
-It guarantees no more than POSIX. The name of a new file is not durable until its folder is synced
+The changes to the names in one folder reach the disk in order, as in a journal; otherwise it
+guarantees no more than POSIX. The name of a new file is not durable until its folder is synced
 with `sync_dir`, and the name of that folder not until its parent is synced (with
 `sync_persists_name=True`, syncing a file also makes its names durable, as on journaling file
 systems). A rename is atomic within one folder; between two folders, the old name may remain or the
@@ -303,7 +304,7 @@ class SimulatedFiles:
     def crash_states(
         self, budget: int | None = None, rng: random.Random | None = None
     ) -> Iterator[CrashChoice]:
-        """Yield the possible outcomes of a power cut right now, in the order described in
+        """Yield possible outcomes of a power cut right now, in the order described in
         crash_states.py.
 
         Random choices use the rest of the budget, so `rng` has no effect without a budget. The disk

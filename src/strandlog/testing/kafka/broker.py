@@ -310,7 +310,7 @@ class KafkaBroker:
     async def _fetch(
         self, topic: str, positions: dict[int, int], wait_ms: int
     ) -> list[FetchPartitionData]:
-        """Fetch from all partitions, waiting for the topic and for the first record."""
+        """Fetch from all partitions, waiting up to `wait_ms` for the topic and for a record."""
         broker, context = self._running.server.broker, self._context
         deadline_ms = broker.clock.monotonic_ms() + wait_ms
         while not broker.has_topic(context, topic):

@@ -12,8 +12,8 @@
 All but the last return a `Fault`: it counts its `hits`, `wait` waits for them, and `remove` ends
 it; as a context manager, it ends with the block. A fault affects the requests of one API, or of all
 APIs if none is named; with `topic`, only requests that name the topic. It ends after `times` hits.
-If several faults match a request, the oldest one affects it. On a listener with SASL, requests
-before the login are not affected.
+If several faults match a request, the oldest one that can affect it does. On a listener with SASL,
+requests before the login are not affected.
 
 `Faults` is the server's `Interceptor`: it runs in the event loop, while tests add and remove faults
 in their own thread. `_active` is a tuple that is only replaced, under the lock. If there are no
@@ -253,7 +253,7 @@ class Faults:
     def handle(
         self, proceed: HandleFrame, frame: memoryview, reply: PendingReply, connection: Connection
     ) -> None:
-        """Apply the first fault that affects a request, or handle the request normally."""
+        """Apply the first fault that can affect a request, or handle the request normally."""
         if self._active:
             try:
                 header = read_request_header(frame, SUPPORTED_VERSIONS)
@@ -332,7 +332,8 @@ def _topic_name(broker: Broker, topic: Any) -> str:
 
 
 def _decoded(header: RequestHeader, frame: memoryview) -> Any:
-    """Return the body of a request, or None if the server does not support or cannot decode it."""
+    """Return the body of a request, or None if the server does not support its version or cannot
+    decode it."""
     if header.version not in SUPPORTED_VERSIONS.get(header.api_key, ()):
         return None
     try:
@@ -348,7 +349,8 @@ def _error_answer(
     reply: PendingReply,
     connection: Connection,
 ) -> Callable[[], None] | None:
-    """Return a function that answers with the error code, or None if no response can contain it."""
+    """Return a function that answers with the error code, or None if no response can contain it. A
+    Produce with acks=0 has no response; the function then closes the connection."""
     request = _decoded(header, frame)
     if request is None:
         return None

@@ -227,7 +227,8 @@ class ActiveSegment(Segment):
         return self._log_file if self._log_file is not None else self.open_file()
 
     def open_file(self) -> LogFile:
-        """Open the log file, creating it if it does not exist."""
+        """Open the log file, creating it if it does not exist. Raise `StorageError` if it has lost
+        bytes since it was last open: appended records would be at the wrong position."""
         try:
             self._log_file = self._files.open_log(self.log_path)
         except FileNotFoundError as error:
@@ -235,6 +236,12 @@ class ActiveSegment(Segment):
         if self._log_file.size > self.size_bytes:
             # A write failed part-way, and so did the attempt to undo it.
             self._log_file.truncate(self.size_bytes)
+        elif self._log_file.size < self.size_bytes:
+            size, self._log_file = self._log_file.size, None
+            raise StorageError(
+                f"{self.log_path} has {size} bytes instead of {self.size_bytes}: it was truncated "
+                "or removed while it was closed"
+            )
         if self.open_files is not None:
             self.open_files.opened(self)
         return self._log_file

@@ -119,6 +119,24 @@ def test_nothing_is_acknowledged_after_the_folder_is_removed_or_the_segment_trun
             log_dir.close()
 
 
+@pytest.mark.parametrize("accident", ["removed", "truncated"])
+def test_records_are_not_appended_to_a_file_that_lost_its_bytes_while_it_was_closed(
+    tmp_path: Path, accident: str
+) -> None:
+    _, log = opened(tmp_path / "data")
+    fill(log, 3)
+    log.flush()
+    active = log.segments.active
+    active.forget_file()  # as `OpenFiles` does above its limit
+    if accident == "removed":
+        Path(active.log_path).unlink()
+    else:
+        os.truncate(active.log_path, 10)
+    with pytest.raises(StorageError, match=f"bytes instead of {active.size_bytes}"):
+        log.append(batch(b"lost"))
+    assert log.log_end_offset == 3
+
+
 @pytest.mark.parametrize("mode", [0o700, 0o750])
 def test_new_folders_and_files_are_private_unless_set_otherwise(tmp_path: Path, mode: int) -> None:
     umask = os.umask(0)

@@ -7,6 +7,7 @@ import random
 import tracemalloc
 import zlib
 from contextlib import suppress
+from types import SimpleNamespace
 
 import cramjam
 import pytest
@@ -21,7 +22,9 @@ from strandlog.errors import (
     DecompressedTooLargeError,
     UnsupportedCodecError,
 )
+from strandlog.record import codecs
 from strandlog.record.codecs import (
+    GZIP_STEP_BYTES,
     XERIAL_BLOCK_BYTES,
     Codec,
     codec_named,
@@ -178,6 +181,41 @@ def test_mutated_is_a_data_error_or_within_the_limit(codec: Codec, at: int, flip
     packed[at % len(packed)] ^= flip
     with suppress(DataError):
         assert len(decompress(codec, packed, LIMIT)) <= LIMIT
+
+
+def test_many_small_gzip_members_do_not_take_quadratic_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """zlib copies what follows a member, so it must not be given all of the rest each time."""
+    fed: list[int] = []
+
+    class Counting:
+        def __init__(self, window: int) -> None:
+            self._real = zlib.decompressobj(window)
+
+        def decompress(self, data: bytes, most: int) -> bytes:
+            fed.append(len(data))
+            return self._real.decompress(data, most)
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self._real, name)
+
+    members = 10_000
+    packed = compress(Codec.GZIP, b"x") * members
+    monkeypatch.setattr(codecs, "zlib", SimpleNamespace(decompressobj=Counting, error=zlib.error))
+    assert decompress(Codec.GZIP, packed, LIMIT) == b"x" * members
+    assert sum(fed) <= members * GZIP_STEP_BYTES < members * len(packed) / 4
+
+
+@pytest.mark.parametrize("size", [GZIP_STEP_BYTES - 1, GZIP_STEP_BYTES, 5 * GZIP_STEP_BYTES])
+def test_a_gzip_member_may_span_several_steps(size: int) -> None:
+    data = random.Random(size).randbytes(size)  # does not get smaller
+    packed = gzip.compress(data) + gzip.compress(data)
+    assert decompress(Codec.GZIP, packed, 2 * size) == data * 2
+    with pytest.raises(DecompressedTooLargeError):
+        decompress(Codec.GZIP, packed, 2 * size - 1)
+    with pytest.raises(CorruptRecordError, match="truncated"):
+        decompress(Codec.GZIP, packed[:-1], 2 * size)
 
 
 def test_gzip_checks_its_own_checksum() -> None:

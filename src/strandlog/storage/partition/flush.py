@@ -300,7 +300,10 @@ class FlushState:
     def begin_recovery_point(self) -> None:
         """Write the first recovery point of a new partition. The caller syncs the file and its
         folder."""
-        point = self._point._replace(sequence=self._point.sequence + 1)
+        point = self._point._replace(
+            sequence=self._point.sequence + 1,
+            bounds_readers=self._context.settings.waits_for_fsync,
+        )
         begin_recovery_point(self._context.files, join(self._folder, RECOVERY_POINT), point)
         self._point = point
 
@@ -311,7 +314,11 @@ class FlushState:
         truncates the log there. The point is rewritten even if it has not changed, because an
         earlier write may not be durable if its sync failed.
         """
-        point = self._point._replace(offset=self.flushed_offset, sequence=self._point.sequence + 1)
+        point = self._point._replace(
+            offset=self.flushed_offset,
+            sequence=self._point.sequence + 1,
+            bounds_readers=self._context.settings.waits_for_fsync,
+        )
         path = join(self._folder, RECOVERY_POINT)
         write_recovery_point(self._context.files, path, point, settled=True)
         self._point = point

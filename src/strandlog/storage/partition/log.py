@@ -156,7 +156,11 @@ class PartitionLog:
             self.flush()
         if is_new:
             self._flusher.begin_recovery_point()
-        elif recovered.needs_flush or not recovered.point.sequence:
+        elif (
+            recovered.needs_flush
+            or not recovered.point.sequence
+            or recovered.point.bounds_readers != self._waits_for_fsync
+        ):
             self.persist_recovery_point()
         self.claim(recovered.unclaimed)
         if recovered.aborted_was_rebuilt:

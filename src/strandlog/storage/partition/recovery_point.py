@@ -20,9 +20,9 @@ records, so a value that survives a power failure may be outdated but is never w
 loses nothing. A torn slot fails its checksum, and another slot is used.
 
 A synced slot is written when the partition is created, after a recovery that read or changed
-anything, and before compaction or truncation creates a gap. So there is always a valid slot, gaps
-below the recovery point are expected, and a gap above it means that records were written but did
-not reach the disk.
+anything, when the durability has changed, and before compaction or truncation creates a gap. So
+there is always a valid slot, gaps below the recovery point are expected, and a gap above it means
+that records were written but did not reach the disk.
 
 `fsync_failed` means that a sync failed and that the data above the recovery point has not been
 rewritten since: the page cache may contain that data, marked clean, and never write it to disk. The

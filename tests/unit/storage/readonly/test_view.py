@@ -11,6 +11,7 @@ from tests.support.log_builders import (
     batch,
     fill,
     new_log,
+    reopen,
     small_settings,
 )
 
@@ -183,3 +184,24 @@ def test_a_partition_that_is_being_created_is_empty() -> None:
     files.remove(f"{FOLDER}/recovery-point")
     view = FolderView(files, DATA).view(TP)
     assert (view.start_offset, view.end_offset) == (0, 0)
+
+
+def test_records_in_the_page_cache_are_visible_in_a_new_partition_before_its_first_flush() -> None:
+    files = SimulatedFiles()
+    _, log = new_log(files, log_durability="page_cache")
+    fill(log, 3)
+    assert FolderView(files, DATA).view(TP).end_offset == log.high_watermark == 3
+    assert FolderView(files, DATA, durable_only=True).view(TP).end_offset == 0
+
+
+@pytest.mark.parametrize(("before", "after"), [("page_cache", "fsync"), ("fsync", "page_cache")])
+def test_a_changed_durability_applies_to_readers_before_the_first_flush(
+    before: str, after: str
+) -> None:
+    files = SimulatedFiles()
+    log_dir, log = new_log(files, log_durability=before)
+    fill(log, 3)
+    log_dir.close()
+    _, log = reopen(files, log_durability=after)
+    fill(log, 2)
+    assert FolderView(files, DATA).view(TP).end_offset == log.high_watermark

@@ -23,7 +23,7 @@ from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.partition.read import end_offset_of, plan_in_whole
 from strandlog.storage.partition.record_checks import is_quick
 from strandlog.storage.segment import time_index
-from strandlog.storage.segment.read_plan import source_and_entry
+from strandlog.storage.segment.read_plan import indexed_header, source_and_entry
 from strandlog.storage.segment.scan import Batch, Damage, buffered, scan
 from strandlog.storage.segment.segment import ActiveSegment, Segment
 from strandlog.storage.segment.time_index import NO_TIME_ENTRY, TimeEntry
@@ -99,18 +99,16 @@ def _largest_visible(log: PartitionLog, segment: Segment) -> TimeEntry:
     if isinstance(segment, ActiveSegment):  # batches before an indexed one have smaller timestamps
         entry = segment.indexes.times.last_below(log.high_watermark)
         first = first if entry is None else max(first, entry.offset)
-    start = plan_in_whole(log, segment, first).locate()
-    if start is None:
-        return largest
-    source = buffered(source_and_entry(log.context.cache, segment, segment.base_offset)[0])
+    source, indexed = source_and_entry(log.context.cache, segment, first)
     end_position = log.high_watermark_position.end_in(segment)
-    for item in scan(
-        source, start.position, end_position, next_offset=0, end_offset=end_offset_of(log, segment)
-    ):
+    start = 0
+    if indexed is not None and indexed_header(source, indexed, end_position) is not None:
+        start = indexed.position
+    end_offset = end_offset_of(log, segment)
+    for item in scan(buffered(source), start, end_position, next_offset=0, end_offset=end_offset):
         if isinstance(item, Damage):
             log.report(str(item.error(segment.log_path)))
-            break
-        if item.header.max_timestamp > largest.timestamp:
+        elif item.header.last_offset >= first and item.header.max_timestamp > largest.timestamp:
             largest = TimeEntry(item.header.max_timestamp, item.header.last_offset)
     return largest
 

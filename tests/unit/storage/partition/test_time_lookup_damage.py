@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.support.log_builders import FOLDER, START_MS, batch, new_log, reopen, small_settings
 
+from strandlog.record.batch_header import MAGIC_POSITION
 from strandlog.record.codecs import Codec
 from strandlog.storage.partition.time_lookup import find_latest, find_timestamp
 from strandlog.storage.work import run_inline
@@ -52,6 +53,23 @@ def test_a_segment_whose_end_is_zeros_is_not_passed_over_silently() -> None:
     assert found is not None
     assert found.offset == bases[1]
     assert any(path in problem for problem in log.last_report.problems)
+
+
+def test_the_largest_visible_timestamp_is_found_behind_a_damaged_batch() -> None:
+    files, settings = SimulatedFiles(), small_settings(segment_bytes=10**6)
+    log_dir, log = new_log(files, settings=settings)
+    for time in (900, 10, 20, 30):
+        log.append(batch(b"value", timestamp=START_MS + time))
+    log.roll()
+    log_dir.close()
+    size = len(batch(b"value"))
+    files.flip_bit(f"{FOLDER}/{0:020d}.log", 8 * (size + MAGIC_POSITION))  # of offset 1
+    _, log = reopen(files, settings=settings)
+    log.raise_log_start(1)
+    found = run_inline(find_latest(log))
+    assert found is not None
+    assert (found.timestamp - START_MS, found.offset) == (30, 3)
+    assert any("damaged" in problem for problem in log.last_report.problems)
 
 
 def test_a_time_lookup_unpacks_no_more_than_decompressed_max_bytes() -> None:

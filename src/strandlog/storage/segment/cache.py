@@ -13,15 +13,16 @@ with the offset at which the log continues.
 
 Index files are checked when they are mapped: their entries must be complete, and the last position
 inside the log. If they are missing or wrong, they are rebuilt from the log: on disk by the owner of
-the folder, in memory by a reader.
+the folder, if the disk accepts writes, and otherwise in memory.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 
-from strandlog.errors import CorruptSegmentError
+from strandlog.errors import CorruptSegmentError, StorageError
 from strandlog.storage.files import Files, MappedFile
 from strandlog.storage.paths import INDEX_SUFFIX, TIME_INDEX_SUFFIX
 from strandlog.storage.segment.offset_index import ENTRY as OFFSET_ENTRY
@@ -101,11 +102,13 @@ class SegmentMaps:
         rebuilt.note_largest()
         index, time_index = rebuilt.offsets.unsaved_entries, rebuilt.times.unsaved_entries
         if owns_folder:
-            # Write only what differs: opening a segment that needs no index must not write.
-            if self.index != index:
-                files.replace(rebuilt.offsets.path, index)
-            if self.time_index != time_index:
-                files.replace(rebuilt.times.path, time_index)
+            # A disk that rejects writes must not prevent reads; the next rebuild tries again.
+            with contextlib.suppress(StorageError):
+                # Write only what differs: opening a segment that needs no index must not write.
+                if self.index != index:
+                    files.replace(rebuilt.offsets.path, index)
+                if self.time_index != time_index:
+                    files.replace(rebuilt.times.path, time_index)
         self.index, self.time_index = memoryview(index), memoryview(time_index)
         segment.largest = rebuilt.largest
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import struct
 from pathlib import Path
 
@@ -210,3 +211,20 @@ def test_an_index_that_a_read_finds_wrong_is_rebuilt() -> None:
     rebuilt, _ = entries(segment, files)
     assert rebuilt != lie
     assert check_against_log(rebuilt, segment, files.read(segment.log_path)) >= 3
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
+def test_a_segment_without_indexes_can_be_read_when_the_disk_rejects_writes(error: int) -> None:
+    files = SimulatedFiles()
+    log = sealed_log(files, segment_bytes=6000, count=100)
+    segment = unknown(log.segments.sealed[0])
+    for suffix in (".index", ".timeindex"):
+        files.remove(segment.stem + suffix)
+    files.fail_on("append", segment.stem, count=100, error=error)
+    maps = SegmentCache(files).get(segment)
+    assert maps.lookup(segment, segment.end_offset - 1) is not None
+    assert segment.largest is not None
+    files.clear_faults()
+    maps = SegmentCache(files).get(segment)
+    assert all(files.exists(segment.stem + suffix) for suffix in (".index", ".timeindex"))
+    assert bytes(maps.time_index) == files.read(segment.stem + ".timeindex")

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from strandlog.config.limits import MAX_RECORD_HEADERS
 from strandlog.errors import InvalidRecordError, InvalidTimestampError
 from strandlog.record.arrow.kernels.compile import ByteArray, Int32Array, Int64Array
 from strandlog.record.arrow.kernels.encode import NOT_GIVEN
@@ -135,6 +136,12 @@ def headers_column(column: Any) -> HeadersColumn:
     if array.null_count:
         nulls = _nulls(array)
         last[nulls] = starts[nulls]
+    counts = last - starts
+    if counts.max() > MAX_RECORD_HEADERS:  # readers would report the record as corrupt
+        row = int(np.argmax(counts))
+        raise InvalidRecordError(
+            f"row {row} has {counts[row]} headers; the limit is {MAX_RECORD_HEADERS}", [row]
+        )
     fields = pairs.flatten()
     names = bytes_column("headers.key", fields[0])
     _check_names(starts, last, names)

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from tests.unit.record.arrow.column_cases import Row
 
 from strandlog.client.arrow.table import items_of
+from strandlog.config.limits import MAX_RECORD_HEADERS
+from strandlog.errors import InvalidRecordError
 from strandlog.record.arrow.columns import encode_columns, ready_rows, route_rows
 from strandlog.record.builder import BatchBuilder
 
@@ -138,3 +140,14 @@ def test_headers_in_lists_of_a_fixed_size() -> None:
     builder.append(NOW_MS, None, b"x", (("a", b"1"),))
     builder.append(NOW_MS, None, b"y", ())
     assert batch == builder.build()
+
+
+def test_a_row_with_more_headers_than_readers_accept_is_rejected() -> None:
+    names = pa.array(["n"] * (MAX_RECORD_HEADERS + 1))
+    pairs = pa.StructArray.from_arrays([names, names.cast(pa.binary())], fields=list(HEADER))
+    most = pa.ListArray.from_arrays(pa.array([0, 1, MAX_RECORD_HEADERS + 1], pa.int32()), pairs)
+    values = [b"x", b"y"]
+    ready_rows(pa.table({"value": values, "headers": most}), NOW_MS)
+    more = pa.ListArray.from_arrays(pa.array([0, 0, MAX_RECORD_HEADERS + 1], pa.int32()), pairs)
+    with pytest.raises(InvalidRecordError, match=f"row 1 has {MAX_RECORD_HEADERS + 1} headers"):
+        ready_rows(pa.table({"value": values, "headers": more}), NOW_MS)

@@ -114,7 +114,7 @@ class Lock(Protocol):
 
 
 class Files(Protocol):
-    """The file system operations that strandlog uses."""
+    """The file system operations that the storage uses."""
 
     def open_log(self, path: str) -> LogFile: ...
     def map(self, path: str) -> MappedFile: ...

@@ -108,7 +108,7 @@ T = TypeVar("T")
 
 
 class SegmentReplacedError(FileNotFoundError):
-    """Another file of the same name has replaced the file since the view listed it."""
+    """The file has been replaced or truncated since the view listed it."""
 
 
 class PartitionView:

@@ -401,8 +401,11 @@ class LogDir:
         with self.reserve.spending():
             for start in range(0, len(logs), FLUSHED_TOGETHER):
                 yield yield_control
-                some = logs[start : start + FLUSHED_TOGETHER]
-                plans += [(log, plan) for log in some if (plan := log.closing_plan()) is not None]
+                for log in logs[start : start + FLUSHED_TOGETHER]:
+                    if (plan := log.closing_plan()) is not None:
+                        plans.append((log, plan))
+                    elif not log.is_closed:  # it was not deleted meanwhile
+                        self._close_error = self._close_error or log.failure
             if len(plans) >= MANY_PARTITIONS and self.files.can_sync_file_system:
                 plans = yield from self._sync_ahead(plans)
             for start in range(0, len(plans), FLUSHED_TOGETHER):

@@ -483,6 +483,17 @@ def test_a_failed_sync_of_many_partitions_leaves_none_of_them_marked_as_clean() 
     assert not files.exists("data/.kafka_cleanshutdown")
 
 
+def test_close_reports_a_partition_whose_file_cannot_be_opened() -> None:
+    files = SimulatedFiles()
+    log_dir, log = new_log(files, log_durability="page_cache")
+    fill(log, 3)
+    log.segments.active.forget_file()  # as `OpenFiles` does above its limit
+    files.fail_on("open", log.segments.active.log_path, count=100)
+    with pytest.raises(StorageError, match="could not open"):
+        log_dir.close()
+    assert not files.exists(f"{DATA}/.kafka_cleanshutdown")
+
+
 def test_closing_many_partitions_makes_their_records_durable() -> None:
     files = SimulatedFiles()
     log_dir = _dirty_dir(files, MANY_PARTITIONS)

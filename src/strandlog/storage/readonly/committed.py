@@ -84,7 +84,7 @@ def _hidden(
         return None
     reason = (
         f"the damage may hide whether the transaction that starts at offset {first_open} was "
-        "committed; its records become readable when the owner of the folder has decided"
+        "committed; reading continues once the owner of the folder has written a newer snapshot"
     )
     return CorruptSegmentError(segment.log_path, position, reason, start_offset - 1)
 

@@ -63,7 +63,7 @@ class SkippedOffsets(NamedTuple):
 
 
 class RecordMetadata(NamedTuple):
-    """The position and timestamp of a produced record, returned to the producer."""
+    """The partition, offset and timestamp of a produced record, returned to the producer."""
 
     topic: str
     partition: int

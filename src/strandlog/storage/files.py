@@ -94,7 +94,7 @@ class LogFile(Protocol):
 
 
 class MappedFile(Protocol):
-    """A read-only view of a file that no longer changes."""
+    """A read-only mapping of a file that its owner no longer changes."""
 
     view: memoryview
 

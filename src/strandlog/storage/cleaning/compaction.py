@@ -262,8 +262,8 @@ class CompactionPlan:
         return self.report
 
     def _swap(self, group: _CleanedGroup) -> None:
-        """Swap one group without yielding, so that readers see either the old files or the new
-        one."""
+        """Swap one group without yielding, so that readers in this process see either the old files
+        or the new one."""
         context = self.log.context
         due_ms = context.clock.now_ms() + self.log.settings.file_delete_delay_ms
         base_offset = group.originals[0].base_offset

@@ -19,7 +19,7 @@ from strandlog.storage.segment.segment import MAX_RELATIVE_OFFSET, Segment
 
 
 class LogToClean(NamedTuple):
-    """How dirty a log is, and the offset up to which it may be compacted."""
+    """How dirty a log is, the offset up to which it may be compacted, and whether that is due."""
 
     end_offset: int
     dirty_bytes: int

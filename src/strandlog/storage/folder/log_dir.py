@@ -338,7 +338,7 @@ class LogDir:
         self.remove_later(self.rename_away(tp), delay_ms)
 
     def unregister(self, tp: TopicPartition) -> None:
-        """Unregister a partition before its folder is renamed."""
+        """Unregister a partition and release its files, before its folder is renamed."""
         log = self.logs.pop(tp, None)
         if log is not None:
             log.abandon()

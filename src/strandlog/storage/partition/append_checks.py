@@ -56,7 +56,7 @@ LARGEST_CODEC = int(max(Codec))
 
 def split_batches(data: Buffer) -> list[tuple[BatchHeader, memoryview]]:
     """Return the batches of one append, each with its bytes. Raise an error if bytes are left over
-    that do not form a complete batch."""
+    that do not form a complete batch, or if the data is a message of an older format."""
     view = memoryview(data)
     if len(view) > MAGIC_POSITION and view[MAGIC_POSITION] < MAGIC and _is_old_message(view):
         raise InvalidRecordError(

@@ -308,7 +308,7 @@ class FlushState:
         self._point = point
 
     def persist_recovery_point(self) -> None:
-        """Make the recovery point itself durable before a gap is created below it.
+        """Make the recovery point itself durable. Call this before a gap is created below it.
 
         Recovery treats a gap above the recovery point as records that did not reach the disk, and
         truncates the log there. The point is rewritten even if it has not changed, because an

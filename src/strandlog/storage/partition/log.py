@@ -320,8 +320,8 @@ class PartitionLog:
         return self._last_stable_position[1]
 
     def position_of(self, offset: int) -> LogPosition:
-        """Return where the first batch whose last offset is `offset` or higher starts, in the
-        segment that covers `offset`. Return the end of that segment if it has no such batch."""
+        """Return the start of the first batch that ends at or after `offset`, in the segment that
+        covers `offset`. If there is none, return the end of that segment."""
         segment, _ = self.segments.at(offset)
         position = locate_batch(self.context.cache, segment, offset)
         end = segment.size_bytes if position is None else position
@@ -457,7 +457,7 @@ class PartitionLog:
         return self._flusher.request_snapshot(offset)
 
     def persist_recovery_point(self) -> None:
-        """Make the recovery point itself durable before a gap is created below it."""
+        """Make the recovery point itself durable. Call this before a gap is created below it."""
         self._flusher.persist_recovery_point()
 
     def begin_active_file(self) -> None:

@@ -91,8 +91,8 @@ class WrittenBatch(NamedTuple):
 
 
 class ProducerIdsSeen:
-    """The highest producer id seen in a data folder since it was opened, and the number of
-    producers in its partitions. `count` still includes the producers of deleted partitions; at the
+    """The highest plausible producer id seen in a data folder since it was opened, and the number
+    of producers in its partitions. `count` still includes the producers of deleted partitions; at the
     limit, `recount` forgets long-idle producers and returns the exact number."""
 
     __slots__ = ("_recount", "count", "highest", "limit")
@@ -306,8 +306,8 @@ class ProducerState:
         }
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
-        """Remove producers that have not appended anything for `expiration_ms`, and return their
-        number. Keep producers with an open transaction, and keep all of them for up to
+        """Remove producers that have not appended or resent a batch for `expiration_ms`, and return
+        their number. Keep producers with an open transaction, and keep all of them for up to
         `RESTART_GRACE_MS` after a restart."""
         if now_ms - self._opened_ms < min(expiration_ms, RESTART_GRACE_MS):
             return 0
@@ -356,7 +356,7 @@ class ProducerState:
     @classmethod
     def from_snapshot(cls, data: bytes, name: str = "") -> ProducerState | None:
         """Decode the state from a snapshot file, or return None if the file is not valid. If a name
-        is given, the file must have been written under that name."""
+        is given, a file with the seal of another name is not valid."""
         if len(data) < _PREFIX.size:
             return None
         version, crc, count = _PREFIX.unpack_from(data)

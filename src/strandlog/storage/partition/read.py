@@ -230,7 +230,8 @@ def read_done(log: PartitionLog, plan: ReadPlan) -> None:
 
 
 def aborted_in(log: PartitionLog, offset: int, end_offset: int) -> list[AbortedTransaction]:
-    """Return the aborted transactions that overlap a range of offsets, ordered by first offset."""
+    """Return the aborted transactions that overlap a range of offsets, ordered by first offset.
+    Entries from an index file are first compared with the log; if one is wrong, all are rebuilt."""
     found = log.aborted.overlapping(offset, end_offset)
     unverified = [entry for entry in found if entry.last_offset in log.aborted.unverified]
     for entry in unverified:

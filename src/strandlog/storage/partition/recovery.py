@@ -161,7 +161,7 @@ class Recovery:
         self._unseen_offsets = 0  # offsets that may have been assigned after the known end
         self._loss_from = NEVER  # a gap at or above this offset is a loss
         self._claims: list[Claim] = []
-        self._indexed: dict[int, Claim] = {}  # segments with a transaction index, by base offset
+        self._indexed: dict[int, Claim] = {}  # those with a transaction index, by base offset
         self._manifest = SegmentManifest(files, folder, NOTHING)
 
     def run(self, log_start_offset: int = 0, known_end: KnownEnd = NOT_KNOWN) -> Recovered:
@@ -287,7 +287,8 @@ class Recovery:
             self._snapshots.discard(offset)
 
     def _load_aborted(self, segments: list[Segment], names: dict[str, int]) -> None:
-        """Load the transaction indexes up to the offset of the snapshot; the scan adds the rest."""
+        """Load the transaction indexes up to the offset of the snapshot; the scan adds the rest. If
+        one of them is wrong, stop and let `_recovered` rebuild all of them."""
         ends = [*(segment.base_offset for segment in segments[1:]), NEVER]
         for segment, end_offset in zip(segments, ends, strict=True):
             name = segment_stem(segment.base_offset) + ABORT_INDEX_SUFFIX
@@ -309,7 +310,7 @@ class Recovery:
 
     def _index_is_whole(self, base_offset: int) -> bool:
         """Return whether the loaded part of a segment's transaction index matches the checksum in
-        the manifest or the snapshot."""
+        the manifest or the snapshot, if there is one."""
         claim = self._indexed.get(base_offset)
         end_offset = self._producers_from if claim is None else claim.end_offset
         loaded = self._aborted.ending_in(base_offset, min(end_offset, self._producers_from))
@@ -349,7 +350,8 @@ class Recovery:
         offsets: tuple[int, int],
         end_offset: int | None,
     ) -> SegmentScan:
-        """Scan the untrusted part of one segment, and update its indexes and the producer state."""
+        """Scan the untrusted part of one segment, and update its indexes and the producer state.
+        Copy damaged ranges aside, and rewrite the file if its last sync failed."""
         trusted_offset, next_offset = offsets
         mapped = self._files.map(segment.log_path)
         view = mapped.view
@@ -459,8 +461,8 @@ class Recovery:
         return sealed
 
     def _cut(self, segment: Segment, later: list[Segment], found: SegmentScan) -> int:
-        """Truncate a segment at its torn position and remove the later ones. Return the next
-        offset."""
+        """Truncate a segment at its torn position, remove the later ones from the log, and set
+        intact batches aside. Return the next offset."""
         torn_position = found.torn_position
         assert torn_position is not None
         next_offset = found.next_offset

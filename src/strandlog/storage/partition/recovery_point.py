@@ -121,7 +121,8 @@ def begin_recovery_point(files: Files, path: str, point: RecoveryPoint) -> None:
 def write_recovery_point(
     files: Files, path: str, point: RecoveryPoint, *, settled: bool = False
 ) -> None:
-    """Write a recovery point to the next slot only. If `settled`, sync that slot."""
+    """Write a recovery point to the next slot only. If `settled`, use a slot for synced points, and
+    sync the file."""
     number = point.sequence % 2
     if settled:
         third, fourth = (_parse(piece) for piece in _slots(files, path)[2:])

@@ -55,8 +55,8 @@ def _trusted_entries(
     or the time index has none.
 
     Entries written after the last sync may contain anything. The last trusted entry of each index
-    is therefore checked against the log. If the time index continues beyond the trusted part, all
-    of its entries are inspected, so that the largest timestamp is not missed.
+    is therefore checked against the log. If the time index continues beyond the trusted part, its
+    trusted entries are inspected one by one, so that the largest timestamp is not missed.
     """
     offsets, times = indexes.offsets, indexes.times
     offset_count = offsets.count_up_to(trusted_offset - 1)

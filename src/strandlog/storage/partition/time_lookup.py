@@ -32,8 +32,8 @@ from strandlog.storage.work import Work
 
 
 def largest_timestamp(log: PartitionLog, segment: Segment) -> TimeEntry:
-    """Return the largest timestamp in a segment and the last offset of its batch, both verified
-    against the log. Return `NO_TIME_ENTRY` if no record has a timestamp."""
+    """Return the largest timestamp in a segment and the last offset of its batch, verified against
+    the log if the segment is sealed. Return `NO_TIME_ENTRY` if no record has a timestamp."""
     if isinstance(segment, ActiveSegment):
         return segment.indexes.largest
     if segment.largest is None:
@@ -65,8 +65,8 @@ def _is_true(log: PartitionLog, segment: Segment, entry: TimeEntry) -> bool:
 
 
 def find_latest(log: PartitionLog) -> Work[TimestampOffset | None]:
-    """Return the first visible record with the largest timestamp, or None if no record has a
-    timestamp. Transaction markers count as records, as in Kafka."""
+    """Return the first visible record with the largest timestamp, or None if no visible record has
+    a timestamp. Transaction markers count as records, as in Kafka."""
     latest, newest = NO_TIME_ENTRY, None
     for segment in log.segments.all():
         if segment.base_offset >= log.high_watermark:
@@ -128,7 +128,8 @@ def _search_batch(
 
 
 def find_timestamp(log: PartitionLog, timestamp_ms: int) -> Work[TimestampOffset | None]:
-    """Return the first record at or after a time, or None if all visible records are older."""
+    """Return the first record at or after a time, or None if all records that are visible and
+    intact are older."""
     while True:
         try:
             return (yield from _find_timestamp(log, timestamp_ms))

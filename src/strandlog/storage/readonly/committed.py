@@ -78,7 +78,8 @@ def committed_view(files: Files, view: PartitionView) -> CommittedView:
 def _hidden(
     segment: Segment, position: int, start_offset: int, producers: ProducerState
 ) -> CorruptSegmentError | None:
-    """Return the error for damage that may hide the marker of an open transaction."""
+    """Return the error for damage that may hide the marker of an open transaction, or None if no
+    transaction is open."""
     first_open = producers.first_open_transaction()
     if first_open is None:
         return None
@@ -116,7 +117,8 @@ def _newest_snapshot(
 def _indexed(
     files: Files, view: PartitionView, end_offset: int, mark: IndexMark | None
 ) -> list[AbortedTransaction]:
-    """Read the aborted transactions whose markers are below `end_offset` from the indexes."""
+    """Read the aborted transactions whose markers are below `end_offset` from the indexes. Raise
+    `DataError` if an index is damaged."""
     found: list[AbortedTransaction] = []
     claims = {claim.base_offset: claim for claim in read_manifest(files, view.folder).claims}
     ends = [*(segment.base_offset for segment in view.segments[1:]), NEVER]

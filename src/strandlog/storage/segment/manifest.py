@@ -193,8 +193,8 @@ class SegmentManifest:
             self._files.sync_file(self.path)
 
     def shorten(self, sealed: Sequence[Claim]) -> None:
-        """Rewrite the file with one entry per sealed segment if it is damaged or most of its
-        entries are obsolete. Durable when this returns."""
+        """Rewrite the file with only the claims about sealed and lost segments if it is damaged or
+        most of its entries are obsolete. Durable when this returns."""
         if not self.is_damaged and self._entries <= 2 * len(sealed) + SPARE_ENTRIES:
             return
         claims = [c for c in sealed if not any(_overlaps(c, lost) for lost in self.lost)]

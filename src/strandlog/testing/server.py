@@ -101,7 +101,7 @@ class ServerThread:
 
     @property
     def address(self) -> str:
-        """The address of the Kafka listener as HOST:PORT, for `bootstrap.servers`."""
+        """The loopback address of the first Kafka listener, as HOST:PORT."""
         return f"127.0.0.1:{self.port}"
 
     @property

@@ -137,7 +137,8 @@ class KafkaBroker:
         server.run(add())
 
     def stop(self) -> None:
-        """Stop the broker as SIGTERM would; clients find its port closed. The data is kept."""
+        """Stop the broker as SIGTERM would; clients find its port closed. The data is kept, and all
+        faults end."""
         server, self._server = self._server, None
         self._http_url = ""
         if server is not None:

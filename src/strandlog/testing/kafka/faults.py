@@ -322,7 +322,7 @@ def _key(api: str | None) -> int | None:
 
 
 def _topic_name(broker: Broker, topic: Any) -> str:
-    """Return the name of a topic that a request gives by name or id."""
+    """Return the name of a topic that a request gives by name or id, or "" if the id is unknown."""
     if isinstance(topic, str):
         return topic
     try:

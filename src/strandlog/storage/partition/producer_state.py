@@ -92,8 +92,8 @@ class WrittenBatch(NamedTuple):
 
 class ProducerIdsSeen:
     """The highest plausible producer id seen in a data folder since it was opened, and the number
-    of producers in its partitions. `count` still includes the producers of deleted partitions; at the
-    limit, `recount` forgets long-idle producers and returns the exact number."""
+    of producers in its partitions. `count` still includes the producers of deleted partitions; at
+    the limit, `recount` forgets long-idle producers and returns the exact number."""
 
     __slots__ = ("_recount", "count", "highest", "limit")
 

@@ -17,7 +17,7 @@ from strandlog.storage.files import Files
 from strandlog.storage.paths import DELETED_SUFFIX
 from strandlog.storage.work import Work
 
-EVERYTHING_MS = 2**62  # later than the due time of any file
+EVERYTHING_MS = 2**64  # later than the due time of any file
 RETRY_MS = 60_000
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.log_builders import FOLDER, fill, new_log, offsets, reopen
+from tests.support.log_builders import FOLDER, fill, new_log, offsets, reopen, small_settings
 
+from strandlog.config.setting import MAX_LONG
 from strandlog.errors import StorageError
 from strandlog.storage.cleaning.retention import drop_oldest
 from strandlog.storage.file_remover import EVERYTHING_MS, RETRY_MS, FileRemover
@@ -124,3 +125,14 @@ def test_a_file_that_could_not_be_deleted_is_deleted_later() -> None:
     assert due_ms == 300 + RETRY_MS
     assert run_inline(remover.remove(due_ms)) == 1
     assert files.contents() == {}
+
+
+def test_closing_a_folder_removes_files_with_the_longest_possible_delay() -> None:
+    files = SimulatedFiles()
+    settings = small_settings(file_delete_delay_ms=MAX_LONG)
+    log_dir, log = new_log(files, settings=settings)
+    fill(log, 20)
+    run_inline(drop_oldest(log, 1))
+    assert any(name.endswith(".deleted") for name in files.contents())
+    log_dir.close()
+    assert not any(name.endswith(".deleted") for name in files.contents())

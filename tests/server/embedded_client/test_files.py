@@ -229,7 +229,6 @@ def test_a_reader_of_a_folder_without_fsync(embedded: EmbeddedHarness) -> None:
     embedded.settings = {"log.durability": "page_cache"}
     embedded.log.create_topic("t")
     embedded.send("t", *numbered(3))
-    embedded.advance(1_000)  # only the first sync tells readers that they need not wait for one
     with ReadOnlyLog("data", clock=embedded.clock, files=embedded.disk) as folder:
         consumer = folder.consumer(["t"])
         assert [record.value for record in consumer.poll()] == numbered(3)

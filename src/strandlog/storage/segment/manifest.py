@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import contextlib
 import struct
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -88,6 +89,7 @@ def read_manifest(files: Files, folder: str) -> ReadManifest:
     except FileNotFoundError:
         return NOTHING
     claims: dict[int, Claim] = {}
+    bases: list[int] = []  # the keys of `claims`, in order
     damaged = bad = entries = 0
     name = _folder_name(folder)
     for start in range(0, len(data), ENTRY_SIZE):
@@ -99,11 +101,18 @@ def read_manifest(files: Files, folder: str) -> ReadManifest:
         if claim.size_bytes < WITHDRAWN:
             _add_aborted(claims, claim)
             continue
-        for base in [b for b, old in claims.items() if _overlaps(old, claim)]:
+        # The claims in effect do not overlap, so those that this entry replaces are adjacent.
+        first = bisect_left(bases, claim.base_offset)
+        if first and claims[bases[first - 1]].end_offset > claim.base_offset:
+            first -= 1
+        replaced = bases[first : bisect_left(bases, claim.end_offset)]
+        for base in replaced:
             del claims[base]
-        if claim.size_bytes != WITHDRAWN:
+        is_kept = claim.size_bytes != WITHDRAWN
+        bases[first : first + len(replaced)] = [claim.base_offset] if is_kept else []
+        if is_kept:
             claims[claim.base_offset] = claim
-    return ReadManifest(sorted(claims.values()), entries, damaged)
+    return ReadManifest([claims[base] for base in bases], entries, damaged)
 
 
 def _add_aborted(claims: dict[int, Claim], found: Claim) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.support.log_builders import FOLDER, START_MS, batch, fill, new_log, offsets, reopen
 from tests.support.log_builders import small_settings as settings
 
@@ -10,7 +12,15 @@ from strandlog.storage.cleaning.compaction import compact_now
 from strandlog.storage.cleaning.retention import drop_oldest
 from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.readonly.verify import look_at_partition
-from strandlog.storage.segment.manifest import ENTRY_SIZE, SPARE_ENTRIES, read_manifest
+from strandlog.storage.segment import manifest
+from strandlog.storage.segment.manifest import (
+    ENTRY_SIZE,
+    NOTHING,
+    SPARE_ENTRIES,
+    Claim,
+    SegmentManifest,
+    read_manifest,
+)
 from strandlog.storage.work import run_inline
 from strandlog.testing import FakeClock, SimulatedFiles
 
@@ -126,3 +136,41 @@ def test_the_manifest_stays_small() -> None:
         log.flush()
         run_inline(drop_oldest(log, len(log.segments.sealed)))
     assert files.size(MANIFEST) <= ENTRY_SIZE * 2 * SPARE_ENTRIES
+
+
+def test_reading_a_manifest_does_not_compare_each_entry_with_all_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    files, count, compared = SimulatedFiles(), 300, list[Claim]()
+
+    def overlaps(old: Claim, new: Claim) -> bool:
+        compared.append(old)
+        return old.base_offset < new.end_offset and new.base_offset < old.end_offset
+
+    monkeypatch.setattr(manifest, "_overlaps", overlaps)
+    files.make_dir(FOLDER)
+    claims = [Claim(10 * number, 10 * number + 10, 100) for number in range(count)]
+    SegmentManifest(files, FOLDER, NOTHING).claim(claims)
+    assert read_manifest(files, FOLDER).claims == claims
+    assert len(compared) <= 4 * count
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 30), st.integers(1, 12), st.booleans()), max_size=25),
+)
+def test_an_entry_replaces_every_earlier_entry_that_overlaps_it(
+    changes: list[tuple[int, int, bool]],
+) -> None:
+    files = SimulatedFiles()
+    files.make_dir(FOLDER)
+    written = SegmentManifest(files, FOLDER, NOTHING)
+    expected: list[Claim] = []
+    for size_bytes, (base, size, is_claim) in enumerate(changes):
+        end = base + size
+        expected = [c for c in expected if c.end_offset <= base or end <= c.base_offset]
+        if is_claim:
+            expected.append(Claim(base, end, size_bytes))
+            written.claim(expected[-1:])
+        else:
+            written.withdraw(base, end)
+    assert read_manifest(files, FOLDER).claims == sorted(expected)

@@ -7,13 +7,13 @@ completion.
 No reply is sent and no marker is written before the decision is on disk; a transaction is complete
 only after all its markers are on disk. A producer that has received its reply can therefore start
 the next transaction immediately. After a crash at any point, `load` completes the transactions
-whose decision is on disk and leaves the others to time out.
+whose decision is on disk and leaves the others open.
 
 Each change is a procedure (see deferred.py) that waits for the disk. While one is in progress for a
-producer, its other requests fail with ConcurrentTransactionsError, which clients retry. If the
-first write of a procedure fails, nothing changes. If the disk fails later, the reply fails with
-that error, and the procedure retries once a second until it succeeds: a decision cannot be undone,
-because its record may already be on disk.
+producer, requests for another change fail with ConcurrentTransactionsError, which clients retry. If
+a change cannot be written, the request fails and nothing changes. After the write, a procedure
+retries once a second until it succeeds: a decision cannot be undone, because its record may already
+be on disk. A failed fsync of the change fails the reply; a marker that cannot be written delays it.
 
 A partition may have an open transaction that is missing from the table, because its record was lost
 with the page cache. It would block the partition's read_committed consumers forever, so `load`
@@ -111,7 +111,7 @@ class TransactionCoordinator:
         self._ids_bytes = 0
         # The number of ongoing transactions, and the number of partitions in them.
         self._open_count = self._open_partitions = 0
-        # Transactional ids with a change that is not on disk yet, and the partitions it adds.
+        # Transactional ids with a change in progress, and the partitions that it adds.
         self._in_flight: dict[str, frozenset[TopicPartition]] = {}
         self._timeouts: dict[str, Timer] = {}
 
@@ -163,7 +163,8 @@ class TransactionCoordinator:
     def init_producer(
         self, name: str, timeout_ms: int, producer: ProducerIdentity
     ) -> Deferred[ProducerIdentity]:
-        """Create a producer or increment its epoch; abort its open transaction, if there is one."""
+        """Return an identity that replaces all earlier ones of this transactional id; first abort
+        its open transaction, if there is one. A retry gets the identity of the lost reply."""
         if not 0 < timeout_ms <= self._settings.transaction_max_timeout_ms:
             raise InvalidTransactionTimeoutError(
                 f"transaction.timeout.ms must be between 1 and "
@@ -333,7 +334,7 @@ class TransactionCoordinator:
         self._id_by_producer[transaction.producer_id] = name
 
     def _append(self, transaction: Transaction) -> PartitionLog:
-        """Write a change to the table; return the log of the partition that contains it."""
+        """Write a change to the table, then apply it; return the log that contains it."""
         name = transaction.transactional_id
         record = (encode_key(name), encode_value(transaction.value))
         self._table.append([record], self._clock.now_ms())
@@ -387,7 +388,7 @@ class TransactionCoordinator:
         del self._in_flight[name]
 
     def _write_markers(self, markers: list[Marker], kind: ControlType) -> Procedure[None]:
-        """Write all markers, then wait for one group commit.
+        """Write all markers, then wait until all of them are on disk.
 
         Markers that fail are retried; partitions that were deleted are skipped.
         """
@@ -413,7 +414,7 @@ class TransactionCoordinator:
             written = [each for each in written if not each.log.is_closed]
 
     def _retry(self, write: Callable[[], R]) -> Procedure[R]:
-        """Call `write` until it succeeds."""
+        """Call `write` every `RETRY_MS` until it succeeds."""
         while True:
             try:
                 return write()

@@ -1,7 +1,7 @@
 """Allocates producer ids from blocks reserved on disk, so that no id is allocated twice.
 
 `producer-ids.json` contains the first id that is not reserved yet. A block of a thousand ids is
-reserved before its first id is allocated, so a crash wastes the rest of the block. A second
+reserved before its first id is allocated, so a restart wastes the rest of the block. A second
 producer with the same id would lose records: a partition would mistake its batches for retries by
 the first producer, acknowledge them and write nothing.
 
@@ -18,7 +18,7 @@ than 2**20 ids per second are allocated on average, the time-based id is higher 
 Such ids stay below 2**53 until the year 2242, so clients can store them in a double.
 
 A client may send an id that was never allocated here, for example one from another cluster. The
-next id is then moved above it (`ProducerIdsSeen`), so that the ids never collide.
+next id is then moved above it (`ProducerIdsSeen`), so that it is not allocated later.
 """
 
 from __future__ import annotations
@@ -85,7 +85,8 @@ class ProducerIds:
             write_document(self._log_dir.files, self._path, {"next": first})
 
     def _load(self) -> int:
-        """Return the first unreserved id; rewrite the file if it is missing or damaged."""
+        """Return the first unreserved id; rewrite the file if it is missing, damaged or older than
+        its copy."""
         files = self._log_dir.files
         is_missing = not files.exists(self._path)
         problems: list[str] = []

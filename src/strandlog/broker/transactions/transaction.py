@@ -3,15 +3,15 @@
                  add partitions          end             markers written
     Empty ─────────────────▶ Ongoing ──────────▶ Prepare* ──────────────▶ Complete*
       ▲                        ▲   │                                        │    │
-      │                        │   └─ timeout, or a new producer: abort     │    │
+      │                        │   └─ timeout or init: abort                │    │
       │                        └────────────── add partitions ──────────────┘    │
       └───────────────────────────────────────── init ───────────────────────────┘
 
 Prepare* records the outcome: once it is on disk, the outcome cannot change. Complete* is stored
-once all markers are on disk. Each `init` increments the epoch, and so does an abort that the
-producer did not request. A producer with the old epoch (a zombie) is then fenced, both here and in
-every partition that gets a marker with the new epoch. When the epochs of a producer id are
-exhausted, the next `init` allocates a new id.
+once all markers are on disk. Each `init`, except a retry, increments the epoch, and so does an
+abort that the producer did not request. A producer with the old epoch (a zombie) is then fenced,
+both here and in every partition that gets a marker with the new epoch. When the epochs of a
+producer id are exhausted, the next `init` allocates a new id.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Transaction:
     updated_ms: int
     partitions: frozenset[TopicPartition] = frozenset()
     started_ms: int = NOT_STARTED
-    last_epoch: int = NO_PRODUCER_EPOCH  # the previous epoch, if its producer may retry its request
+    last_epoch: int = NO_PRODUCER_EPOCH  # the previous epoch, if its producer may call init again
 
     @property
     def identity(self) -> ProducerIdentity:
@@ -115,8 +115,8 @@ def check_owner(
 def is_current(transaction: Transaction, producer: ProducerIdentity) -> bool:
     """Return True if the producer may get a new epoch: it has the current one or no id yet.
 
-    Return False if it retries a request whose reply was lost, so that it gets the same reply.
-    Raise for any other producer.
+    Return False if it has the previous epoch and may get the current one, because it retries a
+    request whose reply was lost or because its transaction timed out. Raise for any other producer.
     """
     if producer.producer_id == NO_PRODUCER_ID or producer == transaction.identity:
         return True
@@ -163,7 +163,7 @@ def initialised(
 
 
 def is_out_of_epochs(transaction: Transaction) -> bool:
-    """Return whether the next epoch is the last, which is reserved for coordinator aborts."""
+    """Return whether no epoch is left for `init`; the last is reserved for coordinator aborts."""
     return transaction.epoch >= LAST_EPOCH - 1
 
 

@@ -1,8 +1,9 @@
-"""Appends records after checking free space, transactions and keys, then waits as `acks` requires.
+"""Appends records after checking free space, transactions and, for some topics, every record; then
+waits as `acks` requires.
 
     acks=0, 1     records are in the page cache when `produce` returns
-    acks=all      one `DelayedProduce`, complete when every partition of the request is on disk;
-                  with log.durability=page_cache, the same as acks=1
+    acks=all      one `DelayedProduce`, complete when every partition of the request is on disk or
+                  has an error; with log.durability=page_cache, the same as acks=1
 
 `produce` handles each partition independently, as Kafka does: if one is rejected, the result
 contains its error, and the others are still appended. `produce_all` validates everything first, and
@@ -105,7 +106,8 @@ class _ToCheck(NamedTuple):
 
 
 class DelayedProduce(Deferred[list[ProduceResult]]):
-    """The result of a request with acks=all: complete when all of its partitions are on disk."""
+    """The result of a request with acks=all: complete when each of its partitions is on disk or has
+    an error."""
 
     __slots__ = ("_results", "_waiting")
 
@@ -427,8 +429,8 @@ class RecordAppender:
     def record_checks(
         self, partitions: Sequence[PartitionRecords], is_abandoned: Callable[[], bool]
     ) -> Work[Checked] | None:
-        """Return work that checks the records of a request, one batch per step; None if the append
-        can do so quickly.
+        """Return work that checks the records of a request, one batch per step; None if there is
+        nothing to check or the append can do so quickly.
 
         The work stops early if `is_abandoned` returns True.
         """

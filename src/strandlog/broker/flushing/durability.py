@@ -4,9 +4,9 @@
                    │                                              appended since)
                    └─ urgent, as soon as a request waits
 
-A partition is due for a flush as soon as a request waits for it: an acks=all produce request, a
-request that must see earlier writes (`when_durable`; see visibility.py), or a delayed fetch. It is
-also due once the broker has written table records or a marker to it (`written`), or once it has
+A partition is due for a flush as soon as a request waits for it, for example an acks=all produce
+request, a request that must see earlier writes (see visibility.py), or a delayed fetch. It is also
+due once the broker has written table records or a marker to it (`written`), or once it has
 `flush.messages` unflushed records. Otherwise it is due `flush.ms` after its first unflushed append;
 an earlier fsync would only delay later writes, because the file system blocks them while it
 commits.
@@ -14,8 +14,8 @@ commits.
 `take_flushes` returns jobs for the partitions that are due. Any thread may execute them;
 `flush_done` runs in the broker's thread, advances the high watermark and completes the waiting
 requests. A failed fsync fails all requests that wait for the partition. `next_due_ms` returns the
-time at which `take_flushes` next has a job to return. If the runtime does not execute flushes,
-`when_durable` flushes the partition itself. After such a flush, or one by a thread of the embedded
+time at which the next flush is due. If the runtime does not execute flushes, `when_durable` flushes
+the partition itself, unless it is busy. After such a flush, or one by a thread of the embedded
 library, the partition stays marked dirty until its scheduled flush, which may then find nothing to
 do or flush later records early.
 
@@ -24,9 +24,9 @@ added to the caller's list before its partition is marked busy, the partition st
 then, and `flush_done` and `flush_dropped` may be called twice. A partition whose own state may be
 inconsistent is reopened.
 
-A busy partition has an fsync or a truncation in flight (`hold`, `release`). It never has two
-fsyncs in flight: after one fails, the kernel marks the pages clean, and the other would report
-success for lost bytes.
+A busy partition has an fsync in flight, or a maintenance task is removing or replacing its segments
+(`hold`, `release`). It never has two fsyncs in flight: after one fails, the kernel marks the pages
+clean, and the other would report success for lost bytes.
 
 One request can write to thousands of partitions. So `take_flushes` returns at most `MAX_JOBS` jobs.
 Partitions that a small request (`is_bulk` is False) waits for come first, but some jobs are
@@ -92,13 +92,13 @@ class Durability:
     # -- scheduling ------------------------------------------------------------------------------
 
     def is_due(self) -> bool:
-        """Return whether `take_flushes` has a job to return now."""
+        """Return whether the flush of a partition that is not busy is due now."""
         due_ms = self.next_due_ms()
         return due_ms is not None and due_ms <= self._clock.monotonic_ms()
 
     def next_due_ms(self) -> int | None:
-        """Return when `take_flushes` next has a job to return, on the monotonic clock; None if
-        no flush is scheduled, other than for busy partitions."""
+        """Return when the next flush is due, on the monotonic clock; None if no flush is scheduled,
+        other than for busy partitions."""
         if not (self._urgent.keys() <= self.busy and self._bulk.keys() <= self.busy):
             return DUE_NOW_MS
         due = self._due
@@ -134,7 +134,9 @@ class Durability:
         self._runtime.wake()
 
     def written(self, log: PartitionLog) -> None:
-        """Request an immediate flush after the broker has written table records or a marker."""
+        """Schedule a flush after the broker has written table records or a marker: an immediate
+        one, unless requests do not wait for fsyncs. If the runtime does not execute flushes, flush
+        here, and raise the error if that fails."""
         self.appended(log)
         if not self.waits_for_fsync:
             return
@@ -174,8 +176,8 @@ class Durability:
         self, log: PartitionLog, end_offset: int, on_durable: OnDurable, *, is_bulk: bool = False
     ) -> None:
         """Call `on_durable` once everything below `end_offset` is as durable as acks=all promises,
-        or with an error if the disk fails. `is_bulk` marks a request that waits for many
-        partitions.
+        or with an error if the disk fails or the partition is deleted. `is_bulk` marks a request
+        that waits for many partitions.
         """
         if not self.waits_for_fsync or log.flushed_offset >= end_offset:
             on_durable(None)
@@ -232,7 +234,8 @@ class Durability:
     # -- flushing --------------------------------------------------------------------------------
 
     def take_flushes(self, max_partitions: int | None = None) -> list[FlushJob]:
-        """Return at most `MAX_JOBS` flush jobs, for partitions that are due and not busy."""
+        """Return flush jobs for partitions that are due and not busy: at most `MAX_JOBS`, and at
+        most `max_partitions`."""
         jobs: list[FlushJob] = []
         for log in self._due_logs()[:max_partitions]:
             self.begin_flush(log, jobs)
@@ -275,7 +278,8 @@ class Durability:
         return due + list(others)[: MAX_JOBS - len(due)]
 
     def _add_overdue(self, others: dict[PartitionLog, None], now_ms: int) -> None:
-        """Add the partitions whose flush.ms has elapsed. Their heap entries are kept."""
+        """Add partitions whose flush.ms has elapsed, until there are `MAX_JOBS`. Their heap entries
+        are kept."""
         kept = []
         while self._due and self._due[0][0] <= now_ms and len(others) < MAX_JOBS:
             entry = heapq.heappop(self._due)
@@ -323,8 +327,8 @@ class Durability:
             self._make_urgent(log, is_bulk=False)
 
     def flush_due(self) -> list[StorageError]:
-        """Execute the due flushes in this thread, for a runtime that does not execute flushes.
-        Return the errors."""
+        """Execute due flushes, at most `MAX_JOBS`, in this thread, for a runtime that does not
+        execute flushes. Return the errors."""
         try:
             due = self._due_logs()
         except BaseException:
@@ -369,15 +373,16 @@ class Durability:
     # -- busy partitions -------------------------------------------------------------------------
 
     def is_busy(self, log: PartitionLog) -> bool:
-        """Return whether an fsync or a truncation of the partition is in flight."""
+        """Return whether an fsync of the partition is in flight, or a maintenance task is changing
+        its segments."""
         return log in self.busy
 
     def hold(self, log: PartitionLog) -> None:
-        """Block flushes of the partition while a maintenance task truncates or rewrites it."""
+        """Block flushes of the partition while a maintenance task changes its segments."""
         self.busy.add(log)
 
     def release(self, log: PartitionLog) -> None:
-        """Allow flushes again, after the maintenance task has finished and flushed the partition.
+        """Allow flushes again, after a maintenance task has finished.
 
         Complete the requests whose records are now durable; if the partition has failed, fail all
         requests that wait for it.
@@ -405,7 +410,7 @@ class Durability:
             self._waiting[log] = kept + self._waiting.get(log, [])
 
     def deleted(self, logs: Iterable[PartitionLog]) -> None:
-        """Fail the requests that wait for deleted partitions."""
+        """Forget deleted partitions, and fail the requests that wait for them."""
         for log in logs:
             self._clean(log)
             self._complete(log, StorageError(f"{log.tp} was deleted before it was flushed"))

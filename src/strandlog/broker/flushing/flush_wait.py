@@ -6,7 +6,7 @@ The broker has no threads and no locks, so the caller takes these steps, holding
 where noted:
 
     wait = broker.flush_wait(context, topic, partition, end_offset)
-    while not wait.is_over():      raises if the disk failed or the partition was deleted
+    while not wait.is_over():      raises if the records may never be on disk
         if wait.is_blocked:        another thread flushes the partition:
             …                      release the lock until that thread has called `end`
         else:
@@ -71,7 +71,7 @@ class FlushWait:
 
     @property
     def is_blocked(self) -> bool:
-        """Whether a flush or a truncation of the partition is in flight."""
+        """Whether the partition is busy (see durability.py)."""
         return self._log in self._durability.busy
 
     def begin(self) -> None:

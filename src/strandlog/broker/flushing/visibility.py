@@ -1,13 +1,14 @@
 """Delays requests that read the end of a partition until a flush has made all appends visible.
 
-Readers only see durable records, and a partition that no request waits for is flushed `flush.ms`
-after an append. A client that sends a record with acks=1 and then asks for the end offset would
-therefore miss that record. So a request that reads the end (ListOffsets, Fetch, DeleteRecords, a
-lookup by time, or the lag of a group) triggers a flush and is answered after it:
+Readers only see durable records, and a partition that no request waits for may be flushed only
+`flush.ms` after an append. A client that sends a record with acks=1 and then asks for the end
+offset would therefore miss that record. So a request that reads the end (for example ListOffsets,
+Fetch, DeleteRecords, or one for the lag of a group) triggers a flush and is answered after it:
 
     high watermark == log end offset     nothing to wait for: answered immediately
     high watermark <  log end offset     answered when everything that was appended before the
                                          request is durable; later appends are not waited for
+    the last fsync failed                answered immediately, from the durable records
 
 The wait is bounded (`visibility.max.wait.ms`). If the disk takes longer or fails, or the partition
 is deleted, the request is answered from the durable records. That is still correct, because the
@@ -59,7 +60,8 @@ class _Request:
         self.finish()
 
     def finish(self) -> set[End]:
-        """Answer the request unless it has been answered; return the end offsets it waited for."""
+        """Answer the request, unless that has been done or it was cancelled; return the end offsets
+        that it was still waiting for."""
         then, self._then = self._then, None
         left, self._ends = self._ends, set()
         if self._timer is not None:

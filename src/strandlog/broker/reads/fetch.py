@@ -1,13 +1,15 @@
 """Reads records for consumers; a fetch with too little data waits for more or for its deadline.
 
-A fetch lists several partitions and specifies the minimum amount of data to wait for (`min_bytes`),
-the maximum to return (`max_bytes`, and a limit per partition) and a deadline. It is answered when
-at least `min_bytes` can be read, when any partition has an error, or at its deadline, whichever
-comes first. Partitions are read in the order of the request; the first batch of the first partition
-that has one is returned in full, however large, so that a consumer always makes progress (KIP-74).
+A fetch lists one or more partitions and specifies the minimum amount of data to wait for
+(`min_bytes`), the maximum to return (`max_bytes`, and a limit per partition) and a deadline. It is
+answered when at least `min_bytes` can be read, when any partition has an error, or at its deadline,
+whichever comes first. A large fetch does not wait for more records if those that wait already have
+too many partitions. Partitions are read in the order of the request; the first batch of the first
+partition that has one is returned in full, however large, so that a consumer always makes progress
+(KIP-74).
 
 A delayed fetch is rechecked when the high watermark of one of its partitions advances. No data is
-read until the fetch is answered: the recheck only estimates the bytes up to the high watermark.
+read until the fetch is answered: the recheck only estimates how many bytes can be read.
 
 Records that are appended but not yet durable are not returned. Their offsets are in range: a fetch
 from one of them returns no data yet. If they were appended before the fetch arrived, the fetch
@@ -108,7 +110,7 @@ class DelayedFetch(Deferred[FetchResult]):
         self.targets = targets
         self.timer: Timer | None = None
         self.waits_for_flush = False  # waits until records appended before it are flushed
-        self.is_expired = False  # its deadline has passed, or too many fetches are waiting
+        self.is_expired = False  # its deadline has passed, or too many large fetches are waiting
         self._available = 0
         self._readable: dict[PartitionLog, int] = {}
         self._rows: dict[PartitionLog, FetchPartition] = {}
@@ -311,8 +313,8 @@ class DelayedFetches:
     def _reading(
         self, request: FetchRequest, targets: list[Target], max_bytes: int
     ) -> Work[FetchResult]:
-        """Read the partitions of a fetch, within its own limits and at most `max_bytes` in total;
-        yield after each partition."""
+        """Read the partitions of a fetch; yield after each partition. Only the first batch of the
+        response may exceed `max_bytes`, and only the first batch of a partition its own limit."""
         left = max_bytes
         budget = CheckBudget()
         results = []

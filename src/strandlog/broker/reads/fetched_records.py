@@ -29,7 +29,7 @@ class DecodedRecords(NamedTuple):
 
 
 def size_of(record: Record) -> int:
-    """Return the size of a record's key, value and headers."""
+    """Return the approximate size of a record's key, value and headers in a response."""
     headers = sum(HEADER_BYTES + len(name) + len(value or b"") for name, value in record.headers)
     return len(record.key or b"") + len(record.value or b"") + headers
 
@@ -50,7 +50,7 @@ def records_of(
     limit_bytes: int,
     problems: list[UndecodableBatchError] | None = None,
 ) -> Iterator[DecodedRecords]:
-    """Yield the records from `offset` on, some at a time.
+    """Yield the records from `offset` on, some at a time, without those of aborted transactions.
 
     For a batch that cannot be decoded or decompresses to more than `limit_bytes`, raise
     `UndecodableBatchError`, or add the error to `problems` and skip the batch. If the batch is

@@ -46,7 +46,8 @@ def check_leader_epoch(epoch: int) -> None:
 
 
 def end_of_epoch(log: PartitionLog, epoch: int) -> tuple[int, int]:
-    """Return (epoch, end offset) of the last leader epoch up to `epoch`."""
+    """Return a leader epoch and its end offset; (-1, -1) for -1 and for later epochs than the
+    current one."""
     if epoch == LEADER_EPOCH:
         return epoch, log.high_watermark
     if epoch == NO_EPOCH or epoch > LEADER_EPOCH:

@@ -20,7 +20,8 @@ counts differ by at most one; otherwise, no single move would improve the balanc
 
 A member's claim to own a partition is valid if it has the newest generation among all claims to
 that partition and no other member claims the partition with the same generation. Older and
-contested claims come from members that missed a rebalance.
+contested claims come from members that missed a rebalance. Claims to topics that a member does not
+subscribe to are ignored.
 """
 
 from __future__ import annotations

@@ -1,14 +1,16 @@
 """Validates group names, join requests and offset commits.
 
-- A group name must have 1 to 255 printable characters, which may include "|" and "/". Control
-  characters and lone surrogates are invalid: neither can be displayed, and lone surrogates cannot
-  be stored in the log.
-- A session timeout must be between group.min.session.timeout.ms and group.max.session.timeout.ms.
+- A group name must have 1 to 255 characters, which may include "|" and "/". Control characters and
+  lone surrogates are invalid: neither can be displayed, and lone surrogates cannot be stored in the
+  log.
+- A session timeout must be between group.min.session.timeout.ms and group.max.session.timeout.ms. A
+  rebalance timeout must not be negative.
 - A member may list at most MAX_MEMBER_ASSIGNORS assignors, with at most
   group.member.metadata.max.bytes of metadata.
-- Every string in a join request must fit Kafka's string type: a string that cannot be stored would
-  make every later rebalance of the group fail.
-- In a "consumer" group, only the member that owns a partition may commit an offset for it.
+- Every string that is stored with a member must fit Kafka's string type: a string that cannot be
+  stored would make every later rebalance of the group fail.
+- In a "consumer" group, a member may only commit offsets for partitions that it owns
+  (`MemberList.commit_rule`).
 """
 
 from __future__ import annotations

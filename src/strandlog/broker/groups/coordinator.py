@@ -1,6 +1,6 @@
 """Finds, creates, stores and expires consumer groups and their offsets.
 
-    join ─▶ Group ─▶ Deferred          one `Group` per name, created by the first join or commit
+    join ─▶ Group ─▶ Deferred          one `Group` per name, created by its first join or commit
     commit ─▶ checks ─▶ log ─▶ memory  the log is written first, so memory is never ahead of it
     load ◀─ log                        groups and offsets as of the last completed write
     tick ─▶ timers                     sessions, rebalances, and the expiry of offsets every
@@ -18,6 +18,7 @@ The following clients may commit offsets:
   (RebalanceInProgressError). In a "consumer" group, a member may only commit offsets for partitions
   that it owns (NotOwnerError), so a member with a stale position cannot move the group back. This
   is stricter than Kafka; see `MemberList.commit_rule` for the rule for cooperative members.
+- A producer in its transaction (`try_commit_in_transaction`); as a member, or without a member id.
 
 `commit_offsets` commits all offsets or raises; `try_commit_offsets` commits the valid ones and
 returns the errors for the others, as in Kafka's protocol.
@@ -101,7 +102,7 @@ GROUPS_AT_ONCE = 50  # number of groups checked for expired offsets per step
 
 
 class LoadReport(NamedTuple):
-    """The result of `load`; `skipped` counts records of unknown kinds and undecodable ones."""
+    """The result of `load`; `skipped` counts records of unknown kinds and invalid ones."""
 
     groups: int
     offsets: int

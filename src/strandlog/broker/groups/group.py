@@ -29,11 +29,12 @@ with IllegalGenerationError in every state.
 
 The following rules are the same as in Kafka, except where noted:
 
-- The generation increases by one each time a rebalance ends, and never decreases.
+- The generation increases by one each time a rebalance ends. A restart undoes an increase if the
+  leader had not sent the assignments yet.
 - The first rebalance of an empty group waits group.initial.rebalance.delay.ms for members. The wait
   is extended while more members join, up to the rebalance timeout.
 - A rebalance that ends removes the dynamic members that did not rejoin. Static members stay until
-  their session expires; if no member has rejoined, the rebalance continues.
+  their session expires; if only they are left and none has rejoined, the rebalance continues.
 - A new member may first get an id and an error (MEMBER_ID_REQUIRED). It is then pending for one
   session timeout, and a rebalance waits for it.
 - A member that has not requested its assignment by the rebalance timeout is removed.
@@ -430,7 +431,8 @@ class Group:
             self._end_join()
 
     def _end_join(self) -> None:
-        """Start a generation with the members that have joined."""
+        """Remove the dynamic members that have not joined, and start a generation with the others.
+        Wait again if only static members are left and none of them has joined."""
         with self._completions:
             self._initial_delay_left_ms = None
             for member in self.members.absent_dynamic:

@@ -176,9 +176,8 @@ class MemoryMeter:
 class MemberList:
     """The members of one group.
 
-    Values that every request needs (the waiting members, the common protocols and the longest
-    timeout) are updated as members join and leave, so reading them takes the same time in a group
-    of any size.
+    Values that every join needs (the number of waiting members, the common protocols and the
+    longest timeout) are updated as members join and leave, so a join does not examine all members.
     """
 
     __slots__ = (

@@ -221,7 +221,7 @@ class TopicCatalog:
         self, name: str, partitions: int | None = None, config: Mapping[str, object] | None = None
     ) -> Topic:
         """Return the topic that `create` would create, without an id; raise the errors that
-        `create` would raise."""
+        `create` would raise before it writes."""
         check_topic_name(name)
         if name in self._topics or name in self._in_progress:
             raise TopicExistsError(name)

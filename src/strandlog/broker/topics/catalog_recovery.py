@@ -6,6 +6,7 @@ when they were written. Where the two disagree, the directory wins:
     file                     directories                   result
     nothing (lost, damaged)  orders-0, orders-1, id X      topic `orders`, id X, 2 partitions
     orders, 1 partition      orders-1 has records          `orders` has 2 partitions
+    orders, 1 partition      orders-1 never written to     an unfinished change: set aside
     nothing about orders     orders-0 has records          topic `orders`, as in the first row
     nothing about orders     orders-0 never written to     an unfinished creation: set aside
     orders, id X             all: id Y, checksum valid     id Y: the file is older than the topic
@@ -78,7 +79,7 @@ class Reconciliation:
 
     def run(self, topics: Mapping[str, Topic], *, is_lost: bool) -> Reconciled:
         """Compare the topics with the directories. `is_lost` means that the catalog file and its
-        copy are unreadable."""
+        copy are missing or unusable."""
         known_ids = {topic.topic_id for topic in topics.values()}
         found = dict(topics)
         by_topic: dict[str, list[TopicPartition]] = {}
@@ -151,7 +152,8 @@ class Reconciliation:
         return replace(topic, partitions=count)
 
     def _with_id_of_folders(self, topic: Topic, known_ids: set[str]) -> Topic:
-        """Return the topic with the id that all of its directories agree on, if that differs."""
+        """Return the topic with the id that all of its directories agree on, if that differs, has a
+        valid checksum and belongs to no topic of the catalog."""
         own = [TopicPartition(topic.name, number) for number in range(topic.partitions)]
         found = {self._metadata[tp] for tp in own if tp in self._metadata}
         if len(found) != 1:

@@ -8,7 +8,8 @@ and reports the result of each sync. The broker itself neither reads nor writes 
                  ──▶ note(report) ──▶ retention runs again
 
 With `retention.after.table`, retention deletes a segment only if all of its records are in the
-table. It relies on a report only if all of these conditions hold; otherwise it deletes no records:
+table or were deleted by clients. It relies on a report only if all of these conditions hold;
+otherwise it deletes no records:
 
 1. The offsets in the report belong to a version of the table that was durable before the report.
 2. The report is about this topic (by id) and about the table that is bound to the topic. The first
@@ -18,11 +19,12 @@ table. It relies on a report only if all of these conditions hold; otherwise it 
 3. The sync succeeded, and the report is at most `FRESH_MS` old. If it is older, retention requests
    a check and runs again when the new report arrives.
 
-Reports are kept in memory only. After a restart, nothing is deleted until the first report.
+Reports are kept in memory only. After a restart, a topic with this setting keeps its records until
+the first report.
 
-Segments that have expired but are not in the table are *held*; `retention_held_bytes` counts them.
-If the same segment of a partition is held for longer than `stall_ms`, the disk may fill up, so the
-problem is logged and listed in `problems`.
+Segments that have expired but are not in the table are *held*; the metric `retention_held_bytes` is
+their size. If the same segment of a partition is held for `STALL_INTERVALS` sync intervals, and at
+least `MIN_STALL_MS`, the disk may fill up, so the problem is logged and listed in `problems`.
 """
 
 from __future__ import annotations
@@ -81,7 +83,7 @@ class TableState(NamedTuple):
 
     wanted: WantedTable
     report: TableReport | None
-    lag: int  # number of records that are not in the table
+    lag: int  # number of offsets that are not known to be in the table
     age_ms: int  # age of the report; -1 if there is none
 
     @property
@@ -158,7 +160,8 @@ class LakeTables:
         )
 
     def note(self, report: TableReport) -> bool:
-        """Store a report; return whether retention waits for it."""
+        """Store a report, unless its topic has no table any more; return whether retention waits
+        for it."""
         wanted = self.wanted().get(report.topic)
         if wanted is None or wanted.topic_id != report.topic_id:
             return False  # the topic was deleted or recreated during the sync
@@ -258,7 +261,8 @@ class LakeTables:
         )
 
     def forget_deleted(self) -> None:
-        """Forget the held segments of topics that no longer exist."""
+        """Forget the held segments of topics that no longer exist, and the warnings about topics
+        that have no held segments."""
         self._held = {tp: each for tp, each in self._held.items() if tp.topic in self._catalog}
         held = {tp.topic for tp in self._held}
         self._warned_ms = {name: at for name, at in self._warned_ms.items() if name in held}

@@ -112,8 +112,8 @@ def _without_errors(document: Any) -> Any:
 
 
 class _Canonical:
-    """Rewrites a schema with a fixed key order and without redundant namespaces. Structures that it
-    does not know are left unchanged."""
+    """Rewrites a schema with a fixed key order and without redundant parts, such as a namespace
+    that equals the enclosing one. Structures that it does not know are left unchanged."""
 
     def schema(self, found: Any, space: str) -> Any:
         if isinstance(found, list):

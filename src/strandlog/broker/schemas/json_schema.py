@@ -193,7 +193,8 @@ class _Comparison:
     # -- combinations ------------------------------------------------------------------------------
 
     def _branches(self, reader: dict[str, Any], writer: dict[str, Any], path: str) -> Iterator[str]:
-        """Yield the branches of the writer that no branch of the reader accepts."""
+        """Yield the branches of the writer that no branch of the reader accepts. A schema with both
+        oneOf and anyOf must not change."""
         if any(all(each in part for each in BRANCHES) for part in (reader, writer)):
             if canonical_json(reader) != canonical_json(writer):
                 yield f"{path}: a schema with both oneOf and anyOf was changed"

@@ -7,7 +7,8 @@ provides (`ProtoCompiler`). A reference has the name of an imported file; files 
 well-known types need no reference.
 
     change to a field                                          compatible
-      added, removed or renamed                                yes, unless it is `required`
+      renamed                                                  yes
+      added or removed                                         yes, unless it is `required`
       type changed within one of these groups:                 yes
         int32, int64, uint32, uint64, bool and enum
         sint32 and sint64; string and bytes
@@ -15,7 +16,9 @@ well-known types need no reference.
       any other change of type                                 no
       made required, or no longer required                     no
       made repeated, or no longer repeated                     for string and bytes only
-      removed from a oneof, or several moved into one          no
+      removed from a oneof                                     no
+      moved into a oneof                                       yes, unless another field of the
+                                                               oneof existed before
 
 Removing a message and changing the package are incompatible. Enum values may change.
 """

@@ -3,9 +3,10 @@
     key.schema.validation=true      every key has the schema id of a live version of TOPIC-key
     value.schema.validation=true    every value has the schema id of a live version of TOPIC-value
 
-The id is in a prefix or in a record header (formats/registry/framing.py). A null key or value is
-accepted. The payload is not decoded. Any thread may check records; whether a check takes a schema
-into account that is registered or deleted concurrently is undefined.
+The id is in a prefix, or it (or the schema's guid) is in a record header; see
+formats/registry/framing.py. A null key or value is accepted. The payload is not decoded. Any thread
+may check records; whether a check takes a schema into account that is registered or deleted
+concurrently is undefined.
 """
 
 from __future__ import annotations

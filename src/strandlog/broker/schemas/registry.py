@@ -2,13 +2,13 @@
 
     registration    a schema is checked for compatibility and gets the next version; a known
                     schema keeps its id, and a new one gets the next id
-    deletion        soft first, then permanent; never a version that another schema refers to
+    deletion        soft first, then permanent; never a version that a live schema refers to
     configuration   compatibility levels and modes, global or per subject
 
 Nothing here writes or waits. A method that changes something returns records for `_schemas`; the
 caller writes them and applies them to `state`. Parsing and comparing schemas takes milliseconds to
-seconds, so the methods that do so return work in steps. If another request changes the state
-between two steps, the decision is repeated.
+seconds, so the methods that do so return work in steps. If another request changes the state while
+a registration is being decided, the decision is repeated.
 
 Registering a schema that is already live in the subject returns the existing version without a
 check. If the schema is soft-deleted there, it gets a new version with its old id.
@@ -121,7 +121,8 @@ class Registry:
         return found
 
     def resolve(self, schema: Schema) -> Resolved:
-        """Return the schemas that a schema refers to; raise if one does not exist."""
+        """Return the schemas that a schema refers to, directly or through others; raise if one does
+        not exist."""
         return self.state.resolve(schema)
 
     def add_digests(self, report: Callable[[str], None]) -> None:
@@ -238,7 +239,8 @@ class Registry:
     def find(
         self, subject: str, candidate: Candidate, *, deleted: bool = False
     ) -> SubjectVersion | None:
-        """Return the newest version of a subject with this schema, or None."""
+        """Return the newest live version of a subject with this schema or, with `deleted`, the
+        newest version; None if there is none."""
         schema_id = self.state.id_of(candidate.schema.type, candidate.digest)
         if schema_id is None:
             return None
@@ -403,7 +405,7 @@ class Registry:
         self, subject: str, removed: Sequence[SubjectVersion], every: Sequence[SubjectVersion]
     ) -> Records:
         """Return the tombstones of versions, preceded by a record that prevents the reuse of their
-        ids."""
+        ids. If no version is left, the subject's configuration and mode are deleted too."""
         records: Records = [(RecordKey(NOOP), encode_json({"maxId": self.state.max_id}))]
         records += [(RecordKey(SCHEMA, subject, each.version), None) for each in removed]
         if len(removed) == len(every):
@@ -443,7 +445,8 @@ class Registry:
         return [(RecordKey(MODE, subject), None)] if subject in self.state.modes else []
 
     def mode_change(self, subject: str | None, mode: str, *, force: bool) -> Records:
-        """Return the records that set the mode of a subject, or the global one."""
+        """Return the records that set the mode of a subject, or the global one. Entering IMPORT
+        also removes soft-deleted versions; live ones must not exist, unless `force` is true."""
         if subject is not None:
             check_subject(subject)
         if mode not in MODES:

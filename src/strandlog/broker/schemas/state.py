@@ -262,7 +262,8 @@ class RegistryState:
         return [self._versions[other][number] for other, number in places]
 
     def resolve(self, schema: Schema) -> Resolved:
-        """Return the schemas that a schema refers to; raise if one does not exist."""
+        """Return the schemas that a schema refers to, directly or through others; raise if one does
+        not exist."""
         found: dict[str, ResolvedReference] = {}
         self._resolve(schema, found, 0)
         return list(found.values())

@@ -62,7 +62,7 @@ SECURITY_OWNER = ""  # all records of the table are in one partition
 
 
 class SecurityStore:
-    """The stored records; `authorizer`, `credentials` and `quotas` hold the same data in memory."""
+    """Stores the records; `authorizer`, `credentials` and `quotas` hold the same data in memory."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""`Access`: the permission check with which every broker request begins.
+"""`Access`: the permission checks with which broker requests begin.
 
     access.require(context, WRITE.on(TOPIC), "orders")     raises TopicAuthorizationError
     access.require(context, (CREATE.on(CLUSTER), CREATE.on(TOPIC)), "orders")     one is enough
@@ -7,8 +7,8 @@ A name is checked before it is looked up, so a client that lacks the permission 
 whether the resource exists or not. Lists contain only what the client may describe.
 
 The process that owns the data folder may do everything. Without an authorizer, so may every client;
-but no client can read the topic that stores credentials and ACLs (`is_on` is then true as soon as
-that topic exists).
+but no client can access the topic that stores credentials, ACLs and quotas (`is_on` is then true as
+soon as that topic exists).
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ from strandlog.errors import (
     TransactionalIdAuthorizationError,
 )
 
-SECURITY_TOPIC = "__strandlog_security"  # stores credentials and ACLs; only the owner may read it
+# Stores credentials, ACLs and quotas; only the owner may read it.
+SECURITY_TOPIC = "__strandlog_security"
 EVERYTHING_ALLOWED = Decision(True, "the broker has no authorizer: every client may do everything")
 OWNER_ALLOWED = Decision(True, "the process that owns the data folder may do everything")
 SECRET = Decision(False, f"no client can access {SECURITY_TOPIC}")
@@ -79,7 +80,7 @@ class Access:
         self.is_on = is_authorizer_on or self._accesses is not None
 
     def secrets_exist(self) -> None:
-        """Start hiding the topic that stores credentials and ACLs."""
+        """Start hiding the topic that stores credentials, ACLs and quotas."""
         self.is_on = True
 
     def allows(self, context: RequestContext, needs: Requirement, name: str = "") -> bool:

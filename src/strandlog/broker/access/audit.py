@@ -1,4 +1,4 @@
-"""The audit log: which logins, denials and administrative actions become which events.
+"""The audit log: which logins, denials, accesses and administrative actions become which events.
 
 An event is a dictionary of text and numbers, which the server writes as one line of JSON
 (`server/access/audit_log.py`). This module does no I/O: it passes events to an `AuditSink`, which
@@ -148,7 +148,7 @@ class Audit:
         name: str,
         explain: Callable[[], str],
     ) -> None:
-        """Note that a client lacks a permission; `explain` returns the rule that decided."""
+        """Note that a client lacks a permission; `explain` returns the reason or the rule."""
         if not self.has_denials:
             return
         # Building only the key, not the event, keeps repeated denials cheap.

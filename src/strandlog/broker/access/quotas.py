@@ -295,7 +295,7 @@ class Quotas:
         return min(rate.delay_ms(quota.limit * NS_PER_PERCENT, now_ms), self._window.size_ms)
 
     def delay_ms(self, key: QuotaKey, user: str, client_id: str, now_ms: int) -> int:
-        """Return how many milliseconds a client must pause, without recording anything."""
+        """Return how many milliseconds a client must pause because of what it has used so far."""
         return self.charge(key, user, client_id, 0, now_ms)
 
     def admit_fetch(self, user: str, client_id: str, size: int, now_ms: int) -> tuple[int, bool]:
@@ -344,9 +344,9 @@ class Quotas:
         return min(bucket.delay_ms(quota.limit, now_ms), MAX_INT)
 
     def connection_delay_ms(self, address: str, now_ms: int) -> int:
-        """Record a new connection from an address. Return 0 if the connection is within the limit;
-        otherwise return how many milliseconds to wait before closing it, and do not count it. As in
-        Kafka, this delay is at most as long as one sample."""
+        """Count a new connection from an address and return 0 if it is within the limit; otherwise
+        do not count it, and return how many milliseconds to wait before closing it. As in Kafka,
+        this delay is at most as long as one sample."""
         key = QuotaKey.CONNECTION_CREATION_RATE
         quota = self._rules[key].find(address, "")
         if quota is None:

@@ -55,7 +55,8 @@ class GroupRequests(TopicRequests):
     _offsets_table: CompactedTable
 
     def join_group(self, context: RequestContext, request: JoinRequest) -> Deferred[JoinResult]:
-        """Join a group; the result completes when the rebalance does."""
+        """Join a group; if that requires a rebalance, the result completes when the rebalance
+        ends."""
         if (denial := self._access.denial(context, READ_GROUP, request.group_id)) is not None:
             return Deferred.failed(denial)
         # The listener sets the client id of its context for each request, and the join may

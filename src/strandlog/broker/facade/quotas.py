@@ -1,7 +1,8 @@
 """Requests about client quotas, and the methods that listeners call to enforce the quotas.
 
-`Broker` inherits these methods. While `enforces_quotas` is false, no client has a quota, and
-listeners skip these calls. Otherwise they charge each request to its user and client id:
+`Broker` inherits these methods. While `enforces_quotas` is false, no user or client id has a quota,
+and listeners skip all of these calls except `connection_delay_ms`. Otherwise they charge each
+request to its user and client id:
 
     charge_produce, charge_fetch,    record bytes or time; return for how long the client must pause
     charge_time

@@ -4,8 +4,8 @@ flushes.
 `Broker` inherits these methods. Those that access records check the client's permission first
 (WRITE or READ on the topic, DESCRIBE for offsets), except `append` and `append_all`, whose callers
 check it. A partition that the client may not access gets an error; the other partitions of the
-request are still handled. A fetch that waits is not checked again: a revoked permission takes
-effect with the next request.
+request are still handled, except by `produce_all`. A fetch that had to wait is checked again before
+its records are returned.
 """
 
 from __future__ import annotations
@@ -197,8 +197,8 @@ class RecordRequests(AccessRequests):
         partitions: Sequence[PartitionRecords],
         is_abandoned: Callable[[], bool] = lambda: False,
     ) -> Work[Checked] | None:
-        """Return work that decodes and checks the records of a request before they are produced, if
-        their topics require it. Return None if `produce` itself can do this quickly, or if the
+        """Return work that decodes and checks the records of a request before they are produced.
+        Return None if no topic requires it, if `produce` itself can do this quickly, or if the
         client may not write to any of the topics."""
         if len(partitions) == 1:  # first find out whether its topic requires checks: most do not
             checks = self._appender.record_checks(partitions, is_abandoned)
@@ -368,8 +368,8 @@ class RecordRequests(AccessRequests):
     def file_position(
         self, context: RequestContext, topic: str, partition: int, offset: int
     ) -> tuple[str, int] | None:
-        """Return the file path and position of the first batch that `read` would return, or None if
-        there is none."""
+        """Return the file path and position of the batch that contains an offset, or of the next
+        batch that readers can see; None if there is none."""
         self._access.require(context, READ_TOPIC, topic)
         plan = read_plan(self._catalog.log(topic, partition), offset, max_bytes=0)
         found = plan.locate() if plan is not None else None
@@ -403,7 +403,8 @@ class RecordRequests(AccessRequests):
         epoch: int,
         current_epoch: int = -1,
     ) -> tuple[int, int]:
-        """Return (epoch, end offset) of the last leader epoch up to `epoch`."""
+        """Return a leader epoch and its end offset; (-1, -1) for -1 and for later epochs than the
+        current one."""
         if (denial := self._denial(context, FIND_EPOCHS, topic)) is not None:
             raise denial
         log = self._catalog.resolve(topic, partition)

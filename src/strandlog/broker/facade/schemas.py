@@ -13,8 +13,9 @@ A request that contains a schema also requires DESCRIBE for the subjects of the 
 A client can read a schema by id if it has DESCRIBE on the topic of any of the schema's subjects; to
 other clients, the schema appears not to exist. Lists contain only what the client may describe.
 
-No response shows a change that is not on disk. Otherwise a crash could undo a registration whose id
-a client already uses, and the id would then be assigned to a different schema.
+No result of these methods, except that of `value_schema`, shows a change that is not on disk.
+Otherwise a crash could undo a registration whose id a client already uses, and the id would then be
+assigned to a different schema.
 """
 
 from __future__ import annotations
@@ -118,7 +119,7 @@ class SchemaRequests(GroupRequests):
     def schema_referrers(
         self, context: RequestContext, subject: str, version: str
     ) -> Deferred[list[int]]:
-        """Return the ids of the schemas that refer to a version of a subject."""
+        """Return the ids of the live schemas that refer to a version of a subject."""
 
         def ask() -> list[int]:
             found = self._registry.version(subject, version, deleted=True)

@@ -116,7 +116,8 @@ class TopicRequests(AccessRequests):
         return self._catalog.existing_or_valid(topic)
 
     def writable_topic(self, context: RequestContext, name: str) -> Topic:
-        """Return a topic that clients may write to; raise if it is internal or does not exist."""
+        """Return a topic that the client may write to; raise if it is protected or does not
+        exist."""
         if self._access.is_on:
             self._access.require(context, WRITE.on(TOPIC), name)
         if name in self._protected:  # checked here to save a call per record
@@ -136,7 +137,8 @@ class TopicRequests(AccessRequests):
         partitions: int | None = None,
         config: Mapping[str, object] | None = None,
     ) -> Topic:
-        """Return the topic that `create_topic` would create; raise the errors it would raise."""
+        """Return the topic that `create_topic` would create; raise the errors that it would raise,
+        except for those of quotas and of the disk."""
         self._access.require(context, CREATE_TOPIC, name)
         forbid_internal(check_topic_name(name), self._protected)
         return self._catalog.check_new(name, partitions, config)
@@ -296,7 +298,8 @@ class TopicRequests(AccessRequests):
         self, context: RequestContext, count: Callable[[], int], *, refuse: bool
     ) -> Deferred[Any] | None:
         """Charge the partitions of a change to the client's quota. `count` returns their number and
-        raises if the change is invalid. Return a failed result if it is invalid or refused."""
+        raises if the change is invalid. Return a failed result if it is invalid or refused. While
+        there are no quotas, check nothing."""
         if not self._quotas.is_on:
             return None
         try:
@@ -367,7 +370,7 @@ class TopicRequests(AccessRequests):
         self, context: RequestContext, offsets: Mapping[TopicPartition, int]
     ) -> Deferred[dict[TopicPartition, int | StrandlogError]]:
         """Delete the records below an offset (-1: all visible records); return the new log start
-        offsets once they are durable."""
+        offsets, once they are durable, or errors."""
         result: Deferred[dict[TopicPartition, int | StrandlogError]] = Deferred()
         needs = DELETE.on(TOPIC)
         denied: dict[TopicPartition, int | StrandlogError] = {}

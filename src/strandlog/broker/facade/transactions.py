@@ -1,7 +1,8 @@
 """Requests about producers and transactions.
 
-`Broker` inherits these methods. Each checks the client's permission first, in Kafka's order: WRITE
-on the transactional id, READ on the group, then WRITE or READ on each topic.
+`Broker` inherits these methods. Each checks the client's permissions first. Those that take part in
+a transaction check them in Kafka's order: WRITE on the transactional id, READ on the group, then
+WRITE or READ on each topic.
 """
 
 from __future__ import annotations
@@ -86,7 +87,8 @@ class TransactionRequests(GroupRequests):
         )
 
     def check_transaction_partition(self, context: RequestContext, tp: TopicPartition) -> None:
-        """Raise if the client may not write to the partition in a transaction."""
+        """Raise if the client may not write to the partition in a transaction, or if the partition
+        does not exist."""
         self._access.require(context, WRITE_TOPIC, tp.topic)
         if tp.topic in self._protected:  # regardless of the ACLs, as in Kafka
             raise TopicAuthorizationError(f"no client may write to the internal topic {tp.topic!r}")

@@ -1,8 +1,8 @@
 """Logins, and requests about users.
 
-`Broker` inherits these methods. A user has one SCRAM credential per mechanism; a login with a
-password (PLAIN, HTTP, gRPC) is checked against the same credentials. A change to a user applies to
-every login from the moment it is written; the request is answered when the change is on disk.
+`Broker` inherits these methods. A user has at most one SCRAM credential per mechanism; a login with
+a password (PLAIN, HTTP, gRPC) is checked against the same credentials. A change to a user applies
+to every login from the moment it is written; the request is answered when the change is on disk.
 
 The requests about users check DESCRIBE or ALTER on the cluster. Logins check no permission: the
 client has no identity yet.

@@ -1,12 +1,13 @@
 """`Broker`: the entry point for listeners, the embedded library and tests.
 
-It owns the topics, groups, transactions, producer ids, flushes, delayed fetches, timers and metrics
-of one data folder. Only one thread at a time may call it, except where a method says otherwise.
-Time, disk, randomness and threads are injected through the constructor.
+It owns everything that belongs to one data folder: topics, groups, transactions, producer ids,
+users, ACLs, quotas, schemas, flushes, delayed fetches, timers and metrics. Only one thread at a
+time may call it, except where a method says otherwise. Time, disk, randomness and threads are
+injected through the constructor.
 
 Every method that handles a client request takes the client's `RequestContext` as its first
-argument, and first checks whether the client has the required permission (`access/access.py`). The
-methods return their results in one of four forms:
+argument, and first checks whether the client has the permission that the request requires, if any
+(`access/access.py`). The methods return their results in one of four forms:
 
     plain value or error      `topic`, `heartbeat`, …
     `Deferred[T]`             may have to wait; every `StrandlogError` is delivered through it
@@ -14,13 +15,13 @@ methods return their results in one of four forms:
     `Work[T]`                 `produce_work`, `list_offset`: work in steps for the caller to run;
                               `T` may be a `Deferred`
 
-A `TopicRef` argument is a topic name or id. No method returns a `PartitionLog`.
+A `TopicRef` argument is a topic name or id. No method for clients returns a `PartitionLog`.
 
 The owner of the runtime calls `tick` at `next_deadline_ms`, executes the jobs that
 `take_flushes` returns, and reports each with `flush_done` (broker/runtime.py).
 
-The tables of the coordinators are compacted topics that are created on first use, so a program
-without groups has no directories for them.
+The tables of the coordinators, of access control and of the schema registry are compacted topics
+that are created on first use, so a folder without groups has no `__consumer_offsets`.
 """
 
 from __future__ import annotations
@@ -199,7 +200,8 @@ class Broker(
         self.is_closed = False
 
     def _open(self, new_uuid: Callable[[], UUID]) -> None:
-        """Open every partition and load the consumer groups."""
+        """Open every partition, create the services, and load all stored state except the
+        transactions."""
         settings, clock, runtime = self.settings, self.clock, self._runtime
         self._catalog = TopicCatalog(self._log_dir, settings, new_uuid)
         self._delayed_fetches = DelayedFetches(self._timers, runtime)
@@ -343,8 +345,8 @@ class Broker(
         return CompactedTable(self._catalog, spec, self._durability.written, self._log_dir.problems)
 
     def _remove_members_of_old_processes(self) -> None:
-        """Remove group members that ran in the process that previously owned the folder, so that
-        no rebalance waits for them."""
+        """Remove group members that ran in a process that owned the folder earlier, so that no
+        rebalance waits for them."""
         for listing in self._group_coordinator.list_groups():
             for member in self._group_coordinator.describe(listing.group_id).members:
                 if member.client_host == IN_PROCESS_HOST:
@@ -363,8 +365,9 @@ class Broker(
     # -- for the owner of the runtime ------------------------------------------------------------
 
     def tick(self) -> None:
-        """Run the timers that are due, including those that start maintenance tasks. If the
-        runtime does not execute flushes, also run the flushes that are due."""
+        """Run timers that are due, including those that start maintenance tasks. If the runtime
+        does not execute flushes, also run flushes that are due. If many are due, some are left to
+        the next call."""
         self._timers.run_due(self.clock.monotonic_ms())
         if not self._runtime.executes_flushes:
             for error in self._durability.flush_due():
@@ -372,7 +375,7 @@ class Broker(
 
     def next_deadline_ms(self, *, with_flushes: bool = True) -> int | None:
         """Return when `tick` must be called next, on the monotonic clock, or None if no timer is
-        waiting; with `with_flushes`, also consider when `take_flushes` next has a job."""
+        waiting; with `with_flushes`, also consider when the next flush is due."""
         timer_ms = self._timers.next_deadline_ms()
         flush_ms = self._durability.next_due_ms() if with_flushes else None
         if timer_ms is None or flush_ms is None:
@@ -380,7 +383,7 @@ class Broker(
         return min(timer_ms, flush_ms)
 
     def take_flushes(self, max_partitions: int | None = None) -> list[FlushJob]:
-        """Return the flushes that are due; any thread may execute them."""
+        """Return flushes that are due, a limited number at a time; any thread may execute them."""
         return self._durability.take_flushes(max_partitions)
 
     def flush_done(self, job: FlushJob, error: StorageError | None) -> None:
@@ -396,12 +399,12 @@ class Broker(
         return self._durability.flush_all()
 
     def flush_for_close(self) -> Work[None]:
-        """Flush all partitions in parallel, so that `close` has little left to do."""
+        """Flush all partitions, many at a time, so that `close` has little left to do."""
         return self._log_dir.flush_for_close()
 
     @property
     def has_due_flushes(self) -> bool:
-        """Whether `take_flushes` would return a job now."""
+        """Whether a flush is due now."""
         return self._durability.is_due()
 
     @property

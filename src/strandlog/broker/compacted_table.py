@@ -1,12 +1,12 @@
-"""Stores the state of a coordinator, the schema registry or the ACLs in a compacted topic.
+"""Stores the state of a coordinator, the schema registry or access control in a compacted topic.
 
 The last value of each key is the current one; a null value deletes the key. The topic is created by
-the first write.
+the first write, unless `ensure` has created it before.
 
 All records of an owner (a group or a transactional id) are in one partition, chosen by the owner's
-name as in Kafka, so their order is preserved. Records found in any other partition (because log
-files were swapped or renamed) are used only if the correct partition has none with that key,
-because there is no way to determine which of the two is newer.
+name as in Kafka, so their order is preserved. Records that `replay` finds in any other partition
+(because log files were swapped or renamed) are used only if the correct partition has none with
+that key, because there is no way to determine which of the two is newer.
 
 `append` returns when the records are written. They are also on disk, unless the broker batches its
 fsyncs (`on_append`). A large append is split into as many batches as it needs. If the disk fails
@@ -14,9 +14,9 @@ between two batches, `append` raises, but the batches already written stay in th
 tolerate this: records do not depend on each other, and a failed request can be retried.
 
 Records written in a transaction take effect when the transaction commits. `replay` yields the
-records in effect, partition by partition in log order. `replay_open` yields the records of open
-transactions, except those that have been superseded by a later record with the same key that is in
-effect.
+records in effect, partition by partition in log order, and then those that were in the wrong
+partition and are used nevertheless. `replay_open` yields the records of open transactions, except
+those that have been superseded by a later record with the same key that is in effect.
 
 A damaged record is reported and skipped: its owner keeps the state of the preceding record.
 """
@@ -58,7 +58,7 @@ class TableLog(Protocol):
         """Append records, as part of a transaction if a producer (id, epoch) is given."""
 
     def replay(self) -> Iterator[tuple[bytes | None, bytes | None]]:
-        """Yield every record that is in effect, in log order."""
+        """Yield the records that are in effect, partition by partition in log order."""
 
     def replay_open(self) -> Iterator[tuple[int, bytes | None, bytes | None]]:
         """Yield (producer id, key, value) of each record in an open transaction that may still
@@ -66,7 +66,7 @@ class TableLog(Protocol):
 
 
 class TableSpec(NamedTuple):
-    """The name, partition count and settings of a table's topic."""
+    """The name, partition count and settings of a table's topic, and who owns its records."""
 
     name: str
     partitions: int
@@ -75,7 +75,7 @@ class TableSpec(NamedTuple):
 
 
 class CompactedTable:
-    """A coordinator's table, stored in a compacted topic."""
+    """A table of keys and values, stored in a compacted topic."""
 
     def __init__(
         self,
@@ -135,8 +135,9 @@ class CompactedTable:
             self._append_to(logs[partition], its_records, timestamp_ms, producer)
 
     def rewrite(self, records: Sequence[TableRecord], timestamp_ms: int) -> None:
-        """Replace everything in the topic by these records, durably. A crash leaves the old
-        records, with or without the new ones, or only the new ones."""
+        """Replace everything in the topic, which must exist, by these records, durably. A crash
+        leaves all old records and perhaps some of the new ones, or all new records and perhaps some
+        of the old ones."""
         logs = self._logs()
         for log in logs:
             log.roll()
@@ -147,7 +148,7 @@ class CompactedTable:
             run_inline(drop_oldest(log, count))
 
     def replay(self) -> Iterator[tuple[bytes | None, bytes | None]]:
-        """Yield every record that is in effect, in log order."""
+        """Yield the records that are in effect, partition by partition in log order."""
         logs = self._logs()
         if len(logs) == 1:
             yield from _replay(logs[0], self._problems)

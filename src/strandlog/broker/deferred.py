@@ -6,11 +6,11 @@
 Only the first completion takes effect; later ones change nothing and return False. Completing a
 result twice is not an error, because a client may disconnect just before the broker answers it.
 
-`deadline_ms` is the time on the monotonic clock by which a broker timer rechecks the result. None
-means that there is no deadline.
+`deadline_ms` is the time on the monotonic clock at which a broker timer next rechecks the result.
+None means that no such time is set.
 
-Callbacks run inside `complete`, each exactly once, in the order in which they were added. Because a
-callback may call back into the state machine that completes the result, a state machine collects
+Callbacks run inside `complete` or `fail`, each once, in the order in which they were added. Because
+a callback may call back into the state machine that completes the result, a state machine collects
 its results in a `CompletionQueue`, which completes them at the end of the step, when the state is
 consistent.
 
@@ -105,7 +105,7 @@ class Deferred(Generic[T]):
 
 
 def deferred(ask: Callable[[], Deferred[T]]) -> Deferred[T]:
-    """Call `ask` and return its result; an error that it raises becomes a failed result."""
+    """Call `ask` and return its result; if it raises a `StrandlogError`, return a failed result."""
     try:
         return ask()
     except StrandlogError as error:
@@ -116,10 +116,8 @@ Procedure: TypeAlias = Generator[Deferred[Any], Any, T]
 
 
 def run(procedure: Procedure[T], reply: Deferred[T] | None = None) -> Deferred[T]:
-    """Drive a procedure; complete `reply` with its return value, or fail it with its error.
-
-    An error raised before the procedure first waits propagates to the caller instead.
-    """
+    """Drive a procedure; complete `reply` with its return value, or fail it with the
+    `StrandlogError` that it raises. An error raised before the first `yield` goes to the caller."""
     reply = Deferred() if reply is None else reply
 
     def resume(awaited: Deferred[Any]) -> None:

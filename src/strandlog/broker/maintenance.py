@@ -4,20 +4,22 @@
     repair        5 s                                        read back, check and flush the tail of
                                                              partitions whose fsync failed
     retention     log.retention.check.interval.ms            remove expired segments and producers
-    compaction    log.cleaner.backoff.ms                     compact the dirtiest partition
+    compaction    log.cleaner.backoff.ms                     compact the dirtiest partition of those
+                                                             that are due
     files         1 s                                        remove files after their delay, and
-                                                             restore the disk reserve
+                                                             restore the disk reserve of a server
     checkpoints   log.flush.offset.checkpoint.interval.ms    write LogDir's four checkpoint files
 
 Each task has a timer in the broker's heap. When the timer fires, inside `Broker.tick`, the task is
 handed to the runtime as work in steps. If its previous run is still in progress, the first `tick`
 after that run starts it. Tasks are independent of each other. So are partitions: an error is
 recorded in `failures`, and the task continues with the next partition. A partition that cannot be
-compacted because it is damaged is not tried again; everything else is retried at the next interval.
+compacted because it is damaged is not tried again until it is reopened; everything else is retried
+at the next interval.
 
-Repair and retention skip partitions with an fsync or a truncation in flight (`Durability.is_busy`);
-retention retries them after one second. Tasks yield to other work after every
-`PARTITIONS_AT_A_TIME` partitions.
+Repair and retention skip busy partitions (`Durability.is_busy`), and retention also skips the one
+that is being compacted; retention retries them after one second. Tasks yield to other work at least
+after every `PARTITIONS_AT_A_TIME` partitions.
 """
 
 from __future__ import annotations
@@ -166,7 +168,8 @@ class Maintenance:
         return [log for name in self._catalog.names() for log in self._catalog.logs(name)]
 
     def _isolated(self, log: PartitionLog, work: Work[None]) -> Work[None]:
-        """Run work on one partition so that its errors do not affect other partitions."""
+        """Run work on one partition; note its errors, so that the task can continue with the next
+        partition. After any other exception, the partition is reopened before its next use."""
         try:
             yield from work
         except (StrandlogError, FileNotFoundError) as error:
@@ -189,7 +192,8 @@ class Maintenance:
     # -- repair ----------------------------------------------------------------------------------
 
     def repair(self) -> None:
-        """Make partitions writable again after a failed fsync, where the disk allows it."""
+        """Make partitions writable again after a failed fsync, where the disk allows it and no
+        other task is changing them."""
         run_inline(self._repair_all())
 
     def _repair_all(self) -> Work[None]:
@@ -205,7 +209,8 @@ class Maintenance:
     # -- retention -------------------------------------------------------------------------------
 
     def _apply_retention(self) -> Work[None]:
-        """Remove expired segments and producers that have been idle for too long."""
+        """Remove expired segments, and producers that have been idle for too long; then store the
+        log start offsets."""
         self._tables.forget_deleted()
         yield from self._for_each(self._remove_expired)
         now_ms = self._log_dir.steady_clock.now_ms()

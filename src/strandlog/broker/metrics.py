@@ -1,8 +1,8 @@
 """Declares the counters, gauges and histograms of one broker.
 
-Each field of `Metrics` defines one metric: its name, its kind, and its help text. Code updates the
-fields directly and reads them with `snapshot`. There is no lock: only the thread that owns the
-broker updates metrics; other threads pass their numbers to it.
+Each field of `Metrics` defines one metric, or one family of histograms with a label: its name, its
+kind, and its help text. Code updates the fields directly. There is no lock: only the thread that
+owns the broker updates metrics; other threads pass their numbers to it.
 
     counter      starts at 0 and only increases
     gauge        goes up and down

@@ -1,8 +1,8 @@
 """`Runtime`, the broker's interface to threads and scheduling, its inline implementation, and
 `FlushJob`.
 
-The broker starts no threads. Its caller supplies a runtime, to which the broker hands everything
-that takes a long time or must happen later:
+The broker starts no threads. Its caller supplies a runtime, to which the broker hands topic
+changes, maintenance tasks and work that it continues later:
 
     server      executes blocking calls in threads and everything between them in the event loop
     inline      executes everything in the calling thread; used by the node, the command line, tests
@@ -11,7 +11,8 @@ that takes a long time or must happen later:
 `executes_flushes` determines who calls fsync. If it is True, the owner of the runtime takes flush
 jobs (`Broker.take_flushes`), executes them in any thread, and reports each with
 `Broker.flush_done`. If it is False, the broker flushes as soon as a request waits for the disk, so
-that the request's deferred result is complete when the call returns.
+that the request's deferred result is complete when the call returns, unless another thread is
+flushing the partition (`FlushWait`).
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Runtime(Protocol):
     executes_flushes: bool
 
     def wake(self) -> None:
-        """Notify the runtime of a flush or an earlier deadline scheduled outside of `tick`."""
+        """Notify the runtime that a flush, or a timer that precedes all others, was scheduled."""
 
     def run_in_order(self, name: str, work: Work[None]) -> None:
         """Execute a topic change, after all changes that were submitted earlier."""

@@ -1,17 +1,18 @@
 """A heap of deadlines on the monotonic clock.
 
     schedule ──▶ waiting ──run_due──▶ fired        (the callback ran, once)
-                    │ └──cancel─────▶ cancelled    (the callback never runs)
-                    └──reschedule──▶ waiting, with a new deadline
+                   └─────cancel─────▶ cancelled    (the callback does not run)
+    in any state ──reschedule──▶ waiting, with a new deadline
 
-Timers that are due together fire in the order of their deadlines, then of their creation, so that
-runs are reproducible. `run_due` fires only the timers that were due when it was called: a timer
-that a callback schedules for the current time fires at the next call, so two callbacks cannot
-reschedule each other in an endless loop.
+Timers that are due together fire in the order of their deadlines, and those with equal deadlines in
+a fixed order, so that runs are reproducible. `run_due` fires only timers that were due when it was
+called: a timer that a callback schedules for the current time fires at the next call, so two
+callbacks cannot reschedule each other in an endless loop.
 
 A heartbeat postpones its session timer. That only changes a number; the heap entry moves to its new
 position when it reaches the top. Moving a timer to an earlier time leaves a dead entry behind, as
-cancelling does; dead entries are removed when they make up more than half of the heap.
+cancelling does; dead entries are removed when they reach the top, or when there are more than
+`_SWEEP_MINIMUM` and they make up more than half of the heap.
 """
 
 from __future__ import annotations
@@ -107,7 +108,8 @@ class Timers:
             self._on_earlier()
 
     def _give_back(self, item: tuple[int, int, Timer]) -> None:
-        """Put a removed entry back, unless an earlier callback cancelled its timer."""
+        """Put a removed entry back, unless an earlier callback cancelled its timer or moved it to
+        an earlier time."""
         _, entry, timer = item
         if timer._entry == entry:
             heapq.heappush(self._heap, (timer.deadline_ms, entry, timer))

@@ -1,5 +1,5 @@
 """Changes topics in steps: create, alter, delete, add partitions, compact, apply retention and
-delete records.
+delete records. Also changes the broker's dynamic settings, on which topic settings depend.
 
 Each method returns work that the runtime executes in the order of the requests. Other requests may
 run between two steps, so each step rechecks everything that it relies on.
@@ -135,7 +135,8 @@ class TopicAdmin:
         return total
 
     def apply_retention(self, name: str) -> Work[int]:
-        """Remove expired segments of a topic now; return how many offsets were removed."""
+        """Remove the expired segments of a topic now, except those that its lake table still
+        needs; return how many offsets were removed."""
         removed = 0
         for log in list(self._catalog.logs(name)):
             yield yield_control
@@ -148,7 +149,7 @@ class TopicAdmin:
     def delete_records(
         self, offsets: Mapping[TopicPartition, int]
     ) -> Work[dict[TopicPartition, int | StrandlogError]]:
-        """Advance log start offsets; return the new ones, or errors, once they are durable."""
+        """Advance log start offsets; return the new ones, once they are durable, or errors."""
         found: dict[TopicPartition, int | StrandlogError] = {}
         for tp, offset in offsets.items():
             yield yield_control

@@ -64,7 +64,9 @@ class JsonSchemas:
 
     def parse(self, schema: Schema, resolved: Resolved) -> Document:
         root = parsed_json(schema.text, WHAT)
-        others = {each.name: parsed_json(each.text, WHAT) for each in resolved}
+        others = {
+            each.name: _qualified(parsed_json(each.text, WHAT), each.name) for each in resolved
+        }
         _check_with_library(root)
         document = Document(root, others)
         for reference in _references(root):
@@ -116,6 +118,20 @@ def _references(found: Any) -> Iterator[str]:
         for key, each in found.items():
             if key not in ("enum", "const", "default", "examples"):
                 yield from _references(each)
+
+
+def _qualified(found: Any, name: str) -> Any:
+    """Return a referenced schema in which each `$ref` into the schema itself has the name of the
+    schema, so that the `$ref` has the same target wherever it is followed."""
+    if isinstance(found, list):
+        return [_qualified(each, name) for each in found]
+    if not isinstance(found, dict):
+        return found
+    copied = {key: _qualified(each, name) for key, each in found.items()}
+    reference = copied.get("$ref")
+    if isinstance(reference, str) and reference.startswith("#"):
+        copied["$ref"] = name + reference
+    return copied
 
 
 class _TooComplexError(Exception):

@@ -170,6 +170,15 @@ def test_references() -> None:
     assert TYPES.incompatibilities(parsed(schema, narrow), parsed(schema, wide)) != []
 
 
+def test_a_reference_inside_a_referenced_schema_makes_the_comparison_fail() -> None:
+    inner = {**CLOSED, "properties": {"x": {"$ref": "#/definitions/x"}}}
+    narrow = ResolvedReference("other.json", json.dumps({**inner, "definitions": {"x": INT}}))
+    wide = ResolvedReference("other.json", json.dumps({**inner, "definitions": {"x": NUMBER}}))
+    schema = {**CLOSED, "properties": {"a": {"$ref": "other.json"}}, "definitions": {"x": STRING}}
+    assert TYPES.incompatibilities(parsed(schema, wide), parsed(schema, narrow)) == []
+    assert TYPES.incompatibilities(parsed(schema, narrow), parsed(schema, wide)) != []
+
+
 def test_combinations_of_combinations_end() -> None:
     one: Any = INT
     for _ in range(12):

@@ -293,14 +293,22 @@ def _accepts_nothing(found: dict[str, Any]) -> bool:
 
 
 def _split(found: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the branches of a schema, each merged with the keywords next to oneOf or anyOf."""
+    """Return the branches of a schema, each combined with the keywords next to oneOf or anyOf."""
     for keyword in BRANCHES:
         if keyword in found:
             rest = {key: value for key, value in found.items() if key != keyword}
             if _is_empty(rest):
                 return list(found[keyword])
-            return [{**rest, **_as_object(each)} for each in found[keyword]]
+            return [_combined(rest, _as_object(each)) for each in found[keyword]]
     return [found]
+
+
+def _combined(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """Return a schema that accepts what both schemas accept."""
+    is_conflict = any(
+        key in other and other[key] != value for key, value in one.items() if key not in ANNOTATIONS
+    )
+    return {"allOf": [one, other]} if is_conflict else {**one, **other}
 
 
 def _rest(found: dict[str, Any]) -> Any:

@@ -179,6 +179,13 @@ def test_a_reference_inside_a_referenced_schema_makes_the_comparison_fail() -> N
     assert TYPES.incompatibilities(parsed(schema, narrow), parsed(schema, wide)) != []
 
 
+def test_a_changed_keyword_next_to_one_of_is_hidden_by_the_branches() -> None:
+    old = {**A, "oneOf": [{"properties": {"b": INT}}]}
+    new = {**old, "properties": {"a": STRING}}
+    assert TYPES.incompatibilities(parsed(new), parsed(old)) != []
+    assert TYPES.incompatibilities(parsed(old), parsed(old)) == []
+
+
 def test_combinations_of_combinations_end() -> None:
     one: Any = INT
     for _ in range(12):

@@ -172,6 +172,7 @@ class Registry:
                         f'subject "{subject}", details: {messages[:10]}'
                     )
             if self.state.revision == revision:
+                self.resolve(candidate.schema)  # raises if a reference was deleted after `prepare`
                 return self._new_version(subject, candidate, schema_id, version)
 
     def _registered(

@@ -339,6 +339,23 @@ def test_a_registration_that_others_overtake_is_decided_again() -> None:
             next(work)()
 
 
+def test_a_schema_is_registered_although_its_reference_was_deleted_meanwhile() -> None:
+    registry = Registry({AVRO: AvroSchemas()})
+    target = run_inline(registry.prepare(enum("a")))
+    records = run_inline(registry.registration("target", target)).records
+    fields = [{"name": "e", "type": "E"}]
+    text = json.dumps({"type": "record", "name": "R", "fields": fields})
+    referrer = Schema(AVRO, text, (StoredReference("E", "target", 1),))
+    for key, value in records:
+        registry.state.apply(key, value)
+    candidate = run_inline(registry.prepare(referrer))
+    for permanent in (False, True):
+        for key, value in registry.subject_deletion("target", permanent=permanent)[1]:
+            registry.state.apply(key, value)
+    with pytest.raises(InvalidSchemaError, match="No schema reference found"):
+        run_inline(registry.registration("referrer", candidate))
+
+
 def test_keys_are_those_of_confluent(disk: SimulatedFiles) -> None:
     broker = open_broker(disk)
     register(broker, "s", enum("a"))

@@ -274,8 +274,7 @@ class GroupCoordinator:
         errors = offset_errors(group, request, limit_bytes)
         offsets = self._stamped(request, errors)
         if offsets:
-            self._check_room_for(request.group_id)
-            self._offsets.check_room(request.group_id, offsets, self._settings.offsets_max_bytes)
+            self._check_room_for(request.group_id, offsets)
             self._append(commit_records(request.group_id, offsets), producer)
             self._transaction_offsets.add(producer[0], request.group_id, offsets)
         return errors
@@ -369,12 +368,21 @@ class GroupCoordinator:
         self._groups[group_id] = group
         return group
 
-    def _check_room_for(self, group_id: str) -> None:
-        limit = self._settings.groups_max_count
-        if len(self._groups) >= limit and group_id not in self._groups:
-            raise TooManyGroupsError(
-                f"there are {len(self._groups)} groups; delete some or raise groups.max.count"
-            )
+    def _check_room_for(
+        self, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata] | None = None
+    ) -> None:
+        """Raise if there would be too many groups, including those that open transactions would
+        create, or too many offsets."""
+        if group_id not in self._groups:
+            pending = self._transaction_offsets.groups() - self._groups.keys() - {group_id}
+            count = len(self._groups) + len(pending)
+            if count >= self._settings.groups_max_count:
+                raise TooManyGroupsError(
+                    f"there are {count} groups; delete some or raise groups.max.count"
+                )
+        limit_bytes = self._settings.offsets_max_bytes
+        pending_bytes = self._transaction_offsets.size_bytes
+        self._offsets.check_room(group_id, offsets or {}, limit_bytes, pending_bytes)
 
     def _drop_if_unused(self, group: Group) -> None:
         """Remove a group that has no members or offsets and has never completed a rebalance."""
@@ -392,8 +400,7 @@ class GroupCoordinator:
         offsets = self._stamped(request, errors)
         if not offsets:
             return
-        self._check_room_for(request.group_id)
-        self._offsets.check_room(request.group_id, offsets, self._settings.offsets_max_bytes)
+        self._check_room_for(request.group_id, offsets)
         self._append(commit_records(request.group_id, offsets))
         if group is None:
             self._create(request.group_id)

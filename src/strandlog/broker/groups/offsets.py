@@ -91,12 +91,15 @@ class CommittedOffsets:
         self.size_bytes += self._growth(group, offsets)
         self._groups.setdefault(group, {}).update(offsets)
 
-    def check_room(self, group: str, offsets: Offsets, limit_bytes: int) -> None:
-        """Raise if storing these offsets would exceed the memory limit."""
-        growth = self._growth(group, offsets)
-        if growth > 0 and self.size_bytes + growth > limit_bytes:
+    def check_room(
+        self, group: str, offsets: Offsets, limit_bytes: int, pending_bytes: int
+    ) -> None:
+        """Raise if storing these offsets would exceed the memory limit. `pending_bytes` is the
+        memory used by offsets in open transactions."""
+        growth, used = self._growth(group, offsets), self.size_bytes + pending_bytes
+        if growth > 0 and used + growth > limit_bytes:
             raise TooManyOffsetsError(
-                f"committed offsets use {self.size_bytes} bytes; {growth} more would exceed the "
+                f"committed offsets use {used} bytes; {growth} more would exceed the "
                 f"limit of {limit_bytes}; delete groups or raise offsets.max.bytes"
             )
 
@@ -128,17 +131,22 @@ class _Numbered(NamedTuple):
 class TransactionOffsets:
     """The offsets committed in all open transactions."""
 
-    __slots__ = ("_numbers", "_producers")
+    __slots__ = ("_numbers", "_producers", "size_bytes")
 
     def __init__(self) -> None:
         self._producers: dict[int, dict[str, dict[TopicPartition, _Numbered]]] = {}
         self._numbers = count()
+        self.size_bytes = 0  # approximate memory used by all offsets
 
     def add(self, producer_id: int, group: str, offsets: Offsets) -> None:
         """Add offsets committed in the open transaction of a producer."""
         number = next(self._numbers)
         held = self._producers.setdefault(producer_id, {}).setdefault(group, {})
-        held.update((partition, _Numbered(number, value)) for partition, value in offsets.items())
+        for partition, value in offsets.items():
+            if (old := held.get(partition)) is not None:
+                self.size_bytes -= _pending_bytes(group, old)
+            held[partition] = new = _Numbered(number, value)
+            self.size_bytes += _pending_bytes(group, new)
 
     def supersede(self, group: str, partitions: Iterable[TopicPartition]) -> None:
         """Remove offsets that were superseded by a commit or delete outside transactions."""
@@ -148,7 +156,7 @@ class TransactionOffsets:
 
     def commit(self, producer_id: int) -> dict[str, dict[TopicPartition, OffsetAndMetadata]]:
         """End the transaction and return its offsets by group; they are now in effect."""
-        groups = self._producers.pop(producer_id, {})
+        groups = self._remove(producer_id)
         for group, held in groups.items():
             for partition, (number, _) in held.items():
                 self._drop_older(group, partition, number)
@@ -160,13 +168,19 @@ class TransactionOffsets:
 
     def abort(self, producer_id: int) -> None:
         """End the transaction and discard its offsets."""
-        self._producers.pop(producer_id, None)
+        self._remove(producer_id)
+
+    def _remove(self, producer_id: int) -> dict[str, dict[TopicPartition, _Numbered]]:
+        groups = self._producers.pop(producer_id, {})
+        for group, held in groups.items():
+            self.size_bytes -= sum(_pending_bytes(group, each) for each in held.values())
+        return groups
 
     def _drop_older(self, group: str, partition: TopicPartition, number: int) -> None:
         for groups in self._producers.values():
             held = groups.get(group)
             if held is not None and partition in held and held[partition].number < number:
-                del held[partition]
+                self.size_bytes -= _pending_bytes(group, held.pop(partition))
 
     def has_pending_commit(self, group: str, partition: TopicPartition) -> bool:
         """Return whether an open transaction commits an offset of the group for this partition."""
@@ -178,6 +192,10 @@ class TransactionOffsets:
 
     def groups(self) -> set[str]:
         return {group for groups in self._producers.values() for group in groups}
+
+
+def _pending_bytes(group: str, pending: _Numbered) -> int:
+    return ENTRY_BYTES + len(group) + len(pending.value.metadata)
 
 
 def commit_records(group: str, offsets: Offsets) -> list[TableRecord]:

@@ -11,7 +11,12 @@ from tests.support.broker_harness import T0, T1, TIMEOUT_MS, TransactionHarness
 
 from strandlog.broker.context import embedded_context
 from strandlog.broker.groups.requests import CommitRequest
-from strandlog.errors import InvalidTransactionStateError, StrandlogError
+from strandlog.errors import (
+    InvalidTransactionStateError,
+    StrandlogError,
+    TooManyGroupsError,
+    TooManyOffsetsError,
+)
 from strandlog.model import OffsetAndMetadata, ProducerIdentity, TopicPartition
 from strandlog.protocol.transaction_records import TransactionState as S
 
@@ -232,3 +237,35 @@ def test_offsets_need_a_transaction_with_their_partition(harness: TransactionHar
     producer = harness.begun(T0, name="a")
     with pytest.raises(InvalidTransactionStateError):
         harness.send_offsets(producer, {T1: 5})
+
+
+def test_offsets_in_open_transactions_take_unbounded_memory() -> None:
+    harness = TransactionHarness(
+        settings={"offsets.max.bytes": 2000, "offsets.topic.num.partitions": 1}
+    )
+    producer = harness.begun(harness.offsets_partition(), name="a")
+    many = {TopicPartition("t", number): 1 for number in range(4)}
+    harness.send_offsets(producer, many)
+    with pytest.raises(TooManyOffsetsError, match=r"offsets\.max\.bytes"):
+        harness.send_offsets(producer, many, group="h")
+    with pytest.raises(TooManyOffsetsError):
+        harness.commit_offsets(many, group="h")
+    end(harness, producer, "a")
+    harness.commit_offsets(many)  # existing offsets can still change
+    end(harness, sent(harness, "b", 2), "b")
+    assert harness.committed()[T1] == 2
+    harness.broker._group_coordinator.delete("g")
+    harness.commit_offsets(many, group="h")
+
+
+def test_transactions_create_an_unbounded_number_of_groups() -> None:
+    harness = TransactionHarness(
+        settings={"groups.max.count": 2, "offsets.topic.num.partitions": 1}
+    )
+    producer = harness.begun(harness.offsets_partition(), name="a")
+    for group in ("g", "h", "h"):
+        harness.send_offsets(producer, {T1: 1}, group)
+    with pytest.raises(TooManyGroupsError, match=r"groups\.max\.count"):
+        harness.send_offsets(producer, {T1: 1}, "i")
+    end(harness, producer, "a")
+    assert harness.broker._group_coordinator.counts()[0] == 2

@@ -98,6 +98,7 @@ from strandlog.storage.work import Work, yield_control
 
 # Other requests run between the steps of these tasks.
 OFFSETS_DELETED_AT_ONCE = 2_000  # number of offsets deleted per step
+OFFSETS_EXAMINED_AT_ONCE = 10_000  # number of offsets searched for those of one topic per step
 GROUPS_AT_ONCE = 50  # number of groups checked for expired offsets per step
 
 
@@ -247,13 +248,16 @@ class GroupCoordinator:
         """
         self._check_loaded()
         gathered: dict[str, set[TopicPartition]] = {}
+        examined = 0
         for name in self._transaction_offsets.groups().union(self._offsets.groups()):
-            held = {tp for tp in self._held(name) if tp.topic == topic}
-            if held:
+            found = self._held(name)
+            examined += len(found)
+            if held := {tp for tp in found if tp.topic == topic}:
                 gathered[name] = held
-            if sum(map(len, gathered.values())) >= OFFSETS_DELETED_AT_ONCE:
+            count = sum(map(len, gathered.values()))
+            if count >= OFFSETS_DELETED_AT_ONCE or examined >= OFFSETS_EXAMINED_AT_ONCE:
                 self._delete_offsets(gathered)
-                gathered = {}
+                gathered, examined = {}, 0
                 yield yield_control
         self._delete_offsets(gathered)
 

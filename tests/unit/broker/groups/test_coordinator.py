@@ -8,7 +8,11 @@ import pytest
 
 from strandlog.broker.compacted_table import latest_values
 from strandlog.broker.context import RequestContext
-from strandlog.broker.groups.coordinator import GroupCoordinator, LoadReport
+from strandlog.broker.groups.coordinator import (
+    OFFSETS_EXAMINED_AT_ONCE,
+    GroupCoordinator,
+    LoadReport,
+)
 from strandlog.broker.timers import Timers
 from strandlog.errors import (
     CoordinatorLoadingError,
@@ -283,3 +287,15 @@ def test_offsets_of_a_deleted_topic_are_deleted_in_every_group(harness: GroupHar
     assert [harness.committed(), harness.committed("h")] == [{U0: 1}, {}]
     harness.restart()
     assert [harness.committed(), harness.committed("h")] == [{U0: 1}, {}]
+
+
+def test_creating_a_topic_examines_the_offsets_of_all_groups_in_one_step(
+    harness: GroupHarness,
+) -> None:
+    per_group = {TopicPartition("u", number): 1 for number in range(OFFSETS_EXAMINED_AT_ONCE // 2)}
+    for group in ("a", "b", "c", "d"):
+        harness.commit(per_group, group=group)
+    harness.commit({T0: 1}, group="e")
+    steps = list(harness.coordinator.delete_topic_offsets("t"))
+    assert len(steps) == 2
+    assert harness.committed("e") == {}

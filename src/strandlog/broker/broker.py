@@ -241,7 +241,7 @@ class Broker(
             self._durability,
         )
         self._open_services()
-        self._group_coordinator.load()
+        self._report_skipped(OFFSETS_TOPIC, self._group_coordinator.load().skipped)
         self._remove_members_of_old_processes()
 
     def _open_access(self) -> None:
@@ -352,8 +352,16 @@ class Broker(
                 if member.client_host == IN_PROCESS_HOST:
                     self._group_coordinator.leave(listing.group_id, member.member_id)
 
+    def _report_skipped(self, topic: str, count: int) -> None:
+        if count:
+            self._log_dir.problems.append(
+                f"{topic} has records that cannot be used and were skipped ({count}): they are "
+                "invalid, or a newer release wrote them"
+            )
+
     def _load_transactions(self) -> None:
         aborted = self._transaction_coordinator.load()
+        self._report_skipped(TRANSACTIONS_TOPIC, self._transaction_coordinator.skipped_records)
         if aborted:
             self._runtime.report(
                 f"aborted {aborted} open transactions that were not in the coordinator's table"

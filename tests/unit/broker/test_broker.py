@@ -24,6 +24,7 @@ from strandlog.errors import (
 )
 from strandlog.model import OffsetAndMetadata, TopicPartition
 from strandlog.protocol.group_records import GroupKey, encode_key
+from strandlog.protocol.transaction_records import encode_key as encode_transaction_key
 from strandlog.record.builder import build_batch, build_single
 from strandlog.record.codecs import Codec
 from strandlog.testing import FakeClock, SimulatedFiles
@@ -89,6 +90,19 @@ def test_one_undecodable_group_record_does_not_hide_the_others() -> None:
     log.append(batch(b"no value of ours", key=b"\x00\x09strange"))
     log.flush()
     assert committed(open_broker(disk.after_kill())) == {TopicPartition("t", 0): 5}
+
+
+def test_records_of_the_coordinators_that_cannot_be_used_are_skipped_silently() -> None:
+    disk = SimulatedFiles()
+    broker = open_broker(disk)
+    newer = b"\x00\x63 of a newer release"
+    broker._offsets_table.append([(encode_key(GroupKey("g")), newer)], 0)
+    broker._transactions_table.append([(encode_transaction_key("x"), newer)], 0)
+    broker.close()
+    again = open_broker(disk)
+    for topic in ("__consumer_offsets", "__transaction_state"):
+        assert any(f"{topic} has records that cannot" in each for each in again.problems)
+    again.close()
 
 
 @pytest.mark.parametrize("is_clean", [True, False])

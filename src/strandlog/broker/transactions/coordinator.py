@@ -114,6 +114,7 @@ class TransactionCoordinator:
         # Transactional ids with a change in progress, and the partitions that it adds.
         self._in_flight: dict[str, frozenset[TopicPartition]] = {}
         self._timeouts: dict[str, Timer] = {}
+        self.skipped_records = 0  # records of the table that `load` could not use
 
     # -- startup -------------------------------------------------------------------------------
 
@@ -128,8 +129,10 @@ class TransactionCoordinator:
                 name = decode_key(key)
                 if name is not None:
                     self._put(restored(name, decode_value(value)))
+                    continue
             except DataError:
-                continue  # damaged, or from a newer release; its producer must initialise again
+                pass  # its producer must initialise again
+            self.skipped_records += 1
         for transaction in list(self._transactions.values()):
             if transaction.is_prepared:
                 run(self._finish(transaction))

@@ -12,9 +12,9 @@ Dispatch, the version check, ApiVersions, the warm-up of the codecs, the fuzz te
 docs/reference/kafka-apis.md are derived from these declarations. `KAFKA_APIS` is complete once
 `server.kafka.handlers` is imported.
 
-`requires` lists the permissions that Kafka's authorizer checks. All entries are required; for an
-entry that is a tuple, any one of its permissions is enough. The broker checks the permissions
-(`broker/facade`); here they document the API, and tests compare the two.
+`requires` lists the permissions that Kafka's authorizer checks. A request needs every entry that
+applies to it; for an entry that is a tuple, any one of its permissions is enough. The broker checks
+the permissions (`broker/facade`); here they document the API, and tests compare the two.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     START ──ApiVersions──▶ VERSIONS_SENT          (START if the version is unsupported)
     START, VERSIONS_SENT ──SaslHandshake v1──▶ TOKENS ──SaslAuthenticate, repeated──▶ DONE
     START, VERSIONS_SENT ──SaslHandshake v0──▶ RAW_TOKENS ──tokens without header──▶ DONE
-    DONE ──SaslHandshake──▶ TOKENS …                        (re-authentication, KIP-368)
+    DONE ──SaslHandshake──▶ TOKENS or RAW_TOKENS, as above  (re-authentication, KIP-368)
     any ──failure──▶ FAILED
 
 `judge` is the allow-list: it decides by the API key alone, before the rest of a request is read.
@@ -102,7 +102,7 @@ class Authentication:
         return self.principal is not None
 
     def judge(self, api_key: int) -> Verdict:
-        """Decide about a frame that arrives before the client has authenticated, or after its
+        """Decide about a frame that arrives before or during an authentication, or after the
         session has expired. `api_key` is the number in its first two bytes."""
         self._frames += 1
         if self._frames > MAX_REQUESTS_BEFORE_AUTHENTICATION:
@@ -120,7 +120,8 @@ class Authentication:
             self.state = State.VERSIONS_SENT
 
     def may_begin(self, now_ms: int) -> bool:
-        """Return whether a handshake may start an exchange; if not, the response is error 34."""
+        """Return whether a handshake may start an exchange. If not, the response is error 34 or,
+        once the session has expired, the connection closes."""
         if self.state is not State.DONE:
             return self.state in (State.START, State.VERSIONS_SENT)
         if self.expires_ms is None:

@@ -9,18 +9,20 @@ after it stay buffered. A complete frame (`_next`) waits while any of these cond
 
     in flight    `MAX_REQUESTS_IN_FLIGHT` requests of this connection are in progress
     peer         the client does not read its responses (`_peer_reads`)
-    line         an earlier request of this connection needs several rounds of the event loop, or
-                 is a waiting Fetch; clients rely on the order (`hold_line`, `release_line`)
+    line         an earlier request of this connection must finish first, because clients rely on
+                 the order (`hold_line`, `release_line`)
     gate         it is a large request, and other large requests occupy the memory for decoded
                  requests (`DecodingGate`)
     mute         the client exceeds a quota (`throttle.py`)
-    turn         after a request that occupied the event loop for too long, the next ones start one
-                 at a time, alternating with other connections (`turns.py`)
+    turn         requests of this connection occupied the event loop for too long, so the next ones
+                 start one at a time, alternating with other connections; or this iteration of the
+                 loop has no time left (`turns.py`)
 
 The connection reads no data while a frame waits, while the client does not read its responses,
-while the connection is muted, or while the memory for requests is exhausted. A request that cannot
-be decoded, or a Produce with acks=0 that fails, closes the connection, because there is no other
-way to report the failure. Later requests are not executed.
+while the connection is muted, or, with part of a large frame received, while the memory for
+requests is exhausted. A request that cannot be decoded, or a Produce with acks=0 that fails, closes
+the connection, because there is no other way to report the failure. Later requests are not
+executed.
 
 The transport copies data that it cannot send immediately. A large reply is therefore passed to it
 in chunks, each after the client has read enough of the previous one (`_send`); until then, the rest
@@ -61,9 +63,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-WRITE_HIGH_WATER_BYTES = (
-    128 * 1024
-)  # how much the transport buffers for a client that stops reading
+WRITE_HIGH_WATER_BYTES = 128 * 1024  # with more unsent bytes, the transport calls `pause_writing`
 PIECE_BYTES = 256 * 1024  # chunk size for passing a large reply to the transport
 LONG_SECONDS = 0.002  # a connection whose requests take longer has to queue for a turn
 TURN_SECONDS = 0.0001  # length of a turn; short, because hundreds of connections may be queued
@@ -122,7 +122,7 @@ class Connection(asyncio.Protocol):
     ) -> None:
         self._owner = owner
         self.listener = listener
-        # With SASL, `guard` replaces this function until the client has authenticated.
+        # With SASL, `guard` replaces this function while the client has to authenticate.
         self._handle: HandleFrame = owner.handle
         self._requests = owner.requests  # the budget for the bytes of requests
         self._slot = slot
@@ -132,7 +132,7 @@ class Connection(asyncio.Protocol):
         self._next: memoryview | None = None  # the next complete frame
         self._unsent: deque[Buffer] = deque()  # replies to send next, in order
         self._unsent_bytes = 0
-        self._frame_bytes = 0  # size of complete frames in memory
+        self._frame_bytes = 0  # size of the large frames in memory
         self._copied_bytes = 0  # like `PendingReply.copied_bytes`, for all replies not sent yet
         self._counted = (0, 0)  # (requests, replies) as last reported to the budgets
         self._transport: asyncio.Transport | None = None
@@ -143,7 +143,7 @@ class Connection(asyncio.Protocol):
         self._takes_long = False  # the last requests were slow: the next ones queue for a turn
         self._waits_for_turn = False
         self._is_draining = False
-        self._linger_seconds = 0.0  # how long a drained connection stays open
+        self._linger_seconds = 0.0  # how long a drained connection stays open after its last reply
         self._mute: Mute | None = None  # set while the client exceeds a quota
         self._moved_ms = 0  # when the client last made progress, or the wait for it began
         self._buffered_then = 0  # bytes in the transport's buffer at the last check
@@ -175,8 +175,9 @@ class Connection(asyncio.Protocol):
             self._identify(self._tls, transport.get_extra_info("ssl_object").getpeercert(True))
 
     def _identify(self, tls: TlsContexts, certificate: bytes | None) -> None:
-        """Set the principal of a client that has a certificate. With SASL this is not called:
-        TLS checks the certificate, but the user who logs in is the principal."""
+        """Set the principal of a client that has a certificate, or close the connection if the
+        certificate gives none. With SASL this is not called: TLS checks the certificate, but the
+        user who logs in is the principal."""
         try:
             principal = tls.principal_of(certificate)
         except AuthenticationError as error:
@@ -197,7 +198,7 @@ class Connection(asyncio.Protocol):
         self._slot.release()
 
     def _abandon(self) -> None:
-        """Release all resources of this connection, because no reply can be sent anymore."""
+        """Drop all requests and replies, because no reply can be sent anymore."""
         replies = list(self._replies)
         self._owner.metrics.requests_in_flight -= len(replies)
         self._owner.metrics.connections_paused -= self._is_paused
@@ -233,7 +234,8 @@ class Connection(asyncio.Protocol):
         self._begin_or_wait()
 
     def _cut(self) -> None:
-        """Extract the next complete frame from the received bytes."""
+        """Extract the next complete frame from the received bytes. Close the connection if the
+        frame is too large or not Kafka's."""
         try:
             self._next = self._splitter.cut()
         except DataError as error:
@@ -272,13 +274,14 @@ class Connection(asyncio.Protocol):
         self._owner.decoding.leave(count)
 
     def _begin_or_wait(self) -> None:
-        """Start as many requests as possible, and queue for a turn if any are left."""
+        """Start requests, unless they have to queue for a turn; queue if any are left."""
         if not self._takes_long and self._next is not None and self._owner.turns.may_begin():
             self._begin(MAX_REQUESTS_IN_FLIGHT, LONG_SECONDS)
         self._wait_for_turn()
 
     def _wait_for_turn(self) -> None:
-        """Queue for a turn if the next request may start."""
+        """Queue for a turn if the next request may start. In any case, update the budgets, and
+        pause or resume reading."""
         if not self._waits_for_turn and self._may_begin():
             self._waits_for_turn = True
             self._owner.turns.add(self._take_turn)
@@ -382,7 +385,7 @@ class Connection(asyncio.Protocol):
             self._mute = None
 
     def regulate(self) -> None:
-        """Pause or resume reading, depending on whether there is room for more requests."""
+        """Pause or resume reading, as the start of this module describes."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
@@ -442,7 +445,8 @@ class Connection(asyncio.Protocol):
             self._send()
 
     def _send(self) -> None:
-        """Pass unsent bytes to the transport while the client keeps reading."""
+        """Pass unsent bytes to the transport while the client keeps reading. Close a drained
+        connection that has nothing left to send."""
         transport = self._transport
         if transport is None:
             return
@@ -508,15 +512,16 @@ class Connection(asyncio.Protocol):
                 self._owner.replies.hold(self, replies)
 
     def missing_bytes(self) -> int:
-        """Return how many bytes the incomplete frame lacks. Return 0 if there is no incomplete
-        frame, if the frame is small, or if the connection is muted."""
+        """Return how many bytes the incomplete frame lacks. Return 0 if less than
+        `COUNTED_FRAME_BYTES` of it has arrived, if a complete frame waits, or if the connection is
+        muted."""
         is_counted = self._splitter.buffered_bytes >= COUNTED_FRAME_BYTES and self._mute is None
         return self._splitter.missing_bytes if is_counted and self._next is None else 0
 
     def stalled_ms(self, now_ms: int) -> int:
         """Return how long the server has been waiting for the client to send or read data, or 0.
-        Time in which the connection is muted counts too; otherwise, its requests could occupy
-        shared memory for the whole pause."""
+        If no request is in progress, time in which the connection is muted counts too; otherwise,
+        its requests could occupy shared memory for the whole pause."""
         transport = self._transport
         if transport is None:
             return 0

@@ -85,7 +85,7 @@ class KafkaConnections:
         return self._logins.open(connection) if connection.listener.uses_sasl else None
 
     def end_revoked(self) -> None:
-        """Close the connections of users that were changed or deleted."""
+        """Close the connections of users whose credentials were changed or deleted."""
         self._logins.end_revoked()
 
     def closed(self, connection: Connection) -> None:

@@ -96,7 +96,7 @@ class Dispatcher:
 
     def throttle_ms(self, request: Request, meter: Meter) -> int:
         """Charge the time of a request to its client, and return the throttle time for the
-        response. The connection is muted for that time."""
+        response. The connection is muted for that time. Requests of a login are not charged."""
         header = request.header
         if header.api_key in UNMETERED_APIS or request.connection.is_before_login:
             return 0

@@ -23,9 +23,9 @@ An attacker must not be able to lock out other users behind the same address:
     The choice is random, so the first login of a new user competes with the attacker's logins but
     does not queue behind them. The limit ends within `EXCESS_SECONDS` after the attack.
 
-Memory is bounded: each table has at most `LOGIN_THROTTLE_MAX_KEYS` entries, and the oldest is
-removed. Logins that wait are connections, which have their own limit. IPv6 addresses count by their
-/64 network, because a single host may use all addresses in it.
+Memory is bounded: each table has at most `LOGIN_THROTTLE_MAX_KEYS` entries, and the one used least
+recently is removed. Logins that wait are connections, which have their own limit. IPv6 addresses
+count by their /64 network, because a single host may use all addresses in it.
 """
 
 from __future__ import annotations
@@ -85,8 +85,9 @@ class FailureLimit:
         return len(self._table)
 
     def run(self, key: Hashable, run: Run) -> Run | None:
-        """Call `run` now if the key is below its limit. Otherwise, call it later, and return a
-        function that cancels it. `ended` must be called after each call of `run`."""
+        """Call `run` now if the key is below its limit and no attempt with it waits. Otherwise,
+        call it later, and return a function that cancels it. `ended` must be called after each call
+        of `run`."""
         if not self._per_second:
             run()
             return None
@@ -189,7 +190,7 @@ class LoginThrottle:
         self._clock = clock
         self.users = FailureLimit(per_user, clock, call_later, choose)
         self.addresses = FailureLimit(per_address, clock, call_later, choose)
-        # When a user last logged in from an address.
+        # When a user last logged in from a network.
         self._trusted: OrderedDict[tuple[str, str], int] = OrderedDict()
 
     def attempt(

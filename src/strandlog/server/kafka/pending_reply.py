@@ -1,4 +1,4 @@
-"""`PendingReply`: the reply to one request of a connection, from the request until it is sent."""
+"""`PendingReply`: the reply to one request of a connection, until it is next to be sent."""
 
 from __future__ import annotations
 
@@ -45,16 +45,17 @@ class PendingReply:
         self.began = stopwatch()
 
     def hold(self, buffers: Iterable[Buffer]) -> None:
-        """Count the records that were read for this reply towards the limit on reply memory, until
-        `fill` is called. Encoding takes several turns of the event loop, in which other connections
-        would otherwise read more and more."""
+        """Count the records that were read for a large reply towards the limit on reply memory,
+        until `fill` is called. Encoding may take several turns of the event loop, in which other
+        connections would otherwise read more and more."""
         count = copied_bytes(buffers)
         if count > WRITE_AT_ONCE_BYTES:
             self.copied_bytes = count
             self._connection.reply_grew(count)
 
     def fill(self, buffers: Sequence[Buffer] | None) -> None:
-        """Set the reply, without its length prefix, or None for a request without a response."""
+        """Set the reply, without its length prefix, or None for a request without a response.
+        Further calls have no effect."""
         if self.is_filled:
             return
         self.buffers = buffers

@@ -93,7 +93,8 @@ class Request:
         return self.header.version
 
     def body(self, max_items: int = ANY_NUMBER) -> Any:
-        """Decode the request; raise `DataError` if it is invalid or exceeds `max_items`."""
+        """Decode the request; raise `DataError` if it is invalid, or if its arrays have more than
+        `max_items` or `max_elements` items in total."""
         header = self.header
         limit = min(max_items, self.max_elements)
         body = decode_request(
@@ -165,13 +166,13 @@ class Request:
         return 0 if self.meter is None else self._dispatcher.throttle_ms(self, self.meter)
 
     def pause_client(self, throttle_ms: int) -> None:
-        """Mute the connection immediately, because the client exceeds a quota."""
+        """Mute the connection immediately, unless `throttle_ms` is 0."""
         if throttle_ms and self.meter is not None:
             self.meter.add(throttle_ms)
             self.connection.mute(throttle_ms)
 
     def count_throttled(self) -> None:
-        """Count a request without a response whose client exceeds a quota."""
+        """Count a request without a response if its client exceeds a quota."""
         if self.meter is not None and self.meter.throttle_ms:
             self._dispatcher.count_throttled(self.meter.throttle_ms)
 

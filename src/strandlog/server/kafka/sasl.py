@@ -5,17 +5,17 @@
 
 Until a client has authenticated, its session gets every frame (`Connection.guard`), and passes only
 those on the allow-list to the dispatcher. Afterwards the connection calls the dispatcher directly,
-so the requests of an authenticated client cost nothing more. When its session expires, a timer puts
-the session back in front of the dispatcher.
+so the requests of an authenticated client cost nothing more. A re-authentication, or a timer when
+the session expires, puts the session back in front of the dispatcher.
 
 A login holds the line (`Connection.hold_line`): requests that a client sends after a token wait
 for the result, and are dropped if the login fails. Password hashes are computed in a thread.
 
-A failure is reported after connection.failed.authentication.delay.ms; then the connection closes.
-A frame that is not allowed closes the connection without a response; earlier requests are still
-answered. A client has connections.authentication.timeout.ms from the moment of its connection
-until it has authenticated, including the TLS handshake, and the same time for each
-re-authentication.
+A failed login is reported after connection.failed.authentication.delay.ms; then the connection
+closes. A frame that is not allowed closes the connection, in most states without a response
+(`authentication.py`); earlier requests are still answered. A client has
+connections.authentication.timeout.ms from the moment of its connection until it has authenticated,
+including the TLS handshake, and the same time for each re-authentication.
 
 An unauthenticated client can make the server hold at most twice sasl.server.max.receive.size: one
 frame, and as many bytes after it. `LoginBudget` also limits the total of all such clients.
@@ -160,8 +160,9 @@ class SaslLogins:
         self._drop(connection)
 
     def drop_oldest(self) -> bool:
-        """Close the connection that has been waiting for the longest time, if any, because there
-        are too many. Connections that re-authenticate stay, because their clients are known."""
+        """Close the connection that has been waiting for the longest time, because there are too
+        many; return whether there was one. Connections that re-authenticate stay, because their
+        clients are known."""
         for connection in self._waiting:
             if connection.sasl is None or not connection.sasl.authentication.is_reauthentication:
                 self.metrics.logins_dropped += 1
@@ -176,7 +177,7 @@ class SaslLogins:
     # -- changed and deleted users ---------------------------------------------------------------
 
     def watch(self, session: SaslSession) -> None:
-        """Close a connection when the credentials of its user change."""
+        """Close a connection when the password of its user changes, if so configured."""
         if session.stamp and self.settings.credential_change_closes_connections:
             self._sessions.add(session)
 
@@ -239,7 +240,7 @@ class SaslSession:
             self._expiry = None
 
     def receive(self, frame: memoryview, reply: PendingReply, connection: Connection) -> None:
-        """Handle a frame of a client that has not authenticated or whose session has expired. This
+        """Handle a frame of a client that has to authenticate, for the first time or again. This
         method never raises, because an exception in a turn of the event loop stops the server."""
         try:
             self._receive(frame, reply, connection)
@@ -467,7 +468,8 @@ class SaslSession:
     def _close(
         self, reply: PendingReply, buffers: list[Buffer] | None = None, delay_seconds: float = 0
     ) -> None:
-        """Send `buffers`, if any, and close the connection once earlier requests are answered."""
+        """Send `buffers`, if any, after a delay, and close the connection once earlier requests are
+        answered."""
         connection = self._connection
         self.authentication.fail()
         connection.hold_line()  # nothing that the client sent after this is handled

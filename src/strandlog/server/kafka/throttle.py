@@ -8,11 +8,12 @@ pauses on its own, but librdkafka does not, so the broker cannot rely on clients
                    have many requests in progress before the first one is charged; with acks=0 too
     Fetch          the bytes of the response are charged when it is ready; over the limit, the
                    response is empty
-    every request  the time of its handler in the event loop is charged when it is answered
+    every request  the time of its handler in the event loop is charged when it is answered; a
+                   Produce with acks=0 has no response, so its time is not charged
 
-A client that exceeds several quotas with one request is paused once, for the longest time. Requests
-before a login are not charged: they belong to no user, and one client could delay the logins of
-others.
+A client that exceeds several quotas with one request is paused once, for the longest time. The time
+of requests before and during a login is not charged: before it, they belong to no user, and one
+client could delay the logins of others.
 """
 
 from __future__ import annotations

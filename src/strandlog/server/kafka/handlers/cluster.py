@@ -1,5 +1,5 @@
 """Handlers for ApiVersions, FindCoordinator, DescribeCluster, DescribeLogDirs, DescribeQuorum, and
-for the APIs that move replicas.
+for the APIs that elect leaders and move replicas.
 
 The only node is 0. It leads every partition and has the only replica: no election is ever needed, a
 reassignment to node 0 succeeds without effect, any other fails, and none is ever in progress. The
@@ -275,7 +275,7 @@ def alter_replica_log_dirs(broker: Broker, request: Request) -> Work[None]:
     api.ELECT_LEADERS,
     versions=(0, 2),
     requires=[ALTER.on(CLUSTER)],
-    summary="Returns ELECTION_NOT_NEEDED for every partition that exists.",
+    summary="Returns ELECTION_NOT_NEEDED for each partition that is named and exists.",
 )
 def elect_leaders(broker: Broker, request: Request) -> Work[None]:
     wanted = (yield from request.reading()).topic_partitions

@@ -1,24 +1,26 @@
 """Handlers for DescribeConfigs, AlterConfigs, IncrementalAlterConfigs and ListConfigResources.
 
-A value is taken from the first of these layers that has one; `synonyms` lists all that do:
+A value is taken from the first of these layers that has one; `synonyms`, if requested, lists all
+that do:
 
     topic     the topic  >  the broker's default for topics, from any layer of the broker
     broker    this node  >  all nodes  >  the startup configuration  >  the built-in default
     group     the built-in default
 
 For the broker, the result also includes the listener settings and the data folder, with the values
-in effect: `listeners`, `advertised.listeners`, `log.dirs`, `node.id`, `http.listener` and
-`grpc.listener` (empty if not open) with their ports (-1 if not open). Clients use `http.listener`
-to find the console and the HTTP API: a wildcard host stands for the address that the client
-connected to; a loopback host is only reachable over loopback.
+in effect: `listeners`, `advertised.listeners` (only the listener that the client uses), `log.dirs`,
+`node.id`, `broker.id`, `http.listener` and `grpc.listener` (empty if not open) with their ports (-1
+if not open). Clients use `http.listener` to find the console and the HTTP API: a wildcard host
+stands for the address that the client connected to; a loopback host is only reachable over
+loopback.
 
 A topic with a lake table also has the read-only entry `table.path`, the folder of the table.
 
 Topic settings and the dynamic settings of the broker can be changed at runtime: resource "0" is
 this node, resource "" the default for all nodes. AlterConfigs, the older API, replaces all values
 that were set; IncrementalAlterConfigs sets or removes values (`SET`, `DELETE`), or changes lists
-(`APPEND`, `SUBTRACT`). The changes to each resource are atomic. Listeners, TLS, logins and secrets
-cannot be changed; the value of a secret is null.
+(`APPEND`, `SUBTRACT`). The changes to each resource are atomic. Groups, listeners, TLS, logins and
+secrets cannot be changed; the value of a secret is null.
 """
 
 from __future__ import annotations
@@ -308,7 +310,7 @@ class Alterable(NamedTuple):
 
     table: SettingTable
     given: Mapping[str, Value]  # the values set on this resource itself
-    current: Callable[[str], Value]  # the value in effect, for APPEND and SUBTRACT
+    current: Callable[[str], Value]  # the list that APPEND and SUBTRACT change
     check: Callable[[Changes], object]
     change: Callable[[Changes], Deferred[Any]]
 

@@ -1,12 +1,12 @@
 """Handler for Fetch.
 
-A fetch waits in the broker until enough bytes are available. As in Kafka, at most one fetch per
-connection waits: later responses have to wait for its response anyway.
+A fetch waits in the broker until enough bytes are available or its time is over. As in Kafka, at
+most one fetch per connection waits: later responses have to wait for its response anyway.
 
 A consumer that exceeds its quota gets an empty response, and asks again after the throttle time.
 
-A request with a replica id comes from a broker that copies the log, so it requires CLUSTER_ACTION.
-There is no other broker, but Kafka's tools can send such requests.
+In Kafka, a request with a replica id comes from a broker that copies the log, so it requires
+CLUSTER_ACTION. Here there is no other broker, but Kafka's tools can send such requests.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Handlers for OffsetCommit, OffsetFetch and OffsetDelete.
 
-From version 10 on, topics are identified by id. A commit for an unknown id fails with
-UNKNOWN_TOPIC_ID, so a consumer of a deleted topic cannot commit for a new topic of the same name.
+From version 10 on, OffsetCommit and OffsetFetch identify topics by id. A commit for an unknown id
+fails with UNKNOWN_TOPIC_ID, so a consumer of a deleted topic cannot commit for a new topic of the
+same name.
 """
 
 from __future__ import annotations

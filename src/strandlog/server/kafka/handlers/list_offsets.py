@@ -1,7 +1,8 @@
 """Handlers for ListOffsets and OffsetForLeaderEpoch.
 
-Both wait until all records written before the request are visible to readers, including those
-written with acks=1; only a lookup of the earliest offset does not wait.
+Both wait until all records written to the partitions before the request are visible to readers,
+including those written with acks=1, or until the disk fails or takes too long. Only a ListOffsets
+request for nothing but earliest offsets does not wait.
 
 The leader of a partition never changes, so the only leader epoch is 0 (KIP-320). It ends at the
 high watermark. The response depends on the epoch in the request:

@@ -1,9 +1,9 @@
 """Handlers for Metadata and DescribeTopicPartitions.
 
-Metadata creates a missing topic if the client and `auto.create.topics.enable` allow it and the name
-is valid. One node leads every partition, so the partition rows of a topic depend only on the number
-of partitions. The encoded rows are cached by count and version, because clients of large topics
-request them often.
+Metadata creates a missing topic if the request, `auto.create.topics.enable` and the client's
+permissions allow it and the name is valid. One node leads every partition, so the partition rows of
+a topic depend only on the number of partitions. The encoded rows are cached by count and version,
+because clients of large topics request them often.
 """
 
 from __future__ import annotations
@@ -136,8 +136,8 @@ def _describe(
 
 
 def cluster_operations(broker: Broker, request: Request, body: Any) -> int:
-    """Return the field with the operations that the client may perform on the cluster. All its bits
-    are 0 if the client may not describe the cluster."""
+    """Return the field with the operations that the client may perform on the cluster, if the
+    request asks for it. All its bits are 0 if the client may not describe the cluster."""
     if not getattr(body, "include_cluster_authorized_operations", False):
         return NOT_ASKED_FOR
     if not broker.has_access(request.context, DESCRIBE.on(CLUSTER)):

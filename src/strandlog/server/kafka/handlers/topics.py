@@ -1,11 +1,13 @@
 """Handlers for CreateTopics, CreatePartitions, DeleteTopics and DeleteRecords.
 
 Each topic of a request is handled separately: an error for one does not affect the others. A topic
-that a request names twice fails, because one result cannot describe two changes. The connection
-starts no other request until the changes are complete.
+that a request names twice fails, because one result cannot describe two changes; in DeleteRecords,
+the last entry for a partition counts. The connection starts no other request until the changes are
+complete.
 
 There is only one node. The replication factor must be 1, or -1 for the broker's default; a manual
-assignment must name node 0 for each new partition. CreateTopics numbers them, from 0 without gaps.
+assignment must name node 0 for each new partition. In CreateTopics, it must also number the
+partitions, from 0 without gaps.
 """
 
 from __future__ import annotations
@@ -56,7 +58,8 @@ DELETE_TOPIC = (DELETE.on(CLUSTER), DELETE.on(TOPIC))
 SEE_TO_DELETE = (DELETE.on(CLUSTER), DESCRIBE.on(TOPIC))
 SETTINGS_FROM = 5  # from this version on, CreateTopics returns the settings of the topic
 
-# From these versions on, changes that exceed a quota are refused; older versions make them.
+# From these versions on, changes that exceed a quota are refused. For older versions they are made,
+# and the client is throttled.
 REFUSED_FROM = {api.CREATE_TOPICS.key: 6, api.CREATE_PARTITIONS.key: 3, api.DELETE_TOPICS.key: 5}
 
 Row = dict[str, Any]
@@ -203,7 +206,8 @@ def _created(broker: Broker, request: Request, topic: Topic) -> Row:
 
 
 def _encoded_settings(broker: Broker, version: int, topic: Topic) -> bytes | None:
-    """Return all settings of a new topic, encoded to save memory when there are many topics."""
+    """Return all settings of a new topic, encoded to save memory when there are many topics; None
+    in a version whose response has no settings."""
     if version < SETTINGS_FROM:
         return None
     encode = array_encoder(api.CREATE_TOPICS.key, version, "topics", "configs")

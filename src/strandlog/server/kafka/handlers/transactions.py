@@ -1,7 +1,7 @@
 """Handlers for InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn, EndTxn, TxnOffsetCommit,
 DescribeProducers, DescribeTransactions and ListTransactions.
 
-No response is sent before the change is on disk. A disk error is reported as
+A change is on disk before its response is sent. A disk error is reported as
 COORDINATOR_NOT_AVAILABLE, which clients retry.
 """
 

@@ -53,7 +53,10 @@ def sasl_handshake(broker: Broker, request: Request) -> None:
     versions=(0, 2),
     requires=[],
     summary="Carries the tokens of the SASL mechanism.",
-    notes="Fails with error 34 unless a SaslHandshake request precedes it.",
+    notes=(
+        "Without a SaslHandshake request before it, fails with error 34; on a SASL listener before "
+        "the login, it closes the connection instead."
+    ),
 )
 def sasl_authenticate(broker: Broker, request: Request) -> None:
     del broker
@@ -148,7 +151,8 @@ def _reply(request: Request, outcomes: Outcomes) -> Work[None]:
 
 
 def _check_secrecy(broker: Broker, request: Request) -> None:
-    """Raise an error if the network between client and broker could read the request."""
+    """Raise an error if the network between client and broker could read the request, unless
+    allow.insecure.listeners is set."""
     connection = request.connection
     if not (
         connection.listener.uses_tls

@@ -6,8 +6,8 @@
              for the threads, close the folder cleanly
 
 One event loop owns the broker: handlers, timers and all decisions run in it, one at a time. Only
-blocking calls run elsewhere, in the threads of `background.py`. `loop_monitor` measures how late
-the loop is.
+blocking calls and long computations run elsewhere, most of them in the threads of `background.py`.
+`loop_monitor` measures how late the loop is.
 
 If a timer, a flush or maintenance fails because of a bug, the server reports it and shuts down
 (`crash`): a broker that accepts requests but no longer flushes or cleans would be worse than no
@@ -95,7 +95,8 @@ def tls_contexts(
 
 
 def _load() -> None:
-    """Load the codecs that requests use, then exempt all existing objects from garbage collection.
+    """Load the codecs of the newest API versions, then exempt all existing objects from garbage
+    collection.
 
     The collector visits every tracked object and blocks the event loop while it does. With the
     partitions of a large broker and the protocol schemas, each pass takes tenths of a second.
@@ -230,8 +231,8 @@ class Server:
         return HttpListener(self.broker, self.runtime, http, self.crash, self._limits, tls)
 
     def serve(self, *, warm_up: bool = True) -> None:
-        """Start serving. With `warm_up`, load the codecs in a thread; otherwise, each is loaded
-        when a request needs it."""
+        """Start serving. With `warm_up`, load the codecs of the newest API versions in a thread;
+        all others are loaded when a request needs them."""
         if warm_up:
             self.runtime.in_thread("loading", _load)
         self._listeners.serve()

@@ -1,4 +1,5 @@
-"""Runs flushes, and the blocking steps of maintenance, topic changes and decoding, in threads.
+"""Runs flushes, and the blocking steps of maintenance, topic changes, decoding and logins, in
+threads.
 
 `ServerRuntime` is the broker's `Runtime`. `Work` is executed in steps: its blocking calls run in
 threads, everything between them in the event loop:
@@ -14,8 +15,8 @@ Topic changes run sequentially, in the order of the requests (`run_in_order`). A
 work does not handle is a bug (`on_crash`): the state is unknown, so the server shuts down.
 
 The broker calls `wake` when a flush is due or its next deadline has become earlier. That schedules
-one callback; a listener handles a pending wake before it returns to the loop (`handle_wake`), so
-that a flush starts as early as possible.
+one callback; the Kafka listener handles a pending wake before it returns to the loop
+(`handle_wake`), so that a flush starts as early as possible.
 
 `BrokerDriver` calls `Broker.tick` at each deadline and executes the broker's flushes, one group
 commit at a time: it takes the jobs that are due, runs their fsyncs in the flush threads, and
@@ -85,7 +86,7 @@ class ServerRuntime:
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_abandoned = False
         self._queued: set[Future[object]] = set()  # blocking calls that requests wait for
-        self.requested = 0  # the number of tasks that requests wait for
+        self.requested = 0  # the number of tasks that requests wait for, except logins
 
     def start(self) -> None:
         """Start handling wakes, now that the broker is open."""

@@ -10,9 +10,9 @@ in lower case: `kafka.sasl_ssl=HOST:PORT`.
     otherwise      A port that is in use causes a warning and a missing extra is ignored, so that a
                    second broker on the machine still starts.
 
-`start` binds the socket. `serve` is called after the `ready` line is printed: it loads the rest of
-the listener's dependencies (the web framework takes as long to load as the broker to start), while
-clients wait in the socket's backlog.
+`start` binds the socket; Kafka and gRPC listeners serve clients from then on. `serve` is called
+after the `ready` line is printed. Only then does the HTTP listener load the web framework, which
+takes as long as the broker takes to start; its clients wait in the socket's backlog.
 """
 
 from __future__ import annotations
@@ -141,13 +141,14 @@ class Listener(Protocol):
         """Bind the socket and return its address; raise OSError with a user-facing message."""
 
     def serve(self) -> None:
-        """Finish the deferred loading and start serving, once the server is ready."""
+        """Start serving, now that the server is ready, unless the listener already does."""
 
     def stop_accepting(self) -> None:
         """Accept no more connections, if the listener can stop accepting before `stop`."""
 
     async def stop(self, grace_seconds: float) -> None:
-        """Stop accepting, wait briefly for requests in progress, then close the connections."""
+        """Stop accepting. Close the connections once their requests are answered, or soon after
+        `grace_seconds`; `KafkaConnections` closes those of Kafka clients instead."""
 
 
 # Creates a listener; raises ImportError if its extra is not installed.
@@ -163,7 +164,8 @@ class ListenerSet:
         self.addresses: dict[str, tuple[ListenerConfig, Address]] = {}
 
     async def open(self, config: ListenerConfig, make: ListenerFactory) -> Listener | None:
-        """Start one listener; raise an error if it is required and fails to start."""
+        """Start one listener. If it cannot start, raise an error if it is required, otherwise
+        return None."""
         try:
             listener = make(config)
             address = await listener.start()

@@ -3,7 +3,7 @@
     requests    incomplete frames, frames that wait to be handled, records that are being appended
     replies     responses that the client has not read; views of mapped log files do not count
 
-Each is a `ByteBudget` with a server-wide limit:
+Small frames do not count. Each of the two is a `ByteBudget` with a server-wide limit:
 
     requests    above the limit, the server stops reading from connections in the middle of a large
                 frame, except the one whose frame lacks the fewest bytes (`favoured`), so that at

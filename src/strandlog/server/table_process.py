@@ -11,7 +11,8 @@
                       process exits
 
 The command for the process comes from the program that starts the server, because the server does
-not know the layer above it. Without a command, topics with `table.format` are reported in the log.
+not know the layer above it. Without a command, the log names the first topics with `table.format`,
+and their tables are not synced.
 
 Each second, the event loop compares the tables that must exist with those that the process has been
 sent; that costs nothing unless a setting has changed.

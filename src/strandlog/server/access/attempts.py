@@ -2,7 +2,7 @@
 
 An address may fail `per_minute` times; after that, one more attempt becomes possible every
 60 / per_minute seconds. An attempt is counted before its credentials are checked, so that
-concurrent attempts count too, and uncounted unless they turn out to be wrong.
+concurrent attempts count too, and is uncounted unless the credentials turn out to be wrong.
 
 IPv6 addresses are counted by their first 64 bits, which are usually assigned to one customer. At
 most `LOGINS_MAX_FAILING_ADDRESSES` addresses are remembered; beyond that, the one whose last

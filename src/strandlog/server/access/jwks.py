@@ -5,12 +5,12 @@
                  ▼└── retry.backoff.ms, doubled up to retry.backoff.max.ms
                failed: the keys loaded before remain in use
 
-Each load runs in a thread of its own, which nothing waits for, so that a server that answers slowly
-delays neither requests nor the end of the process. The response must be complete `LOAD_SECONDS`
-after the start of the load, however slowly its bytes arrive; a connection or TLS handshake that
-takes as long fails by itself. Redirects are errors: the broker trusts only the server that the
-operator named. A file must be readable when the broker starts; an HTTPS server may be down, but no
-token is accepted until it answers.
+Each load, except the first of a file, runs in a thread of its own, which nothing waits for, so that
+a server that answers slowly delays neither requests nor the end of the process. The response must
+be complete `LOAD_SECONDS` after the start of the load, however slowly its bytes arrive; a
+connection or TLS handshake that takes as long fails by itself. Redirects are errors: the broker
+trusts only the server that the operator named. A file must be readable when the broker starts; an
+HTTPS server may be down, but no token is accepted until it answers.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ systemd passes the path of a datagram socket in NOTIFY_SOCKET (`@` stands for th
 namespace) and, with WatchdogSec=, the time that may pass between two keep-alives in WATCHDOG_USEC
 (and in WATCHDOG_PID the process that it expects them from). A message is lines of NAME=VALUE:
 
-    READY=1       all listeners are open; `systemctl start` returns
+    READY=1       the listeners are open; `systemctl start` returns
     STATUS=…      one line for `systemctl status`
     RELOADING=1   SIGHUP arrived; READY=1 follows at once, because clients are served meanwhile
     STOPPING=1    the server drains its connections

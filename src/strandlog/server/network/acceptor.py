@@ -398,7 +398,8 @@ class Acceptor:
         self._set_alarm()
 
     def drop_oldest(self) -> bool:
-        """Close the connection that has been in its handshake for the longest time, if any."""
+        """Close the connection that has been in its handshake for the longest time; return whether
+        there was one."""
         for handshake in self._handshakes:
             self._metrics.tls_handshakes_dropped += 1
             self._drop(handshake, "newer clients need the connection")
@@ -426,8 +427,8 @@ def _acknowledge(sock: socket.socket) -> None:
 
 
 def _send_alert(sock: socket.socket) -> None:
-    """Tell a plaintext client that it has reached TLS, as Kafka does. Unread data would turn the
-    close into a reset, which may overtake the alert."""
+    """Tell a plaintext client that it has reached TLS, as Kafka does. Its data is read first:
+    unread data would turn the close into a reset, which may overtake the alert."""
     with contextlib.suppress(OSError):
         sock.recv(FIRST_READ_BYTES)
         sock.send(UNEXPECTED_MESSAGE)

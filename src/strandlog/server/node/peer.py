@@ -8,10 +8,13 @@ The state is an ordinary data folder, which every other tool can read.
     commit_offset      stores the offset, whether or not the topic exists
     fetch_offset       returns 0 if no offset was committed
     send, poll         map each key to a topic with one partition. A key that is not a valid topic
-                       name is encoded in hex ("key.h…"), or hashed if it is very long ("key.s…")
-    poll               returns records from each offset, up to `NODE_POLL_MAX_BYTES` in total; keys
-                       without a topic are omitted
+                       name, names an internal topic or starts with "key." is encoded in hex
+                       ("key.h…"), or hashed if it is very long ("key.s…")
+    poll               returns records from each offset, at most about `NODE_POLL_MAX_BYTES` in
+                       total; keys without a topic are omitted
     commit_offsets     commits for the group "maelstrom"; a commit never moves an offset backwards
+    list_committed_offsets
+                       omits keys without a committed offset
 
 The node replies under the name that `init` assigned. Before `init` it already serves requests, and
 replies under the name that they are addressed to. Its `msg_id` starts at 0 and increases by one per

@@ -12,8 +12,9 @@
 
 The reader checks every length against the remaining bytes before it allocates anything; for an
 array, it assumes the minimum size of each item. Invalid bytes raise `DataError`, never IndexError,
-MemoryError or UnicodeDecodeError. The writer rejects strings and arrays that are too long for their
-length field, so everything written can be read back.
+MemoryError or UnicodeDecodeError. The writer has no uvarints, compact types or tagged fields. It
+rejects strings and arrays that are too long for their length field, so everything written can be
+read back.
 """
 
 from __future__ import annotations

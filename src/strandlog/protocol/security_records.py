@@ -50,7 +50,7 @@ VALUE_VERSION = 0
 ENTITY_MIN_BYTES = 4  # two empty strings
 
 _ACL_PREFIX = ACL_KIND.to_bytes(2)
-_PLAIN_VALUE = VALUE_VERSION.to_bytes(2)  # the value of an ACL
+_PLAIN_VALUE = VALUE_VERSION.to_bytes(2)  # the value of an ACL, or of the record of a loss
 _CODE_AND_SIZE = struct.Struct(">bh")  # a code, and the size of the string that follows
 _SIZE = struct.Struct(">h")
 _TWO_CODES = struct.Struct(">bb")

@@ -1,4 +1,4 @@
-"""Kafka's APIs: the key, the name and the first flexible version of each.
+"""The Kafka APIs that strandlog supports: the key, the name and the first flexible version of each.
 
 Flexible versions use compact lengths and tagged fields, in the header as well. The versions that
 the broker supports are declared next to each handler (`server/kafka/handlers`), those of the client

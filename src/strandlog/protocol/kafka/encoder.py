@@ -7,8 +7,8 @@ broker does before it listens; the server builds the encoders of the newest vers
 after startup.
 
 Times are integers in milliseconds, errors are integer codes, and uuids are `uuid.UUID` or None. An
-array may be passed as `bytes`, the result of an `array_encoder`, which encodes an array once for
-use in many responses.
+array may be passed as `bytes`, the result of an `array_encoder`: this saves memory in a large
+response, and time if many responses contain the same array.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def _array_length(count: int, flexible: bool) -> bytes:
 
 @cache
 def array_encoder(api_key: int, version: int, *path: str) -> Callable[[Sequence[Any]], bytes]:
-    """Return the function that encodes an array inside a response, for use in many responses."""
+    """Return the function that encodes an array of a response before the response itself."""
     schema: Any = response_schema(api_key, version)
     for name in path:
         [found] = [field for field in fields(schema) if field.name == name]

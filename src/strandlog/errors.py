@@ -20,7 +20,7 @@
     │   ├── GroupSubscribedError        stop the members that read the topic first
     │   ├── GroupFullError              raise group.max.size or use fewer members
     │   ├── TooManyGroupsError          delete groups or raise groups.max.count
-    │   ├── GroupMetadataTooLargeError  subscribe to fewer topics or raise the limit given
+    │   ├── GroupMetadataTooLargeError  use fewer members, topics or groups, or raise the limit
     │   ├── TooManyOffsetsError         delete groups or raise offsets.max.bytes
     │   ├── CoordinatorLoadingError     retry in a moment                           (retriable)
     │   ├── UnknownMemberError          join again
@@ -46,7 +46,7 @@
     │   └── CorruptSegmentError         bytes on disk are damaged; see `strandlog log verify`
     ├── DataError                       the bytes or values passed in are invalid
     │   ├── CorruptRecordError          send again: the bytes were corrupted in transit
-    │   ├── InvalidRecordError          the record breaks a rule of its topic
+    │   ├── InvalidRecordError          the records break a rule; see the message
     │   ├── InvalidTimestampError       the timestamp lies outside the allowed window
     │   ├── UnsupportedCodecError       use one of none, gzip, snappy, lz4, zstd
     │   ├── DecompressedTooLargeError   the batch decompresses to more than the limit
@@ -110,9 +110,9 @@
     │   ├── AlreadyOpenError            close the other owner, or use strandlog.read
     │   ├── UnknownLayoutError          use another folder
     │   └── CorruptStateError           a state file of the folder is damaged
-    ├── RemoteError                     a broker reported an error that has no class here
+    ├── RemoteError                     a broker or registry failed, and no other class fits
     │   ├── UnreachableError            check the address, and that a broker runs there (retriable)
-    │   └── AuthenticationError         check user, password, mechanism and certificates
+    │   └── AuthenticationError         check user, password or token, mechanism and certificates
     ├── SecurityFileError               fix the key, certificate or token that the message names
     ├── PipelineError                   Spark or a pipeline failed; see the message
     ├── ServerCrashError                part of the server failed: report the bug with its log
@@ -121,10 +121,11 @@
     ├── ClosedError                     open it again
     └── MissingExtraError               pip install the extra that the message names
 
-`codes` are an error's codes in each protocol; a class inherits those of its parent. `retriable`
-means that the same call may succeed later. Messages name the object and, where there is one, the
-allowed range or the remedy. Bugs in strandlog itself raise `AssertionError`, never one of these. A
-listener that cannot bind its address raises an `OSError`.
+`codes` are an error's codes in each protocol; a class that declares none inherits its parent's.
+`retriable` means that the same call may succeed later. Messages name the object and, where there is
+one, the allowed range or the remedy. A failed check of strandlog's own code raises
+`AssertionError`; only `ServerCrashError` reports a bug. A listener that cannot bind its address
+raises an `OSError`.
 """
 
 from __future__ import annotations
@@ -859,7 +860,8 @@ class CorruptStateError(FolderError):
 
 
 class RemoteError(StrandlogError):
-    """A broker or its connection failed; `code` is Kafka's, or librdkafka's if it is negative."""
+    """A broker, a schema registry or the connection to it failed. `code` is Kafka's error code, or
+    librdkafka's if it is below -1."""
 
     codes = Codes(-1, 502, "UNAVAILABLE", 13)
 
@@ -950,9 +952,9 @@ def _classes_by_kafka_code() -> dict[int, type[StrandlogError]]:
 def error_for_kafka_code(code: int, text: str, named_text: str = "") -> StrandlogError:
     """Return the error for a code in a broker's response.
 
-    If several classes have that code, the result is the one in `_USUAL`, or else the one closest
-    to the root; if none has it, a `RemoteError`. `named_text`, if given, replaces `text` unless the
-    result is a `RemoteError`.
+    If several classes have that code, the result is the one in `_USUAL`, or else the first of those
+    closest to the root; if none has it, a plain `RemoteError` with the code. In an error of any
+    other class, `named_text`, if given, replaces `text`.
     """
     kind = _classes_by_kafka_code().get(code)
     if kind is None:

@@ -56,13 +56,14 @@ class CallLater(Protocol):
 class _Entry:
     """Recent failures with one key, attempts in progress, and those that wait."""
 
-    __slots__ = ("counted_ms", "failures", "running", "waiting")
+    __slots__ = ("counted_ms", "failures", "is_scheduled", "running", "waiting")
 
     def __init__(self, now_ms: int) -> None:
         self.failures = 0.0  # decreases at the allowed rate
         self.counted_ms = now_ms
         self.running = 0
         self.waiting: list[Run] = []
+        self.is_scheduled = False  # whether a timer will let a waiting attempt proceed
 
 
 class FailureLimit:
@@ -97,8 +98,7 @@ class FailureLimit:
             run()
             return None
         entry.waiting.append(run)
-        if len(entry.waiting) == 1:
-            self._schedule(entry)
+        self._schedule(entry)
 
         def cancel() -> None:
             if run in entry.waiting:
@@ -139,10 +139,15 @@ class FailureLimit:
         return max(0.0, entry.failures - elapsed_seconds * self._per_second)
 
     def _schedule(self, entry: _Entry) -> None:
-        self._call_later(1 / self._per_second, lambda: self._proceed(entry))
+        """Set the timer of an entry, unless it is set. A second timer would double the rate: it
+        could stay behind when the attempt that it was set for is cancelled."""
+        if not entry.is_scheduled:
+            entry.is_scheduled = True
+            self._call_later(1 / self._per_second, lambda: self._proceed(entry))
 
     def _proceed(self, entry: _Entry) -> None:
-        """Let one of the waiting attempts proceed."""
+        """Let one of the waiting attempts proceed, if there are any."""
+        entry.is_scheduled = False
         if not entry.waiting:
             return
         if len(entry.waiting) > 1:

@@ -97,6 +97,19 @@ def test_many_failures_of_one_user_slow_that_user_down(scene: Scene) -> None:
     assert len(scene.done) == 3  # one per second
 
 
+def test_attempts_that_are_given_up_do_not_let_others_proceed_faster(scene: Scene) -> None:
+    for number in range(USER_BURST):
+        scene.attempt(str(number), "alice", fails=True)
+    for number in range(20):
+        assert not scene.attempt(f"given up {number}", "alice")
+        scene.cancels[f"given up {number}"]()
+    scene.done.clear()
+    for number in range(100):
+        scene.attempt(f"guess {number}", "alice", fails=True)
+    scene.advance(3000)
+    assert len(scene.done) == 3  # one per second
+
+
 def test_a_limited_user_does_not_use_up_the_address(scene: Scene) -> None:
     for number in range(10 * ADDRESS_BURST):
         scene.attempt(str(number), "alice", fails=True)

@@ -397,6 +397,18 @@ def test_a_user_gets_the_response_to_the_change_of_its_own_password(broker: Serv
         assert wire.is_closed()
 
 
+def test_a_request_sent_together_with_the_deletion_of_its_user_is_not_handled(
+    broker: ServerThread,
+) -> None:
+    set_password(broker, "self", "old")
+    with SaslWire(broker.port) as wire:
+        assert wire.log_in("self", "old").error_code == 0
+        deletion = frame(51, 0, deletions=[{"name": "self", "mechanism": 1}], upsertions=[])
+        wire.socket.sendall(deletion + frame(METADATA, 12, topics=[]))
+        wire.receive()
+        assert wire.is_closed()
+
+
 def test_a_waiting_fetch_does_not_keep_the_connection_of_a_deleted_user_open(
     broker: ServerThread,
 ) -> None:

@@ -312,7 +312,7 @@ class Connection(asyncio.Protocol):
             self._replies.append(reply)
             self._owner.metrics.requests_in_flight += 1
             self._handle(frame, reply, self)
-            if self._transport is not None:
+            if self._transport is not None and not self._is_draining:
                 self._cut()
             if reply.is_filled and (
                 reply.size_bytes > WRITE_AT_ONCE_BYTES

@@ -42,6 +42,13 @@ class RepeatFilter(logging.Filter):
         self._kinds: dict[str, _Kind] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
+        self._handler.acquire()  # a handler calls its filters without its lock, from any thread
+        try:
+            return self._passes(record)
+        finally:
+            self._handler.release()
+
+    def _passes(self, record: logging.LogRecord) -> bool:
         now = self._now()
         self._end_intervals(now)
         template = str(record.msg)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from concurrent.futures import ThreadPoolExecutor
 
 from strandlog.server.log_limit import INTERVAL_SECONDS, MAX_KINDS, MAX_LINES, RepeatFilter
 
@@ -36,6 +37,22 @@ def test_a_thousand_lines_of_one_kind_become_ten_and_a_summary_with_an_example()
         f"within {INTERVAL_SECONDS:.0f} s",
         "stopped",
     ]
+
+
+def test_another_thread_writes_no_line_while_the_summary_is_written() -> None:
+    class Watched(Lines):
+        def emit(self, record: logging.LogRecord) -> None:
+            super().emit(record)
+            assert self.lock is not None
+            with ThreadPoolExecutor(1) as another:
+                assert not another.submit(self.lock.acquire, blocking=False).result()
+
+    log = Watched()
+    for _ in range(MAX_LINES + 1):
+        log.say("often")
+    log.now += INTERVAL_SECONDS
+    log.say("once")
+    assert log.lines[-2].startswith("suppressed 1 more")
 
 
 def test_one_kind_does_not_silence_another() -> None:

@@ -119,6 +119,7 @@ class PeerBudget:
             else:
                 with contextlib.suppress(ValueError):  # the waiter may be gone already
                     self._waiters.remove(waiter)
+                self.change(0)  # the calls behind it may fit
             raise
 
     def change(self, by: int) -> None:

@@ -66,6 +66,26 @@ def test_the_longest_silent_peer_makes_room_for_a_call_that_waits(loop: VirtualT
     loop.run_until_complete(run())
 
 
+def test_a_small_call_does_not_wait_behind_a_large_one_that_was_cancelled(
+    loop: VirtualTimeLoop,
+) -> None:
+    async def run() -> None:
+        budget = PeerBudget(100, PATIENCE_S)
+        hold = await budget.acquire(90)
+        large = asyncio.create_task(budget.acquire(50))
+        small = asyncio.create_task(budget.acquire(5))
+        await asyncio.sleep(0)
+        large.cancel()
+        await asyncio.wait([small], timeout=1)
+        assert small.done()
+        assert budget.held_bytes == 95
+        hold.release()
+        small.result().release()
+        assert budget.held_bytes == 0
+
+    loop.run_until_complete(run())
+
+
 def test_a_silent_peer_stays_while_no_call_needs_its_share(loop: VirtualTimeLoop) -> None:
     async def run() -> None:
         budget = PeerBudget(100, PATIENCE_S)

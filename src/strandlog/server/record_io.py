@@ -34,7 +34,7 @@ from strandlog.server.background import as_future
 DEFAULT_READ_BYTES = 1024 * 1024
 MAX_READ_BYTES = 8 * 1024 * 1024
 # Up to these limits, building a batch is faster than handing it to a thread.
-IN_LOOP_RECORDS = 100
+IN_LOOP_RECORDS = 100  # a header counts like a record
 IN_LOOP_BYTES = 16 * 1024
 
 Headers = Sequence[tuple[str, bytes | None]]
@@ -118,7 +118,8 @@ class RecordProducer:
                 build_records(now_ms, [records[row] for row in rows]) for rows in each
             ]
 
-        is_small = len(records) <= IN_LOOP_RECORDS and _size(records) <= IN_LOOP_BYTES
+        items = len(records) + sum(len(record.headers) for record in records)
+        is_small = items <= IN_LOOP_RECORDS and _size(records) <= IN_LOOP_BYTES
         return build() if is_small else await asyncio.to_thread(build)
 
     def _routed(
@@ -137,7 +138,9 @@ class RecordProducer:
 
 
 def _size(records: Sequence[NewRecord]) -> int:
-    return sum(len(record.key or b"") + len(record.value or b"") for record in records)
+    fields = sum(len(record.key or b"") + len(record.value or b"") for record in records)
+    headers = (header for record in records for header in record.headers)
+    return fields + sum(len(name) + len(value or b"") for name, value in headers)
 
 
 def build_records(now_ms: int, records: Sequence[NewRecord]) -> bytearray:

@@ -1,0 +1,53 @@
+"""Single records that HTTP and gRPC clients produce."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from strandlog.broker.broker import Broker
+from strandlog.broker.context import embedded_context
+from strandlog.clock import SystemClock
+from strandlog.config.tables.broker import broker_settings
+from strandlog.server import record_io
+from strandlog.server.record_io import Headers, NewRecord, RecordProducer
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    opened = Broker(str(tmp_path / "data"), None, SystemClock(), uuid.uuid4, broker_settings())
+    yield opened
+    opened.close()
+
+
+@pytest.mark.parametrize(
+    ("headers", "is_in_loop"),
+    [
+        ([("name", b"value")], True),
+        ([("name", bytes(100_000))], False),
+        ([("", None)] * 10_000, False),
+    ],
+)
+def test_large_headers_do_not_occupy_the_event_loop(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, headers: Headers, is_in_loop: bool
+) -> None:
+    threads: list[threading.Thread] = []
+    build = record_io.build_records
+
+    def watched(now_ms: int, records: Sequence[NewRecord]) -> bytearray:
+        threads.append(threading.current_thread())
+        return build(now_ms, records)
+
+    monkeypatch.setattr(record_io, "build_records", watched)
+    context = embedded_context()
+    broker.create_topic(context, "t", 1).result()
+    producing = RecordProducer(broker).produce(
+        context, "t", 0, [NewRecord(None, b"value", headers)], acks=1
+    )
+    assert asyncio.run(producing) == [(0, 0)]
+    assert [each is threading.current_thread() for each in threads] == [is_in_loop]

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from tests.support.kafka_requests import Wire, produce
+from tests.support.sasl import SaslWire
 
 from strandlog.errors import TopicExistsError
 from strandlog.record.builder import build_batch
@@ -153,6 +154,16 @@ def test_nothing_is_left_behind() -> None:
     assert set(threading.enumerate()) <= threads
     assert len(set(Path("/proc/self/fd").iterdir())) <= len(descriptors)
     assert not folder.exists()
+
+
+def test_a_fault_affects_no_request_before_the_login() -> None:
+    with KafkaBroker(security="SASL_PLAINTEXT") as broker:
+        fault = broker.faults.drop()
+        with SaslWire(int(broker.bootstrap_servers.rpartition(":")[2])) as wire:
+            assert wire.log_in("test", broker.security.password).error_code == 0
+            with pytest.raises(CLOSED):
+                wire.ask(3, 12, topics=[])
+        assert fault.hits == 1
 
 
 def test_an_unknown_protocol_leaves_no_folder() -> None:

@@ -107,6 +107,17 @@ def test_the_wildcard_address_cannot_be_advertised(cli: CommandLine, host: str) 
     assert "clients cannot connect to a wildcard address" in found.err
 
 
+def test_an_unknown_host_is_not_reported_as_an_unknown_error(cli: CommandLine) -> None:
+    insecure = ("--set", "allow.insecure.listeners=true")
+    found = cli(
+        "serve", str(cli.data), "--host", "no-such.invalid", "--port", "0", *insecure, code=1
+    )
+    assert "cannot listen on no-such.invalid:0: " in found.err
+    assert "unknown error" not in found.err
+    assert "stop the other process" not in found.err
+    assert "choose another --host" in found.err
+
+
 def test_an_address_of_another_machine_is_not_reported_as_in_use(cli: CommandLine) -> None:
     found = cli("serve", str(cli.data), "--insecure", "--host", "192.0.2.77", "--port", "0", code=1)
     assert "this machine has no such address: choose another --host" in found.err

@@ -14,6 +14,10 @@ from strandlog.server.network.connection_limits import ConnectionLimits
 from strandlog.server.tls import TlsContexts
 
 BACKLOG = 1024
+ADVICE = {
+    errno.EADDRNOTAVAIL: "this machine has no such address: choose another --host",
+    errno.EADDRINUSE: "stop the other process, or choose another --host or --port",
+}
 
 
 class KafkaListener:
@@ -47,13 +51,11 @@ class KafkaListener:
         try:
             address = await self._acceptor.bind(host, port, BACKLOG)
         except OSError as error:
-            reason = os.strerror(error.errno).lower() if error.errno else str(error)
-            found = OSError(error.errno, f"cannot listen on {self._config.address}: {reason}")
-            found.add_note(
-                "this machine has no such address: choose another --host"
-                if error.errno == errno.EADDRNOTAVAIL
-                else "stop the other process, or choose another --host or --port"
-            )
+            number = error.errno or 0  # negative if the host name cannot be resolved
+            reason = os.strerror(number) if number > 0 else error.strerror or str(error)
+            text = f"cannot listen on {self._config.address}: {reason.lower()}"
+            found = OSError(error.errno, text)
+            found.add_note(ADVICE.get(number, "choose another --host or --port"))
             raise found from error
         self._acceptor.start()
         return address

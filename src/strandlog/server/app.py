@@ -150,7 +150,7 @@ class Server:
         )
         self.reload = CertificateReload(self._tls.values(), self.broker.metrics, self.crash)
         self._logins = Logins(self.broker, self.runtime.check_login)
-        self._tables = TableProcess(self.broker, options.table_command)
+        self._tables = TableProcess(self.broker, options.table_command, self.crash)
         self._was_ready = False
         self.crashed: asyncio.Future[None] = self._loop.create_future()
 

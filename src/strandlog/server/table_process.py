@@ -21,10 +21,9 @@ sent; that costs nothing unless a setting has changed.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Final
 
 import msgspec
@@ -59,8 +58,14 @@ class _Report(msgspec.Struct):
 class TableProcess:
     """The process of one broker, started while topics have tables."""
 
-    def __init__(self, broker: Broker, command: Sequence[str]) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        command: Sequence[str],
+        on_crash: Callable[[str, BaseException], None],
+    ) -> None:
         self._broker = broker
+        self._on_crash = on_crash
         self._command = [*command, broker.path]
         self._has_command = bool(command)
         self._task: asyncio.Task[None] | None = None
@@ -72,6 +77,11 @@ class TableProcess:
     def start(self) -> None:
         """Start checking which tables must exist."""
         self._task = asyncio.create_task(self._run(), name="tables")
+        self._task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._on_crash("the sync of tables", error)
 
     @property
     def pid(self) -> int | None:
@@ -82,8 +92,7 @@ class TableProcess:
         """Stop the process. A commit in progress is either complete or has no effect."""
         if self._task is not None:
             self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+            await asyncio.wait([self._task])  # `_ended` reports an error
             self._task = None
 
     async def _run(self) -> None:

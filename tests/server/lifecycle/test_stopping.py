@@ -289,6 +289,25 @@ def test_a_part_that_dies_takes_the_server_with_it_and_says_so(
     assert "broken" in caplog.text
 
 
+def test_the_server_stops_if_it_can_no_longer_sync_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_broker: Broker) -> None:
+        raise _BrokenError("the tables are broken")
+
+    async def run() -> None:
+        server = Server(ServerOptions(str(tmp_path / "data")))
+        monkeypatch.setattr(Broker, "wanted_tables", broken)
+        await server.start()
+        try:
+            with pytest.raises(ServerCrashError, match="tables are broken"):
+                await asyncio.wait_for(asyncio.shield(server.crashed), 10)
+        finally:
+            await server.stop()
+
+    asyncio.run(run())
+
+
 def test_a_sync_that_the_disk_refuses_is_no_crash(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,7 @@ import os
 import signal
 import struct
 import subprocess
+import sys
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +25,7 @@ from strandlog.client.registry.api import NewSchema
 from strandlog.client.registry.connect import connect_registry
 from strandlog.errors import TableNotFoundError
 from strandlog.tables.table import Table, open_table
+from strandlog.testing.server import ServerThread
 
 TABLE = {"table.format": "delta", "table.sync.interval.ms": "100"}
 SMALL = {"segment.bytes": "4096", "retention.ms": "1", "file.delete.delay.ms": "0"}
@@ -97,6 +99,22 @@ def test_the_process_is_started_again_and_ends_with_its_broker(
     assert "starting it again in 1 s" in (tmp_path / "broker.log").read_text()
     broker.stop(signal.SIGKILL)
     eventually(lambda: not is_running(second), "the end of a process whose broker was killed")
+
+
+@pytest.mark.slow
+def test_the_log_says_why_the_reports_of_the_process_cannot_be_read(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    endless_line = "import sys; sys.stdout.write('x' * 2**25); sys.stdin.read()"
+    command = (sys.executable, "-c", endless_line)
+    settings = {"table.dir": str(tmp_path / "lake")}
+    with ServerThread(tmp_path / "data", settings, table_command=command) as server:
+        with strandlog.connect(server.address) as log:
+            log.create_topic("orders", 1, TABLE)
+        server.wait_until(
+            lambda each: each.metrics()["table_process_restarts"] == 1, "the process has ended"
+        )
+    assert "cannot read the reports of the process that syncs tables: " in caplog.text
 
 
 @pytest.mark.slow

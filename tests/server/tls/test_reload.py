@@ -76,6 +76,18 @@ def test_a_missing_file_leaves_the_old_certificate(scene: TlsScene) -> None:
         assert serves(tls)
 
 
+def test_an_empty_file_of_cas_does_not_stop_the_broker(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with running(tmp_path, {"ssl.client.auth": "required", **SOON}) as scene:
+        alice = scene.client()
+        scene.trusted.write_bytes(b"")
+        scene.wait_for_metric("tls_reload_failures", lambda count: count >= 1)
+        with scene.tls(alice) as tls:
+            assert serves(tls)
+    assert "listener SSL: ssl.truststore.location" in caplog.text
+
+
 def test_a_removed_ca_counts_for_new_connections_only(tmp_path: Path) -> None:
     with running(tmp_path, {"ssl.client.auth": "required", **SOON}) as scene:
         alice, other = scene.client(), Authority(tmp_path / "other", "other-ca")

@@ -86,7 +86,8 @@ class KeyMaterial(NamedTuple):
 
 
 def read_stores(tls: TlsSettings) -> Stores:
-    """Read the files and settings; raise `ConfigurationError` if a file cannot be read."""
+    """Read the files and settings; raise `ConfigurationError` if a file cannot be read, is too
+    large or in another format, or if that of the CAs is empty."""
     if tls.ssl_keystore_location:
         key_name = chain_name = f"ssl.keystore.location {tls.ssl_keystore_location}"
         key = chain = _read("ssl.keystore.location", tls.ssl_keystore_location)
@@ -97,6 +98,8 @@ def read_stores(tls: TlsSettings) -> Stores:
     if tls.ssl_truststore_location:
         name = f"ssl.truststore.location {tls.ssl_truststore_location}"
         authorities = _read("ssl.truststore.location", tls.ssl_truststore_location)
+        if not authorities:  # perhaps the file is being written
+            raise _error(name, "the file is empty")
     return Stores(key, chain, authorities, (key_name, chain_name, name))
 
 

@@ -182,7 +182,7 @@ def load(url: SplitResult) -> KeySet:
     except urllib.error.HTTPError as error:
         error.close()
         raise DataError(f"{shown} answered with the status {error.code}") from error
-    except (OSError, HTTPException) as error:
+    except (OSError, HTTPException, ValueError) as error:  # ValueError: an impossible name
         raise DataError(f"{shown} cannot be read: {error}") from error
 
 

@@ -154,6 +154,15 @@ def test_other_addresses_are_errors_that_show_no_password(url: str) -> None:
     assert "secret" not in str(caught.value)
 
 
+@pytest.mark.parametrize("url", [f"https://{'a' * 64}.example/keys", "file:///no%00such"])
+def test_an_address_that_python_rejects_is_reported_like_one_that_does_not_answer(
+    url: str,
+) -> None:
+    """Otherwise the thread would end without a report, and no later load would start."""
+    with pytest.raises(DataError, match="cannot be read"):
+        load(checked_url(url))
+
+
 def test_oauthbearer_requires_an_address() -> None:
     assert token_keys(broker_settings()) is None
     chosen = broker_settings(BROKER_SETTINGS.parse({"sasl.enabled.mechanisms": "OAUTHBEARER"}))

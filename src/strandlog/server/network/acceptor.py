@@ -163,9 +163,12 @@ class Acceptor:
         A machine without IPv6 may still resolve localhost to ::1, so an address that does not exist
         is an error only if the host has no other address.
         """
-        infos = await self._loop.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
+        try:
+            infos = await self._loop.getaddrinfo(
+                host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )
+        except UnicodeError as error:
+            raise socket.gaierror(socket.EAI_NONAME, "not a valid host name") from error
         missing: OSError | None = None
         for family, _, _, _, address in dict.fromkeys(infos):
             try:

@@ -34,10 +34,9 @@ def _resolved(host: str) -> Iterable[str]:
         pass
     try:
         return {plain_host(str(found[4][0])) for found in socket.getaddrinfo(host, None)}
-    except OSError as error:
-        logger.warning(
-            "max.connections.per.ip.overrides: host %r has no effect: %s", host, error.strerror
-        )
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        logger.warning("max.connections.per.ip.overrides: host %r has no effect: %s", host, reason)
         return ()
 
 

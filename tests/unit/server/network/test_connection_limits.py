@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from strandlog.config.tables.tls import ConnectionSettings
 from strandlog.server.network.connection_limits import ConnectionLimits, plain_host
 
@@ -22,6 +24,14 @@ def test_an_override_replaces_the_limit_of_one_address() -> None:
     assert [limits.open("10.0.0.1") for _ in range(3)] == [True, True, False]
     assert not limits.open("10.0.0.2")
     assert [limits.open("10.0.0.3") for _ in range(2)] == [True, False]
+
+
+def test_an_impossible_host_name_in_an_override_has_no_effect(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    settings = ConnectionSettings(max_connections_per_ip_overrides=f"{'a' * 64}:0")
+    assert ConnectionLimits(settings).open("127.0.0.1")
+    assert "has no effect" in caplog.text
 
 
 def test_a_host_name_in_an_override_is_resolved() -> None:

@@ -129,8 +129,8 @@ class TlsContexts:
             context = make_context(material, self.settings)
         except ConfigurationError as error:
             raise self._named(error) from error
-        except ssl.SSLError as error:
-            reason = error.reason or error.strerror
+        except OSError as error:  # an SSLError, or no descriptor is free
+            reason = getattr(error, "reason", None) or error.strerror
             raise ConfigurationError(
                 [f"listener {self.label}: the key or a certificate is not usable: {reason}"]
             ) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import ssl
@@ -86,6 +87,21 @@ def test_an_empty_file_of_cas_does_not_stop_the_broker(
         with scene.tls(alice) as tls:
             assert serves(tls)
     assert "listener SSL: ssl.truststore.location" in caplog.text
+
+
+def test_a_reload_without_a_free_descriptor_is_tried_again(
+    scene: TlsScene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_name: str) -> int:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "memfd_create", fail)
+        new = _replace(scene, scene.authority.issue("server"))
+        scene.wait_for_metric("tls_reload_failures", lambda count: count >= 1)
+    scene.wait_for_metric("tls_reloads", lambda count: count == 1)
+    with scene.tls() as tls:
+        assert _serial(tls) == new
 
 
 def test_a_removed_ca_counts_for_new_connections_only(tmp_path: Path) -> None:

@@ -513,7 +513,7 @@ class FrameTooLargeError(DataError):
 
 
 class MalformedMessageError(DataError):
-    """A gRPC message or a JSON line cannot be parsed."""
+    """A gRPC message or a JSON line cannot be parsed, or lacks a field or has an invalid one."""
 
 
 class UnsupportedMessageError(DataError):

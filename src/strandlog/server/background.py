@@ -134,7 +134,7 @@ class ServerRuntime:
         self.turns.add(callback)
 
     def response_room(self) -> int:
-        """Return the current size limit of a response in bytes."""
+        """Return how many bytes are left in the budget for responses."""
         return self.response_bytes.room()
 
     def report(self, problem: str) -> None:

@@ -43,7 +43,7 @@ class Holder(Protocol):
         """Return how long the server has been waiting for the client to send or read data, or 0."""
 
     def missing_bytes(self) -> int:
-        """Return the number of bytes that the incomplete frame lacks."""
+        """Return the number of bytes that a large incomplete frame lacks, or 0."""
 
     def regulate(self) -> None:
         """Pause or resume reading, according to the budgets."""

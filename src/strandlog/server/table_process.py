@@ -56,7 +56,7 @@ class _Report(msgspec.Struct):
 
 
 class TableProcess:
-    """The process of one broker, started while topics have tables."""
+    """The process that syncs the tables of one broker; it runs while topics have tables."""
 
     def __init__(
         self,
@@ -147,8 +147,9 @@ class TableProcess:
         return None if is_unwanted else code
 
     async def _write(self, pipe: IO[bytes] | None) -> bool:
-        """Send the list of tables to the process whenever it changes. Return True when no topic has
-        a table any more, or False if the process has exited."""
+        """Send the list of tables to the process whenever it changes, and the topics to sync at
+        once because retention waits for them. Return True when no topic has a table any more, or
+        False if the process has exited."""
         assert pipe is not None, "it was requested"
         loop = asyncio.get_running_loop()
         transport, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, pipe)

@@ -51,7 +51,7 @@ class _Known(NamedTuple):
 
 
 class ValueSchemas:
-    """The schemas that the keys and values of responses name."""
+    """Finds the schemas that the keys and values of responses name, and caches their codecs."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -59,7 +59,8 @@ class ValueSchemas:
         self._codecs: OrderedDict[int, Codec | StrandlogError] = OrderedDict()
 
     def page(self, context: RequestContext, records: Iterable[Record]) -> PageDecoder | None:
-        """Return the decoder for records, or None if none of them names a known schema."""
+        """Return the decoder for records, or None if none of them names a schema that exists and
+        that the client may see."""
         known: dict[int | str, _Known] = {}
         seen: set[int | str] = set()
         for record in records:

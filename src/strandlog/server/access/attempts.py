@@ -68,7 +68,8 @@ class Attempts:
 
 
 def network_of(address: str) -> str:
-    """Return the part of an address that identifies a customer."""
+    """Return the network that an address counts for: its first 64 bits if it is an IPv6 address,
+    otherwise the address itself."""
     try:
         found = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

@@ -144,7 +144,7 @@ class Connection(asyncio.Protocol):
         self._waits_for_turn = False
         self._is_draining = False
         self._linger_seconds = 0.0  # how long a drained connection stays open after its last reply
-        self._mute: Mute | None = None  # set while the client exceeds a quota
+        self._mute: Mute | None = None  # set while the connection is muted
         self._moved_ms = 0  # when the client last made progress, or the wait for it began
         self._buffered_then = 0  # bytes in the transport's buffer at the last check
         self.context = RequestContext(listener=listener.label)
@@ -355,7 +355,7 @@ class Connection(asyncio.Protocol):
         return stopwatch() - self._slot.accepted
 
     def hold_line(self) -> None:
-        """Block later requests until `release_line`, which must be called once per hold."""
+        """Block later requests until `release_line` is called as often as this method."""
         self._line_holds += 1
 
     def release_line(self) -> None:

@@ -59,7 +59,7 @@ class _Entry:
     __slots__ = ("counted_ms", "failures", "is_scheduled", "running", "waiting")
 
     def __init__(self, now_ms: int) -> None:
-        self.failures = 0.0  # decreases at the allowed rate
+        self.failures = 0.0  # at `counted_ms`; decreases at the allowed rate
         self.counted_ms = now_ms
         self.running = 0
         self.waiting: list[Run] = []
@@ -139,8 +139,8 @@ class FailureLimit:
         return max(0.0, entry.failures - elapsed_seconds * self._per_second)
 
     def _schedule(self, entry: _Entry) -> None:
-        """Set the timer of an entry, unless it is set. A second timer would double the rate: it
-        could stay behind when the attempt that it was set for is cancelled."""
+        """Set the timer of an entry, unless it is already set. A timer outlives a cancelled
+        attempt, and each further timer would let more attempts proceed."""
         if not entry.is_scheduled:
             entry.is_scheduled = True
             self._call_later(1 / self._per_second, lambda: self._proceed(entry))
@@ -160,7 +160,7 @@ class FailureLimit:
 
 
 class Attempt:
-    """One password check, from its start to its outcome."""
+    """One check of a password or token, from its start to its outcome."""
 
     __slots__ = ("_is_limited", "_network", "_throttle", "_user")
 
@@ -205,9 +205,9 @@ class LoginThrottle:
         run: Callable[[Attempt], None],
         on_wait: Callable[[Run], None],
     ) -> None:
-        """Call `run`, which checks a password, now or later. If the check has to wait, call
-        `on_wait` with a function that cancels it. `user` is the name that the client claims, or ""
-        if it is unknown."""
+        """Call `run`, which checks a password or token, now or later. If the check has to wait,
+        call `on_wait` with a function that cancels it. `user` is the name that the client claims,
+        or "" if it is unknown."""
         network = network_of(address)
         is_limited = not self._is_trusted(network, user)
         attempt = Attempt(self, network, user, is_limited=is_limited)

@@ -177,7 +177,8 @@ class SaslLogins:
     # -- changed and deleted users ---------------------------------------------------------------
 
     def watch(self, session: SaslSession) -> None:
-        """Close a connection when the password of its user changes, if so configured."""
+        """Close a connection when its user's credentials change, if so configured. A login with a
+        token has no stored credentials."""
         if session.stamp and self.settings.credential_change_closes_connections:
             self._sessions.add(session)
 
@@ -268,7 +269,7 @@ class SaslSession:
     # -- requests, called by their handlers ------------------------------------------------------
 
     def handshake(self, request: Request, mechanism: str) -> None:
-        """Answer a SaslHandshake request, and start an exchange."""
+        """Answer a SaslHandshake request, and start an exchange if that is allowed."""
         authentication = self.authentication
         now_ms = self._logins.clock.monotonic_ms()
         if not authentication.may_begin(now_ms):

@@ -65,7 +65,7 @@ class Room:
         on_refused: Callable[[], None],
         close_idle: Callable[[], bool] | None = None,
     ) -> None:
-        """`on_refused` is called for each connection that is closed because of `setting`.
+        """`on_refused` is called for each new connection that is rejected because of `setting`.
         `close_idle` closes an idle connection, if there is one, to make room for a new one."""
         self.limit = limit
         self.used = 0
@@ -147,7 +147,7 @@ class Acceptor:
         self._loop = asyncio.get_running_loop()
         self.sockets: list[socket.socket] = []  # the listening sockets
         self._handshakes: dict[_Handshake, None] = {}  # oldest first
-        self._over_quota: set[socket.socket] = set()  # sockets that are closed soon
+        self._over_quota: set[socket.socket] = set()  # sockets to close after a delay
         self._tasks: set[asyncio.Task[None]] = set()
         self._alarm: asyncio.TimerHandle | None = None
         self._pause: asyncio.TimerHandle | None = None

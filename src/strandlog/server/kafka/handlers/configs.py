@@ -83,7 +83,7 @@ TABLE_PATH = Setting(
     help="Folder of the topic's lake table, below table.dir of the broker.",
 )
 
-Changes = dict[str, object | None]  # None resets a setting to its default
+Changes = dict[str, object | None]  # None removes the value that was set
 Layer = tuple[str, Value, int]  # the name under which a value was set, the value and its source
 
 

@@ -58,3 +58,12 @@ def test_requests_pipelined_behind_a_failed_one_are_not_executed(
     with Wire(shared_broker.port) as other:
         found = other.ask(METADATA.key, 1, topics=None)
     assert topic not in {each.name for each in found.topics}
+
+
+def test_the_log_says_why_a_produce_without_acks_failed(
+    wire: Wire, caplog: pytest.LogCaptureFixture
+) -> None:
+    wire.send(_produce_without_acks(b"value"))
+    with pytest.raises(ConnectionError):
+        wire.receive()
+    assert "Produce with acks=0 failed: topic 'missing' does not exist" in caplog.text

@@ -9,6 +9,7 @@ The bytes of a request are charged to the producer's quota before anything else 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 from strandlog.broker.access.permission import TOPIC, TRANSACTIONAL_ID, WRITE
@@ -32,6 +33,8 @@ from strandlog.protocol.kafka.produce_fetch_server import (
 )
 from strandlog.server.kafka.api import kafka_api
 from strandlog.server.kafka.request import Request, breathing
+
+logger = logging.getLogger(__name__)
 
 FEW_PARTITIONS = 16  # the response for up to this many is encoded without a pause
 
@@ -126,8 +129,11 @@ def _reply_produce(request: Request, body: ProduceRequest, results: list[Produce
             request.reply_buffers([produce_response(version, topics, throttle_ms)])
         else:
             request.in_slices(_reply_in_slices(request, topics))
-    elif any(isinstance(each, StrandlogError) for each in results):
-        request.pending.fail()  # acks=0 has no response that could carry the error
+    elif errors := [each for each in results if isinstance(each, StrandlogError)]:
+        host = request.connection.peer_host
+        text = "closing the connection from %s: Produce with acks=0 failed: %s"
+        logger.warning(text, host, errors[0])  # no response could carry the error
+        request.pending.fail()
     else:
         request.count_throttled()
         request.pending.fill(None)

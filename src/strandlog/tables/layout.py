@@ -7,14 +7,15 @@ other processes can write files that one process commits.
 
 Pages have checksums, which strandlog's own reads verify (reading.py). Parquet has no checksum for
 the footer, where a flipped bit can hide or change rows or crash the reading process. So each file
-has a checksum of its footer in front of the footer, which other readers ignore:
+written here has a checksum of its footer in front of the footer, which other readers ignore:
 
     PAR1 | pages | "strandlog footer crc32:" CRC-32 | footer | length | PAR1
 
 `write` converts the rows to the table's schema, splits them by partition value, and for each part
-writes a temporary file, fsyncs it, and renames it. Nothing is overwritten: `attempt` is unique for
-each call, because another writer may meanwhile have committed a file with the same rows and `name`.
-A crash leaves temporary files and files that no version of the table lists; `vacuum` deletes them.
+writes a temporary file, fsyncs it, and renames it. Nothing is overwritten: no two calls have the
+same `name` and `attempt`, because another writer may meanwhile have committed a file with the same
+rows and `name`. A crash may leave temporary files and files that no version of the table lists;
+`vacuum` deletes them.
 
 In a table of plain Parquet files, readers may list the folder. Files are therefore staged as
 `<staging folder>/…<name>-<attempt>.parquet.staged`, and become `<name>.parquet` after the commit
@@ -86,8 +87,8 @@ class Layout:
     def write(self, rows: pa.Table, name: str, attempt: str) -> list[DataFile]:
         """Write the rows to one file per combination of partition values, and return the files.
 
-        `name` identifies the rows and `attempt` is unique for each call; both become parts of file
-        names.
+        `name` identifies the rows. `name` and `attempt` become parts of file names; no two calls
+        may have the same pair.
         """
         assert "/" not in name + attempt, "a part of a file name"
         rows = conformed(rows, self.schema)
@@ -134,7 +135,7 @@ class Layout:
 
 
 def _write_durably(path: str, rows: pa.Table) -> Any:
-    """Write a file and return its metadata."""
+    """Write and fsync a temporary file, rename it to `path`, and return its Parquet metadata."""
     files = table_files()
     folder, temp = os.path.dirname(path), path + TEMP_SUFFIX
     if not os.path.isdir(folder):
@@ -155,7 +156,7 @@ def _write_durably(path: str, rows: pa.Table) -> Any:
 
 
 def _write_parquet(path: str, rows: pa.Table) -> Any:
-    """Write a file and return its metadata.
+    """Write a file with a sealed footer, and return its Parquet metadata.
 
     Columns with bounds that Python cannot represent get no statistics: Iceberg's library fails if
     the statistics of a file contain a time after the year 9999.
@@ -189,9 +190,10 @@ def _footer(files: DiskFiles, path: str) -> bytes | None:
 
 
 def has_damaged_footer(path: str) -> bool:
-    """Return whether the footer of a data file does not match its checksum.
+    """Return whether a data file's footer does not match its checksum or has an invalid length.
 
-    A file without a checksum, which another program has written, counts as undamaged.
+    A footer without a checksum, written by Delta's library or another program, counts as undamaged
+    if its length is valid.
     """
     files = table_files()
     tail = _footer(files, path)
@@ -203,7 +205,8 @@ def has_damaged_footer(path: str) -> bool:
 
 
 def _bounded_columns(info: Any) -> list[str]:
-    """Return the columns of a file, nested ones included, whose bounds Python can represent."""
+    """Return the columns of a file, nested ones included, without those whose bounds Python cannot
+    represent."""
     found = []
     for index in range(info.num_columns):
         try:
@@ -254,7 +257,8 @@ def _texts(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def statistics_of(info: Any) -> dict[str, Any]:
-    """Return the statistics of a Parquet file's top-level columns in Delta's form."""
+    """Return the statistics of a Parquet file's top-level columns in Delta's form, except for
+    columns with a dot in their name."""
     least: dict[str, Any] = {}
     most: dict[str, Any] = {}
     nulls: dict[str, int] = {}
@@ -282,7 +286,7 @@ def statistics_of(info: Any) -> dict[str, Any]:
 
 
 def _bound(value: object, *, is_upper: bool) -> object | None:
-    """Return a bound in Delta's JSON form, or None if it cannot be stored in the statistics."""
+    """Return a bound in Delta's JSON form, or None if the statistics leave it out."""
     if isinstance(value, bool | bytes):
         return None
     if isinstance(value, int):

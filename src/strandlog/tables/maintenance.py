@@ -1,8 +1,9 @@
-"""Merges small files of a table, with the limits that `table sync` and `table compact` use.
+"""Merges small files of a table, with the limits that `table sync`, `table compact` and the broker
+use.
 
 `compact_if_many` counts the files below `SMALL_FILE_BYTES`; merged files have at most about
-`TARGET_FILE_BYTES`. A compaction that conflicts with another writer is retried a few times. A
-compaction changes no rows, so nothing is lost if all attempts fail.
+`TARGET_FILE_BYTES`. A compaction that conflicts with another writer is attempted up to
+`MAX_ATTEMPTS` times. A compaction changes no rows, so nothing is lost if all attempts fail.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ MAX_ATTEMPTS: Final = 3
 
 
 def small_files(table: Table) -> int:
-    """Return the number of small data files."""
+    """Return the number of data files below `SMALL_FILE_BYTES`."""
     paths = table.load().data_files()
     return sum(os.path.exists(path) and os.path.getsize(path) < SMALL_FILE_BYTES for path in paths)
 
@@ -31,7 +32,7 @@ def compact_if_many(table: Table, limit: int) -> None:
 
 
 def compacted(table: Table) -> Compacted:
-    """Merge small files, retrying after conflicts, and return what was merged."""
+    """Merge small files, retrying after conflicts, and return the numbers of files merged."""
     for _ in range(MAX_ATTEMPTS - 1):
         try:
             return table.compact(TARGET_FILE_BYTES)

@@ -1,8 +1,8 @@
 """Reads data files, and turns library errors into errors that say what to do.
 
 Reads verify the checksums of pages and footers, so a bit that flipped on disk raises an error
-instead of changing a value.
-Files that Delta's library writes, in a compaction or a merge, have no checksums.
+instead of changing a value. This does not protect files without checksums, which Delta's library
+writes in a compaction or a merge.
 
 `DeltaTable.to_pyarrow_table` is not used anywhere: processes that call it often abort at exit.
 """

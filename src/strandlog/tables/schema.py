@@ -6,9 +6,10 @@ batch and fails on the second. So strandlog applies its own rules:
     same type                          no change
     int8 → … → int64, float → double   `widened`: the table gets the wider type, if the format can
     wider table, narrower rows         the rows are cast, which loses nothing
-    struct, list, map                  field by field, recursively
+    struct, list, map with equal keys  field by field, recursively
     a column that the rows lack        null
     a column that the table lacks      `merged` adds it, at the end and nullable
+    names that differ only in case     `TableSchemaError` that names both columns
     anything else                      `TableSchemaError` that names the column and both types
 
 Table libraries return large, view and dictionary types in place of plain ones; `plain` undoes that.
@@ -40,7 +41,10 @@ def _widens(narrow: Any, wide: Any) -> bool:
 
 
 def plain_type(kind: Any) -> Any:
-    """Return the plain type for large, view and dictionary types, recursively."""
+    """Return the plain type for large, view and dictionary types, recursively.
+
+    Elements of lists are named `element`, and timestamps with a time zone get the zone UTC.
+    """
     types = pa.types
     if types.is_large_string(kind) or types.is_string_view(kind):
         return pa.string()
@@ -69,12 +73,14 @@ def plain(schema: Any) -> Any:
 
 
 def checked(schema: Any) -> Any:
-    """Return the plain schema of a new table; raise `TableSchemaError` if column names collide."""
+    """Return the plain schema of a new table; raise `TableSchemaError` if names of columns or
+    struct fields are equal or differ only in case."""
     return merged(pa.schema([]), schema)
 
 
 def merged(table: Any, rows: Any) -> Any:
-    """Return the schema of the table, extended so that rows with the schema `rows` fit."""
+    """Return the schema of the table, extended and widened so that rows with the schema `rows` fit;
+    raise `TableSchemaError` if they cannot."""
     return pa.schema(_merged_fields(plain(table), plain(rows), ""))
 
 
@@ -151,14 +157,15 @@ def _widened(table: Any, wanted: Any, path: str) -> list[Widened]:
 
 
 def conformed(rows: Any, schema: Any) -> Any:
-    """Return the rows with exactly the columns of `schema`; columns that they lack are null."""
+    """Return the rows with exactly the columns of `schema`; columns that they lack are null.
+
+    Raise `TableSchemaError` if the rows do not fit the schema.
+    """
     plain_rows = rows.cast(plain(rows.schema)) if rows.schema != plain(rows.schema) else rows
     if merged(schema, plain_rows.schema) != plain(schema):
-        extra = sorted(set(plain_rows.schema.names) - set(schema.names))
-        raise TableSchemaError(
-            f"the rows do not fit the table: {', '.join(extra) or 'a type differs'}; extend the "
-            "table first"
-        )
+        extra = ", ".join(sorted(set(plain_rows.schema.names) - set(schema.names)))
+        reason = f"it lacks {extra}" if extra else "a type differs"
+        raise TableSchemaError(f"the rows do not fit the table: {reason}; extend the table first")
     columns = []
     for field in schema:
         if field.name in plain_rows.schema.names:

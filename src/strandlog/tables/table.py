@@ -3,7 +3,7 @@
     table = open_table("./lake/orders", "delta")            no I/O yet
     table.create(schema, partition_by=("date",))            an existing table stays unchanged
     snapshot = table.load()                                 the newest version
-    done = snapshot.progress("app")                         the version that `app` committed last
+    done = snapshot.progress("app")                         the number that `app` committed last
     files = snapshot.layout.write(rows, "orders-0-0-500", attempt)
     snapshot.add_files(files, progress={"app": 500})        the commit: rows and progress together
 
@@ -19,7 +19,7 @@ Rules that make this true:
    with `TableConflictError` and changes nothing that a reader sees. Load the table again, and
    read its progress again before deciding what to write: the rows may already be there.
 2. Progress must grow: a commit whose progress is not greater than the snapshot's is rejected with
-   the same error, before anything is written. So a repeated batch is never written twice.
+   the same error. So no batch is committed twice.
 3. A snapshot serves one commit. Afterwards, and after an error, load the table again.
 4. If a process dies inside a commit, the commit either happened completely or did not happen;
    `progress` shows which.
@@ -28,11 +28,12 @@ Rules that make this true:
 pickled, and Spark's tasks call its `write` and return the `DataFile`s to the driver, which commits
 them all. Files are fsynced before they are renamed, and invisible to readers until the commit.
 `attempt` makes their names unique, so that no attempt overwrites another attempt's files. `vacuum`
-removes the files of attempts that were not committed. `add_files([])` commits only progress.
+removes old files of attempts that were not committed. `add_files([])` commits only progress.
 
 Columns of rows are matched with the table's columns by name; those that the rows lack become null.
-`extend` adds columns in a commit of its own, so load the table again afterwards. `properties` are
-strings stored with the table; `set_properties` changes them, also in a commit of its own.
+`extend` adds columns or widens their types in a commit of its own, so load the table again
+afterwards. `properties` are strings stored with the table; `set_properties` changes them, also in a
+commit of its own.
 
 Tables are folders on a local or mounted file system. When a commit returns, its data files and the
 log, manifest or catalog have been fsynced. A process that is killed inside a commit may leave a
@@ -98,7 +99,11 @@ class Snapshot(Protocol):
         """Return a RecordBatchReader over all rows, with only these columns."""
 
     def history(self, limit: int) -> list[Commit]:
-        """Return up to `limit` of the commits that the table still records, newest first."""
+        """Return up to `limit` of the commits that the table still records, newest first.
+
+        Iceberg records only commits that add or remove files. Its history starts with one more
+        entry if another program has gone back to an older snapshot.
+        """
 
     def add_files(
         self, files: Sequence[DataFile], *, progress: Progress, metadata: Metadata = NO_METADATA
@@ -188,7 +193,7 @@ def open_table(target: str | os.PathLike[str], table_format: str) -> Table:
 
 
 def local_folder(target: str | os.PathLike[str]) -> str:
-    """Return the absolute path of a target; raise an error if it is an object store's URL."""
+    """Return the absolute path of a target; raise an error if it is a URL other than file://."""
     text = os.fspath(target)
     if text.startswith("file://"):
         text = text.removeprefix("file://")

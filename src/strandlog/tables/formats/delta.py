@@ -1,8 +1,10 @@
 """`Table` in Delta's format, without Java.
 
-    <folder>/_delta_log/<version>.json     one commit; the name is claimed atomically
-    <folder>/<name>.parquet                data files, written by `Layout.write`
-    <folder>/_compaction/lock              held by the one process that merges files
+    <folder>/_delta_log/<version>.json          one commit; the name is claimed atomically
+    <folder>/_delta_log/*.checkpoint.parquet    the state at a version, written by the library
+    <folder>/[<column>=<value>/]*.parquet       data files, written by `Layout.write` or, in a
+                                                compaction or a merge, by the library
+    <folder>/_compaction/lock                   held by the one process that compacts files
 
 Progress is Delta's `txn` action: (application id, version), in the same commit as the files. The
 library reports a conflict only with commits made after the committing handle loaded its snapshot.
@@ -139,9 +141,9 @@ class DeltaLakeTable:
             return
         for column in schemas.widened(snapshot.layout.schema, wanted):
             raise TableSchemaError(
-                f"column {column.path} has type {column.type} in the table and would need "
-                f"{column.wanted}: Delta cannot change it; write the table again with --rebuild, "
-                "or write to another table"
+                f"column {column.path} has type {column.type} in the table but needs "
+                f"{column.wanted}, and Delta cannot change it; write the table again with "
+                "--rebuild, or write to another table"
             )
         fields = deltalake.Schema.from_arrow(pa.schema(changed)).fields
         self._change(lambda table: table.alter.add_columns(fields))
@@ -313,8 +315,8 @@ class DeltaSnapshot:
     ) -> None:
         """Insert `rows`, replacing rows with the same keys, and delete the keys of `deleted`.
 
-        Both have the table's columns and one row per key. If the table has a newer row for a key,
-        by offset, that row stays.
+        Both have the table's columns and one row per key. A row of the table stays if it is not
+        older, by offset, than the given row with its key.
         """
         check_progress(self, progress)
         before = set(self.data_files())
@@ -360,7 +362,7 @@ def _targets(columns: Mapping[str, str]) -> dict[str, str]:
 
 
 def _sync_files(paths: Iterable[str]) -> None:
-    """Fsync files that the library has written, and their folders."""
+    """Fsync data files and their folders."""
     files = table_files()
     for path in paths:
         files.sync_file(path)
@@ -369,7 +371,7 @@ def _sync_files(paths: Iterable[str]) -> None:
 
 
 def _sync_log(folder: str, version: int) -> None:
-    """Fsync the commits after `version`."""
+    """Fsync the commits and checkpoints after `version`."""
     files = table_files()
     log = os.path.join(folder, LOG_FOLDER)
     for name in files.list_dir(log):

@@ -2,6 +2,7 @@
 
     <folder>/catalog.db                      one row, the newest metadata file; updating it commits
     <folder>/metadata/*.metadata.json        schema, properties, snapshots
+    <folder>/metadata/*.avro                 manifests and lists of manifests: files of a snapshot
     <folder>/data/…/*.parquet                data files, written by `Layout.write`
 
 Progress is a table property, `strandlog.progress.<application id>`, which changes in the same
@@ -9,15 +10,16 @@ commit as the files. Properties outlive the snapshots that set them.
 
 pyiceberg would rebase a stale writer's append and retry it, so that both writers would succeed and
 the rows would be in the table twice. Tables are therefore created with
-`commit.retry.num-retries=0`, and a table without that property is rejected. Each commit of files or
+`commit.retry.num-retries=0`, and a table without that value is rejected. Each commit of files or
 progress requires that the loaded snapshot is still the newest, even if it adds no files: pyiceberg
 itself would let a stale writer change properties.
 
-An upsert rewrites the files that contain replaced rows (copy on write), so readers need no support
-for delete files. It reads the keys of the whole table and rewrites only the files with matches.
+An upsert rewrites the files that contain replaced or deleted rows (copy on write), so readers need
+no support for delete files. It reads the keys of the whole table and rewrites only those files.
 
-The catalog name is `strandlog` and the table is `strandlog.<folder name>`. Paths inside the
-metadata are absolute, so a table that was moved must be rebuilt.
+The catalog name is `strandlog` and the table is `strandlog.<folder name>`, in which `_` replaces
+every character that is not a letter or digit. Paths inside the metadata are absolute, so a table
+that was moved must be rebuilt.
 """
 
 from __future__ import annotations
@@ -395,10 +397,10 @@ class IcebergSnapshot:
     ) -> None:
         """Insert `rows`, replacing rows with the same keys, and delete the keys of `deleted`.
 
-        Both have the table's columns and one row per key. If the table has a newer row for a key,
-        by offset, that row stays. One commit adds the new rows and rewrites the files that contain
-        replaced or deleted rows. The library's own `upsert` is not used: it makes two snapshots per
-        call and cannot delete.
+        Both have the table's columns and one row per key. A row of the table stays if it is not
+        older, by offset, than the given row with its key. One commit adds the new rows and rewrites
+        the files that contain replaced or deleted rows. The library's own `upsert` is not used: it
+        makes two snapshots per call and cannot delete.
         """
         check_progress(self, progress)
         listed = {_local_path(each.file_path): each for each in self.listed()}
@@ -421,7 +423,7 @@ class IcebergSnapshot:
 def _replace_files(
     change: Any, handle: Any, gone: Sequence[Any], added: Sequence[DataFile], metadata: Metadata
 ) -> None:
-    """Add a snapshot that replaces the data files `gone` with `added` to a transaction."""
+    """Add to a transaction a snapshot that replaces the data files `gone` with `added`."""
     with change.update_snapshot(snapshot_properties=dict(metadata)).overwrite() as replace:
         for each in gone:
             replace.delete_data_file(each)

@@ -7,14 +7,14 @@
 
 A commit has three steps: the data files are staged and fsynced; the manifest is replaced, which is
 the commit; the files are renamed into place. If a process dies after the second step, the next
-`load` completes the renames. A reader that lists `*.parquet` therefore never sees an uncommitted
+`load` completes the third. A reader that lists `*.parquet` therefore never sees an uncommitted
 row or the same row twice; at worst, the newest files are still missing. A reader that needs exactly
 one version reads the file list in the manifest, which has a checksum.
 
 A sync names its files `<topic>-<partition>-<start>-<end>`; a name can be in the table only once.
 
-`compact` removes the small files before it adds the merged ones. A reader that lists files may
-miss rows for a moment, but never sees them twice.
+`compact` removes the small files before it renames the merged ones. A reader that lists files may
+miss rows until all are renamed, but never sees them twice.
 """
 
 from __future__ import annotations
@@ -204,7 +204,8 @@ class ParquetTable:
             lock.release()
 
     def commit(self, before: Manifest, change: Callable[[Manifest], Manifest]) -> None:
-        """Replace the manifest, unless it has changed since `before`."""
+        """Replace the manifest and put its files in place; raise `TableConflictError` if the
+        manifest has changed since `before`."""
         with self._locked():
             now = self._read()
             if now.version != before.version:

@@ -1,8 +1,8 @@
-"""Finds and rewrites the files that contain replaced rows, for Iceberg; Delta's library has its own
-merge.
+"""Finds and rewrites the files that contain replaced or deleted rows, for Iceberg; Delta's library
+has its own merge.
 
 Of each file, first only the key, partition and offset columns are read; then the whole file, if
-some of its rows are replaced. Memory is bounded by the rows of the round and the largest file.
+some of its rows are to go. Memory is bounded by the rows of the round and the largest file.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def without_keys(
     """Rewrite files without the rows whose keys are in `rows` or `deleted`.
 
     If a stored row is not older, by offset, than the given row with its key, the stored row stays
-    and the given row is left out.
+    and the given row is left out. Raise `TableSchemaError` if the two are of different partitions.
     """
     given = pa.concat_tables([each.select(POSITION) for each in (rows, deleted)]).combine_chunks()
     found = Replaced([], [], rows)
@@ -55,7 +55,7 @@ def without_keys(
 
 
 def _matches(layout: Layout, path: str, given: Any) -> tuple[Any, list[bytes]]:
-    """Return which rows of a file are replaced, and the keys of matching rows that stay."""
+    """Return which rows of a file to remove, and the keys of matching rows that stay."""
     stored = _read(layout, path, POSITION)
     at = pc.index_in(stored.column("key"), value_set=given.column("key").chunk(0))
     offsets, partitions = (given.column(name).take(at) for name in ("offset", "partition"))

@@ -65,7 +65,7 @@ class Columns(Protocol):
 
 
 class RawColumns:
-    """Key, value and headers as bytes."""
+    """`Columns` with values as bytes."""
 
     schema: Any = pa.schema([*POSITION, pa.field("value", pa.binary())])
 
@@ -80,7 +80,7 @@ class RawColumns:
 
 
 def with_time_column(rows: Any, unit: TimeUnit) -> Any:
-    """Append the column by which the table is partitioned."""
+    """Append the column by which the table is partitioned, if any."""
     if unit == "none":
         return rows
     field = TIME_COLUMNS[unit]
@@ -102,7 +102,7 @@ def with_time_column(rows: Any, unit: TimeUnit) -> Any:
 
 
 def table_schema(columns: Columns, unit: TimeUnit) -> Any:
-    """Return the schema of the table, with the column by which it is partitioned."""
+    """Return the schema of the table, with the column by which it is partitioned, if any."""
     return columns.schema if unit == "none" else columns.schema.append(TIME_COLUMNS[unit])
 
 

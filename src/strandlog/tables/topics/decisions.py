@@ -6,10 +6,10 @@
     p < s                        s             e                gap [p, s): stop, or accept it
     p > e                        s             e                stop: the topic has different data
 
-All state is in the table, under these application ids:
+All progress is in the table, under these application ids:
 
     strandlog:<cluster id>:<topic id>:<partition>     the next offset to read
-    strandlog:<cluster id>:<topic id>:rows            the number of rows that syncs have appended
+    strandlog:<cluster id>:<topic id>:rows            append mode: rows that syncs have written
     strandlog:<cluster id>:<topic id>:sum             the sum of the next offsets of all partitions
 
 The sum is a checksum: a flipped bit in the table's log could change or hide the progress of a
@@ -20,7 +20,7 @@ If the row count differs, another program has changed the table: it deleted or a
 restored an older version, which removes rows but keeps the newest progress. A sync then stops,
 because rows may be missing. `--accept-changes` stores the difference in the property
 `strandlog.rows.accepted`. In upsert mode the row count is not known in advance; instead, every
-commit since the last sync must be harmless (`HARMLESS`).
+commit of another program since the last sync must be harmless (`HARMLESS`).
 
 A topic that was deleted and created again has a new id, and its offsets start again at 0. The table
 keeps the topic id in its properties; a sync of a topic with a different id stops.
@@ -127,7 +127,7 @@ def plan(topic: TopicState, synced: Mapping[int, int | None]) -> Plan:
 
 
 def check_gaps(topic: TopicState, gaps: Sequence[OffsetRange], *, is_accepted: bool) -> None:
-    """Raise `TableGapError` unless there are no gaps or the user accepts them."""
+    """Raise `TableGapError` if there are gaps that the user does not accept."""
     if gaps and not is_accepted:
         raise TableGapError(topic.name, gaps)
 
@@ -135,7 +135,7 @@ def check_gaps(topic: TopicState, gaps: Sequence[OffsetRange], *, is_accepted: b
 def check_source(
     properties: Mapping[str, str], topic: TopicState, wanted: Mapping[str, str]
 ) -> None:
-    """Raise `TableChangedError` unless the table belongs to this topic and these options."""
+    """Raise `TableChangedError` unless the table belongs to this topic and has these options."""
     owner = properties.get(TOPIC)
     if owner is None:
         raise TableChangedError(
@@ -186,8 +186,8 @@ def recorded_gaps(properties: Mapping[str, str]) -> list[OffsetRange]:
 
 
 def check_history(history: Sequence[Commit]) -> None:
-    """In upsert mode, raise `TableChangedError` if another program has written since the last
-    sync."""
+    """In upsert mode, raise `TableChangedError` if another program may have changed rows since the
+    last sync."""
     last = next((index for index, commit in enumerate(history) if _is_own(commit)), len(history))
     commit = foreign_commit(history[:last])
     if commit is not None:

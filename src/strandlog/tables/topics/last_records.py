@@ -5,12 +5,12 @@ records get offsets that the table already has. The table would keep the old rec
 the new ones, and retention that waits for the table would delete the new ones. As long as the topic
 ends before the table does, decisions.py notices; later, only the records themselves differ.
 
-So each commit stores the offset and a checksum of the last record of each partition:
+So each commit stores the offset and a checksum of the last record that it adds from each partition:
 
     strandlog.last    {"0": [119, 2774251938], …}
 
-When a sync starts, it reads these records from the log again and compares them. It skips records
-that the log no longer has because of retention, compaction or damage.
+When a sync starts, it reads the newest of these records from the log again and compares them. It
+skips records that the log no longer has because of retention, compaction or damage.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ class FolderSource:
         )
 
     def _aborted(self, tp: TopicPartition, end: int) -> list[AbortedTransaction]:
-        """Return the aborted transactions below `end`.
+        """Return the partition's aborted transactions, among them all below `end`.
 
         While the folder's owner replaces files, the view may be empty and so lack the aborted
         transactions; in that case, wait.

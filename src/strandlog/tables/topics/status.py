@@ -1,9 +1,9 @@
 """Compares a table with its topic: synced offsets, lag, gaps and, on request, duplicate rows.
 
-`read_status` is cheap: it reads only the table's metadata. With `verifies`, it also reads the
-columns `partition` and `offset` of all rows, and counts duplicate rows and rows beyond the synced
-offsets. Both counts are 0 unless another program has written to the table. Verifying needs one byte
-of memory per synced offset.
+`read_status` is cheap: it reads only metadata. With `verifies`, it also reads the columns
+`partition` and `offset` of all rows, and counts duplicate rows and rows beyond the synced offsets.
+Both counts are 0 unless another program has written to the table. Verifying needs one byte of
+memory per synced offset.
 """
 
 from __future__ import annotations

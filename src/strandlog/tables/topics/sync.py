@@ -2,20 +2,20 @@
 
     1  load the table, describe the topic
     2  check that the table still belongs to the topic (decisions.py)
-    3  read and decode committed records from the synced offsets, at most `round_bytes`
-    4  write them to data files, one or more per partition
+    3  read and decode committed records from the synced offsets, about `round_bytes` at most
+    4  write them to data files; in upsert mode, find the latest record of each key instead
     5  check that the topic is still the same one
-    6  commit the files together with the new offsets, through the table loaded in step 1
+    6  commit the rows together with the new offsets, through the snapshot loaded in step 1
 
-A process that dies before step 6 has changed nothing that a reader sees; if it dies after step 6,
+A process that dies before step 6 has changed no row that a reader sees; if it dies after step 6,
 the next process finds the new offsets in the table. Progress is stored only in the table, not in a
-consumer group. If another writer commits between steps 1 and 6, the commit raises
+consumer group. If another sync commits between steps 1 and 6, the commit raises
 `TableConflictError`; the sync discards the rows and returns to step 1. Two concurrent syncs of one
 topic are therefore safe, but slower. If records are deleted while they are being read, the sync
-also returns to step 1, which finds the gap.
+also returns to step 1 and then finds the gap.
 
 `check_last_records` detects offsets that were reused after they were synced (last_records.py);
-callers call it once, before the first round.
+callers call it before the first round.
 
 Control records and records of aborted transactions produce no rows, but the offsets move past them.
 """
@@ -163,7 +163,8 @@ class Sync:
         }
 
     def check_last_records(self) -> None:
-        """Raise `TableChangedError` if the topic has reused offsets that the table already has."""
+        """Raise `TableChangedError` if the topic has another record at the last synced offset of a
+        partition."""
         history = self._table.load().history(decisions.HISTORY_LIMIT)
         check_last_records(history, self._source.describe(), self._source)
 
@@ -298,7 +299,8 @@ class Sync:
         self, snapshot: Snapshot, wanted: OffsetRange, max_bytes: int
     ) -> tuple[Any, int, LastRecord | None]:
         """Return at most about `max_bytes` of the rows of a range, the offset after them, and
-        their last record."""
+        their last record. If the rows do not fit the table, extend it and raise
+        `_ExtendedError`."""
         pieces: list[Any] = []
         last: LastRecord | None = None
         size = 0

@@ -58,7 +58,7 @@ class TypedColumns:
             return None
 
     def _parse(self, values: Any) -> Any:
-        """Parse values with the newest schema."""
+        """Parse values into the columns of the newest known schema."""
         while True:
             self._has_new_id = False
             parsed = self._columns.parse(values, self._columns.schema)

@@ -2,7 +2,9 @@
 
 Within a round, the record with the highest offset of a key wins; a null value is a tombstone, which
 deletes the row. Each key must stay in one partition, so that the offsets of its records can be
-compared; `decisions.check_partitions` stops a sync if the partition count changes.
+compared; `decisions.check_partitions` stops a sync if the partition count changes. A key in two
+partitions is an error if both records are in one round; between rounds, only Iceberg tables notice
+it (replacing.py).
 
 As in Kafka's compacted topics, a record without a key is an error.
 """
@@ -26,7 +28,7 @@ class Upserts:
         self._parts: list[Any] = []
 
     def add(self, rows: Any) -> None:
-        """Add the records of one partition."""
+        """Add the records of one partition; raise `TableSchemaError` if one has no key."""
         if not rows.num_rows:
             return
         if rows.column("key").null_count:

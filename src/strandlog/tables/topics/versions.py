@@ -1,7 +1,8 @@
 """Time travel by offset: finds the first version of a table with the records up to given offsets.
 
-Every commit of a sync records the offsets that it added, [start, end) for each partition. Going
-backwards from the newest version, these ranges give the next offset of each version:
+Every version that a sync commits records the offsets that it added, [start, end) for each
+partition. Going backwards from the newest version, these ranges give the next offset of each
+version:
 
     version   commit          next offset
     12        0: [90, 120)    120

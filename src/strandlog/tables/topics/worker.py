@@ -7,7 +7,7 @@ The broker starts one such process for all tables, and exchanges JSON with it, o
     stdin     {"tables": [{"topic": …}, …]}     all tables to sync (`WantedTable`)
               {"check": ["orders", …]}          sync and report these now
     stdout    {"topic": …, "offsets": …, …}     after each turn of a table, and when one is overdue
-                                                (`TableReport`)
+                                                (`TableReport`); not at first if the topic is gone
               {"warning": "…"}                  for the log
 
 When stdin ends, the broker is stopping or has died, even by kill -9. The process then exits at
@@ -18,17 +18,18 @@ The process reads the files of the data folder, read-only, as `strandlog table s
 only records that the broker has flushed. If a power failure undid synced records and new ones got
 their offsets, the table would never get the new ones, and retention would delete them.
 
-Tables take turns: a turn syncs for about `TURN_SECONDS`, then the next table is due. A table that
-still has records to sync is due again at once; a completed one after its interval; one with an
-error after `retry_s`, which grows.
+Tables take turns: after about `TURN_SECONDS`, a turn ends and the next table that is due gets one.
+A table that still has records to sync is due again at once; a completed one after its interval; one
+with an error after `retry_s`, which grows.
 
 A turn runs in a thread. If it takes longer than `TURN_LIMIT_S`, because a disk or a network file
 system does not answer, it is reported as an error and the other tables continue meanwhile; its own
 report follows when it ends. Up to `MAX_OVERDUE` turns may hang like this. More would use too much
 memory; all tables then wait, and the error says so.
 
-A report has the offsets of a durable version, all of whose data files exist: `make_durable` flushes
-what an earlier process that was killed inside a commit may have left unflushed.
+A report without an error has the offsets of a durable version, all of whose data files exist:
+`make_durable` flushes what an earlier process that was killed inside a commit may have left
+unflushed.
 
 A topic is bound to one table by `table_id`, a property of the table:
 
@@ -121,7 +122,7 @@ class _Turn:
 
 
 class Worker:
-    """Syncs tables, one turn after the other.
+    """Syncs tables, one turn after the other; only overdue turns run beside the next.
 
     One thread calls `receive`, `seconds_to_wait`, `advance` and `end_turn`. A turn changes only its
     own table's `_Followed`, which no other turn uses. Any thread may call `_say`.
@@ -158,7 +159,8 @@ class Worker:
         return replace(known, wanted=wanted, due=now, retry_s=MIN_RETRY_S, durable=None)
 
     def seconds_to_wait(self) -> float | None:
-        """Return the seconds until a turn is due or overdue, or None if there is no such turn."""
+        """Return the seconds until a turn becomes due or overdue, or None if there is no such
+        turn."""
         times = [each.limit for each in self._turns.values() if not each.is_overdue]
         if self._has_room():
             times += [each.due for each in self._waiting()]
@@ -175,7 +177,8 @@ class Worker:
         return [each for name, each in self._tables.items() if name not in self._turns]
 
     def advance(self, ended: Callable[[str], None]) -> None:
-        """Report turns that are overdue, and start the turn that is due, if there is room.
+        """Report turns that have become overdue, and start the turn that has been due for the
+        longest time, if there is room.
 
         When the turn ends, its thread calls `ended` with the topic; the caller must then call
         `end_turn`.
@@ -224,7 +227,7 @@ class Worker:
         self._say(TableReport(wanted.topic, wanted.topic_id, error=text)._asdict())
 
     def turn(self) -> None:
-        """Sync the table that has been due for the longest time, and report the outcome."""
+        """Sync the table that is due first, even if it is not due yet, and report the outcome."""
         self._take_turn(min(self._tables.values(), key=lambda each: each.due))
 
     def _take_turn(self, followed: _Followed) -> None:
@@ -291,7 +294,9 @@ class Worker:
             if not wanted.table_id:
                 syncing.create()
             followed.found_id = table_id = _check_identity(table, wanted, topic)
-            if followed.durable is None:  # the first turn of this process, or after an error
+            if (
+                followed.durable is None
+            ):  # the first turn, or after an error or a change of settings
                 syncing.check_last_records()
             report = syncing.run(stops=stops)
         if report.bad_rows:
@@ -324,7 +329,7 @@ class Worker:
         )
 
     def _maintain(self, followed: _Followed, table: Table) -> None:
-        """Merge small files if there are many, and delete unneeded files once a day."""
+        """Merge small files if there are many, and delete unneeded files at most once a day."""
         from strandlog.tables.maintenance import compact_if_many  # noqa: PLC0415 - imports an optional dependency
 
         compact_if_many(table, COMPACT_FILES)
@@ -347,7 +352,8 @@ class Worker:
 
 
 def _open(wanted: WantedTable) -> Table:
-    """Return the table; raise an error if the folder or its format is not the expected one."""
+    """Return the table; raise an error if the folder contains none or one in another format, or if
+    the format has no upsert mode."""
     if wanted.mode == "upsert" and wanted.format not in UPSERT_FORMATS:
         needed = " or ".join(UPSERT_FORMATS)
         raise InvalidSettingError("table.mode", wanted.mode, f"upsert needs table.format={needed}")
@@ -367,7 +373,11 @@ def _open(wanted: WantedTable) -> Table:
 
 
 def _check_identity(table: Table, wanted: WantedTable, topic: TopicState) -> str:
-    """Return the id of the table; raise `TableChangedError` if the topic is bound to another."""
+    """Return the id of the table, and give it one if it has none and the topic is not bound.
+
+    Raise `TableChangedError` if the table belongs to another topic, or if the topic is bound to
+    another table.
+    """
     from strandlog.tables.topics import decisions  # noqa: PLC0415 - imports an optional dependency
 
     properties = table.load().properties

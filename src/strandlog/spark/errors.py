@@ -1,8 +1,8 @@
 """Extracts the relevant line from a Spark error.
 
 Spark wraps an error from a Python source in the output of several processes: the query, a Python
-traceback and a Java stack trace. The relevant line is the last error of a Python traceback, or the
-first line if there is no traceback.
+traceback and a Java stack trace. The relevant line is the last error of a Python traceback; without
+a traceback, it is the first line, or the strandlog error that this line quotes.
 """
 
 from __future__ import annotations

@@ -117,7 +117,8 @@ def _check_history(options: Options) -> None:
 def uses_registry(options: Options, *, has_schema: bool = False) -> bool:
     """Return whether the schema of the values comes from a registry.
 
-    JSON with a user's schema (`has_schema`) is plain JSON, unless an option names the registry.
+    JSON with a user's schema (`has_schema`) is plain JSON, unless an option names the registry or
+    the subject.
     """
     kind = options["valueFormat"]
     if kind == "avro":
@@ -129,7 +130,8 @@ def uses_registry(options: Options, *, has_schema: bool = False) -> bool:
 
 
 def subject(options: Options) -> str:
-    """Return the subject of the values; raise an error if there is no single topic."""
+    """Return `schemaSubject` or, by default, the subject of the topic; raise an error if there is
+    neither this option nor a single topic."""
     named: str | None = options["schemaSubject"]
     if named is not None:
         return named

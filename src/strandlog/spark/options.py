@@ -5,7 +5,7 @@ case-insensitive. Options that start with `kafka.` are passed to the Kafka clien
 prefix, which is optional for `bootstrap.servers`. The error for an unknown option suggests the
 closest name; the error for an unsupported option of Spark's connector gives the reason.
 
-Differences from Spark's Kafka connector: only committed records are read, unless
+Main differences from Spark's Kafka connector: only committed records are read, unless
 kafka.isolation.level is read_uncommitted; large ranges are split by default; progress can be
 committed to a group.
 """
@@ -310,8 +310,8 @@ OPTIONS = (
         _READ,
         _integer(1),
         None,
-        "Minimum number of tasks. The default is the number of cores, if each task gets enough "
-        "records.",
+        "Approximate minimum number of tasks. The default is the number of the driver's cores, or "
+        "fewer if the tasks would get few records.",
     ),
     Option("maxRecordsPerPartition", _READ, _integer(1), None, "Maximum records per task."),
     Option("includeHeaders", _ALL, _boolean, False, "Add the column `headers`."),
@@ -330,7 +330,7 @@ OPTIONS = (
         "binary",
         "How values are converted to columns and back: `binary`; `string` (source only); or "
         "`json`, `avro` or `protobuf`. The last three use a schema from a schema registry, unless "
-        ".schema() (json) or `avroSchema` provides one.",
+        ".schema() (json), `avroSchema` or `avroSchemas` provides one.",
     ),
     Option(
         "schemaRegistry",

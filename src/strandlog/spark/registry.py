@@ -1,7 +1,7 @@
 """Looks up the schemas of a topic's values in a schema registry, for the source and the sink.
 
     driver    latest version of the subject ─▶ the reader's schema, which defines the columns
-    task      id in front of a value ─▶ the writer's schema, looked up once per Python process
+    task      id in front of a value ─▶ the writer's schema, which the Python process then keeps
 
 The registry is the one at `schemaRegistry`, the broker's registry, or the topic `_schemas` of a
 folder. Logins and certificates come from the `kafka.*` options. If the registry cannot be reached,

@@ -13,10 +13,10 @@ when the query is planned.
 JSON without a registry, else in hexadecimal), or a STRUCT with any of the fields of
 `CORRUPT_RECORD`: the unchanged record and the reason.
 
-With `valueFormat=avro`, the columns are the fields of `avroSchema`, followed by `_corrupt`. A user
-schema may contain any of these and the columns of the record; if a field and a record column have
-the same name, the field takes precedence. The same applies to the fields of a schema from a
-registry, with any format.
+With `valueFormat=avro`, the columns are the fields of the reader's schema, followed by `_corrupt`
+and, with `includeHeaders`, `headers`. A user schema may contain any of these and the columns of the
+record except `value`; if a field and a record column have the same name, the field takes
+precedence. The same applies to the fields of a schema from a registry, with any format.
 """
 
 from __future__ import annotations

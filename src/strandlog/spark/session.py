@@ -6,7 +6,7 @@
 
 The session commits the progress of its queries to their groups, reports it to their brokers, and
 starts streams reliably on a busy machine (starting.py). `conf` takes precedence over the defaults
-below. The address of Spark's UI is written to stderr, unless `quiet` is set.
+below. The address of a new session's UI is written to stderr, unless `quiet` is set.
 """
 
 from __future__ import annotations
@@ -81,11 +81,12 @@ def session(
 ) -> SparkSession:
     """Configure and return the active session, or a new one if there is none.
 
-    The session reports the progress of its queries, under `app_name`, to every broker that they use
-    and that has an HTTP listener. `report` is a different address for the reports, or "off".
+    The session reports the progress of its queries, under the application's name (`app_name` for a
+    new session), to every broker that they use and that has an HTTP listener. `report` is a
+    different address for the reports, or "off".
 
-    With `topics_as_views`, every topic becomes a temporary view (views.py). `options` are the
-    options of the views: `bootstrap.servers` or `path` and, for example, `valueFormat`.
+    With `topics_as_views`, the topics become temporary views (views.py). `options` are the options
+    of the views: `bootstrap.servers` or `path` and, for example, `valueFormat`.
     """
     if report is not None:
         parse_report(report)  # raise errors here rather than in the background

@@ -7,7 +7,7 @@ successfully cannot fail in this way.
 
 `session` patches DataStreamWriter.start and toTable to do this for queries that read the format
 "strandlog". The patched methods return when the first micro-batch has started, there is no data to
-read, or the query has ended. Queries on other sources are not affected.
+read, the query has ended, or SETTLE_MS have passed. Queries on other sources are not affected.
 """
 
 from __future__ import annotations
@@ -49,12 +49,13 @@ def start_with_retries(begin: Callable[[], Any], check: Callable[[], None] = lam
 
 
 def is_too_slow(error: BaseException | None) -> bool:
-    """Tell whether a query failed because its Python process did not connect in time."""
+    """Return whether a query failed because its Python process did not connect in time."""
     return error is not None and TOO_SLOW in str(error)
 
 
 def wait_until_settled(query: Any, check: Callable[[], None] = lambda: None) -> None:
-    """Wait until a query has started its first micro-batch, is waiting for data, or has ended."""
+    """Wait until a query has started its first micro-batch, is waiting for data, or has ended, but
+    at most SETTLE_MS."""
     deadline_ms = SystemClock().monotonic_ms() + SETTLE_MS
     while query.isActive and SystemClock().monotonic_ms() < deadline_ms:
         if query.status["message"].startswith(SETTLED):

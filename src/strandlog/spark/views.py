@@ -45,7 +45,7 @@ def view_options(given: Mapping[str, str]) -> Options:
 
 
 def register_views(spark: SparkSession, options: Mapping[str, str]) -> list[str]:
-    """Register every topic as a temporary view; return the names of the views.
+    """Register the topics as temporary views; return the names of the views.
 
     `options` are the options of a batch read: the address, `valueFormat` and so on. In SQL, quote
     names that contain a dot or a dash: SELECT * FROM `web.clicks`.
@@ -84,7 +84,8 @@ def register_views(spark: SparkSession, options: Mapping[str, str]) -> list[str]
 
 
 def _registered_schema(options: Mapping[str, str]) -> StructType | None:
-    """Return the columns of a topic's newest registered schema, or None if there is none."""
+    """Return the columns of a topic's newest registered schema; if it has none of this type, log a
+    warning and return None."""
     from strandlog.spark.registry import latest_schema, registry_columns  # noqa: PLC0415
     from strandlog.spark.schema import record_schema  # noqa: PLC0415 - needs pyspark
 

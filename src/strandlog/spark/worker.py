@@ -43,7 +43,8 @@ def hide_traceback() -> Iterator[None]:
 
 @contextmanager
 def freeze_imports() -> Iterator[None]:
-    """Exclude modules imported in the block from garbage collection. Also usable as a decorator."""
+    """In a worker, exclude all existing objects from garbage collection after the block, if modules
+    were imported since the last time. Also usable as a decorator."""
     global _modules  # noqa: PLW0603 - one per process
     try:
         yield

@@ -1,6 +1,7 @@
 """Query listener: reports micro-batches and commits their offsets to groups.
 
-    watch(spark)                    commit progress and log reports; session() does this
+    watch(spark)                    commit progress, log reports and send them to brokers;
+                                    session() does this
     watch(spark, print_report)      print reports to stderr, one line each
     watch(spark, report="off")      send no reports to brokers
 
@@ -12,7 +13,7 @@ uses (session_reports.py).
 
 Spark does not pass the options of a source to listeners. They are read from the query's plan when
 the query starts; Spark waits for the listener at that point. If the plan has an unknown shape, or
-cannot be accessed (Spark Connect), only the source commits.
+cannot be accessed (Spark Connect), only the source commits, and brokers get no reports.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ def _lag(source: Any) -> int | None:
 
 
 def _offsets(text: Any) -> Offsets | None:
-    """Return the offsets of a strandlog source, or None for other sources."""
+    """Return a source's offsets, or None if they are not offsets of partitions as in Kafka."""
     with contextlib.suppress(AttributeError, TypeError, ValueError):
         return from_document(json.loads(text))
     return None
@@ -213,7 +214,7 @@ def watch(
     show: Callable[[QueryReport], None] = log_report,
     report: str | None = None,
 ) -> ProgressListener:
-    """Add a listener to a session, or change where the existing listener sends its reports.
+    """Add a listener to a session, or change `show` and `report` of its listener.
 
     `report` overrides the address for reports (report_address.py); it applies to brokers that have
     not received a report yet.

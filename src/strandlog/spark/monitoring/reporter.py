@@ -67,7 +67,8 @@ class Reporter:
         is_alive: Callable[[], bool] = lambda: True,
         login: HttpLogin | None = None,
     ) -> None:
-        """`is_alive` is called before each report; if it returns False, "stopped" is reported."""
+        """`is_alive` is called before each report; if it returns False, the last report is
+        "stopped"."""
         self._name = name[:HTTP_PIPELINE_NAME_CHARACTERS]
         self._find = find
         self._is_alive = is_alive

@@ -7,7 +7,7 @@ In a session of its own, Spark analyses the DataFrames of frames.py, which are s
     sink     column names, the key column, rows as JSON, types that files cannot store, and the
              rules for streams in the sink's output mode, which Spark otherwise checks when a query
              starts: they exclude ORDER BY, aggregations without a watermark in append mode, outer
-             joins without a watermark, …
+             joins without a watermark, …; in a group, operators that may keep state
 
 No query and no reader starts. Only a source whose schema is in a schema registry connects to it.
 Errors that depend on data, such as a failing cast, and errors in existing checkpoints appear only

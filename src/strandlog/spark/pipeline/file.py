@@ -75,7 +75,8 @@ class Problem(NamedTuple):
 
 
 class Analysis(NamedTuple):
-    """The problems of a file, by line; if it has no others, those that only Spark finds."""
+    """The problems of a file, in the order of its lines: those found without Spark or, if there are
+    none, those that Spark finds."""
 
     problems: list[Problem]
     unchecked: list[str]  # views and sinks that could not be checked, because of another problem
@@ -202,8 +203,8 @@ class PipelineFile:
         self._check_keys("source", number, table, KEYS["source"])
         shape = self._choice("source", number, table, "format", FORMATS)
         if shape not in PARSED_FORMATS and "dead_letter" in table:
-            formats = " and ".join(PARSED_FORMATS)
-            self._add("source", number, "dead_letter", f"only {formats} values can fail to parse")
+            text = f"only values of the formats {', '.join(PARSED_FORMATS)} can fail to parse"
+            self._add("source", number, "dead_letter", text)
         is_static = table.get("static", False)
         if not isinstance(is_static, bool):
             self._add("source", number, "static", "expected true or false, without quotes")

@@ -2,7 +2,7 @@
 
     source   ─▶ records that parse, with the source's watermark ─▶ view of that name
              └▶ records that do not: key, value, headers and `ERROR_HEADERS` ─▶ dead-letter topic
-    sink     its view's rows; for a topic, as JSON with a key
+    sink     its view's rows; for a topic, with the key and, unless the sink has a format, as JSON
 
 Creating them starts no query and connects to no broker: Spark analyses the SQL with the columns of
 the sources, which the pipeline file specifies. Only a source whose schema is in a schema registry

@@ -5,9 +5,9 @@
                                                     └▶ dead letters
 
 The query streams the source; for each micro-batch, foreachBatch evaluates the views on its rows and
-writes the targets one after another. Every target except the console skips a repeated micro-batch
-that it already has (targets/target.py), so it gets each row exactly once, even if the process dies
-between two targets.
+writes the targets one after another. Except for the console and for topics with
+deliveryGuarantee=at_least_once, a target skips a repeated micro-batch that it already has
+(targets/target.py), so it gets each row exactly once, even if the process dies between two targets.
 
 The views see one micro-batch, not the stream. Operators that keep state between micro-batches would
 give different results, so a group accepts only views without state (stream_checks.py).

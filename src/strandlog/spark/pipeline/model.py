@@ -1,7 +1,7 @@
 """Classes for the tables of a pipeline file.
 
-    [pipeline]   name [, bootstrap (a cluster) or data (a folder), unless `run` gets one of them,
-                 checkpoint, trigger or every, report, options]
+    [pipeline]   name [, bootstrap (a cluster) or data (a folder), checkpoint, trigger or every,
+                 report, options]; the command line may name the log instead
     [pipeline.security]   protocol, mechanism, username, password, … (security.py)
     [[source]]   name, topic [, format, schema, watermark, dead_letter, starting, static, options]
     [[view]]     name, sql
@@ -132,7 +132,8 @@ class SinkTable:
 
     @property
     def name(self) -> str:
-        """The name of the query and its checkpoint folder, unique in the pipeline."""
+        """The name of the sink, unique in the pipeline. Without a group, its query and checkpoint
+        folder have the same name."""
         return re.sub(r"[^A-Za-z0-9_.-]+", "_", f"{self.view}-{self.kind}-{self.target}")
 
 
@@ -145,8 +146,8 @@ class SinkGroup:
 
     @property
     def query_name(self) -> str:
-        """The name of the query and its checkpoint folder. It differs from the name of every sink,
-        because view names contain no dash."""
+        """The name of the query and its checkpoint folder. It differs from the name of every sink:
+        it has one dash, because names of groups have none, and names of sinks have at least two."""
         return f"group-{self.name}"
 
 

@@ -164,8 +164,8 @@ class PipelineQueries:
     def _reason(self, name: str, error: BaseException) -> str:
         if is_too_slow(error):
             return (
-                "this machine is too busy: its Python process did not connect within the ten "
-                f"seconds that Spark allows, in {START_ATTEMPTS} attempts. Start the pipeline "
+                "this machine is too busy: the query's Python process did not connect within the "
+                f"ten seconds that Spark allows, in {START_ATTEMPTS} attempts. Start the pipeline "
                 "again when fewer other programs run"
             )
         mismatch = checkpoint_mismatch(error)

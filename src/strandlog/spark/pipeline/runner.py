@@ -18,7 +18,7 @@ micro-batch, stops the queries, and stops the Spark session if `start` created i
 to finish their current micro-batch before they are stopped.
 
 Exiting the program without `stop` has the same effect as a crash: the next run repeats the
-unfinished micro-batch, and its rows are written only once.
+unfinished micro-batch, and targets that already have it do not get it twice (targets/target.py).
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ class RunningPipeline:
     def wait(self, timeout_seconds: float | None = None) -> bool:
         """Wait until the pipeline ends; return False if it is still running after the timeout.
 
-        Raise `PipelineError` if a query has failed, or the exception that `on_progress` raised.
+        Raise `PipelineError` if a query has failed, or the exception that a callback raised.
         """
         has_ended = self._ended.wait(timeout_seconds)
         if has_ended and self._error is not None:

@@ -6,7 +6,8 @@
     username, password
     token          the bearer token of OAUTHBEARER
     ca             PEM file with the trusted CA certificates; by default, those of the system
-    certificate, key, key_password      PEM files of the pipeline's own certificate (mutual TLS)
+    certificate, key, key_password      PEM files of the pipeline's own certificate and its key
+                   (mutual TLS), and the key's password
 
 They become client settings for all sources, sinks, dead letters, offset commits and progress
 reports. `password`, `token` and `key_password`, and secrets in the options of any table, must be

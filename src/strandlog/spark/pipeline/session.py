@@ -72,7 +72,8 @@ def _silence_error_loggers() -> None:
 def spark_log(path: Path | None, name: str) -> Iterator[Path]:
     """Yield a file for Spark's log: `path`, or a temporary file that is kept only after an error.
 
-    The path of the log is added to the error as a note.
+    After an error, the path of the log is added to it as a note, unless the log is empty; an empty
+    temporary file is not kept.
     """
     file = path
     if file is None:

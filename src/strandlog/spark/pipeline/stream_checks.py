@@ -50,7 +50,8 @@ def check_parquet(frame: DataFrame) -> None:
 
 
 def check_table(frame: DataFrame, partition_by: tuple[str, ...]) -> None:
-    """Raise an error if a table cannot store a type, or rows lack a column of `partition_by`."""
+    """Raise an error if a column's type does not exist in Arrow, or if the rows lack a column of
+    `partition_by`."""
     from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 - slow to load
 
     to_arrow_schema(frame.schema, timezone="UTC")
@@ -68,7 +69,7 @@ def check_names(frame: DataFrame) -> None:
 
 
 def check_stateless(frame: DataFrame, sink: str) -> None:
-    """Raise `ConfigurationError` if the rows of a stream depend on other micro-batches."""
+    """Raise `ConfigurationError` if the rows of a stream may depend on other micro-batches."""
     operator = stateful_operator(frame._jdf.queryExecution().analyzed())
     if operator is not None:
         raise ConfigurationError(

@@ -59,7 +59,8 @@ class Decision(NamedTuple):
     run: str | None = None  # the run of the query that made the decision; None if unknown
 
     def covers(self, batch_id: int) -> bool:
-        """Return whether a batch is already published or is certain to be."""
+        """Return whether a batch must not be written: it is published or certain to be, or a later
+        batch was decided."""
         return batch_id < self.batch_id or (batch_id == self.batch_id and self.state != UNDONE)
 
 
@@ -111,7 +112,7 @@ class CommitLog:
         return found
 
     def write(self, decision: Decision) -> None:
-        """Write a decision; it is fsynced when this returns."""
+        """Write a decision; the broker has acknowledged it (acks=all) when this returns."""
         self._ensure_topic()
         batch = build_single(
             SystemClock().now_ms(),
@@ -143,9 +144,9 @@ class CommitLog:
     def publish(
         self, batch_id: int, transactions: tuple[StagedTransaction, ...], run: str | None = None
     ) -> bool:
-        """Publish a batch and return True, or return False if an earlier attempt decided to do so.
+        """Publish a batch and return True, or return False if this or a later batch was decided.
 
-        In the latter case, commit any transactions of that decision that are still open.
+        If an earlier attempt decided this batch, commit its transactions that are still open.
         """
         last = self.last()
         if last.covers(batch_id):

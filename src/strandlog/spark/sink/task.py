@@ -72,7 +72,7 @@ class TaskWriter:
         self._rows = self._bytes = 0
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> Written:
-        """Write all rows; they are fsynced when this returns."""
+        """Write all rows; the brokers have acknowledged them (acks=all) when this returns."""
         for batch in batches:
             if self._encoder is not None:
                 batch = self._encoder.encode(batch)  # noqa: PLW2901 - the same rows

@@ -53,7 +53,8 @@ class RowEncoder:
 
 
 def row_encoder(options: Options, schema: StructType) -> RowEncoder:
-    """Register a schema for the columns of a DataFrame and return the encoder of its rows."""
+    """Return the encoder of a DataFrame's rows, after registering a schema for its columns unless
+    the subject has a Protobuf schema."""
     from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 - slow to load
     from pyspark.sql.types import StructType  # noqa: PLC0415
 

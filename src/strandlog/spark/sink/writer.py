@@ -132,7 +132,7 @@ class BatchSink:
     @hide_traceback()
     @freeze_imports()
     def write(self, task: TaskId, batches: Iterator[pa.RecordBatch]) -> TaskMessage:
-        """Write one task's rows."""
+        """Write one task's rows, unless the batch is already published."""
         with self.client() as client:
             if not task.may_wait:
                 client.check_reachable()
@@ -194,7 +194,8 @@ class BatchSink:
 
     @freeze_imports()
     def publish(self, messages: Sequence[TaskMessage], batch_id: int) -> None:
-        """Commit the transactions of all tasks, unless the batch was published before."""
+        """Commit the transactions of all tasks, if there are any and the batch was not published
+        before."""
         if not self.is_exact or not messages:
             return
         staged = tuple(message.staged for message in messages if message.staged is not None)

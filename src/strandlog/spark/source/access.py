@@ -15,6 +15,7 @@ cannot, so the driver and every task open their own.
     commit_offsets    commits the progress of a query to its group
     record_bytes      returns the approximate record size in each partition
     cut               returns the offsets at which to split a range into a number of tasks
+    table_folder      returns the folder of a topic's lake table, or None if the topic has no table
 """
 
 from __future__ import annotations
@@ -49,9 +50,7 @@ class LogAccess(Protocol):
         self, bounds: Mapping[TopicPartition, Bounds]
     ) -> dict[TopicPartition, float]: ...
     def cut(self, wanted: OffsetRange, pieces: int) -> list[int]: ...
-    def table_folder(self, topic: str) -> str | None:
-        """Return the folder of the topic's lake table, or None if the topic has no table."""
-
+    def table_folder(self, topic: str) -> str | None: ...
     def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None: ...
     def close(self) -> None: ...
 

@@ -45,7 +45,8 @@ Parse = Callable[["pa.Array", "pa.Schema"], Parsed]
 
 
 def _first_behind(data: memoryview, offset: int) -> BatchView | None:
-    """Return the first batch that ends after an offset, or None if there is none."""
+    """Return the first batch that ends after an offset, or None if there is none or an earlier
+    batch is damaged."""
     try:
         return next((each for each in iter_batches(data) if each.header.next_offset > offset), None)
     except DataError:

@@ -2,14 +2,14 @@
 
     limited       limits the size of a micro-batch; each partition gets a share in proportion to its
                   records
-    split         splits the ranges of a batch into tasks of at most `max_records`, and into at
-                  least `min_tasks` tasks if there are enough records
+    split         splits the ranges of a batch into tasks of at most `max_records`, and into about
+                  `min_tasks` tasks if there would be fewer
 
-Both follow the rules of Spark's Kafka source, but with a different default: without
-`minPartitions`, ranges are split into as many tasks as Spark runs in parallel, if each gets at
-least SMALLEST_TASK_RECORDS. A caller with access to the index of a partition (`FolderAccess`)
-chooses the split points, so that tasks get about the same number of bytes and do not share batches;
-otherwise, tasks get about the same number of offsets.
+Both follow the rules of Spark's Kafka source, but with a different default: without `minPartitions`
+and `maxRecordsPerPartition`, ranges are split into as many tasks as the driver has cores, or fewer,
+so that each gets about SMALLEST_TASK_RECORDS or more. A caller with access to the index of a
+partition (`FolderAccess`) chooses the split points, so that tasks get about the same number of
+bytes and do not share batches; otherwise, tasks get about the same number of offsets.
 """
 
 from __future__ import annotations

@@ -143,7 +143,7 @@ class RangeReader:
     def history(
         self, access: LogAccess, bounds: Mapping[TopicPartition, Bounds]
     ) -> TableHistory | None:
-        """Return the table that has the old records, if there is one."""
+        """Return the table that the option `history` selects, or None if it is not set."""
         if self.options["history"] is None:
             return None
         from strandlog.spark.source.table_history import TableHistory  # noqa: PLC0415
@@ -278,7 +278,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = reader.options
         self._access: LogAccess | None = None
         self._frozen_end: Offsets | None = None  # where an availableNow run ends
-        self._triggered_at: float | None = None  # when the last micro-batch was triggered
+        self._triggered_at: float | None = None  # when `_should_wait` last let a micro-batch run
         self._history: TableHistory | None = None
         self._log: dict[TopicPartition, Bounds] = {}  # the log's bounds at the last lookup
         self._seen: dict[TopicPartition, Bounds] = {}  # bounds of the log and the table together

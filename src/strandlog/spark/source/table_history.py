@@ -6,8 +6,8 @@
 With `history=true`, the table is the one that the broker keeps for the topic (`table.format`);
 otherwise, the option is the folder of the table. history.py decides which offsets come from the
 table. The table must be one that `strandlog table sync` writes for this topic, with a row for each
-record (append mode): a table in upsert mode has no history. If another program has changed the rows
-of the table, it no longer equals the topic, and reading it is an error.
+record (append mode): a table in upsert mode has no history. If another program has added or deleted
+rows, the table no longer equals the topic, and reading it is an error.
 
     values of the table   valueFormat          rows
     raw                   any                  decoded from the bytes, like those of the log
@@ -18,8 +18,8 @@ The values in a typed table were decoded when they were synced. A field that a l
 schema has added is null in rows from the table, but has its default in rows from the log; a warning
 is logged. Values that could not be decoded are in `_corrupt`, as they are for rows from the log.
 
-A query reads one version of the table. If a stream finds that retention has deleted records after
-that version, it loads the newest version, which has these records unless they are lost. A table
+A query reads one version of the table. If retention has meanwhile deleted records that this version
+lacks, the query loads the newest version, which has these records unless they are lost. A table
 does not store whether a timestamp is the producer's or the broker's, so `timestampType` is null in
 its rows.
 """

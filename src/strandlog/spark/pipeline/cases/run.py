@@ -11,6 +11,7 @@ for these differences:
     users and certificates are left out
     sources start at the beginning; their topics have one partition
     a console sink writes to a topic, so that its rows can be compared
+    `trigger` and `every` have no effect, and no progress is reported to a broker
 
 A step sends its records in order and runs the pipeline until all data is processed (availableNow).
 Each query runs one micro-batch, or more if an option limits their size, and, if the watermark has
@@ -105,7 +106,8 @@ def load_cases(
 def check_case(
     pipeline_file: str | os.PathLike[str], case: Case, spark: SparkSession | None = None
 ) -> None:
-    """Run a case; raise an `AssertionError` that shows the difference if it does not pass.
+    """Run a case; if it does not pass, raise an `AssertionError` that shows the differences or the
+    error.
 
     `spark` is the session to use; the default is the active session, or a new one.
     """

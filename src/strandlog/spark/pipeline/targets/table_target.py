@@ -35,7 +35,7 @@ FILE_COLUMN = "file"
 class TableTarget:
     """A Delta, Iceberg or Parquet table, which is created with the columns of the first batch.
 
-    New columns of the view are added to the table. A batch without rows commits nothing.
+    New columns of the view are added to the table. A batch without rows commits no progress.
     """
 
     def __init__(self, folder: str, table_format: str, partition_by: tuple[str, ...]) -> None:

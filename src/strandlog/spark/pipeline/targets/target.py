@@ -4,12 +4,12 @@
 
 A micro-batch is identified by its batch id and by `app_id`, which contains the query id from the
 checkpoint. If a micro-batch is repeated after a crash, a topic or table that already has it gets no
-rows.
-Each target decides this on its own, so one query can write to several targets: those that wrote the
-batch before the crash skip it, and the others write it.
+rows. Each target decides this on its own, so one query can write to several targets: those that
+wrote the batch before the crash skip it, and the others write it.
 
     topic      writes transactions of format("strandlog"), with app_id and batch_id as txnAppId and
-               txnVersion (decision 0015)
+               txnVersion (decision 0015); with deliveryGuarantee=at_least_once, it writes without
+               them and repeats the rows
     table      tasks write data files, the driver commits them with app_id and batch_id
                (table_target.py)
     console    prints the rows again, because a terminal does not record what it has printed

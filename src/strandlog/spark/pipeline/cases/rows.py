@@ -2,9 +2,9 @@
 
 Only the columns that at least one expected row names are compared; if another expected row lacks
 such a column, the column must be null. Null and missing are equal, because JSON objects omit null
-columns. Numbers of any type are equal if their relative difference is at most 1e-9. A date or time
-without a time zone is in UTC, and equals the corresponding ISO string. The order of array elements
-matters.
+columns. Two integers are compared exactly; other numbers of any type are equal if their relative
+difference is at most 1e-9. A date or time without a time zone is in UTC, and equals the
+corresponding ISO string. The order of array elements matters.
 """
 
 from __future__ import annotations
@@ -74,6 +74,8 @@ def equal(expected: Any, given: Any) -> bool:
         return len(expected) == len(given) and all(equal(*pair) for pair in pairs)
     if isinstance(expected, bool) or isinstance(given, bool):
         return expected is given
+    if isinstance(expected, int) and isinstance(given, int):
+        return expected == given
     if isinstance(expected, int | float | Decimal):
         return _equal_numbers(float(expected), given)
     if isinstance(expected, date | time):  # a datetime is a date

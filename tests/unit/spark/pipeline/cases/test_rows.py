@@ -51,6 +51,11 @@ def test_values_are_equal_whatever_their_type(
     assert equal(expected, given_value) is is_equal
 
 
+def test_a_time_in_milliseconds_that_is_one_second_late_is_not_equal() -> None:
+    assert not equal(1_700_000_000_000, 1_700_000_001_000)
+    assert equal(1_700_000_000_000, 1_700_000_000_000.5), "floating-point numbers are inexact"
+
+
 def test_only_named_columns_are_compared_and_a_lacking_one_is_null() -> None:
     rows = [{"a": 1, "b": 2, "c": 3}, {"a": 2, "c": 4}]
     assert difference(1, "x", [{"a": 2}, {"a": 1, "b": 2}], rows) is None

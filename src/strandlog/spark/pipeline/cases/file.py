@@ -144,7 +144,8 @@ class CaseFile:
         for key in sorted(document.keys() - {"case"}):
             self._add(-1, key, f"unknown key {key!r}: write [[case]] tables")
         found = document.get("case", [])
-        if not isinstance(found, list) or not found:
+        are_tables = isinstance(found, list) and all(isinstance(each, dict) for each in found)
+        if not are_tables or not found:
             self._add(-1, "", "add at least one case: [[case]] with two brackets")
             return
         names: set[str] = set()
@@ -248,9 +249,11 @@ class CaseFile:
         )
 
     def _add(self, number: int, key: str, text: str) -> None:
-        """Add a problem, with the line of a key in the case; a negative number means the file."""
-        bounds = [1, *self._starts, len(self._lines) + 1]
-        start, end = (1, len(self._lines) + 1) if number < 0 else bounds[number + 1 : number + 3]
+        """Add a problem, with the line of a key in the case; a negative number means the file, as
+        does the number of a case that does not begin with [[case]]."""
+        bounds = [*self._starts, len(self._lines) + 1]
+        is_in_case = 0 <= number < len(self._starts)
+        start, end = bounds[number : number + 2] if is_in_case else (1, len(self._lines) + 1)
         line = start
         for at in range(start, end):
             if key and _key_at(self._lines[at - 1]).intersection({key}):

@@ -147,5 +147,11 @@ def test_a_problem_has_its_line_and_says_what_to_do(text: str, line: int, words:
     assert any(each.line == line and re.search(words, each.text) for each in problems), problems
 
 
+@pytest.mark.parametrize("text", ['case = [{ name = "a" }]', 'case = ["a"]'])
+def test_a_problem_in_cases_without_tables_of_their_own_is_reported(text: str) -> None:
+    [problem] = CaseFile(text, pipeline()).problems
+    assert problem.line == 1
+
+
 def test_cases_are_beside_the_pipeline() -> None:
     assert str(case_path("a/flights.toml")) == "a/flights.test.toml"

@@ -11,8 +11,9 @@ commit as the files. Properties outlive the snapshots that set them.
 pyiceberg would rebase a stale writer's append and retry it, so that both writers would succeed and
 the rows would be in the table twice. Tables are therefore created with
 `commit.retry.num-retries=0`, and a table without that value is rejected. Each commit of files or
-progress requires that the loaded snapshot is still the newest, even if it adds no files: pyiceberg
-itself would let a stale writer change properties.
+progress requires that the loaded snapshot is still the newest, and that the schema and the progress
+of the same applications have not changed, which makes no snapshot: pyiceberg itself would let a
+stale writer change properties.
 
 An upsert rewrites the files that contain replaced or deleted rows (copy on write), so readers need
 no support for delete files. It reads the keys of the whole table and rewrites only those files.
@@ -31,13 +32,18 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import pyarrow as pa
 from pyiceberg import exceptions as iceberg_errors
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.io.pyarrow import parquet_file_to_data_file, schema_to_pyarrow
-from pyiceberg.table.update import AssertRefSnapshotId, SetPropertiesUpdate
+from pyiceberg.table.update import (
+    AssertCurrentSchemaId,
+    AssertRefSnapshotId,
+    SetPropertiesUpdate,
+    ValidatableTableRequirement,
+)
 from sqlalchemy import URL
 from sqlalchemy import exc as sql_errors
 
@@ -379,13 +385,17 @@ class IcebergSnapshot:
             raise TableConflictError(f"{self._folder}: {error}") from error
 
     def _set_progress(self, change: Any, progress: Progress) -> None:
-        """Add progress to a transaction, and a check that this version is still the newest."""
+        """Add progress to a transaction, and the checks in the module docstring."""
         updates = {PROGRESS + app_id: str(value) for app_id, value in progress.items()}
-        newest = self.handle.current_snapshot()
-        is_newest = AssertRefSnapshotId(
-            ref="main", snapshot_id=None if newest is None else newest.snapshot_id
+        metadata, newest = self.handle.metadata, self.handle.current_snapshot()
+        checks = (
+            AssertRefSnapshotId(
+                ref="main", snapshot_id=None if newest is None else newest.snapshot_id
+            ),
+            AssertCurrentSchemaId(current_schema_id=metadata.current_schema_id),
+            _AssertProgress(progress={name: metadata.properties.get(name) for name in updates}),
         )
-        change._apply((SetPropertiesUpdate(updates=updates),), (is_newest,))
+        change._apply((SetPropertiesUpdate(updates=updates),), checks)
 
     def upsert(
         self,
@@ -418,6 +428,19 @@ class IcebergSnapshot:
             _replace_files(
                 change, self.handle, [listed[each] for each in replaced.paths], added, metadata
             )
+
+
+class _AssertProgress(ValidatableTableRequirement):  # type: ignore[misc]
+    """Requires that properties with progress have not changed."""
+
+    type: Literal["assert-strandlog-progress"] = "assert-strandlog-progress"
+    progress: dict[str, str | None]
+
+    def validate(self, base_metadata: Any) -> None:
+        found = {} if base_metadata is None else base_metadata.properties
+        for name, value in self.progress.items():
+            if found.get(name) != value:
+                raise iceberg_errors.CommitFailedException(f"{name} has changed")
 
 
 def _replace_files(

@@ -271,6 +271,20 @@ def test_vacuum_removes_what_no_version_needs(made: Table) -> None:
     assert numbers(made) == [0, 1]
 
 
+def test_a_dry_run_of_vacuum_lists_the_files_of_expired_iceberg_snapshots(tmp_path: Path) -> None:
+    table = open_table(tmp_path / "numbers", "iceberg")
+    table.create(SCHEMA)
+    for number in range(2):
+        append(table, rows(number, number + 1), f"numbers-0-{number}", app=number + 1)
+    merged = set(table.load().data_files())
+    assert table.compact(10**8).removed == 2
+    assert merged <= set(table.vacuum(0, dry_run=True))
+    assert all(map(os.path.exists, merged))
+    assert merged <= set(table.vacuum(0))
+    assert not any(map(os.path.exists, merged))
+    assert numbers(table) == [0, 1]
+
+
 def test_a_missing_data_file_is_reported_with_advice(made: Table) -> None:
     append(made, rows(0, 2), "numbers-0-0-2", app=2)
     [path] = made.load().data_files()

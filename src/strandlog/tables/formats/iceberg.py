@@ -87,7 +87,7 @@ FILE_IO_MODULE: Final = "strandlog.tables.formats.iceberg_io"
 FILE_IO: Final = f"{FILE_IO_MODULE}.SyncedFileIO"  # the library imports it by name
 # Another program went back to an older snapshot, which Iceberg does not record as a commit.
 ROLLBACK: Final = "rollback"
-HOUR_S: Final = 3600
+HOUR_MS: Final = 3_600_000
 
 
 @contextmanager
@@ -252,24 +252,23 @@ class IcebergTable:
 
     def vacuum(self, older_than_hours: int, *, dry_run: bool = False) -> list[str]:
         """Expire old snapshots, then delete old files that no remaining snapshot needs."""
-        now_s = self._clock.now_ms() / 1000
-        limit_s = now_s - older_than_hours * HOUR_S
+        limit_ms = self._clock.now_ms() - older_than_hours * HOUR_MS
         snapshot = self.load()
         if not dry_run:
-            limit = datetime.fromtimestamp(now_s, UTC) - timedelta(hours=older_than_hours)
+            limit = datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=limit_ms)
             with _errors(self.folder):
                 snapshot.handle.maintenance.expire_snapshots().older_than(
                     limit.replace(tzinfo=None)
                 ).commit()
             snapshot = self.load()
         with _reading(self.folder):
-            needed = snapshot.needed_files()
+            needed = snapshot.needed_files(limit_ms)
         found = []
         for place in (DATA_FOLDER, "metadata"):
             for folder, _, names in os.walk(os.path.join(self.folder, place)):
                 for name in names:
                     path = os.path.join(folder, name)
-                    if path not in needed and os.path.getmtime(path) <= limit_s:
+                    if path not in needed and os.path.getmtime(path) * 1000 <= limit_ms:
                         found.append(path)
         if not dry_run:
             for path in found:
@@ -336,12 +335,16 @@ class IcebergSnapshot:
     def data_files(self) -> list[str]:
         return sorted(_local_path(each.file_path) for each in self.listed())
 
-    def needed_files(self) -> set[str]:
-        """Return the files that any kept snapshot needs, and the metadata files."""
+    def needed_files(self, limit_ms: int) -> set[str]:
+        """Return the metadata files, and the files of snapshots that do not expire: those of this
+        time or later, and those that a branch or tag names."""
         metadata = self.handle.metadata
+        named = {ref.snapshot_id for ref in metadata.refs.values()}
         found = {self.handle.metadata_location}
         found |= {entry.metadata_file for entry in metadata.metadata_log}
         for snapshot in metadata.snapshots:
+            if snapshot.timestamp_ms < limit_ms and snapshot.snapshot_id not in named:
+                continue
             found.add(snapshot.manifest_list)
             for manifest in snapshot.manifests(self.handle.io):
                 found.add(manifest.manifest_path)

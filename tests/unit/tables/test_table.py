@@ -24,6 +24,7 @@ from strandlog.errors import (
     TableNotFoundError,
     TableSchemaError,
 )
+from strandlog.storage.files import DiskFiles
 from strandlog.tables.table import FORMATS, Table, detected_format, open_table
 
 SCHEMA = pa.schema([("number", pa.int64()), ("text", pa.string()), ("day", pa.date32())])
@@ -283,6 +284,26 @@ def test_a_dry_run_of_vacuum_lists_the_files_of_expired_iceberg_snapshots(tmp_pa
     assert merged <= set(table.vacuum(0))
     assert not any(map(os.path.exists, merged))
     assert numbers(table) == [0, 1]
+
+
+def test_files_that_delta_has_merged_are_fsynced_when_a_compaction_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log lists them in place of the files that it removes, which were fsynced."""
+    table = open_table(tmp_path / "numbers", "delta")
+    table.create(SCHEMA)
+    for number in range(2):
+        append(table, rows(number, number + 1), f"numbers-0-{number}", app=number + 1)
+    synced: set[str] = set()
+    sync_file = DiskFiles.sync_file
+
+    def recorded(files: DiskFiles, path: str) -> None:
+        sync_file(files, path)
+        synced.add(path)
+
+    monkeypatch.setattr(DiskFiles, "sync_file", recorded)
+    assert table.compact(10**8) == (2, 1)
+    assert set(table.load().data_files()) <= synced
 
 
 def test_a_missing_data_file_is_reported_with_advice(made: Table) -> None:

@@ -188,8 +188,10 @@ class DeltaLakeTable:
 
     def _compact(self, target_bytes: int) -> Compacted:
         snapshot = self.load()
+        before = set(snapshot.data_files())
         with _errors(self.folder):
             found = snapshot.handle.optimize.compact(target_size=target_bytes)
+        _sync_files(set(self.load().data_files()) - before)
         _sync_log(self.folder, snapshot.version)
         return Compacted(found["numFilesRemoved"], found["numFilesAdded"])
 

@@ -123,8 +123,8 @@ def _merged_type(table: Any, rows: Any, path: str) -> Any:
     if _widens(table, rows):
         return rows
     raise TableSchemaError(
-        f"column {path} has type {table} in the table, but {rows} in the topic; write such records "
-        "to another topic, or sync to another table"
+        f"column {path} has type {table} in the table, but {rows} is needed; write such records to "
+        "another topic, or such rows to another table"
     )
 
 

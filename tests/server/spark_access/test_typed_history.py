@@ -168,5 +168,7 @@ def test_a_query_that_a_typed_table_cannot_answer_is_an_error(
     with connect_registry(broker.address) as registry:
         registry.set_compatibility("NONE", "errors-value")
     orders.register({**FIRST, "fields": [{"name": "id", "type": "string"}]})
-    with pytest.raises(InvalidSettingError, match="does not fit that of the table: column id"):
+    with pytest.raises(
+        InvalidSettingError, match="table: column id has type int64 in the table, but string"
+    ):
         orders.read()

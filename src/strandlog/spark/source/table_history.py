@@ -203,7 +203,7 @@ class TableHistory:
         fields = self._decoder.value_fields
         common = [field for field in schema.field("value").type if field.name in fields.names]
         try:
-            merged(fields, pa.schema(common))
+            merged(pa.schema(common), pa.schema([fields.field(each.name) for each in common]))
         except TableSchemaError as error:
             reason = str(error).partition(";")[0]
             raise InvalidSettingError(

@@ -214,11 +214,11 @@ class ReadOnlySource:
             found = self._stable(view, lambda end_offset: read(view, offset, end_offset))
             return found or RawFetched(b"", offset)
 
-    def committed_view(self, tp: TopicPartition) -> CommittedView:
-        """Return the last stable offset and the aborted transactions of a partition."""
+    def committed_view(self, tp: TopicPartition) -> CommittedView | None:
+        """Return the last stable offset and the aborted transactions of a partition, or None if its
+        files keep changing."""
         with self._view_of(tp) as view:
-            found = self._stable(view, lambda _: committed_view(self._files, view))
-            return found or CommittedView(0, [])  # the files keep changing
+            return self._stable(view, lambda _: committed_view(self._files, view))
 
     def _stable(self, view: PartitionView, read: Callable[[int], T]) -> T | None:
         """Call `read` until the files stay the same during a call; return None if they never do.

@@ -20,6 +20,7 @@ from strandlog.spark.source.access import chosen
 from strandlog.spark.source.continuity import Bounds
 from strandlog.spark.source.planning import OffsetRange, evenly
 from strandlog.storage.files import DiskFiles
+from strandlog.storage.readonly.committed import CommittedView
 from strandlog.storage.readonly.view import FolderView
 from strandlog.storage.segment.transaction_index import AbortedTransaction
 
@@ -51,7 +52,7 @@ class FolderAccess:
                 topic_id = self._folder.topic_id(tp)
                 earliest, latest = self._source.offset_range(tp)
                 if self._options.is_committed_only:
-                    latest = self._source.committed_view(tp).last_stable_offset
+                    latest = self._committed(tp).last_stable_offset
             except TopicNotFoundError:
                 continue
             found[tp] = Bounds(earliest, max(earliest, latest), topic_id)
@@ -78,11 +79,20 @@ class FolderAccess:
             self._source, *wanted, aborted=aborted, chunk_bytes=READ_BYTES, patience=self
         )
 
+    def _committed(self, tp: TopicPartition) -> CommittedView:
+        """Wait while the folder's owner replaces files; return the partition's last stable offset
+        and its aborted transactions."""
+        deadline_ms = self.deadline_ms()
+        while (found := self._source.committed_view(tp)) is None:
+            reason = "are being replaced; if no broker runs, start it to finish this"
+            self.wait(deadline_ms, f"the files of {tp} {reason}")
+        return found
+
     def _aborted(self, wanted: OffsetRange) -> list[AbortedTransaction]:
         """Wait until every transaction in the range has ended; return the aborted transactions."""
         deadline_ms = self.deadline_ms()
         while True:
-            stable = self._source.committed_view(wanted.tp)
+            stable = self._committed(wanted.tp)
             if stable.last_stable_offset >= wanted.end:
                 return stable.aborted
             first, end = self._source.offset_range(wanted.tp)

@@ -24,8 +24,8 @@ from strandlog.errors import TopicNotFoundError, UnreachableError
 from strandlog.model import IsolationLevel, TopicPartition
 from strandlog.storage.files import DiskFiles
 from strandlog.storage.folder.identity import base64_id, read_cluster_id
+from strandlog.storage.readonly.committed import CommittedView
 from strandlog.storage.readonly.view import FolderView
-from strandlog.storage.segment.transaction_index import AbortedTransaction
 
 READ_BYTES = 8 * 1024 * 1024
 PATIENCE_MS = 60_000  # longest wait while the folder's owner replaces files
@@ -79,8 +79,7 @@ class FolderSource:
             tp = TopicPartition(self._topic, number)
             topic_id = self._folder.topic_id(tp) or topic_id
             start, _ = self._source.offset_range(tp)
-            stable = self._source.committed_view(tp).last_stable_offset
-            bounds[number] = Bounds(start, max(start, stable))
+            bounds[number] = Bounds(start, max(start, self._committed(tp).last_stable_offset))
         cluster_id = read_cluster_id(self._files, self._folder.path)
         return TopicState(self._topic, topic_id or self._topic, cluster_id, bounds)
 
@@ -91,23 +90,25 @@ class FolderSource:
             tp,
             start,
             end,
-            aborted=self._aborted(tp, end),
+            aborted=self._committed(tp, end).aborted,
             chunk_bytes=READ_BYTES,
             patience=self,
         )
 
-    def _aborted(self, tp: TopicPartition, end: int) -> list[AbortedTransaction]:
-        """Return the partition's aborted transactions, among them all below `end`.
-
-        While the folder's owner replaces files, the view may be empty and so lack the aborted
-        transactions; in that case, wait.
-        """
+    def _committed(self, tp: TopicPartition, end: int = 0) -> CommittedView:
+        """Return the partition's last stable offset, which is at least `end`, and its aborted
+        transactions. While the folder's owner replaces files, wait."""
         deadline_ms = self.deadline_ms()
         while True:
             view = self._source.committed_view(tp)
-            if view.last_stable_offset >= end:
-                return view.aborted
-            self.wait(deadline_ms, f"{tp} cannot be read up to offset {end}")
+            if view is not None and view.last_stable_offset >= end:
+                return view
+            self.wait(
+                deadline_ms,
+                f"the files of {tp} are being replaced (if no broker runs, start it to finish this)"
+                if view is None
+                else f"{tp} cannot be read up to offset {end}",
+            )
 
     def deadline_ms(self) -> int:
         return self._clock.monotonic_ms() + PATIENCE_MS

@@ -121,7 +121,7 @@ def check_last_record(log: ReadOnlyLog) -> None:
 
 def check_stable_view(log: ReadOnlyLog) -> None:
     found = log.source.committed_view(TP)  # type: ignore[attr-defined]
-    if found.last_stable_offset > 0:  # else the owner was busy
+    if found is not None:  # else the owner was busy
         assert len(found.aborted) == RECORDS / 3
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import strandlog
-from strandlog.errors import UnknownLayoutError
+from strandlog.errors import UnknownLayoutError, UnreachableError
 from strandlog.model import TopicPartition
 from strandlog.spark.options import BATCH, parse_options
 from strandlog.spark.source.folder_access import FolderAccess
@@ -49,6 +49,22 @@ def test_a_batch_without_index_entries_is_cut_by_offsets(
 ) -> None:
     log.producer().send_batch("t", [b"x"] * 1000)
     assert access.cut(OffsetRange(TP, 0, 1000), 4) == [250, 500, 750]
+
+
+def test_a_partition_whose_files_are_being_replaced_is_not_empty(
+    log: strandlog.Log, tmp_path: Path
+) -> None:
+    """As a broker leaves it that is killed while it compacts the partition."""
+    log.producer().send_batch("t", [b"x"] * 10)
+    [folder] = tmp_path.glob("**/t-0")
+    swap = folder / "00000000000000000000.log.swap"
+    swap.touch()
+    given = {"path": str(tmp_path), "subscribe": "t", "kafkaConsumer.pollTimeoutMs": "1"}
+    with closing(FolderAccess(parse_options(BATCH, given))) as access:
+        with pytest.raises(UnreachableError, match="the files of t-0 are being replaced"):
+            access.bounds()
+        swap.unlink()
+        assert access.bounds()[TP].latest == 10
 
 
 def test_a_missing_folder_is_an_error_with_its_absolute_path(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from strandlog.errors import (
     TableConflictError,
     TableDamagedError,
     TableGapError,
+    UnreachableError,
 )
 from strandlog.storage.readonly.committed import CommittedView
 from strandlog.storage.segment.transaction_index import AbortedTransaction
@@ -29,6 +30,7 @@ from strandlog.tables.topics.columns import RawColumns
 from strandlog.tables.topics.source import FolderSource
 from strandlog.tables.topics.status import read_status
 from strandlog.tables.topics.sync import Sync, SyncOptions, SyncReport
+from strandlog.testing.clock import FakeClock
 
 DAY_MS = 86_400_000
 TIMES = {"day": "date", "month": "month", "hour": "hour"}
@@ -227,6 +229,26 @@ def test_aborted_transactions_are_not_forgotten_while_the_owner_replaces_files(
     monkeypatch.setattr(ReadOnlySource, "committed_view", lambda *_: views.pop(0))
     chunks = list(FolderSource(str(data), "orders").read(0, 0, 2))
     assert [chunk.aborted for chunk in chunks] == [[(7, 1)]]
+
+
+class HurriedClock(FakeClock):
+    """A minute passes with every look at the clock."""
+
+    def monotonic_ms(self) -> int:
+        self.advance(60_000)
+        return super().monotonic_ms()
+
+
+def test_a_partition_whose_files_are_being_replaced_is_not_empty(
+    log: strandlog.Log, data: Path
+) -> None:
+    """Else a table that has its records would say that the topic was truncated."""
+    produce(log, 0, 4)
+    [folder] = data.glob("**/orders-0")
+    (folder / "00000000000000000000.log.swap").touch()
+    source = FolderSource(str(data), "orders", HurriedClock())
+    with pytest.raises(UnreachableError, match="the files of orders-0 are being replaced"):
+        source.describe()
 
 
 def test_added_partitions_are_synced(log: strandlog.Log, data: Path, table: Table) -> None:

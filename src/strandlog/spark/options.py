@@ -289,7 +289,7 @@ OPTIONS = (
         _STREAM,
         _integer(1),
         None,
-        "Approximate maximum bytes per micro-batch.",
+        "Approximate maximum bytes per micro-batch; ignored if `maxOffsetsPerTrigger` is set.",
     ),
     Option(
         "minOffsetsPerTrigger",
@@ -314,7 +314,13 @@ OPTIONS = (
         "fewer if the tasks would get few records.",
     ),
     Option("maxRecordsPerPartition", _READ, _integer(1), None, "Maximum records per task."),
-    Option("includeHeaders", _ALL, _boolean, False, "Add the column `headers`."),
+    Option(
+        "includeHeaders",
+        _ALL,
+        _boolean,
+        False,
+        "Add the column `headers`. The sink writes this column with or without the option.",
+    ),
     Option(
         "groupId",
         _STREAM,

@@ -36,8 +36,9 @@ afterwards. `properties` are strings stored with the table; `set_properties` cha
 commit of its own.
 
 Tables are folders on a local or mounted file system. When a commit returns, its data files and the
-log, manifest or catalog have been fsynced. A process that is killed inside a commit may leave a
-version that is visible but not yet durable; `make_durable` flushes it.
+log, manifest or catalog have been fsynced; a power failure may still undo the newest commits of an
+Iceberg table as a whole. A process that is killed inside a commit may leave a version that is
+visible but not yet durable. `make_durable` flushes both.
 """
 
 from __future__ import annotations

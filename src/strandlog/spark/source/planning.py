@@ -43,7 +43,7 @@ Cut = Callable[[OffsetRange, int], list[int]]
 def limited(
     start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int], limit: int
 ) -> dict[TopicPartition, int]:
-    """Return the end offsets of a batch of about `limit` offsets."""
+    """Return the end offsets of a batch of at most about `limit` offsets."""
     sizes = {tp: max(0, end[tp] - start.get(tp, 0)) for tp in end}
     total = sum(sizes.values())
     if total <= limit:

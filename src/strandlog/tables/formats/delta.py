@@ -10,8 +10,8 @@ Progress is Delta's `txn` action: (application id, version), in the same commit 
 library reports a conflict only with commits made after the committing handle loaded its snapshot.
 It would accept a repeated commit from a newer handle, so `check_progress` rejects that.
 
-The library does not fsync the log. `_sync_log` does so after each commit, before the commit is
-reported.
+The library fsyncs neither the log nor the data files that it writes. `_sync_log` and `_sync_files`
+do so after each commit, before the commit is reported.
 """
 
 from __future__ import annotations

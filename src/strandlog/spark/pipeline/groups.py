@@ -82,7 +82,7 @@ class GroupQuery:
         needed = self._needed_names()
         for source in self._pipeline.sources:
             if source.is_static and source.name in needed:
-                # Create a new DataFrame, because Spark reads the records of a DataFrame only once.
+                # Create a new DataFrame, because Spark plans the reads of a DataFrame only once.
                 table = SourceFrames(spark, self._pipeline, source).rows()
                 table.createOrReplaceTempView(source.name)
         for view in self._pipeline.views:

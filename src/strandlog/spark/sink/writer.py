@@ -143,7 +143,7 @@ class BatchSink:
             last = self._commit_log(client, task.query).last()
             if last.covers(task.batch_id):
                 self._check_not_same_run(last, task)
-                return TaskMessage(task.query, None, 0, task.run)  # an earlier run has published it
+                return TaskMessage(task.query, None, 0, task.run)
             staged = self._begin(client, task)
             writer = self._writer(client, staged, (staged.producer_id, staged.epoch))
             rows = writer.write(batches).rows

@@ -299,7 +299,8 @@ def _parsed(batch: pa.RecordBatch, fields: pa.Schema) -> Parsed:
 
     columns = {}
     if fields.names:
-        # At every level, fields that the table lacks become null, and other fields are dropped.
+        # At every level, fields that only the query has become null, and fields that only the table
+        # has are dropped.
         chosen = batch.column("value").cast(pa.struct(list(fields)))
         columns = dict(zip(fields.names, chosen.flatten(), strict=True))
     bad = pc.indices_nonzero(batch.column("error").is_valid())

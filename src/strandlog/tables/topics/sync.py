@@ -132,7 +132,8 @@ class Sync:
         self._warn = warn
         self._advance: Callable[[int], None] = lambda _: None
         self._accepts_changes = options.accepts_changes
-        self._starts: list[tuple[int, int]] = []  # (partition, start) of the last committed round
+        # (partition, start) of each range of the last committed round
+        self._starts: list[tuple[int, int]] = []
         self.report = SyncReport()
 
     def create(self) -> None:

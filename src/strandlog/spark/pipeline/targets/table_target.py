@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from strandlog.tables.layout import DataFile, Layout
 
 COMMIT_ATTEMPTS = 10  # other writers may commit to the same table meanwhile
-MAX_FILE_BYTES = 256 * 1024 * 1024  # Arrow data from which a task starts a new file
+MAX_FILE_BYTES = 256 * 1024 * 1024  # size of the Arrow data after which a task starts a new file
 FILE_COLUMN = "file"
 
 

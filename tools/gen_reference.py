@@ -308,9 +308,9 @@ def json_page() -> str:
         parts.append("")
     parts += [
         "## Other commands\n",
-        "`log`, `schema`, `acl`, `quota`, `tls`, `token`, `table`, `pipeline`, `config check` and "
-        "`doctor` print documents of their own, under the same rules. Rules of `acl` and limits of "
-        "`quota` are the same documents in `add`, `list` and `delete`.",
+        "`log dump`, `schema`, `table`, `config check` and `pipeline test`, `run` and `prepare` "
+        "print documents of their own, under the same rules. Rules of `acl` and limits of `quota` "
+        "are the same documents in `add` or `set`, `list` and `delete`.",
     ]
     return "\n".join(parts) + "\n"
 

@@ -1,7 +1,7 @@
 """Shell completion of topic, group and context names (`strandlog --install-completion`).
 
 The shell runs the command line each time the tab key is pressed, so an unreachable broker must not
-block it for long: there are no suggestions if the broker takes longer than a second, or on errors.
+block it for long: there are no suggestions if a request takes longer than a second, or on errors.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 
 import typer
 
+from strandlog.cli.options import readable, target_of
 from strandlog.client.api import ReadableLog
 
 TIMEOUT_MS = 1_000
@@ -39,8 +40,6 @@ def complete_context(incomplete: str) -> list[str]:
 
 
 def _names(ctx: Any, incomplete: str, of: Callable[[ReadableLog], list[str]]) -> list[str]:
-    from strandlog.cli.options import readable, target_of  # noqa: PLC0415 - options import this module
-
     given = ctx.params
     try:
         target = target_of(

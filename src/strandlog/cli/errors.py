@@ -1,8 +1,8 @@
 """Formats an error as one line for stderr, or as JSON.
 
-A `ConfigurationError` is printed as one line per problem. The message of `AlreadyOpenError`
-recommends `strandlog.read`, so the command line replaces it with a message that names the owning
-process and the option to use.
+A `ConfigurationError` without notes is printed as one line per problem. The message of
+`AlreadyOpenError` recommends `strandlog.read`, so the command line replaces it with a message that
+names the owning process and the option to use.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from strandlog.errors import AlreadyOpenError, ConfigurationError
 
 
 def failure_line(error: Exception, *, as_json: bool = False) -> str:
-    """Format an error and its notes as one line; a `ConfigurationError` has a line per problem."""
+    """Format an error and its notes as one line, or the problems of a `ConfigurationError` as one
+    line each; with `as_json`, always as one JSON document."""
     notes = tuple(getattr(error, "__notes__", ()))
     if as_json:
         text = "; ".join([_message(error), *notes])

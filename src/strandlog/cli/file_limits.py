@@ -1,7 +1,7 @@
 """Computes how many open files a broker needs, and adjusts the limit or the settings.
 
-Each connection uses one file descriptor, each partition that is written to uses one (up to
-log.max.open.files), and `RESERVED` covers everything else. `serve` raises its soft limit, if
+Each connection uses one file descriptor, each partition whose log is open for appending uses one
+(up to log.max.open.files), and `RESERVED` covers everything else. `serve` raises its soft limit, if
 necessary up to the hard limit, because distributions set a low soft limit for old programs.
 
 A broker without free descriptors cannot write. If the system allows fewer than the settings need in
@@ -37,12 +37,12 @@ def limits() -> Limits:
 
 
 def required(settings: BrokerSettings) -> int:
-    """Return the number of descriptors that the broker needs to write to all its partitions."""
+    """Return the number of descriptors that the broker may use apart from its connections."""
     return settings.log_max_open_files + RESERVED
 
 
 def wanted(settings: BrokerSettings) -> int:
-    """Return `required` plus one descriptor for each connection that the settings allow."""
+    """Return the number of descriptors that the broker may use, with one for each connection."""
     return (
         required(settings)
         + settings.max_connections

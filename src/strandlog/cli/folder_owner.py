@@ -1,7 +1,8 @@
 """Finds the process that owns a data folder.
 
 The owner holds a lock on `.lock`, which the kernel releases when the process exits. Linux lists
-locks by device and inode in /proc/locks. If the owner is not listed (on another operating system,
+locks in /proc/locks; this module compares only the inode, because some file systems report another
+device there. If the owner is not listed (on another operating system,
 or if it runs outside this container), this module tries to acquire the lock and releases it
 immediately.
 """
@@ -17,7 +18,7 @@ from strandlog.storage.paths import LOCK, join
 
 
 def owner_of(files: Files, path: str) -> str:
-    """Return a description of the owner, or "" if there is none."""
+    """Return a description of the owner, or "" if there is none or the lock cannot be tested."""
     lock = join(path, LOCK)
     if not files.exists(lock):
         return ""

@@ -6,8 +6,11 @@ fast.
     exit code   meaning                                      error message
     0           success, or the reader of stdout closed it   none
     1           the command failed                           error: …   (--json: {"error", "type"})
-    2           invalid command line                         usage and the reason
-    130         Ctrl-C                                       none
+                a check, test or benchmark has a problem     none; the result describes it
+                the user declined                            Aborted
+    2           invalid command line, or no `cli` extra      usage, and the reason
+    130         Ctrl-C, except `serve` and `pipeline run`,   none
+                which stop with 0
 
 Data is written to stdout, messages to stderr.
 """
@@ -106,7 +109,8 @@ EXAMPLES = """Examples:
 
 
 class RootCommand(TyperGroup):
-    """A command group that imports only the command that runs, and prints errors on one line."""
+    """A command group that imports only the command that runs, and prints its errors without a
+    traceback."""
 
     def __init__(self, **attrs: Any) -> None:
         super().__init__(**attrs)

@@ -12,8 +12,8 @@
                the broker
 
 -d, -b and `strandlog --context NAME` are mutually exclusive. An option takes precedence over the
-environment, and both take precedence over the current context (contexts.py). Commands use the
-protocols of `client/api.py`, so the same code works for folders and brokers. Only
+environment, and -d, -b and their variables take precedence over the current context (contexts.py).
+Commands use the protocols of `client/api.py`, so the same code works for folders and brokers. Only
 `owned(..., create=True)` creates a folder.
 """
 
@@ -85,13 +85,14 @@ def _note_source(ctx: typer.Context, param: typer.CallbackParam, value: str | No
 
 
 def reject_beside_context(ctx: typer.Context) -> None:
-    """Raise a usage error if `strandlog --context NAME` was given, too."""
+    """Raise a usage error if `strandlog --context NAME` was given in addition to -d or -b."""
     if ctx.find_root().params.get("context") is not None:
         raise typer.BadParameter("--context names a log, too: remove one of them")
 
 
 def choose_context(name: str | None) -> str | None:
-    """Make a context that the command line names take precedence over the environment."""
+    """Make a context that the command line names take precedence over the variables that name a
+    log or a context."""
     from strandlog.cli.contexts import VARIABLE  # noqa: PLC0415 - only with a context
 
     if name is not None:
@@ -132,7 +133,7 @@ ClientSettings = Annotated[
     typer.Option(
         "-X",
         metavar="KEY=VALUE",
-        help="Client setting, only with -b: security.protocol, sasl.username, … Repeatable.",
+        help="Client setting, only for a broker: security.protocol, sasl.username, … Repeatable.",
     ),
 ]
 ClientConfig = Annotated[
@@ -142,7 +143,7 @@ ClientConfig = Annotated[
         metavar="FILE",
         envvar=FILE_VARIABLE,
         callback=_note_source,
-        help="Read client settings from a properties file, only with -b.",
+        help="Read client settings from a properties file, only for a broker.",
     ),
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
@@ -203,7 +204,7 @@ def target_of(
 def named_target(
     ctx: typer.Context, bootstrap: str | None, client: list[str], client_config: str | None
 ) -> Target | None:
-    """Return the log that -b or --context names, for commands that also work without a log."""
+    """Return the log that -b or --context names, or None, for commands that also work without."""
     if bootstrap is not None:
         reject_beside_context(ctx)
     elif ctx.find_root().params.get("context") is None:
@@ -285,7 +286,10 @@ def _quoted(pair: str) -> str:
 
 
 def ask(question: str, *, yes: bool, as_json: bool) -> None:
-    """Ask for confirmation on the terminal, unless --yes is given; abort if the user declines."""
+    """Ask for confirmation, unless --yes is given; abort if the user declines.
+
+    Raise a usage error if there is no terminal, or with --json.
+    """
     if yes:
         return
     if as_json or not sys.stdin.isatty():

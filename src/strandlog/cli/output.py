@@ -83,7 +83,7 @@ def shown(value: object) -> str:
 def print_table(
     columns: Sequence[Column], rows: Sequence[Sequence[object]], title: str = ""
 ) -> None:
-    """Print rows under their column titles."""
+    """Print rows under their column titles; `title` is shown only on a terminal."""
     cells = [[shown(value) for value in row] for row in rows]
     if sys.stdout.isatty():
         _print_rich(columns, cells, title)

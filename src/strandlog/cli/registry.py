@@ -1,9 +1,9 @@
 """Opens the schema registry that a command's options name.
 
 -d DIR           the registry in the folder, read-only, even while a broker owns the folder
--b HOST:PORT     the broker's registry, at schema.registry.url if set, or else at the address that
-                 the broker announces
---registry URL   this registry; takes precedence over -d and -b
+-b HOST:PORT     the registry at schema.registry.url, if set, or else at the address that the broker
+                 announces
+--registry URL   this registry; takes precedence over -d and -b. Without these, no context is used
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def registry_target(
     client: list[str],
     client_config: str | None,
 ) -> Target:
-    """Return the folder or broker to use. If a registry URL is given, neither is required."""
+    """Return the folder or broker to use; with a registry URL and no -d or -b, neither."""
     if url and not data and not bootstrap:
         settings = {name: value or "" for name, value in settings_of(client, "-X").items()}
         return Target(None, None, settings, client_config)
@@ -81,7 +81,7 @@ def changeable_registry(target: Target, url: str | None) -> Iterator[SchemaRegis
 
 
 def register_schema(registry: SchemaRegistry, subject: str, schema: NewSchema) -> SubjectSchema:
-    """Register a schema; if it is incompatible, print every reason."""
+    """Register a schema; if it is incompatible, print every reason and raise an error."""
     try:
         return registry.register(subject, schema)
     except IncompatibleSchemaError:

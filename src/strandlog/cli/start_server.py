@@ -194,7 +194,8 @@ def _listeners(arguments: ServeArguments, server: ServerSettings) -> str | None:
 def _command_line_settings(
     arguments: ServeArguments, server: ServerSettings
 ) -> dict[str, ResolvedSetting]:
-    """Return the settings given as DATA or by options other than --set; they take precedence."""
+    """Return the settings given as DATA or by options other than --config and --set; they take
+    precedence."""
     given: dict[str, tuple[Value | None, str]] = {
         "log.dirs": (arguments.data, "DATA"),
         "listeners": (_listeners(arguments, server), "--host, --port"),
@@ -296,7 +297,8 @@ OTHER_ADDRESS = {
 
 
 def _check_addresses(listeners: Sequence[ListenerConfig]) -> None:
-    """Raise an error if an address is in use, before the server creates its data folder.
+    """Raise an error if the address of a required listener is in use, before the server creates
+    its data folder.
 
     The server binds its addresses only after it has opened the folder, because clients that
     connected earlier would have to wait. An existing folder does not need this check.

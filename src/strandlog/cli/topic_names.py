@@ -32,7 +32,8 @@ def matching(names: Iterable[str], expression: str) -> list[str]:
 
 
 def selected_topics(log: ReadableLog, argument: str) -> list[str]:
-    """Return the named topic, or all that match the expression; raise an error if none do."""
+    """Return the name unchecked, or all topics that match the expression; raise an error if none
+    do."""
     if not is_expression(argument):
         return [argument]
     found = matching(log.topics(), argument)
@@ -42,7 +43,8 @@ def selected_topics(log: ReadableLog, argument: str) -> list[str]:
 
 
 def missing_topic(log: ReadableLog, name: str) -> StrandlogError:
-    """Return the error for a topic that does not exist, with a similar name as a suggestion."""
+    """Return the error for a topic that does not exist or whose name is invalid. It suggests a
+    similar name, or an expression, if it can."""
     try:
         check_topic_name(name)
     except InvalidTopicError as error:

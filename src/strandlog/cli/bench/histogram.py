@@ -1,7 +1,7 @@
 """A histogram of durations whose memory does not depend on the number of values.
 
 Durations are counted in microseconds. Each power of two is divided into 64 buckets, so that a
-percentile is at most 1.6 % above the exact value; the maximum is exact.
+percentile is at most 1.6 % or one microsecond above the exact value; the maximum is exact.
 
     microseconds   0 1 2 … 63 | 64 65 … 127 | 128 130 … 254 | 256 260 …
     bucket         0 1 2 … 63 | 64 65 … 127 | 128 129 … 191 | 192 193 …
@@ -56,7 +56,8 @@ class Histogram:
         self.max_seconds = max(self.max_seconds, other.max_seconds)
 
     def percentile(self, percent: float) -> float | None:
-        """Return the duration in seconds that `percent` % of the values do not exceed."""
+        """Return the duration in seconds that `percent` % of the values do not exceed, or None if
+        there are no values."""
         if not self.count:
             return None
         wanted = self.count * percent / 100

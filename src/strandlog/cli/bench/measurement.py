@@ -51,7 +51,7 @@ class Measurement:
         self._ended: float | None = None
 
     def start(self) -> None:
-        """Start the clock, after the clients have been created and the topic has been filled."""
+        """Start the clock, or start it again; must not follow the first result."""
         self._began = stopwatch()
 
     def finish(self) -> None:

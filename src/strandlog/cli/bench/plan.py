@@ -1,10 +1,11 @@
 """The options of a benchmark, and the times at which its records are due.
 
---rate given      the n-th record of a client is due n / rate seconds after the start, however
-                  late the client is. Latency is measured from the time at which a record was due:
-                  if the broker stops responding for a second, the latencies of all records that
-                  were due in that second show the delay (no coordinated omission)
-no --rate         a record is due when the one before it was sent
+--rate given      record n of a run, counted from 0, is due n / rate seconds after the start, even
+                  if its client is late; the clients send in turn. Latency is measured from the time
+                  at which a record was due: if the broker stops responding for a second, the
+                  latencies of all records that were due in that second show the delay (no
+                  coordinated omission)
+no --rate         a record is due when its client sends it
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ class Plan(NamedTuple):
 
     @property
     def chunk(self) -> int:
-        """The number of records that a client sends in one call."""
+        """The largest number of records that a client sends in one call."""
         return max(1, min(CHUNK_RECORDS, CHUNK_BYTES // max(1, self.size)))
 
     @property
     def stall_seconds(self) -> float:
-        """The time without any record after which a run is stopped."""
+        """The time without a record or an error after which a run is stopped."""
         return STALL_SECONDS if self.rate is None else max(STALL_SECONDS, 3 / self.rate)
 
     def share(self, client: int) -> int | None:

@@ -1,10 +1,11 @@
 """Runs the clients of a benchmark in threads, shows progress and stops the clients.
 
-    all clients end      after --records or --duration, or when the first of them raises an error
-    Ctrl-C, SIGTERM      the clients stop, and the results so far are reported. A second Ctrl-C
-                         ends the command at once
-    no progress          a run without a record for 45 seconds (longer for a low --rate) is stopped,
-                         which counts as an error
+    all clients end      after --records or --duration, at the end of a topic that they read, or
+                         when one of them raises an error
+    Ctrl-C, SIGTERM      the clients stop, and the results so far are reported. After a second one,
+                         the command no longer waits for the clients
+    no progress          a run without a record or an error for `stall_seconds` is stopped, which
+                         counts as an error
 
 A temporary topic is deleted at the end, even after an error or Ctrl-C.
 """
@@ -121,10 +122,11 @@ def run_clients(
     *,
     on_stop: Callable[[], None] = lambda: None,
 ) -> Outcome:
-    """Run all clients until they end, one fails or the user presses Ctrl-C.
+    """Run all clients until they end, one fails, none makes progress or the user presses Ctrl-C.
 
-    If clients are still running then, call `on_stop` before waiting for them. Ctrl-C does not raise
-    `KeyboardInterrupt`.
+    If clients are still running then, call `on_stop` and wait up to STOP_SECONDS for each of them.
+    Only a second Ctrl-C raises `KeyboardInterrupt`. An error that is not a `StrandlogError` is
+    raised.
     """
     stop = Event()
     errors: list[BaseException] = []
@@ -169,7 +171,7 @@ def _watch(
     advance: Callable[[int], None],
     stall_seconds: float,
 ) -> None:
-    """Show progress until all threads end; stop a run that makes no progress."""
+    """Show progress until all threads end; set `stop` and return if they make no progress."""
     shown = 0
     stalled = 0.0
     while any(thread.is_alive() for thread in threads):

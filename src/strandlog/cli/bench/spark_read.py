@@ -34,7 +34,8 @@ def read_with_spark(
     seconds: float | None,
     master: str | None,
 ) -> Outcome:
-    """Read the topic `rounds` times and measure the rows, bytes and duration of each round."""
+    """Read the topic once, then up to `rounds` times, and measure the rows, bytes and duration of
+    these rounds."""
     if target.client_file is not None:
         os.environ[FILE_VARIABLE] = target.client_file  # Spark's workers read it too
     with spark_log(None, "bench") as log:

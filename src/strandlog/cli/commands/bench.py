@@ -2,9 +2,10 @@
 
 They put a load on a broker or a folder and print records per second, bytes per second and latency
 percentiles. A run ends after --records or --duration, whichever comes first; if neither is given,
-after 100,000 records or 30 seconds. `spark` reads the whole topic --rounds times; --records is the
-size of its temporary topic. Without --topic, a run uses a temporary topic and deletes it at
-the end, even after an error or Ctrl-C; a topic given with --topic is never deleted.
+after 100,000 records or 30 seconds. `consume` also ends at the end of the topic. `spark` reads the
+whole topic once to warm up and then --rounds times, or until --duration ends; --records is the size
+of its temporary topic. Without --topic, a run uses a temporary topic and deletes it at the end,
+even after an error or Ctrl-C; a topic given with --topic is never deleted.
 
     exit code   0    records were measured, and there was no error
                 1    otherwise
@@ -153,8 +154,8 @@ def consume(
 ) -> None:
     """Measure how fast records are read, and how long a poll takes.
 
-    A temporary topic is first filled with --records records of --size bytes. A topic given with
-    --topic is read from start to end.
+    A temporary topic is first filled with --records records (default: 100,000) of --size bytes. The
+    topic is then read from start to end, up to --records records.
     """
     target = target_of(data, bootstrap, client, client_config)
     plan = _plan(records, duration, size, None, "1", compression, partitions, clients)
@@ -202,13 +203,20 @@ def latency(
 
 @app.command()
 def spark(
-    records: Records = None,
+    records: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help=f"Number of records in the temporary topic. Default: {SPARK_RECORDS:,}.",
+        ),
+    ] = None,
     duration: Duration = None,
     size: Size = 100,
     compression: Compression = "none",
     partitions: Partitions = 2,
     rounds: Annotated[
-        int, typer.Option(metavar="N", min=1, max=1000, help="Number of times to read the topic.")
+        int, typer.Option(metavar="N", min=1, max=1000, help="Number of measured rounds.")
     ] = 3,
     master: Annotated[
         str | None, typer.Option(metavar="URL", help="Spark master: local[*], spark://HOST:PORT, …")
@@ -223,8 +231,8 @@ def spark(
 ) -> None:
     """Measure how fast Spark reads a topic with format("strandlog").
 
-    A temporary topic is first filled with --records records of --size bytes. --duration limits the
-    time for all rounds, excluding the start of Spark.
+    Each round reads the whole topic; the first one is not measured, and --duration limits the time
+    of the others. A temporary topic is first filled with --records records of --size bytes.
     """
     from strandlog.cli.bench.spark_read import read_with_spark  # noqa: PLC0415 - imports Spark
 
@@ -261,7 +269,7 @@ def _plan(
 
 
 def _fill(log: OpenLog, topic: str, plan: Plan) -> Outcome:
-    """Fill a temporary topic with --records records, or with the default number."""
+    """Fill a temporary topic with --records records, or else with the default number."""
     return workloads.fill(
         log, topic, plan._replace(records=plan.records or DEFAULT_RECORDS, seconds=None)
     )
@@ -288,7 +296,7 @@ def _run(
         try:
             message(f"bench {name} with topic {used.name}; Ctrl-C stops it and prints the results")
             outcome = workload(log, used.name, plan, measurement)
-        except KeyboardInterrupt:  # Ctrl-C before the clients started
+        except KeyboardInterrupt:  # Ctrl-C before the clients started, or twice
             outcome = Outcome(is_interrupted=True)
         measurement.finish()
         address = str(target.bootstrap or target.data)
@@ -328,7 +336,7 @@ def _options(plan: Plan) -> dict[str, Any]:
 
 
 def _check_html(html: Path | None) -> None:
-    """Raise an error if the HTML report could not be written after the run."""
+    """Raise an error if plotly is missing, or the HTML report has no folder or is one."""
     if html is None:
         return
     plotly_path()

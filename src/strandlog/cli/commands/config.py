@@ -1,8 +1,9 @@
 """The `strandlog config` commands: show, topic and check.
 
-`show` prints every setting that `serve` would start with, and its origin. With -b it prints the
-settings of a running broker (strandlog or Kafka) and the origin that the broker reports. `topic`
-prints the settings of a topic. `check` reads one file and lists all its problems with line numbers.
+`show` prints every setting that `serve` would start with, and its origin. With -b or --context, it
+prints the settings of a running broker (strandlog or Kafka) and the origin that the broker reports.
+`topic` prints the settings of a topic. `check` reads one file and lists all its problems with line
+numbers.
 """
 
 from __future__ import annotations
@@ -69,7 +70,8 @@ def show(
 ) -> None:
     """Print each setting with its value and origin.
 
-    Without -b: the settings that `serve` would start with. With -b: those of a running broker.
+    Without -b or --context: the settings that `serve` would start with. With one of them: the
+    settings of a running broker.
     """
     target = named_target(ctx, bootstrap, client, client_config)
     if target is not None:

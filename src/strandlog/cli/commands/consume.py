@@ -4,14 +4,15 @@ Without -g nothing is committed, and -d reads the files even while another proce
 With -g the command opens the folder as its owner. Offsets are committed after the records are
 written to stdout, so records that could not be written are not committed.
 
-    -e           stop at the end offsets that the partitions had when the command started
+    -e           stop when each partition has been read up to the end offset that it had when the
+                 command started; newer records may be printed before that
     -o e@TIME    stop at the first record at or after a time, or at the end if there is none yet
     -n N         stop after N records, waiting for them if necessary
     otherwise    wait for more records until Ctrl-C, or until the reader of stdout closes the pipe
 
 Keys and values that were serialized with a schema from a schema registry are printed as JSON;
---raw prints the bytes verbatim. A value that cannot be decoded is also printed verbatim, with a
-note on stderr.
+--raw prints the bytes verbatim. A key or value that cannot be decoded is also printed verbatim, and
+notes on stderr give the first reasons.
 
 If a batch is unreadable, the command fails with an error that names the batch, unless
 --skip-unreadable is given.

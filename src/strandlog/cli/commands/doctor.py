@@ -1,15 +1,16 @@
 """The `strandlog doctor` command.
 
-    always          Python, extras, settings, file descriptors, clock, certificates and logins
+    always          Python, extras, settings, file descriptors and clock; if the settings are valid,
+                    also certificates and logins
     DATA            the folder, its disk, its owner, its last shutdown, users and permissions; the
-                    default without -b is the folder that `serve` would use, if it is configured
-                    or exists
+                    default without -b and --context is the folder that `serve` would use, if it is
+                    configured or exists
     -b HOST:PORT    the broker as clients on this machine see it, including advertised addresses;
                     -X and --client-config set the user and certificates
     --context       (of `strandlog`) the broker or the folder of the context
 
-Each check reports ok, warn or fail, what it found and what to do. The doctor does not modify data
-and does not scan logs for damage. The exit code is 1 if a check fails.
+Each check reports ok, warn or fail, what it found and, unless it is ok, what to do. The doctor does
+not modify data and does not scan logs for damage. The exit code is 1 if a check fails.
 """
 
 from __future__ import annotations
@@ -126,7 +127,7 @@ def _examine(
 
 
 def _with_log(folder: str | None) -> str | None:
-    """Return the folder if it contains a log."""
+    """Return the folder if it contains a log, otherwise None."""
     is_log = folder is not None and os.path.lexists(os.path.join(folder, META_PROPERTIES))
     return folder if is_log else None
 

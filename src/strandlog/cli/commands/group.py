@@ -78,7 +78,7 @@ def list_groups(
     client_config: ClientConfig = None,
     as_json: Json = False,
 ) -> None:
-    """List all groups, or those whose names match."""
+    """List the groups, or those whose names match."""
     with readable(target_of(data, bootstrap, client, client_config)) as log:
         names = log.groups() if pattern is None else matching(log.groups(), pattern)
         hidden = [] if internal else [name for name in names if name.startswith(SINK_PREFIX)]
@@ -218,7 +218,7 @@ def delete(
 
 
 def _check_has_no_members(log: ReadableLog, name: str) -> None:
-    """Raise an error if the group has members, which would overwrite the new offsets."""
+    """Raise an error if the group has members: they would overwrite reset offsets."""
     try:
         members = log.describe_group(name).members
     except GroupNotFoundError:
@@ -292,7 +292,8 @@ def _lag_rows(
 
 
 def _resets(log: ReadableLog, name: str, topics: list[str], start: StartOffset) -> list[Reset]:
-    """Return the new offset of each partition. If `topics` is given, the group need not exist."""
+    """Return the planned reset of each partition of the topics, or else of those with committed
+    offsets. If `topics` is given, the group need not exist."""
     if not topics:
         log.describe_group(name)
     offsets = log.committed_offsets(name)

@@ -1,7 +1,8 @@
 """The `strandlog log` commands: verify, dump and stats.
 
 The commands only read files and are safe to use while another process owns the folder. `verify`
-checks that all files are intact and consistent (storage/readonly); it exits with 1 on damage. An
+checks the files of all partitions and those that they share (storage/readonly/verify.py); it exits
+with 1 on damage. An
 incomplete last batch is not damage: the owner is appending it, or crashed while appending it.
 """
 
@@ -80,7 +81,8 @@ def _look(
 
 
 def _state_findings(files: Files, path: str, folders: list[str]) -> list[Finding]:
-    """Check the files that all partitions share. A single partition's folder does not have any."""
+    """Check the files that all partitions share, and that the folder of each partition exists. A
+    single partition's folder has no such files."""
     if folders == [path]:
         return []
     identity, catalog = join(path, META_PROPERTIES), join(path, TOPIC_CATALOG)
@@ -219,7 +221,8 @@ def dump(
     records: Annotated[bool, typer.Option("--records", help="Include the records.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Print batches (with --records their records), index entries or a producer snapshot."""
+    """Print the batches of a folder or file (with --records also their records), index entries or a
+    producer snapshot."""
     files, path = DiskFiles(), os.path.abspath(path)
     for name in _files_to_dump(files, path):
         try:

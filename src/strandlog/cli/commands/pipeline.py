@@ -79,8 +79,8 @@ Broker = Annotated[
         "-b",
         "--bootstrap",
         metavar="HOST:PORT",
-        help="Broker; overrides the pipeline file. Default, if the file names no log: the current "
-        "context.",
+        help="Broker; overrides the pipeline file. Default, if the file names no log: the log of "
+        "the environment or of the current context.",
     ),
 ]
 File = Annotated[Path, typer.Argument(help="Pipeline file (TOML).", dir_okay=False)]
@@ -269,7 +269,8 @@ def run(
 
 
 def _load_on_target(file: Path, target: Target | None) -> Pipeline:
-    """Read a pipeline, and change its log to `target` or, if it names none, to the current context.
+    """Read a pipeline, and change its log to `target`. Without a target, a file that names no log
+    gets the log of the environment or of the current context.
 
     Client settings of a context override those of the file.
     """

@@ -65,7 +65,11 @@ app = command_app("Produce one record per input line.")
 
 KeyDelimiter = Annotated[
     str | None,
-    typer.Option("-K", metavar="DELIM", help="Split each line into key and value at DELIM."),
+    typer.Option(
+        "-K",
+        metavar="DELIM",
+        help="Split each line into key and value at DELIM; a line without DELIM has no key.",
+    ),
 ]
 RecordHeaders = Annotated[
     list[str],
@@ -152,7 +156,7 @@ def produce(
     With --input json each line is an object with a value and optionally key, headers, partition and
     timestamp: {"key": "k", "value": "v", "headers": {"h": "x"}}. Strings are stored as UTF-8, null
     as null, anything else as JSON text; value_base64 and key_base64 hold binary data. The output of
-    `consume --json` is valid input. --json prints a summary.
+    `consume --json` is valid input; decoded values need --value-schema. --json prints a summary.
     """
     target = target_of(data, bootstrap, client, client_config)
     schemas = Schemas(
@@ -250,7 +254,8 @@ class Sender:
 
 
 def read_lines(source: BinaryIO, read_bytes: int) -> Iterator[list[bytes]]:
-    """For each read of the source, yield the lines that it completes, without terminators."""
+    """Yield the lines that each read of the source completes, without newlines; at the end, yield
+    an incomplete last line."""
     begun: list[bytes] = []
     begun_bytes = 0
     read = getattr(
@@ -272,7 +277,7 @@ def read_lines(source: BinaryIO, read_bytes: int) -> Iterator[list[bytes]]:
 
 
 class Schemas(NamedTuple):
-    """The encoders for values and keys; None means that the bytes are produced verbatim."""
+    """The encoders for values and keys; None means that no schema is used."""
 
     value: SchemaEncoder | None = None
     key: SchemaEncoder | None = None
@@ -295,7 +300,8 @@ class Schemas(NamedTuple):
 def _schema_encoder(
     given: str | None, subject: str, target: Target, url: str | None, option: str
 ) -> SchemaEncoder | None:
-    """Return the encoder for a subject; if a file is given, register its schema first."""
+    """Return the encoder for the given subject; if a file is given, register its schema as
+    `subject` first."""
     if given is None:
         return None
     is_file = Path(given).suffix.lower() in KINDS or Path(given).is_file()
@@ -316,7 +322,7 @@ def _encoder(
     *,
     is_json: bool,
 ) -> Encode:
-    """Return a function that converts a line to the simplest item that `send_batch` accepts."""
+    """Return a function that converts a line to an item for `send_batch`."""
     extra: dict[str, Any] = {"headers": tuple(_header(pair) for pair in headers)} if headers else {}
     if partition is not None:
         extra["partition"] = partition

@@ -1,6 +1,7 @@
 """The `strandlog schema` commands: list, get, register, check, delete and config.
 
-With -d, the commands that only read work on the files of a folder, even while a broker owns it.
+With -d, `list`, `get` and `config` without an option that changes the level work on the files of a
+folder, even while a broker owns it; the other commands need a broker or another registry.
 `check` exits with 1 if a schema is incompatible, and prints every reason on its own line.
 """
 

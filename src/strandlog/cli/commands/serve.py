@@ -1,12 +1,13 @@
 """The `strandlog serve` command.
 
-Settings come from `--config`, the environment and `--set`. DATA, `--host`, `--port` and
-`--advertise` set log.dirs, listeners and advertised.listeners, and take precedence.
+Settings come from `--config`, the environment and `--set`. DATA and the other options take
+precedence; `--host`, `--port` and `--advertise` change the first Kafka listener.
 
 Once the broker accepts connections, it prints one line on stdout: `ready kafka=HOST:PORT
-grpc=HOST:PORT http=HOST:PORT data=DIR`, omitting disabled listeners. On a terminal it also prints
-the console's address on stderr. gRPC requires the `grpc` extra. On SIGTERM or SIGINT the broker
-drains requests and stops with exit code 0; a second signal terminates the process immediately.
+grpc=HOST:PORT http=HOST:PORT data=DIR`, omitting listeners that are not open. On a terminal it also
+prints the console's address on stderr. gRPC requires the `grpc` extra. On SIGTERM or SIGINT the
+broker drains requests and stops with exit code 0; a second signal terminates the process
+immediately.
 """
 
 from __future__ import annotations

@@ -275,7 +275,8 @@ def _options(
 def _run(
     syncing: Sync, table: Table, source: Any, stop: Event, compact_files: int, *, goes_on: bool
 ) -> None:
-    """Sync all available records, and merge small files if there are too many."""
+    """Sync all available records, and merge small files if there are too many. If `goes_on` is set,
+    only warn about a retriable error."""
     before = syncing.report.commits
     lag = _lag(table, source) if sys.stderr.isatty() else None
     try:
@@ -459,12 +460,13 @@ def version_at(
         list[str],
         typer.Argument(
             metavar="PARTITION=OFFSET...",
-            help="Offsets up to which the version must have all records.",
+            help="Last offset of each partition that the version must have.",
         ),
     ],
     as_json: Json = False,
 ) -> None:
-    """Find the first version of a table with all records up to given offsets (for time travel)."""
+    """Find the first version of a table with all records up to and including given offsets (for
+    time travel)."""
     from strandlog.tables.topics import versions  # noqa: PLC0415 - imports pyarrow
 
     wanted = {}

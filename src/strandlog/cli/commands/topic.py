@@ -4,7 +4,7 @@ With -d, `list` and `describe` read the files, even while another process owns t
 other commands open the folder as its owner. Settings have Kafka's names and format. Sizes and
 segment counts are known only with -d.
 
-OFFSETS is the end offset minus the start offset. The number of records may be lower, because
+OFFSETS is the end offset minus the start offset. The number of records may be lower: for example,
 transaction markers also use offsets, and compaction removes records but not their offsets.
 """
 
@@ -84,7 +84,7 @@ def create(
 def list_topics(
     pattern: Pattern = None,
     empty: Annotated[
-        bool, typer.Option("--empty", help="List only topics without records.")
+        bool, typer.Option("--empty", help="List only topics whose OFFSETS is 0.")
     ] = False,
     config: Annotated[
         list[str],
@@ -92,7 +92,7 @@ def list_topics(
             "-c",
             "--config",
             metavar="KEY[=VALUE]",
-            help="List only topics that override this setting. Repeatable.",
+            help="List only topics that override this setting, with VALUE if given. Repeatable.",
         ),
     ] = [],  # noqa: B006 - typer passes a new list to every call
     data: DataDir = None,
@@ -101,8 +101,8 @@ def list_topics(
     client_config: ClientConfig = None,
     as_json: Json = False,
 ) -> None:
-    """List all topics, or those whose names match. OFFSETS includes transaction markers and records
-    that compaction removed."""
+    """List all topics but internal ones, or those whose names match. OFFSETS includes transaction
+    markers and records that compaction removed."""
     with readable(target_of(data, bootstrap, client, client_config)) as log:
         names = log.topics() if pattern is None else matching(log.topics(), pattern)
         topics = [each for each in log.describe_topics(names) if _has(each, config)]

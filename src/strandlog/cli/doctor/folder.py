@@ -226,7 +226,7 @@ def _listings(files: DiskFiles, path: str) -> Iterator[tuple[str, dict[str, int]
 
 
 def newest_times_ms(path: str) -> tuple[int | None, int | None]:
-    """Return the newest file time and the newest record timestamp of the active segments."""
+    """Return the newest file time and the newest indexed timestamp of the active segments."""
     files = DiskFiles()
     written: list[int] = []
     stamped: list[int] = []

@@ -2,9 +2,9 @@
 
 A client connects twice: to the bootstrap address, and then to the advertised address that the
 broker returns in Metadata. If the advertised address is wrong, the first connection succeeds, but
-all further requests time out. So the doctor also resolves and connects to each advertised address,
-and checks that it belongs to the same cluster. The doctor connects with the
-given client settings, including TLS and the login.
+all further requests fail. So the doctor also connects to each advertised address that differs from
+the given one, and checks that it belongs to the same cluster. The doctor connects with the given
+client settings, including TLS and the login.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Cluster(NamedTuple):
 
 
 class NotKafkaError(Exception):
-    """The peer responds, but not in Kafka's protocol."""
+    """The peer does not respond in Kafka's protocol, or closes the connection."""
 
 
 class Login(NamedTuple):
@@ -297,7 +297,7 @@ def _check_advertised(
 
 
 def advertised_mistake(bootstrap_host: str, advertised_host: str) -> str:
-    """Return why an advertised host cannot work for remote clients, or "" if it can."""
+    """Return why an advertised host cannot work for remote clients, or "" if no reason is seen."""
     if advertised_host in EVERY_ADDRESS:
         return "clients cannot connect to a wildcard address"
     if is_loopback(advertised_host) and not is_loopback(bootstrap_host):
@@ -306,7 +306,7 @@ def advertised_mistake(bootstrap_host: str, advertised_host: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host is a loopback address."""
+    """Return whether a host is `localhost` or a loopback address."""
     if host.lower() == "localhost":
         return True
     try:

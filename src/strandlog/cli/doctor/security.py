@@ -1,10 +1,11 @@
 """Checks the security of a broker with the given settings: certificates, logins and permissions.
 
     certificate      whether each TLS listener can load its key and certificates, when they expire,
-                     and which users can read the key
+                     and whether other users can read the key
     authentication   whether clients on other machines can use a listener without a login, or send
                      passwords and records unencrypted
-    permissions      whether the authorizer is off although there are users, or allows nothing
+    permissions      whether the authorizer is off although there are users or rules, or allows
+                     nothing
 
 The stored users and rules are read from the files in the folder, even while a broker owns it.
 """
@@ -130,7 +131,7 @@ def check_certificate(tls: TlsSettings, now: datetime) -> Check:
 
 
 def check_authentication(listeners: list[Protected], settings: BrokerSettings) -> Check:
-    """Check which listeners accept clients without a login, or passwords without encryption."""
+    """Check which listeners let other machines in without a login or without encryption."""
     name = "authentication"
     remote = [each for each in listeners if not is_loopback(each.endpoint.address.host)]
     if exposed := exposed_endpoints(listeners, settings):
@@ -152,7 +153,8 @@ def check_authentication(listeners: list[Protected], settings: BrokerSettings) -
 
 
 def _stored_keys(folder: str) -> set[SecurityKey] | Check:
-    """Return the keys of the stored users and rules, as of the last flush."""
+    """Return the keys of the security records as of the last flush, or a check that says why they
+    cannot be read."""
     keys: set[SecurityKey] = set()
     try:
         with strandlog.read(folder) as log, log.consumer([SECURITY_TOPIC]) as consumer:
@@ -172,7 +174,7 @@ def _stored_keys(folder: str) -> set[SecurityKey] | Check:
 
 
 def check_permissions(stored: set[SecurityKey], settings: BrokerSettings) -> Check:
-    """Check whether the authorizer is off although users exist, and whether it allows anything."""
+    """Check whether the authorizer is off although there are users or rules, or allows nothing."""
     name = "permissions"
     users = len({key.user for key in stored if isinstance(key, CredentialKey)})
     rules = sum(isinstance(key, AclRecord) for key in stored)

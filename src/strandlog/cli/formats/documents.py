@@ -1,8 +1,9 @@
 """The JSON documents that commands print with --json.
 
-docs/reference/json.md is generated from these declarations, and tests compare them with the output
-of the commands. Every command that prints a document prints the same fields; only fields marked as
-optional may be missing.
+docs/reference/json.md is generated from these declarations, and tests compare most of them with the
+output of the commands. Every command that prints a document prints the same fields; only fields
+marked as optional may be missing. The documents of `log dump`, `schema`, `table`, `config check`
+and `pipeline test`, `run` and `prepare` are not declared here.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ DOCUMENTS = (
             Field(
                 "topics", "list of string", "Topics with committed offsets or assigned partitions."
             ),
-            Field("lag", "integer", "Total lag of all partitions."),
+            Field("lag", "integer", "Sum of the known lags of its partitions."),
             _optional("protocol", "string or null", "Assignor. Only `describe`."),
             _optional("generation", "integer or null", "Generation. Only `describe`."),
             _optional("members", "list of member", "Members. Only `describe`."),
@@ -150,7 +151,14 @@ DOCUMENTS = (
     Document(
         "deletion",
         "The deleted resources.",
-        ("topic delete", "group delete", "user delete", "acl delete", "quota delete"),
+        (
+            "topic delete",
+            "group delete",
+            "user delete",
+            "acl delete",
+            "quota delete",
+            "context delete",
+        ),
         (
             Field("deleted", "list of any", "Names; for rules and quotas, objects."),
             _optional(
@@ -237,9 +245,15 @@ DOCUMENTS = (
             Field("secret", "boolean", "Whether the value is hidden."),
             Field("origin", "object", "kind, where and line."),
             _optional(
-                "read_only", "boolean", "Whether the setting is read-only. Only from a broker."
+                "read_only",
+                "boolean",
+                "Whether the setting is read-only. Not `config show` without -b.",
             ),
-            _optional("default", "string or null", "Default value. Not from a broker."),
+            _optional(
+                "default",
+                "string or null",
+                "Default value. Only `config show` without -b, like those below.",
+            ),
             _optional("unit", "string or null", "Unit of the value."),
             _optional("variable", "string", "Environment variable."),
             _optional("allowed", "string", "Allowed values."),
@@ -383,7 +397,7 @@ DOCUMENTS = (
             _optional("status", "string", "created, renewed or kept. Only `tls init`."),
             Field("subject", "string", "Subject."),
             Field("issuer", "string", "Issuer."),
-            Field("purpose", "string", "CA, server or client."),
+            Field("purpose", "string", "CA, server, client, several of these, or empty."),
             Field("names", "list of string", "Host names and addresses that it is valid for."),
             Field("valid_from", "string", "Start of its validity, in UTC."),
             Field("expires", "string", "End of its validity, in UTC."),
@@ -459,7 +473,7 @@ DOCUMENTS = (
     ),
     Document(
         "error",
-        "A failure, on stderr; the exit code is 1.",
+        "A failure, on stderr; the exit code is 1. An invalid command line is not a document.",
         ("every command",),
         (
             Field("error", "string", "Message."),

@@ -1,4 +1,4 @@
-"""Prints the batches, records or index entries of one file, as text or as JSON lines.
+"""Prints the batches and records, index entries or producers of one file, as text or JSON lines.
 
     .log                      batches, damaged ranges and, optionally, records
     .index, .timeindex        entries

@@ -1,8 +1,9 @@
 """Decodes keys and values for `consume`, and encodes them for `produce`, with registry schemas.
 
-The registry is opened when the first key or value names a schema, so a topic without schemas needs
-no registry. Keys and values that cannot be decoded are printed verbatim. The reasons for the
-first REPORTED of them are printed to stderr; at the end, only the total is printed.
+For decoding, the registry is opened when the first key or value names a schema, so a topic without
+schemas needs no registry. Keys and values that cannot be decoded are printed verbatim. The reasons
+for the first REPORTED of them are printed to stderr; if there are more, the total is printed at the
+end.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ OpenRegistry = Callable[[ExitStack], ReadableRegistry]
 
 
 class ShownRecord(NamedTuple):
-    """A record, with its decoded key and value if they are encoded with a schema."""
+    """A record, with its decoded key and value, or the errors, if they name a schema."""
 
     record: Record
     key: Decoded | None = None
     value: Decoded | None = None
 
     def as_text(self) -> Record:
-        """Return the record with decoded keys and values as JSON text."""
+        """Return the record with its key and value as JSON text if they were decoded."""
         record = self.record
         if self.key is not None and self.key.error is None:
             record = record._replace(key=_json_text(self.key.value))

@@ -3,14 +3,14 @@
     {"topic": "orders", "partition": 0, "offset": 17, "timestamp": 1700000000000,
      "key": "k", "value": "v", "headers": [["trace", "abc"]]}
 
-`key` and `value` are strings or null. Bytes that are not UTF-8 appear as `key_base64`,
-`value_base64`, and in headers as {"base64": "…"}. `produce --input json` accepts the output of
-`consume --json` and produces equal records.
+Without schemas, `key` and `value` are strings or null. Bytes that are not UTF-8 appear as
+`key_base64`, `value_base64`, and in headers as {"base64": "…"}. `produce --input json` accepts this
+output of `consume --json` and produces equal records.
 
 A key or value that is encoded with a schema appears as JSON, together with `key_schema_id` or
-`value_schema_id`. If it cannot be decoded, it appears as bytes, together with `key_error` or
-`value_error`. Instead of producing its JSON text, `produce --input json` rejects a decoded
-value unless --value-schema (or --key-schema) is given.
+`value_schema_id`. If it cannot be decoded, it appears as without a schema, together with
+`key_error` or `value_error`. `produce --input json` rejects a decoded key or value unless
+--key-schema or --value-schema is given, because its JSON text would be another record.
 
 In the input, only a value is required. A `value` or `key` that is neither a string nor null is
 stored as its JSON text. Headers may also be an object. `topic`, `offset`, `key_error` and

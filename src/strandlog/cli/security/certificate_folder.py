@@ -81,7 +81,8 @@ def client_problem(name: str) -> str:
 
 
 class CertificateFolder:
-    """Creates missing certificate files, and renews existing ones if `force` is set."""
+    """Creates missing certificate files, and renews those of the server and the named clients if
+    `force` is set."""
 
     def __init__(self, path: str, now: datetime, days: int, *, force: bool) -> None:
         self._path = path
@@ -90,7 +91,8 @@ class CertificateFolder:
         self._force = force
 
     def init(self, hosts: Sequence[str], clients: Sequence[str]) -> list[CertificateFile]:
-        """Write the CA, the server certificate and the client certificates."""
+        """Write the CA and the server certificate, unless they are kept, and the named client
+        certificates; return all of these."""
         known = self._read_authority()
         wanted = self._server_hosts(hosts, known)
         for name in clients:

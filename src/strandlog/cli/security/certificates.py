@@ -53,7 +53,7 @@ class CertificateInfo(NamedTuple):
 
     subject: str  # in RFC 4514 format, most specific part first
     issuer: str
-    purpose: str  # CA, server or client, or several of them separated by commas
+    purpose: str  # CA, server or client, several of them separated by commas, or ""
     names: tuple[str, ...]  # subject alternative names
     valid_from: datetime
     expires: datetime

@@ -1,8 +1,8 @@
 """Reads and writes the files of the `tls`, `token` and `user` commands.
 
 Each file is written under a temporary name, fsynced and renamed, so a crash leaves the old file or
-the new one. Only the owner can read a file with a private key; files that are published to clients
-are readable by all users.
+the new one. Only the owner can read a file with a private key or a password; files with public keys
+and the certificate of the CA are readable by all users.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _prepare(path: str) -> DiskFiles:
 
 
 def read_file(path: str) -> bytes:
-    """Return the contents of a file; raise SecurityFileError if it cannot be read."""
+    """Return the contents of a file; raise SecurityFileError if it is unreadable or too large."""
     try:
         size = DiskFiles().size(path)
         if size > MAX_FILE_BYTES:

@@ -1,7 +1,7 @@
 """The `strandlog tls` commands: `init` creates a private CA and development certificates.
 
-`init` prints the files, then the commands that start a broker and connect to it with these files.
-Run `init` again to add certificates, or with --force to renew them (`certificate_folder.py`).
+`init` prints the files and, if it created the CA, how to start a broker with them and connect to
+it. Run `init` again to add certificates, or with --force to renew them (`certificate_folder.py`).
 `show` prints the certificates in a file.
 """
 

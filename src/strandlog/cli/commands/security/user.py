@@ -244,7 +244,8 @@ def _rule_count(log: OpenLog, name: str) -> int | None:
 
 
 def _warn_about_plaintext(log: OpenLog) -> None:
-    """Warn if the salted password, which suffices to log in, is sent unencrypted."""
+    """Warn if the salted password, which suffices to log in, is sent to another machine without
+    encryption."""
     if not isinstance(log, RemoteLog):
         return
     protocol = str(log.client_config.get("security.protocol", "plaintext"))

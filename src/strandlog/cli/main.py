@@ -96,8 +96,15 @@ COMMANDS = {
     ),
     "node": ("strandlog.cli.commands.node", "Run the JSON-lines node on stdin and stdout."),
 }
-# Commands that work on files or on this machine; --context would have no effect on them.
-WITHOUT_CONTEXT = frozenset({"serve", "log", "tls", "token", "node"})
+# Commands that use no log of a context; --context would have no effect on them.
+WITHOUT_CONTEXT = frozenset(
+    {
+        *("serve", "log", "tls", "token", "node", "config check"),
+        *("pipeline validate", "pipeline test", "pipeline list", "pipeline prepare"),
+        *("table version-at", "table compact", "table vacuum"),
+        *("context set", "context use", "context list", "context delete"),
+    }
+)
 EXAMPLES = """Examples:
 
   seq 100 | strandlog produce numbers -d ./data --create
@@ -122,8 +129,10 @@ class RootCommand(TyperGroup):
         """Replace the placeholder with the command that is about to run."""
         name, command, rest = super().resolve_command(ctx, args)
         if command is not None and name is not None:
-            if ctx.params.get("context") is not None and name in WITHOUT_CONTEXT:
-                ctx.fail(f"--context has no effect on {name}: remove it")
+            if ctx.params.get("context") is not None:
+                for words in (name, " ".join([name, *rest[:1]])):
+                    if words in WITHOUT_CONTEXT:
+                        ctx.fail(f"--context has no effect on {words}: remove it")
             module = importlib.import_module(COMMANDS[name][0])
             command = typer.main.get_command(module.app)
             command.name = name

@@ -132,6 +132,14 @@ def test_the_option_context_takes_precedence_over_the_environment(
         ("config show", "is a folder, not a running broker"),
         ("serve", "--context has no effect on serve"),
         ("log verify data", "--context has no effect on log"),
+        ("config check server.toml", "--context has no effect on config check"),
+        ("pipeline validate p.toml", "--context has no effect on pipeline validate"),
+        ("pipeline list p.toml", "--context has no effect on pipeline list"),
+        ("pipeline test p.toml", "--context has no effect on pipeline test"),
+        ("pipeline prepare", "--context has no effect on pipeline prepare"),
+        ("table compact folder", "--context has no effect on table compact"),
+        ("context use dev", "--context has no effect on context use"),
+        ("doctor other", "--context names a log, too"),
     ],
 )
 def test_the_option_context_is_not_ignored(cli: CommandLine, words: str, expected: str) -> None:

@@ -45,6 +45,7 @@ from strandlog.cli.options import (
     command_app,
     named_target,
     read_configuration,
+    reject_beside_context,
 )
 from strandlog.cli.output import counted, message, print_json
 from strandlog.clock import SystemClock
@@ -78,6 +79,8 @@ def doctor(
     """Check this machine, a data folder or a broker for problems."""
     checks = []
     target = named_target(ctx, bootstrap, client, client_config)
+    if data is not None and target is not None and target.data is not None:
+        reject_beside_context(ctx)
     folder = data or (None if target is None else target.data)
     for check in _examine(folder, target, config, given):
         checks.append(check)

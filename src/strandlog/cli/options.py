@@ -153,6 +153,7 @@ ConfigFile = Annotated[
         "--config",
         metavar="FILE",
         envvar=CONFIG_FILE_VARIABLE,
+        callback=_note_source,
         help="Read settings from a .toml or .properties file.",
     ),
 ]
@@ -191,14 +192,21 @@ def target_of(
     named: dict[str, str] = {}
     if not data and not bootstrap:
         data, bootstrap, named = _of_context()
-    if client and not bootstrap:
-        raise typer.BadParameter("only valid with a broker: add -b HOST:PORT", param_hint="-X")
-    if isinstance(client_config, CommandLineValue) and not bootstrap:
-        raise typer.BadParameter(
-            "only valid with a broker: add -b HOST:PORT", param_hint="--client-config"
-        )
+    _check_client_options(bootstrap, client, client_config)
     config = {name: value or "" for name, value in settings_of(client, "-X").items()}
     return Target(data, bootstrap, {**named, **config}, client_config)
+
+
+def _check_client_options(
+    bootstrap: str | None, client: list[str], client_config: str | None
+) -> None:
+    """Raise a usage error for -X or --client-config without a broker."""
+    is_file_option = isinstance(client_config, CommandLineValue)
+    if not bootstrap and (client or is_file_option):
+        raise typer.BadParameter(
+            "only valid with a broker: add -b HOST:PORT",
+            param_hint="-X" if client else "--client-config",
+        )
 
 
 def named_target(
@@ -208,6 +216,7 @@ def named_target(
     if bootstrap is not None:
         reject_beside_context(ctx)
     elif ctx.find_root().params.get("context") is None:
+        _check_client_options(None, client, client_config)
         return None
     return target_of(None, bootstrap, client, client_config)
 

@@ -173,6 +173,15 @@ def test_check_of_a_folder_uses_the_settings_that_a_broker_would_have(tmp_path: 
     assert EVERYONE in found.text and not found.err
 
 
+def test_check_of_a_broker_works_although_the_environment_names_a_settings_file(
+    wire: CommandLine,
+) -> None:
+    question = ("acl", "check", "--principal", "User:a", "--operation", "READ", "--topic", "t")
+    wire.env["STRANDLOG_CONFIG"] = "server.toml"
+    assert "has no authorizer" in wire.inside(*question).text
+    assert "only with -d" in wire.inside(*question, "--config", "server.toml", code=2).err
+
+
 def test_a_broker_without_an_authorizer_allows_everything(wire: CommandLine) -> None:
     question = ("acl", "check", "--principal", "User:a", "--operation", "READ", "--topic", "t")
     assert "has no authorizer" in wire.inside(*question).text

@@ -18,6 +18,7 @@ from strandlog.cli.options import (
     Bootstrap,
     ClientConfig,
     ClientSettings,
+    CommandLineValue,
     ConfigFile,
     DataDir,
     Json,
@@ -75,8 +76,8 @@ def show(
     """
     target = named_target(ctx, bootstrap, client, client_config)
     if target is not None:
-        if given:
-            raise typer.BadParameter("--set cannot be combined with -b or --context")
+        if given or isinstance(config, CommandLineValue):
+            raise typer.BadParameter("--config and --set cannot be combined with -b or --context")
         if target.data is not None:
             raise typer.BadParameter(f"{target.data} is a folder, not a running broker")
         with owned(target) as log:

@@ -74,6 +74,20 @@ def test_set_without_a_value_is_a_usage_error(cli: CommandLine, folder: Path) ->
     assert "is not key=value" in cli.inside("config", "show", "--set", "x", code=2).err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "option"),
+    [
+        (("-X", "client.id=me"), "-X"),
+        (("--client-config", "client.properties"), "--client-config"),
+        (("-b", "127.0.0.1:1", "--config", "server.toml"), "--config"),
+    ],
+)
+def test_an_option_that_would_be_ignored_is_a_usage_error(
+    cli: CommandLine, folder: Path, arguments: tuple[str, ...], option: str
+) -> None:
+    assert option in cli.inside("config", "show", *arguments, code=2).err
+
+
 def test_a_usage_error_does_not_quote_a_secret(cli: CommandLine, folder: Path) -> None:
     mistyped = "ssl.key.password:hunter2"
     for arguments in (("--set", mistyped), ("-b", "127.0.0.1:1", "-X", mistyped)):

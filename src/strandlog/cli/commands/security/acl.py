@@ -22,6 +22,7 @@ from strandlog.cli.options import (
     Bootstrap,
     ClientConfig,
     ClientSettings,
+    CommandLineValue,
     ConfigFile,
     DataDir,
     Json,
@@ -271,8 +272,10 @@ def check(
     from --config, the environment and --set, as for `serve`; with -b, from the broker.
     """
     target = target_of(data, bootstrap, client, client_config)
-    if target.data is None and (config or given):
-        raise typer.BadParameter("only with -d: a broker has its own settings", param_hint="--set")
+    if target.data is None and (given or isinstance(config, CommandLineValue)):
+        raise typer.BadParameter(
+            "only with -d: a broker has its own settings", param_hint="--config and --set"
+        )
     question = _question(principal, operation, (topic, group, transactional_id, cluster), host)
     if target.data is not None:
         settings = read_configuration(config, given).broker_settings()

@@ -186,3 +186,4 @@ def _watch(
         if stalled >= stall_seconds and not stop.is_set():
             measurement.add_errors(f"no record for {stall_seconds:.0f} seconds")
             stop.set()
+            return

@@ -54,11 +54,11 @@ def init_keys(folder: str, *, keeps_old: bool, replaces: bool) -> str:
 
     An existing key is an error unless one of the options is set. Either option replaces the key;
     with `keeps_old`, its tokens stay valid. If only the JWKS is missing, it is written for the
-    existing key, which stays.
+    existing key, which stays unless `replaces` is set.
     """
     key_path, jwks_path = os.path.join(folder, KEY), os.path.join(folder, JWKS)
     has_key, has_jwks = os.path.lexists(key_path), os.path.lexists(jwks_path)
-    if has_key and not has_jwks:  # after a crash between writing the two files
+    if has_key and not has_jwks and not replaces:  # a crash may have come between the two writes
         public = public_key(load_signing_key(key_path))
         write_public(jwks_path, _document([public]))
         return str(public["kid"])

@@ -79,6 +79,15 @@ def test_rotate_keeps_tokens_valid_and_force_does_not(cli: CommandLine, keys: Pa
     assert verified(created(cli, keys), keys)
 
 
+def test_force_replaces_a_key_whose_jwks_is_missing(cli: CommandLine, keys: Path) -> None:
+    old = created(cli, keys)
+    (keys / "jwks.json").unlink()
+    cli.inside("token", "init", str(keys), "--force")
+    jwks = ("--jwks", str(keys / "jwks.json"))
+    assert "no key in the JWKS" in cli.inside("token", "show", old, *jwks, code=1).err
+    assert verified(created(cli, keys), keys)
+
+
 @pytest.mark.parametrize("survived", [0, 1])
 @pytest.mark.parametrize("option", ["--rotate", None])
 def test_a_crash_never_leaves_a_key_that_brokers_do_not_know(

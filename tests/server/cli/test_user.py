@@ -283,6 +283,23 @@ def test_a_generated_password_is_not_lost_with_the_connection(
     assert not file.exists() and found.text == ""
 
 
+def test_a_generated_password_is_not_lost_with_ctrl_c(
+    secured: ServerThread, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(self: strandlog.RemoteLog, user: str, password: str, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(strandlog.RemoteLog, "set_password", interrupt)
+    user = CommandLine(tmp_path / "none", secured.address)
+    found = user.inside("user", "add", "carol", "--generate", code=130)
+    assert len(found.text.strip()) >= 32
+    assert "the password on stdout may be in effect" in found.err
+    file = tmp_path / "carol"
+    found = user.inside("user", "add", "carol", "--output", str(file), code=130)
+    assert f"the password in {file}.new may be in effect" in found.err
+    assert len((tmp_path / "carol.new").read_text().strip()) >= 32
+
+
 def test_a_folder_that_a_broker_owns_is_left_to_the_broker(secured: ServerThread) -> None:
     found = CommandLine(secured.data).inside("user", "add", "bob", "--generate", code=1)
     assert "is in use by" in found.err and "-b HOST:PORT" in found.err

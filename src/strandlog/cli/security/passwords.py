@@ -70,17 +70,21 @@ def _from_file(file: str) -> str:
 @contextmanager
 def kept(password: str, output: str | None) -> Iterator[None]:
     """Preserve a generated password while the `with` block sets it: in a file or, without one, on
-    stdout if the connection fails, because the broker may already have stored the password."""
+    stdout if a request fails or is interrupted, because the broker may have stored the password."""
     pending = None if output is None else f"{output}.new"
     if pending is not None:
         write_private(pending, f"{password}\n".encode())
     try:
         yield
-    except RemoteError as error:
+    except (RemoteError, KeyboardInterrupt) as error:
         if pending is None:
             typer.echo(password)
         where = "on stdout" if pending is None else f"in {pending}"
-        error.add_note(f"the password {where} may be in effect: try it")
+        note = f"the password {where} may be in effect: try it"
+        if isinstance(error, RemoteError):
+            error.add_note(note)
+        else:
+            message(note)
         raise
     except BaseException:
         if pending is not None:

@@ -82,13 +82,17 @@ def _endpoints(server: ServerSettings) -> list[Endpoint]:
 
 
 def _check_certificates(listeners: list[Protected], now: datetime) -> Iterator[Check]:
-    """Check each set of files once, however many listeners use it."""
+    """Check each combination of keys and certificates once, however many listeners use it."""
     used: dict[tuple[str, ...], list[Protected]] = {}
     for each in listeners:
         if each.endpoint.uses_tls:
             tls = each.tls
-            files = (tls.ssl_keystore_location, tls.ssl_keystore_key, tls.ssl_truststore_location)
-            used.setdefault(files, []).append(each)
+            stores = (
+                *(tls.ssl_keystore_location, tls.ssl_keystore_key, tls.ssl_key_password),
+                *(tls.ssl_keystore_certificate_chain,),
+                *(tls.ssl_truststore_location, tls.ssl_truststore_certificates),
+            )
+            used.setdefault(stores, []).append(each)
     for some in used.values():
         yield check_certificate(some[0].tls, now)
 

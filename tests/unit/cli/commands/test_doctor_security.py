@@ -47,6 +47,18 @@ def test_a_broker_that_is_well_protected_has_no_warnings(cli: CommandLine, tmp_p
     assert found["permissions"]["seen"] == "1 user, 1 rule, authorizer on"
 
 
+def test_listeners_with_one_keystore_and_different_cas_are_both_checked(
+    cli: CommandLine, tmp_path: Path
+) -> None:
+    found = report(
+        *(cli, "listeners=A://127.0.0.1:9093,B://127.0.0.1:9094", keystore(tmp_path / "certs")),
+        "listener.security.protocol.map=A:SSL,B:SSL",
+        "listener.name.b.ssl.truststore.certificates=nonsense",
+        code=1,
+    )
+    assert found["certificate"]["verdict"] == "fail"
+
+
 @pytest.mark.parametrize(
     ("age_days", "verdict", "text"),
     [(330, "ok", "expires on"), (340, "warn", ", in 2"), (366, "fail", "it has expired")],

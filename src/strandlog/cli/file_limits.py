@@ -36,15 +36,11 @@ def limits() -> Limits:
     return Limits(*(unlimited if each == resource.RLIM_INFINITY else each for each in (soft, hard)))
 
 
-def required(settings: BrokerSettings) -> int:
-    """Return the number of descriptors that the broker may use apart from its connections."""
-    return settings.log_max_open_files + RESERVED
-
-
 def wanted(settings: BrokerSettings) -> int:
-    """Return the number of descriptors that the broker may use, with one for each connection."""
+    """Return the number of descriptors that the broker may use with these settings."""
     return (
-        required(settings)
+        RESERVED
+        + settings.log_max_open_files
         + settings.max_connections
         + settings.http_max_connections
         + HTTP_HEALTH_CONNECTIONS

@@ -8,7 +8,7 @@ import re
 
 from strandlog import __version__
 from strandlog.cli.doctor.result import Check, fail, ok, warn
-from strandlog.cli.file_limits import Limits, required, wanted
+from strandlog.cli.file_limits import MIN_ALLOWED, Limits, wanted
 from strandlog.cli.output import time_text
 from strandlog.config.tables.broker import BrokerSettings
 
@@ -72,9 +72,10 @@ def _is_installed(distribution: str) -> bool:
 
 
 def check_descriptors(found: Limits, settings: BrokerSettings) -> Check:
-    """Check the hard limit on open files; `serve` raises the soft limit itself."""
+    """Check the hard limit on open files; `serve` raises the soft limit itself, and lowers its
+    settings if the hard limit is too low for them."""
     name = "file descriptors"
-    least, most = required(settings), wanted(settings)
+    most = wanted(settings)
     seen = f"hard limit {found.hard}, soft limit {found.soft}; the settings need up to {most}"
     if found.hard >= most:
         return ok(name, seen)
@@ -82,9 +83,11 @@ def check_descriptors(found: Limits, settings: BrokerSettings) -> Check:
         f"raise the limit to {most} (ulimit -n {most}, LimitNOFILE= in a systemd unit, --ulimit "
         f"nofile={most} for docker), or lower log.max.open.files and max.connections"
     )
-    if found.hard >= least:
-        return warn(name, seen, advice)
-    return fail(name, f"{seen}, and at least {least} to write to all partitions", advice)
+    if found.hard >= MIN_ALLOWED:
+        return warn(name, f"{seen}; 'serve' lowers them to fit", advice)
+    return fail(
+        name, f"{seen}, and the broker does not start with fewer than {MIN_ALLOWED}", advice
+    )
 
 
 def check_clock(now_ms: int, newest_file_ms: int | None, newest_record_ms: int | None) -> Check:

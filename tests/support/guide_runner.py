@@ -4,9 +4,10 @@ Programs run in this process and share their names. Commands run in bash; variab
 for later blocks. `strandlog serve` gets a terminal of its own: the runner waits for its `ready`
 line and stops it at the end of the page, or where the page says so, and checks its exit code.
 
-The text of a block changes in three ways only. The ports of the page become free ones, because
-other programs may use them. Lines with `pip install` are left out, because everything is installed.
-`replace` has further substitutions, for folders that another process resolves.
+The text of a block changes in three ways only. The ports of the page become free ones, which
+`strandlog serve` also gets as options, because other programs may use the usual ones. Lines with
+`pip install` are left out, because everything is installed. `replace` has further substitutions,
+for folders that another process resolves.
 
 With a Spark session, SQL blocks and `strandlog pipeline` run in it, in this process: a Java for
 each command would take most of the time. Streams that a page starts must process what is there.

@@ -32,7 +32,7 @@ def children(parent_pid: int) -> list[int]:
 
 
 def kill_with_children(pid: int) -> None:
-    """Kill a process and all that it has started, such as Spark's Java, at the same moment."""
+    """Kill a process and all that it has started, such as Spark's Java."""
     signal_with_children(pid, signal.SIGKILL)
 
 

@@ -3,8 +3,8 @@
 A process that has imported the command line waits on a socket. A small program on the search path,
 also called `strandlog`, sends it the arguments, the folder, the environment and the standard
 streams; the process forks, and the child runs the command. The program forwards SIGINT and SIGTERM,
-and exits with the code of the command. Commands that start threads, Spark or a broker run as
-`python -m strandlog`.
+and exits with the code of the command. Commands that are not in QUICK, such as those that start
+Spark or a broker, run as `python -m strandlog`.
 """
 
 from __future__ import annotations

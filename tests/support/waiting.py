@@ -1,7 +1,7 @@
 """Waits for a condition that another process or thread brings about.
 
-The only place where tests sleep to wait: they name what they wait for, and fail with that name. A
-test of a `ServerThread` uses its `wait_until`, which looks between two steps of the server.
+Tests call it instead of sleeping: they name what they wait for, and fail with that name. A test of
+a `ServerThread` uses its `wait_until`, which looks between two steps of the server.
 """
 
 from __future__ import annotations

@@ -117,6 +117,6 @@ def read_schema(path: str, kind: str | None, references: list[str], hint: str) -
 def _reference(text: str) -> StoredReference:
     name, separator, target = text.partition("=")
     subject, colon, version = target.rpartition(":")
-    if not (name and separator and subject and colon and version.isdigit()):
+    if not (name and separator and subject and colon and version.isdecimal()):
         raise typer.BadParameter(f"{text!r} is not NAME=SUBJECT:VERSION", param_hint="--reference")
     return StoredReference(name, subject, int(version))

@@ -116,7 +116,7 @@ def parse_plain(words: Sequence[str]) -> ServeArguments | None:
 
 def _address(text: str) -> Address:
     host, _, port = text.rpartition(":")
-    if not host or not port.isdigit() or int(port) > MAX_PORT:
+    if not host or not port.isdecimal() or int(port) > MAX_PORT:
         raise InvalidSettingError("--advertise", text, "expected HOST:PORT")
     if host.strip("[]") in EVERY_HOST:
         raise InvalidSettingError("--advertise", text, NOT_EVERY_HOST)
@@ -200,8 +200,12 @@ def _command_line_settings(
         "log.dirs": (arguments.data, "DATA"),
         "listeners": (_listeners(arguments, server), "--host, --port"),
         "advertised.listeners": (arguments.advertise, "--advertise"),
-        "grpc.port": (-1 if arguments.no_grpc else arguments.grpc_port, "--grpc-port"),
-        "http.port": (-1 if arguments.no_http else arguments.http_port, "--http-port"),
+        "grpc.port": (-1, "--no-grpc")
+        if arguments.no_grpc
+        else (arguments.grpc_port, "--grpc-port"),
+        "http.port": (-1, "--no-http")
+        if arguments.no_http
+        else (arguments.http_port, "--http-port"),
         INSECURE: (True if arguments.insecure else None, "--insecure"),
     }
     return {

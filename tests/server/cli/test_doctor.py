@@ -420,3 +420,7 @@ def test_the_owner_is_found_in_proc_locks() -> None:
     assert listed_owner(locks, 77) == 12
     assert listed_owner(locks, 7) is None
     assert listed_owner(locks.replace(" 12 ", " -1 "), 77) is None
+
+
+def test_an_address_with_a_superscript_port_fails(cli: CommandLine) -> None:
+    assert _report(cli, "-b", "localhost:9²", code=1)["address"]["verdict"] == "fail"

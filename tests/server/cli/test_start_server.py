@@ -13,7 +13,15 @@ import pytest
 import typer.main
 
 from strandlog.cli.commands.serve import app
-from strandlog.cli.start_server import PLAIN_OPTIONS, ServeArguments, parse_plain
+from strandlog.cli.configuration import read_configuration
+from strandlog.cli.start_server import (
+    PLAIN_OPTIONS,
+    ServeArguments,
+    _address,
+    _command_line_settings,
+    parse_plain,
+)
+from strandlog.errors import InvalidSettingError
 
 
 @pytest.mark.parametrize(
@@ -150,3 +158,18 @@ def test_the_server_starts_without_importing_kio() -> None:
     code += "print('kio' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout == "False\n"
+
+
+@pytest.mark.parametrize("side", ["grpc", "http"])
+def test_a_disabled_listener_has_the_option_that_was_given_as_its_origin(side: str) -> None:
+    server = read_configuration(None, []).server
+    assert server is not None
+    arguments = parse_plain([f"--no-{side}"])
+    assert arguments is not None
+    found = _command_line_settings(arguments, server)[f"{side}.port"]
+    assert (found.value, str(found.origin)) == (-1, f"--no-{side}")
+
+
+def test_a_superscript_port_is_not_a_port() -> None:
+    with pytest.raises(InvalidSettingError, match="expected HOST:PORT"):
+        _address("broker.example:9²")

@@ -75,7 +75,7 @@ def check_bootstrap(
     responds = False
     for text in bootstrap.split(","):
         host, _, port = text.strip().rpartition(":")
-        if not host or not port.isdigit() or int(port) > 65535:
+        if not host or not port.isdecimal() or int(port) > 65535:
             yield fail("address", f"{text.strip()!r} is not HOST:PORT", "write it as HOST:PORT")
             continue
         checks = list(_check_broker(host.strip("[]"), int(port), login))

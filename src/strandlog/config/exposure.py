@@ -4,8 +4,8 @@
     HTTP, gRPC   authenticate if http.authentication or grpc.authentication is required, which is
                  the default for an address other than loopback
 
-A broker starts with such a listener only if allow.insecure.listeners is set. Otherwise, every
-machine on the network could read, write and delete everything.
+A broker starts with such a listener only if allow.insecure.listeners is set, because without an
+authorizer, every machine on the network could read, write and delete everything.
 """
 
 from __future__ import annotations

@@ -126,7 +126,7 @@ LARGE_REQUESTS_MAX_BYTES = _limit(
 )
 FETCH_MAX_WAIT_MS = _limit(
     60_000,
-    "Kafka: time that a Fetch waits for records",
+    "Kafka: time that a Fetch waits for records, in ms",
     above="an empty response; the consumer fetches again",
     why="a client that vanished without closing its connection is noticed only by a response",
 )
@@ -325,7 +325,7 @@ HTTP_DECODE_PAGE_MS = _limit(
 HTTP_DECODE_MAX_SCHEMAS = _limit(
     100,
     "HTTP: schemas used to decode the keys and values of one response",
-    above="keys and values with other schemas are shown as bytes",
+    above="keys and values with other schemas are not decoded",
     why="each schema may have to be compiled",
 )
 SCHEMA_MAX_IDS = _limit(
@@ -423,7 +423,7 @@ GRPC_CONSUME_MESSAGE_BYTES = _limit(
 )
 GRPC_HANDSHAKE_TIMEOUT_MS = _limit(
     10_000,
-    "gRPC without TLS: time for the HTTP/2 handshake",
+    "gRPC without TLS: time for the HTTP/2 handshake, in ms",
     above="the connection is closed",
     why="clients complete it within milliseconds",
 )
@@ -444,7 +444,7 @@ GRPC_REFLECTION_STREAMS = _limit(
 
 TLS_MAX_HANDSHAKES = _limit(
     1024,
-    "connections of a TLS listener that have not finished their handshake",
+    "connections of a Kafka or HTTP listener that have not finished their TLS handshake",
     above="the oldest one is closed",
     why="a client finishes within a second; more indicate an attack or a network failure",
 )
@@ -471,7 +471,7 @@ HTTP_MAX_HEAD_LINES = _limit(
 )
 HTTP_SMALL_BODY_BYTES = _limit(
     256 * KIB,
-    "HTTP: size of the body of a request that does not contain records",
+    "HTTP: size of the body of a request to the JSON API that does not contain records",
     above="413",
     why="such a request contains only names and settings",
 )
@@ -483,7 +483,7 @@ HTTP_HEALTH_CONNECTIONS = _limit(
 )
 HTTP_STALL_SECONDS = _limit(
     15,
-    "HTTP: time within which the client's kernel must acknowledge sent data",
+    "HTTP on Linux: time until the client's kernel must acknowledge sent data, in seconds",
     above="the connection is closed",
     why="a live client acknowledges within milliseconds",
 )
@@ -502,7 +502,7 @@ HTTP_PAGE_MAX_RECORDS = _limit(
 HTTP_PAGE_MAX_BYTES = _limit(
     16 * MIB,
     "HTTP: size of the keys, values and headers on one page, as JSON",
-    above="values are truncated",
+    above="further keys, values and headers are truncated",
     why="clients can request the next page with a cursor",
 )
 HTTP_PAGE_MAX_PROBLEMS = _limit(

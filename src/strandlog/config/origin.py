@@ -1,4 +1,4 @@
-"""The origin of a setting: default, file and line, environment variable or option.
+"""The origin of a setting's value, and the entries that a source contains.
 
     default       built in                                          lowest precedence
     file          FILE:LINE
@@ -6,8 +6,9 @@
     option        --set, or an option or argument with the same meaning
     dynamic       changed by a client at run time (AlterConfigs)    highest precedence
 
-An `Entry` is an unparsed value; a `Problem` describes an invalid entry. Reading a source returns a
-`Source` with all its entries and all its problems, so that a user can correct a file in one pass.
+An `Entry` is an unparsed value; a `Problem` is an error or a warning about an entry or a source.
+Reading a source returns a `Source` with all its entries and all its problems, so that a user can
+correct a file in one pass.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ class Origin(NamedTuple):
     """Where a value comes from."""
 
     kind: OriginKind
-    where: str = ""  # the file, the variable or the option
+    where: str = ""  # the file, variable, option or Kafka API; empty for a default
     line: int | None = None
 
     def __str__(self) -> str:
@@ -45,10 +46,10 @@ class Entry(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """Why an entry is invalid, and how to correct it."""
+    """Why an entry or a source is invalid, or a warning about it."""
 
     origin: Origin
-    name: str  # the name of the setting; empty if the entire source is invalid
+    name: str  # the name of the setting; empty if it is unknown, as for an invalid line
     text: str
 
     def __str__(self) -> str:

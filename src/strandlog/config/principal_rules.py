@@ -6,12 +6,14 @@ A rule applies if its pattern matches the whole subject, which is in RFC 2253 fo
 most specific part first: `CN=carol,OU=x,O=y`. The first rule that applies decides:
 
     $1 … $9   in the replacement: a group of the pattern; left verbatim if there is no such group
+    $0        in the replacement: the whole subject
     \/        a slash in the pattern or the replacement
     L, U      converts the result to lower or upper case
     DEFAULT   the subject itself
 
-If no rule applies, the client has no name and is rejected. Patterns are Python regular
-expressions, which agree with Java's in the syntax that such rules use.
+If no rule applies, or the resulting name is empty, the client is rejected. An empty setting means
+DEFAULT. Patterns are Python regular expressions, which agree with Java's in the syntax that such
+rules use.
 """
 
 from __future__ import annotations

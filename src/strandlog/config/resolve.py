@@ -63,13 +63,13 @@ class ResolvedSetting(NamedTuple):
 
 
 def all_rows() -> Iterator[Setting]:
-    """Yield every setting that a settings file may contain."""
+    """Yield every server and broker setting; overrides for one listener are not included."""
     yield from SERVER_SETTINGS
     yield from BROKER_SETTINGS
 
 
 def known_names() -> list[str]:
-    """Return the names of all settings, including aliases."""
+    """Return the names of all server and broker settings, including aliases."""
     return [*(row.name for row in all_rows()), *ALIASES]
 
 

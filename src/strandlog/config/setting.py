@@ -1,15 +1,16 @@
 """A setting (name, type, default, bounds, help) and the table of settings.
 
-A setting is declared once, as an attribute of a dataclass:
+A topic or broker setting is declared once, as an attribute of a dataclass:
 
     retention_ms: int = setting(kind="ms", default=7 * DAY_MS, minimum=-1, help="…")
 
-Its name is the attribute name with dots instead of underscores (`retention.ms`). Tables,
-validation, command-line help, DescribeConfigs and the reference page derive from the declarations.
-Values are given as text in Kafka's format or as Python values, and are stored as Python values.
+Its name is the attribute name with dots instead of underscores (`retention.ms`). Server, client and
+group settings are not attributes; their tables list a `Setting` for each. Validation, command-line
+help, DescribeConfigs and the reference page derive from these declarations. Values are given as
+text in Kafka's format or as Python values, and are stored as Python values.
 
-The value of a secret setting (`is_secret`) is shown as `[hidden]`, and as null in DescribeConfigs.
-Errors do not quote it, and clients cannot change it at run time.
+The value of a secret setting (`is_secret`) that is set is shown as `[hidden]`, and as null in
+DescribeConfigs. Errors do not quote it, and clients cannot change it at run time.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Setting:
 
     @property
     def is_dynamic(self) -> bool:
-        """Whether clients may change the setting at run time; never true for `START_UP_ONLY`."""
+        """Whether clients may change the setting at run time; never a secret or `START_UP_ONLY`."""
         return self.dynamic and not self.is_secret and not self.name.startswith(START_UP_ONLY)
 
     def parse(self, raw: object) -> Value:

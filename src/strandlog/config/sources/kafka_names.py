@@ -146,9 +146,9 @@ SECURITY = (
 )
 
 
-# Alternatives to settings in `SECURITY`; the first name that matches applies.
+# Hints about settings in `SECURITY`; the first name that matches applies.
 SECURITY_HINTS = {
-    "listener.name.": "only settings with the prefix ssl. can be set for one listener",
+    "listener.name.": "only the TLS settings of this broker can be set for one listener",
     "ssl.keystore.password": "only keystores in Java's formats use it; convert the keystore to PEM",
     "ssl.truststore.password": (
         "only truststores in Java's formats use it; convert the truststore to PEM"
@@ -158,7 +158,7 @@ SECURITY_HINTS = {
 
 
 def security_hint(name: str) -> str | None:
-    """Return the alternative to an unsupported security setting, or None if there is no hint."""
+    """Return a hint about an unsupported security setting, or None if there is none."""
     return next((text for each, text in SECURITY_HINTS.items() if _is_among(name, (each,))), None)
 
 
@@ -171,7 +171,7 @@ def reason_without_effect(name: str) -> str | None:
 
 
 def is_security_setting(name: str) -> bool:
-    """Return whether a Kafka setting configures security."""
+    """Return whether a setting that strandlog does not know configures security in Kafka."""
     return _is_among(name, SECURITY)
 
 

@@ -1,4 +1,4 @@
-"""Settings for permissions, with Kafka's names."""
+"""Settings for permissions. Those that Kafka has keep its names."""
 
 from __future__ import annotations
 

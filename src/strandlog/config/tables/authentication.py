@@ -1,4 +1,5 @@
-"""Settings for users, SASL and bearer tokens, with Kafka's names and defaults.
+"""Settings for users, SASL and bearer tokens. Those that Kafka has keep its names and, except
+sasl.enabled.mechanisms, its defaults.
 
 The token settings apply to OAUTHBEARER on Kafka listeners, to HTTP and to gRPC. No setting in this
 module can be changed at run time, so that no client can weaken the authentication of others.

@@ -1,4 +1,5 @@
-"""Broker settings, with Kafka's names and defaults.
+"""Broker settings. Those that Kafka has keep its names and, unless their help says otherwise, its
+defaults.
 
 `BrokerSettings` declares each setting once, as a typed attribute; its base classes, such as
 `GroupSettings` and `TlsSettings`, are in the other modules of this package. `BROKER_SETTINGS`
@@ -6,7 +7,7 @@ is the table derived from this class and, for topic defaults such as log.retenti
 topic settings.
 
 A setting is `dynamic` if the broker reads it on every use, so that clients can change it at run
-time (`broker/topics/dynamic_settings.py`). If the default differs from Kafka's, the help says why.
+time (`broker/topics/dynamic_settings.py`).
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class BrokerSettings(
     auto_create_topics_enable: bool = setting(
         kind="bool",
         default=True,
-        help="Create a topic when a client first requests it.",
+        help="Create a topic when a Kafka client first requests its metadata.",
     )
     delete_topic_enable: bool = setting(
         kind="bool",
@@ -75,7 +76,10 @@ class BrokerSettings(
         minimum=1024,
         maximum=MAX_INT,
         dynamic=False,
-        help="Maximum size of a request; a connection that announces a larger request is closed.",
+        help=(
+            "Maximum size of a Kafka request; a connection that announces a larger request is "
+            "closed."
+        ),
     )
     control_request_max_bytes: int = setting(
         kind="bytes",
@@ -198,7 +202,10 @@ class BrokerSettings(
         minimum=1024,
         maximum=MAX_INT,
         dynamic=False,
-        help="Maximum size of a Fetch response, regardless of what the client requests.",
+        help=(
+            "Maximum size of the records in a Fetch response, regardless of what the client "
+            "requests. A first batch that is larger is still returned."
+        ),
     )
     max_request_partition_size_limit: int = setting(
         kind="int",

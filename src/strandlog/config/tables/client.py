@@ -2,9 +2,10 @@
 
 Some names differ between the Java client and librdkafka. `ALIASES` maps names that are not in the
 table to those that are, and client/settings.py translates the Java settings that have no single
-equivalent (`JAVA_ONLY`). Certificates and keys are PEM files or PEM text. Settings in `SECURITY`
-are errors, because ignoring them would weaken security. The wire client ignores other settings that
-are not in the table, because they have no effect on a client that only transfers batches.
+equivalent (`JAVA_ONLY`). Certificates and keys are PEM files or PEM text. The wire client rejects
+the settings in `SECURITY`, because ignoring most of them would weaken security. It ignores other
+settings that are not in the table, because they have no effect on a client that only transfers
+batches.
 """
 
 from __future__ import annotations
@@ -80,7 +81,9 @@ def _secret(name: str, text: str) -> Setting:
 
 CLIENT_SETTINGS = SettingTable(
     (
-        _text("client.id", "Name of this client in the broker's logs.", default="strandlog"),
+        _text(
+            "client.id", "Name of this client in the broker's logs and quotas.", default="strandlog"
+        ),
         _text(
             "schema.registry.url",
             "URL of the schema registry (http://HOST:PORT); by default, the broker's registry.",

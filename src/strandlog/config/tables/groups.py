@@ -11,7 +11,7 @@ MIB = 1024 * 1024
 
 @dataclass(kw_only=True)
 class GroupSettings:
-    """The part of `BrokerSettings` that the coordinators read."""
+    """The part of `BrokerSettings` for groups, offsets, transactions and producer ids."""
 
     group_min_session_timeout_ms: int = setting(
         kind="ms",
@@ -270,7 +270,7 @@ GROUP_SETTINGS = SettingTable(
             minimum=1,
             maximum=MAX_INT,
             dynamic=False,
-            help="Accepted for compatibility; the KIP-848 consumer protocol is not supported.",
+            help="Shown for compatibility; the KIP-848 consumer protocol is not supported.",
         ),
         Setting(
             name="consumer.heartbeat.interval.ms",
@@ -279,7 +279,7 @@ GROUP_SETTINGS = SettingTable(
             minimum=1,
             maximum=MAX_INT,
             dynamic=False,
-            help="Accepted for compatibility; the KIP-848 consumer protocol is not supported.",
+            help="Shown for compatibility; the KIP-848 consumer protocol is not supported.",
         ),
     )
 )

@@ -67,9 +67,9 @@ class ListenerSettings:
         choices=(AUTOMATIC, "none", "required"),
         dynamic=False,
         help=(
-            "Whether requests for /metrics must authenticate. Empty: as for http.authentication, "
-            "and the principal needs DESCRIBE on the cluster. `required`: always. `none`: every "
-            "client sees the names and figures of all topics and groups."
+            "Whether requests for /metrics must authenticate. Empty: as for http.authentication. "
+            "`required`: always. In both cases, the principal needs DESCRIBE on the cluster. "
+            "`none`: every client sees the names and figures of all topics and groups."
         ),
     )
     http_session_idle_timeout_ms: int = setting(
@@ -287,8 +287,9 @@ class ListenerSettings:
         maximum=MAX_LONG,
         dynamic=False,
         help=(
-            "A gRPC call whose client does not read for this long is cancelled if other calls wait "
-            "for its memory; a consumer can then resume at its next offset. A call whose client "
-            "does not send its request is cancelled after at most 250 ms in that case."
+            "If other calls wait for the memory of a gRPC call whose client does not read for this "
+            "long, the client's connection is closed; a consumer can then resume at its next "
+            "offset. If the client does not send its request, this happens after 250 ms at the "
+            "latest."
         ),
     )

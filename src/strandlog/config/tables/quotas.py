@@ -1,4 +1,4 @@
-"""Settings for client quotas, with Kafka's names."""
+"""Settings for client quotas. Those that Kafka has keep its names."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Settings for listeners, advertised addresses, the data folder and the log level.
 
-    listeners=PLAINTEXT://127.0.0.1:9092,SASL_SSL://:9093   no host: all addresses of the machine
+    listeners=PLAINTEXT://127.0.0.1:9092,SASL_SSL://:9093   no host: all IPv4 addresses
     advertised.listeners=SASL_SSL://kafka.lan:9093          the address that clients connect to
     http.listener=https://127.0.0.1:9095                    or http.port=9095, on loopback
     grpc.listener=grpcs://127.0.0.1:9094                    or grpc.port=9094, on loopback
@@ -56,7 +56,7 @@ SERVER_SETTINGS = SettingTable(
             help=(
                 "Addresses of the Kafka listeners, separated by commas: PROTOCOL://HOST:PORT or "
                 "NAME://HOST:PORT. The protocols are PLAINTEXT, SSL, SASL_PLAINTEXT and SASL_SSL. "
-                "No HOST means all addresses."
+                "No HOST means all IPv4 addresses; [::] means all IPv6 addresses."
             ),
         ),
         Setting(
@@ -140,8 +140,8 @@ SERVER_SETTINGS = SettingTable(
             dynamic=False,
             help=(
                 "Host names that HTTP clients may use, separated by commas; IP addresses, "
-                "localhost and the advertised host are always allowed. '*' allows any name, which "
-                "exposes the API to DNS rebinding attacks."
+                "localhost, names that end in .localhost, and the advertised hosts are always "
+                "allowed. '*' allows any name, which exposes the API to DNS rebinding attacks."
             ),
         ),
         Setting(
@@ -181,7 +181,7 @@ class Address(NamedTuple):
 
 
 class Endpoint(NamedTuple):
-    """One listener: its name in Kafka's settings, its protocol and its addresses."""
+    """One listener: its name, protocol and addresses."""
 
     label: str  # the name of a Kafka listener in upper case, or http or grpc
     protocol: str
@@ -227,7 +227,7 @@ class WrongServerSetting(NamedTuple):
 def server_settings(
     values: Mapping[str, str],
 ) -> tuple[ServerSettings | None, list[WrongServerSetting]]:
-    """Parse the settings; return either the result or all errors."""
+    """Parse the settings. Return the result, or None and at most one error per setting."""
     wrong: list[WrongServerSetting] = []
 
     def parsed(name: str, parse: Callable[[str, Mapping[str, str]], T]) -> T | None:

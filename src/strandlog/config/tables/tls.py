@@ -1,4 +1,4 @@
-"""Settings for TLS, and for the number and rate of connections, with Kafka's names.
+"""Settings for TLS and for accepting connections. Those that Kafka has keep its names.
 
 Keys and certificates are PEM, in a file or as text:
 
@@ -39,7 +39,7 @@ CONVERSIONS = {
     PKCS12: "openssl pkcs12 -in {path} -nodes -out store.pem",
 }
 NO_CLIENT_CERTIFICATE, REQUESTED, REQUIRED = "none", "requested", "required"
-# Maps a listener's protocol, and ssl.client.auth for all listeners, to its value on this listener.
+# Maps the protocol of a listener to the effect of a general ssl.client.auth on that listener.
 CLIENT_AUTH_WITHOUT_PREFIX = {
     SASL_SSL: dict.fromkeys((REQUESTED, REQUIRED), NO_CLIENT_CERTIFICATE),
     "grpcs": dict.fromkeys((REQUESTED, REQUIRED), NO_CLIENT_CERTIFICATE),
@@ -247,7 +247,8 @@ def for_listener(
 def client_auth_note(
     settings: TlsSettings, overrides: Mapping[str, Value], label: str, protocol: str
 ) -> str | None:
-    """Return a note if a listener does not apply the general ssl.client.auth, otherwise None."""
+    """Return a note if a listener does not fully apply the general ssl.client.auth although it has
+    none of its own, otherwise None."""
     used = for_listener(settings, overrides, protocol).ssl_client_auth
     if CLIENT_AUTH in overrides or used == settings.ssl_client_auth:
         return None

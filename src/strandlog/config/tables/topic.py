@@ -1,4 +1,4 @@
-"""Topic settings, with Kafka's names and defaults.
+"""Topic settings. Those that Kafka has keep its names and, except flush.ms, its defaults.
 
 `LogSettings` declares each setting once, as a typed attribute; `TOPIC_SETTINGS` is the table that
 derives from it. Settings that have no effect on a single broker (such as min.insync.replicas) are
@@ -8,7 +8,7 @@ accepted because tools set them and read them back.
 
     the topic's own value  >  the broker's value of `broker_name`  >  the declared default
 
-`table.id` has no broker default, because a table belongs to one topic.
+`table.id` has no `broker_name`, because a table belongs to one topic.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ class LogSettings:
         minimum=-1,
         maximum=MAX_LONG,
         help=(
-            "While a partition is larger than this, its oldest segments are deleted; -1 disables "
-            "the limit."
+            "The oldest segments of a partition are deleted as long as at least this many bytes "
+            "remain; -1 disables the limit."
         ),
     )
     segment_bytes: int = setting(
@@ -215,19 +215,28 @@ class LogSettings:
         kind="choice",
         default="header",
         choices=("header", "records"),
-        help="Checks before an append. header: only the batch header; records: also each record.",
+        help=(
+            "Checks before an append. header: only the batch header, unless another setting, such "
+            "as cleanup.policy=compact, requires a check of the records; records: also each record."
+        ),
     )
     key_schema_validation: bool = setting(
         broker_name="log.key.schema.validation",
         kind="bool",
         default=False,
-        help="Reject records whose key does not have the id of a schema in the subject TOPIC-key.",
+        help=(
+            "Reject records whose key does not have the id of a schema in the subject TOPIC-key. A "
+            "null key is accepted."
+        ),
     )
     value_schema_validation: bool = setting(
         broker_name="log.value.schema.validation",
         kind="bool",
         default=False,
-        help="Reject records whose value does not have the id of a schema in subject TOPIC-value.",
+        help=(
+            "Reject records whose value does not have the id of a schema in the subject "
+            "TOPIC-value. A null value is accepted."
+        ),
     )
     table_format: str = setting(
         broker_name="log.table.format",

@@ -11,9 +11,9 @@ Calls with wrong credentials get UNAUTHENTICATED even where no credentials are r
 service needs no credentials; reflection is a service like any other. With
 grpc.authentication=none, credentials are ignored.
 
-A client's token or password may become invalid while a stream is open. One task checks the logins
-of all streams every `CHECK_SECONDS`, and ends streams whose login is no longer valid with
-UNAUTHENTICATED. The broker checks at each fetch what a stream may read.
+A client's token or password may become invalid while a stream is open. One task checks the tokens
+and passwords of open streams every `CHECK_SECONDS`, and ends streams whose login is no longer valid
+with UNAUTHENTICATED. The broker checks at each fetch what a stream may read.
 """
 
 from __future__ import annotations
@@ -64,8 +64,11 @@ class GrpcAuthentication:
         self._watch: asyncio.Task[None] | None = None
 
     async def caller_of(self, call: Any, api: str, *, is_open: bool = False) -> Caller:
-        """Return the caller; raise `AuthenticationError` if authentication fails, or is required
-        and missing. A call to an open service has no login."""
+        """Return the caller; a call to an open service has no login.
+
+        Raise `AuthenticationError` if authentication fails, or is required and missing, and
+        `ThrottlingQuotaExceededError` if there are too many logins.
+        """
         context = RequestContext(client_host=_host_of(call), listener="grpc", api=api)
         login = Login() if is_open or self.mode == "none" else await self._login_of(call, context)
         context.set_principal(login.principal)

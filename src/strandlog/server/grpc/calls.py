@@ -3,9 +3,9 @@
 A call is authenticated before its message is received (`authentication.py`), so a client without
 credentials uses no memory for messages.
 
-Every method accepts one message. The server nevertheless declares a stream of requests: gRPC then
-reads the message only when the server asks for it, so that requests that are being received
-can share a budget (`grpc.queued.max.request.bytes`). Clients see no difference.
+Every method except reflection accepts one message. The server nevertheless declares a stream of
+requests: gRPC then reads the message only when the server asks for it, so that requests that are
+being received can share a budget (`grpc.queued.max.request.bytes`). Clients see no difference.
 
 gRPC passes messages as bytes. Decoding a few megabytes of tiny fields is slow and takes a lot of
 memory, so strandlog decodes them itself: within limits, in a thread unless the message is small,
@@ -87,7 +87,7 @@ class Calls:
         self._max_streams = max(1, settings.grpc_max_calls * 3 // 4)
         self._streams = 0
         # Each message that is being received reserves the maximum size, so only a few can be
-        # received concurrently. A message that has already arrived is received immediately.
+        # received concurrently. One that has already arrived keeps that reservation only briefly.
         patience = min(UPLOAD_PATIENCE_SECONDS, settings.grpc_stall_timeout_ms / 1000)
         # Streams have a separate budget, so that they cannot block other calls.
         for_streams = settings.grpc_queued_max_request_bytes // 4

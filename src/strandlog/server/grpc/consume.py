@@ -4,9 +4,8 @@ Messages contain decompressed records, and clients accept 4 MB by default. The l
 applies to the decoded records, and one fetch may result in several messages. A record that is
 larger than the limit is sent in a message of its own.
 
-Large results are processed in a thread, in steps of about `max_bytes` and at least one batch.
-Messages are serialized there, so a client that stops reading ties up bytes, but no Python
-objects.
+Large results are processed in a thread, in steps of about `max_bytes`. Messages are serialized
+there, so a client that stops reading ties up bytes, but no Python objects.
 """
 
 from __future__ import annotations

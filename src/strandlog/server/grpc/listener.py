@@ -2,8 +2,8 @@
 
 All resources that a client can use are limited: connections, calls, the size of messages and
 metadata, and the memory of calls that wait for their clients (`calls.py`, `service.py`).
-Connections without a call are closed after grpc.idle.timeout.ms; those that do not finish their
-handshake are closed sooner.
+Connections without a call are closed after grpc.idle.timeout.ms, and those that do not finish their
+handshake in time after the timeout for handshakes.
 
 When the server stops, it rejects new calls immediately; running calls, including streams that
 follow a partition, are cancelled after the grace period.
@@ -35,7 +35,7 @@ from strandlog.server.grpc.service import LogService
 from strandlog.server.tls import TlsContexts
 
 SERVICE = log_pb2.DESCRIPTOR.services_by_name["LogService"].full_name
-MAX_MESSAGE_BYTES = 2**31 - 1  # no limit on responses: consume.py splits large ones
+MAX_MESSAGE_BYTES = 2**31 - 1  # no limit on responses; consume.py splits those of Consume
 
 
 def _handshake_ms(tls: TlsContexts | None) -> int:
@@ -102,8 +102,8 @@ class GrpcListener:
                 port = self._server.add_secure_port(address, server_credentials(self._tls))
         except RuntimeError as error:
             raise OSError(
-                f"gRPC cannot listen on {where}:{self._asked_port}: set grpc.listener or "
-                f"--grpc-port to another address, or use --no-grpc"
+                f"gRPC cannot listen on {where}:{self._asked_port}: set grpc.listener to another "
+                f"address or --grpc-port to another port, or use --no-grpc"
             ) from error
         await self._server.start()
         self._port = port

@@ -1,4 +1,4 @@
-"""Decodes a ProduceRequest with a limit on the number of records.
+"""Decodes a ProduceRequest with a limit on the number of records and headers.
 
 An empty record takes two bytes in a message and a hundred times that in memory. Records and headers
 are therefore counted before protobuf creates objects for them.

@@ -6,8 +6,9 @@ receives the calls and sends the errors. Consume writes one message at a time (`
 budget (`grpc.queued.max.response.bytes`).
 
 A client that exceeds its request quota gets RESOURCE_EXHAUSTED from every method but Consume; other
-quotas have this effect on Produce and on the methods that change topics. Consume pauses instead,
-because clients would only reopen a stream that ended.
+quotas have this effect on Produce and on the methods that change topics. Consume pauses while the
+client exceeds consumer_byte_rate, because clients would only reopen a stream that ended. The
+request quota does not apply to it.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ QUOTA_CHECK_MS = 1000
 LARGEST_OFFSET = 2**63 - 1
 ACKS = {0: Acks.NONE, 1: Acks.LEADER, 2: Acks.ALL}  # by their numbers in log.proto
 IN_LOOP_REQUEST_BYTES = 1024  # a larger Produce request is decoded in a thread
-THREADS = 2  # for encoding and decoding; each competes with the event loop for the GIL
+# Threads that decode Produce requests and build Consume messages; each competes with the event loop
+# for the GIL.
+THREADS = 2
 COPIES_OF_A_READ = 3  # copies in memory: the batches, their records and the messages
 PARTITIONS_AT_A_TIME = 500  # how many are described before the event loop runs again
 

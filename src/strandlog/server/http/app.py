@@ -1,9 +1,10 @@
 """The Starlette application and the uvicorn server that runs it.
 
-    /                   the console (`console/assets.py`)
+    /, /console/…       the console (`console/assets.py`)
     /metrics            Prometheus metrics
     /healthz, /readyz   for supervisors and load balancers
-    /api/v1/…           the JSON API (routes: `api/routes.py`)
+    /api/v1/…           the JSON API (routes: `api/routes.py`), the live stream (`live.py`) and the
+                        OpenAPI document (`openapi.py`)
     /subjects, …        the schema registry (routes: `schemas/routes.py`)
 
 A request passes `security.py` (Host and size), then `access/authentication.py` (who sends it), then

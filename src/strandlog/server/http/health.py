@@ -71,7 +71,9 @@ def _failed_partitions(
     ]
     reasons, hidden = shown[:HTTP_READY_MAX_REASONS], len(failed) - len(shown)
     if hidden:
-        reasons.append(f"{hidden} partitions reject records")
+        reasons.append(
+            "1 partition rejects records" if hidden == 1 else f"{hidden} partitions reject records"
+        )
     return reasons
 
 

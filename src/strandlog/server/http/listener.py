@@ -41,7 +41,8 @@ BACKLOG = 256
 
 @dataclass(frozen=True, slots=True)
 class HttpOptions:
-    """Address, allowed host names, and the server details that the API reports."""
+    """Address, allowed host names, the server details that the API reports, and what is needed to
+    authenticate clients."""
 
     host: str
     port: int

@@ -1,21 +1,21 @@
 """`/api/v1/live`: rates, lag and new records as server-sent events.
 
-    rates       bytes, records and requests per second            every interval
-    lag         the groups and their lag                          every interval
+    rates       bytes, records and requests per second            every interval, unless rates=false
+    lag         the groups and their lag                          every interval, unless lag=false
     records     the newest records of `topic`, if it is given     when there are new records
     heartbeat   no data; shows that the connection works          after 10 s without other events
-    problem     the reason as problem+json, e.g. a deleted topic  before the stream ends
+    problem     the reason as problem+json, e.g. a deleted topic  before an error ends the stream
 
-A stream ends when the session, token or password of its client is no longer valid. Permissions are
-checked before every event.
+A stream also ends, with a problem, when the session, token or password of its client is no longer
+valid, and without one when the server stops. Permissions are checked before every event.
 
 An event is computed only after the client has accepted the previous one. So nothing is buffered for
 a client that does not read; it misses events instead (`skipped` counts the records). The kernel
 closes the connection of a client that acknowledges nothing for `HTTP_STALL_SECONDS`
 (`listener.py`).
 
-`limit` bounds the number of records per interval, no matter how busy the topic is. Lag is computed
-at most once a second, for all clients together.
+`limit` bounds the number of records per interval, no matter how busy the topic is (`tail.py`). Lag
+is computed at most once a second, for all clients together.
 """
 
 from __future__ import annotations

@@ -88,7 +88,10 @@ def _stream(stream: Stream, problem: dict[str, Any]) -> dict[str, Any]:
         "parameters": _in_query(stream.query),
         "responses": {
             "200": {
-                "description": "Server-sent events, until an error or the client ends the stream.",
+                "description": (
+                    "Server-sent events. The stream ends when the client disconnects, its login is "
+                    "no longer valid, an error occurs or the server stops."
+                ),
                 "content": {"text/event-stream": {"schema": {"type": "string"}}},
             },
             "default": _refused(problem),

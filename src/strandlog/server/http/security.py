@@ -3,9 +3,9 @@
 The port is meant for programs on this machine or network. But any web page can make a browser send
 requests to it, so these headers are checked:
 
-    Host            must be an IP address, localhost, the advertised host or a name in `http.hosts`;
-                    otherwise 421. A page whose host name resolves to this server (DNS rebinding)
-                    sends that name
+    Host            must be an IP address, localhost or a name that ends in .localhost, an
+                    advertised host or a name in `http.hosts`; otherwise 421. A page whose host name
+                    resolves to this server (DNS rebinding) sends that name
     Content-Type    must be JSON in requests that change something (`check_is_json`; the schema
                     registry has its own list, `schemas/answers.py`); otherwise 415. A form on
                     another site cannot send JSON, and without CORS headers a script there cannot
@@ -15,8 +15,8 @@ requests to it, so these headers are checked:
                     (`routing.py`)
 
 Paths stay percent-encoded until they are split into segments, because the name of a group may
-contain "/". Headers prevent browsers from caching, sniffing or framing responses, and pages of
-other origins from embedding them.
+contain "/". `DEFAULT_HEADERS` prevent browsers from caching, sniffing or framing responses, and
+pages of other origins from embedding them; an endpoint may set other values.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ DEFAULT_HEADERS = {
 
 
 def is_known_host(header: str, hosts: tuple[str, ...]) -> bool:
-    """Return whether a Host header names this server."""
+    """Return whether a Host header is accepted; `hosts` are in lower case."""
     if ANY_HOST in hosts:
         return True
     host = _without_port(header.strip().lower())

@@ -56,5 +56,5 @@ class HttpState:
         return self._runtime.refresh_metrics(self.broker)
 
     async def decode(self, name: str, work: Work[T]) -> T:
-        """Run work that may decode large batches in the decoder's thread; return its result."""
+        """Execute work, with its blocking steps in the decoder thread, and return its result."""
         return await self._runtime.decode(name, work)

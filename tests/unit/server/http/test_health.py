@@ -103,7 +103,7 @@ def test_the_reasons_of_a_broker_that_is_not_ready_hide_names_and_paths() -> Non
         for context in (None, RequestContext()):
             hidden = await readiness(state, context)
             assert not hidden.is_ready
-            assert "1 partitions reject records" in hidden.reasons
+            assert "1 partition rejects records" in hidden.reasons
             assert "secret" not in str(hidden.reasons)
             assert "/data" not in str(hidden.reasons)
         assert "secret-0 rejects records" in str((await readiness(state, CONTEXT)).reasons)

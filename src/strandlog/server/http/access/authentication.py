@@ -11,8 +11,9 @@ The first of these that a request has is used:
 Wrong credentials lead to a 401 even where no credentials are required. A cookie whose session has
 ended counts as wrong credentials unless there is an Authorization header; the 401 deletes it.
 
-Some paths need no credentials: the page of the console and its files, which contain no data,
-/healthz and /readyz, and the login itself. `metrics.authentication` can open /metrics too.
+With http.authentication=none, credentials are ignored. So they are on some paths that never need
+them: the page of the console and its files, which contain no data, /healthz and /readyz, and the
+login itself. `metrics.authentication` can open /metrics too.
 
 `server/access/logins.py`, which the gRPC listener shares, checks passwords and tokens and caches
 verified ones.
@@ -101,8 +102,9 @@ class Authentication:
     # -- a request -------------------------------------------------------------------------------
 
     async def client_of(self, scope: Scope) -> Client:
-        """Return the client of a request; raise a 401 if authentication fails, or is required and
-        missing, and a 403 if the page of another site sent the request."""
+        """Return the client of a request. Raise a 401 if authentication fails, or is required and
+        missing, a 429 if there are too many logins, and a 403 if the page of another site sent the
+        request."""
         headers, path = Headers(scope=scope), scope["path"]
         mode = self._metrics_mode if path == METRICS else self.mode
         is_open = path in OPEN_PATHS or path.startswith(CONSOLE)

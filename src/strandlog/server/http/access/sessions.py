@@ -8,7 +8,7 @@ A session ends at a logout, after `http.session.idle.timeout.ms` without a reque
 `http.session.max.lifetime.ms` in any case, and when the credentials of its user change. All
 sessions end when the server stops.
 
-The server keeps the SHA-256 of an id, not the id, so the memory of the process contains no usable
+The server keeps the SHA-256 of an id, not the id, so its table of sessions contains no usable
 cookie. A user has at most `http.user.max.sessions` sessions; a further login ends the oldest one,
 so that one user cannot use up `http.max.sessions`, the limit for all users.
 

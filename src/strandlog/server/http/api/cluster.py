@@ -59,7 +59,8 @@ class ApiLatency(Struct):
 
 
 class BrokerStatus(Struct):
-    """Counters and latencies since start-up, and the current problems."""
+    """Counters and latencies since start-up, current values such as `connections_open` (also in
+    `counters`), and problems."""
 
     counters: dict[str, int]
     latencies: dict[str, Latency]

@@ -1,6 +1,7 @@
 """The route table of the JSON API. Routing and the OpenAPI document derive from it.
 
-A pipeline has the name of its consumer group, and requires permissions on that group.
+A pipeline has the name of its consumer group, and requires permissions on that group; the list of
+all pipelines requires DESCRIBE on the cluster.
 """
 
 from __future__ import annotations

@@ -48,9 +48,9 @@ class SessionStatus(Struct):
     """Who the client is, how the request proves it, and what the client may do.
 
     `authentication` is "required" if a request without credentials gets a 401. `expires_ms` is when
-    the session or token ends, or null. `cluster_operations` are operations on the cluster;
-    the descriptions of topics and groups list the operations on these. `has_users` is false if no
-    login with a password can succeed."""
+    the session or token ends at the latest, or null. `cluster_operations` are the permitted
+    operations on the cluster; the descriptions of topics and groups list those on topics and
+    groups. `has_users` is false if no login with a password can succeed."""
 
     principal: str
     user: str | None

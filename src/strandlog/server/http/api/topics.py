@@ -35,7 +35,8 @@ SETTING_NAMES = Meta(
 
 
 class TopicSummary(Struct):
-    """A topic in a list. Rates are null until two snapshots have been taken."""
+    """The size, the main settings and the rates of a topic. Rates are null until two snapshots have
+    been taken."""
 
     name: str
     topic_id: str
@@ -84,9 +85,9 @@ class TopicSetting(Struct):
 
 
 class TopicTable(Struct):
-    """The lake table of a topic (`table.format`). `error` is empty if the last sync succeeded;
-    `lag` is the number of offsets that are not in the table; `checked_ms_ago` is null until the
-    first sync since the broker started."""
+    """The lake table of a topic (`table.format`). `error` is empty unless the last sync failed;
+    `version` and `rows` are null unless it succeeded; `lag` is the number of offsets that are not
+    in the table; `checked_ms_ago` is null until the first sync since the broker started."""
 
     format: str
     folder: str
@@ -109,7 +110,8 @@ class TopicReader(Struct):
 class TopicDescription(Struct):
     """A topic with its partitions and settings, the groups with committed offsets in it (`readers`
     has their lag, `groups` only their names), the operations that the client may perform on it, and
-    its lake table, if it has one."""
+    its lake table, if it has one. Settings and groups that the client may not describe are left
+    out."""
 
     summary: TopicSummary
     partitions: list[Partition]

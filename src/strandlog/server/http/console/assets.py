@@ -7,8 +7,9 @@
                          that package the console shows a hint instead of the charts
 
 The content security policy (`POLICY`) allows the page to load and run only files from this server,
-so nothing in a record can be executed or send requests. Plotly creates an empty <style> and adds
-rules to it from its script; `EMPTY_STYLE` is the hash that allows the empty element.
+and images in data: URLs, so nothing in a record can be executed or send requests. Plotly creates an
+empty <style> and adds rules to it from its script; `EMPTY_STYLE` is the hash that allows the empty
+element.
 
 The ETag of a file is the hash of its contents, so that a browser can revalidate it cheaply. Files
 are kept compressed in memory and sent in chunks, each after the client has accepted the previous

@@ -47,7 +47,7 @@ class Exposition:
         self._process = ProcessCollector(registry=CollectorRegistry())
 
     async def metrics(self, request: Request) -> Response:
-        """Respond to a scrape with the metrics of all topics and groups."""
+        """Respond to a scrape with the metrics of the broker, its topics and its groups."""
         broker = self._state.broker
         if broker.settings.metrics_authentication != "none":
             broker.check_access(context_of(request), DESCRIBE.on(CLUSTER))

@@ -1,4 +1,4 @@
-"""Metric families per topic, partition and group, including kafka_exporter's names.
+"""Metric families of the broker and of each topic, partition, group and lake table.
 
 Each row is a family: name, kind, labels, help, and a function that reads its samples from a
 `Snapshot` of the broker. Families that start with kafka_ have kafka_exporter's names and labels, so

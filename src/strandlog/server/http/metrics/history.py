@@ -92,7 +92,7 @@ class History:
         return list(self._rates)
 
     def lag(self) -> dict[str, list[LagPoint]]:
-        """Return the lag of each group, oldest first."""
+        """Return the lag of each group in the samples, oldest first."""
         found: dict[str, list[LagPoint]] = defaultdict(list)
         for sample in self._samples:
             for group, lag in sample.lag.items():

@@ -130,7 +130,8 @@ class Rates:
         sums: dict[str, list[int]] = defaultdict(lambda: [0, 0])
         for new in states:
             old = self._partitions.get((new.topic, new.partition))
-            if old is not None and new.end_offset >= old.end_offset:  # else the partition is new
+            # Otherwise, the partition is new or has been recreated.
+            if old is not None and new.end_offset >= old.end_offset:
                 each = sums[new.topic]
                 each[0] += max(0, self._growth_bytes(old, new))
                 each[1] += new.end_offset - old.end_offset

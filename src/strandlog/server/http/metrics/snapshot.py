@@ -1,7 +1,8 @@
-"""Snapshots of all partitions and groups, taken in slices so that the event loop stays responsive.
+"""Snapshots of partitions, groups and lake tables, taken in slices.
 
-Other requests run between slices, so a snapshot is not a point-in-time view: it may or may not
-include a topic that is deleted meanwhile. Each row is internally consistent.
+The slices keep the event loop responsive. Other requests run between them, so a snapshot is not a
+point-in-time view: it may or may not include a topic that is deleted meanwhile. Each row is
+internally consistent.
 """
 
 from __future__ import annotations

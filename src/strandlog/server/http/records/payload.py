@@ -4,14 +4,16 @@ Responses: by default, a value is returned as `json` (an object or array, byte f
 possible, otherwise as `text`, otherwise as `base64`; null stays null. A value over the limit is
 truncated and flagged. Truncated JSON is returned as text, and so is JSON larger than
 `HTTP_JSON_VALUE_BYTES`, because parsing holds the GIL. The format `plain` returns all JSON as text,
-for browsers, because JavaScript loses the precision of large numbers.
+for browsers, because JavaScript loses the precision of large numbers. `text` and `base64` return
+every value in that form; in `text`, bytes that are not UTF-8 are replaced.
 
 A key or value that names a registered schema is decoded to JSON in the formats `auto` and
 `plain` (value_schemas.py). `schema` identifies the schema; if it has an `error`, the payload is
 base64.
 
 Requests: a value is given as one of `value` (text), `value_json` (stored byte for byte) and
-`value_base64`. It is null if none of them is given, or if `value` is null. Keys work the same way.
+`value_base64`. If none of them is given, or the given one is null, the value is null, except that
+`value_json` then stores the JSON text `null`. Keys work the same way.
 """
 
 from __future__ import annotations
@@ -116,7 +118,7 @@ def json_records(
     total_bytes: int,
     decoder: PageDecoder | None = None,
 ) -> list[JsonRecord]:
-    """Convert records; once they total `total_bytes`, truncate further payloads to 0 bytes."""
+    """Convert records. Once payloads total `total_bytes`, truncate further ones to 0 bytes."""
     found: list[JsonRecord] = []
     for record in records:
         found.append(json_record(record, form, min(limit_bytes, max(total_bytes, 0)), decoder))

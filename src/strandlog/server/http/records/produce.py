@@ -35,9 +35,9 @@ class ProduceRecord(Struct, forbid_unknown_fields=True):
 
 
 class ProduceRequest(Struct, forbid_unknown_fields=True):
-    """Records to produce. The response is sent after the fsync (`acks` all), after the write
-    (leader), or without waiting (none). If no partition is given, each record's key determines it;
-    all records without a key go to one partition."""
+    """Records to produce. The response is sent when the records are durable (`acks` all; see
+    log.durability), after the write (leader), or without waiting (none). If no partition is given,
+    each record's key determines it; all records without a key go to one partition."""
 
     records: Annotated[list[ProduceRecord], Meta(min_length=1, max_length=HTTP_PRODUCE_MAX_RECORDS)]
     partition: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None

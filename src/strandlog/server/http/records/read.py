@@ -1,16 +1,19 @@
 """Reads one page of records from an offset, a time or the end, with an optional filter.
 
-    one request   scans records until `limit` of them match, `max_bytes` are scanned or `max_ms`
-                  have elapsed, whichever comes first
+    one request   scans records until `limit` of them match, `max_bytes` are scanned, `max_ms` have
+                  elapsed or the end is reached, whichever comes first
     the cursor    is the next offset of each partition. It is always returned; at the end of the
                   log, clients can use it later to read records written since
 
-Partitions are read round-robin in small chunks, so that a page contains records of all partitions;
-a page is ordered by time. `last=N` scans the last N offsets of each partition and returns the N
-newest matches. With `committed`, the log ends at the last stable offset, and aborted transactions
-are omitted. Bytes are read in the event loop; decoding, filtering and JSON encoding run in a
-thread, for a few requests at a time. Corrupt data is reported in `problems` and skipped. Keys and
-values with a schema are decoded after the search, unless `decode` is false; filters see bytes.
+Partitions are read round-robin in small chunks, so that one partition does not fill the page alone;
+a page is ordered by time. `last=N` scans the last N offsets of each partition, oldest first, and
+returns the N newest matches; `limit` does not apply. If `max_bytes` or `max_ms` stops the scan, the
+newest records are missing, and `is_at_end` is false.
+
+With `committed`, the log ends at the last stable offset, and aborted transactions are omitted. Bytes are read in the event loop; decoding,
+filtering and JSON encoding run in a thread, for a few requests at a time. Corrupt data is reported
+in `problems` and skipped. Keys and values with a schema are decoded after the search, unless
+`decode` is false; filters see bytes.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Decodes fetched batches and filters their records, within limits on bytes and time.
+"""Decodes fetched batches and filters their records, within limits on matches, bytes and time.
 
 A few kilobytes on disk may decompress to many megabytes, so the limit applies to decoded bytes. A
-scan stops after the record that reaches a limit. It scans at least one record,
-so that every scan makes progress. A batch that cannot be decoded is reported and skipped, and so is
-a value that is too large to search.
+scan stops after the record or batch that reaches a limit, so every scan makes progress. A batch
+that cannot be decoded is reported and skipped, and so is a value that is too large to search.
 """
 
 from __future__ import annotations

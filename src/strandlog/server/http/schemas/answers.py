@@ -93,7 +93,7 @@ class SchemaRequest:
 
 
 class Text(NamedTuple):
-    """A plain-text response body, sent verbatim instead of as JSON; used for a bare schema."""
+    """A schema, sent verbatim as the body of the response instead of as a JSON string."""
 
     text: str
 

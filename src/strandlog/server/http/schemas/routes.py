@@ -45,7 +45,7 @@ class SchemaBody(msgspec.Struct):
             StoredReference(each.name, each.subject, each.version) for each in self.references or ()
         )
         if any(not 0 < each.version <= MAX_ID for each in references):
-            raise InvalidSchemaError("the version of a reference must be at least 1")
+            raise InvalidSchemaError(f"the version of a reference must be between 1 and {MAX_ID}")
         return Schema(
             (self.schemaType or AVRO).upper(),
             self.schema,

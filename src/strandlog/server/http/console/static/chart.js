@@ -1,8 +1,8 @@
 // Draws charts with Plotly.js from the installed plotly package. The script is loaded for the first
 // chart. If the package is not installed, each chart shows what to install.
 //
-// Drawing accounts for most of the CPU time of an open console, so a chart is redrawn at most every
-// two seconds, and only while it is visible.
+// Drawing accounts for most of the CPU time of an open console, so new data redraws a chart at most
+// every two seconds, and only while the chart is visible or close to it.
 
 import { h } from "./dom.js";
 import { nothing } from "./components.js";

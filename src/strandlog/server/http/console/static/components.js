@@ -112,6 +112,9 @@ export function command(text) {
 
 // -- tables -----------------------------------------------------------------------------------
 
+const MAX_ROWS = 300;
+const MORE_ROWS = 1000;
+
 /**
  * A table that updates its rows in place, so that the focused element keeps the focus. It shows the
  * first MAX_ROWS rows, and a button for more: ten thousand rows would block the page.
@@ -121,9 +124,6 @@ export function command(text) {
  * are `show` (renders the cell), `kind` (a CSS class; "name" makes the cell the row header),
  * `start` ("down" if the first click sorts in descending order) and `isFixed` (not sortable).
  */
-const MAX_ROWS = 300;
-const MORE_ROWS = 1000;
-
 export class Table {
   constructor({ label, columns, key, sort = null, empty = null }) {
     this.columns = columns;
@@ -310,7 +310,7 @@ export function forbidden(reason) {
 
 let hints = 0;
 
-/** Creates an input with a title. Screen readers announce the hint after the title. */
+/** Labels an input with a title. Screen readers announce the hint after the title. */
 export function field(title, input, hint) {
   if (!hint) return h("label", {}, h("span", {}, title), input);
   const name = `hint-${(hints += 1)}`;

@@ -25,8 +25,8 @@ export function present(children) {
 const LONG_PART = 24; // characters
 
 /**
- * Returns a name that may break after its dots, dashes and underscores. A part that is too long for
- * a column may break anywhere.
+ * Returns a name that may break after its dots, dashes, underscores, slashes and colons. A part that
+ * is too long for a column may break anywhere.
  */
 export function breakable(name) {
   return name.split(/(?<=[._\-/:])/).flatMap((

@@ -1,4 +1,4 @@
-// Formats numbers, sizes, times and durations, always with a unit.
+// Formats numbers, sizes, times and durations.
 
 const NOTHING = "–";
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });

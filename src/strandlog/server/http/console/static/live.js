@@ -10,7 +10,7 @@ import { session } from "./session.js";
 
 export const WINDOW_MS = 5 * 60_000;
 const KEPT = "strandlog.live";
-const SAMPLE_MS = 5000; // between two points of the broker's history
+const SAMPLE_MS = 5000; // shortest interval between two points of the broker's history
 const MAX_GROUPS = 50;
 const MAX_LINES = 6;
 

@@ -3,7 +3,8 @@
 import { h, present } from "./dom.js";
 import { failed, loading } from "./components.js";
 
-const PAUSES = 5; // a page waits at least five times as long as a response took
+// After a slow response, a page waits five times as long as the response took, up to MAX_PAUSE_MS.
+const PAUSES = 5;
 const MAX_PAUSE_MS = 15_000;
 const LONG_TITLE = 60; // characters
 
@@ -78,10 +79,11 @@ export class Page {
   }
 
   /**
-   * Loads and shows data periodically. `load` receives the signal that aborts it. A skeleton is
-   * shown until the first load completes. If the first load fails, the error is shown; if a later
-   * one fails, the last data stays visible with a notice. A slow response makes the pause after it
-   * longer. Returns a function that reloads immediately.
+   * Loads and shows data periodically while the tab is visible. `load` receives the signal that
+   * aborts it. A skeleton is shown until the first load completes. If the first load fails, the
+   * error is shown; if a later one fails, the last data stays visible with a notice, unless the data
+   * is gone or no longer permitted. Without permission, periodic loading stops. A slow response
+   * makes the pause after it longer. Returns a function that reloads immediately.
    */
   watch(load, show, everyMs) {
     let isThere = false;

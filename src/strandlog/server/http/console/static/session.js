@@ -3,8 +3,8 @@
 // The browser holds the session as a cookie that scripts cannot read. The broker checks every
 // request; the permissions here only decide what the console offers.
 //
-// Events: "change" when another user, or none, is signed in; "lost" when a request was answered
-// with 401; "back" when the same user is signed in again.
+// Events: "change" when the user becomes known, and when another user, or none, is signed in; "lost"
+// when a request was answered with 401; "back" when the same user is signed in again.
 
 export const SESSION_ADDRESS = "/api/v1/session";
 class UserSession extends EventTarget {

@@ -224,7 +224,8 @@ function groupTable() {
   return new Table({
     label: "Groups with the highest lag",
     key: (row) => row.group,
-    empty: () => nothing("No groups", "A consumer group shows up here as soon as it commits."),
+    empty: () =>
+      nothing("No groups", "A consumer group shows up here as soon as it joins or commits."),
     columns: groupColumns("Lag"),
   });
 }

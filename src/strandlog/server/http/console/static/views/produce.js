@@ -11,7 +11,7 @@ const FORMS = [["json", "JSON"], ["text", "Text"], ["base64", "Base64"], [
   "null",
   "Null (a tombstone)",
 ]];
-const ACKS = [["all", "all: wait for the fsync"], ["leader", "leader: wait for the write"], [
+const ACKS = [["all", "all: wait until durable"], ["leader", "leader: wait for the write"], [
   "none",
   "none: do not wait",
 ]];
@@ -86,7 +86,7 @@ export function produce(page) {
     }).catch((problem) => page.signal.aborted || page.showFailure(problem, again));
   again();
 
-  /** Validates the value; shows and returns the error message, or an empty string. */
+  /** Checks a JSON value; shows and returns the error message, or an empty string. */
   function check() {
     value.disabled = form.value === "null";
     let words = "";

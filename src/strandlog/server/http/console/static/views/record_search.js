@@ -11,7 +11,8 @@ const BEGINNINGS = [["newest", "Newest"], ["oldest", "Oldest"], ["offset", "Offs
 const TRANSACTIONS = [["committed", "Committed"], ["all", "Also open and aborted"]];
 const WHERE = [["value", "Value"], ["key", "Key"], ["header", "Header"], ["path", "JSON path"]];
 const NEWEST_RECORDS = 100;
-export const SEARCHED_RECORDS = 1000; // per partition, when the newest records are searched
+// How many of the newest records of each partition are searched, at most.
+export const SEARCHED_RECORDS = 1000;
 
 export function searchForm(given, { look, toggleLive }) {
   const partition = select("partition", [["", "All"]], "", { onchange: look });

@@ -1,4 +1,4 @@
-// A table of records; a row expands to the complete record.
+// A table of records; a row expands to the details of its record.
 
 import { get, path } from "../api.js";
 import { h } from "../dom.js";
@@ -100,7 +100,7 @@ export class RecordTable {
     }
   }
 
-  /** Loads the full values of a record that the list shows truncated. */
+  /** Loads up to WHOLE_BYTES of a key and value that the list shows truncated. */
   async whole(record, cell) {
     const query = {
       partition: record.partition,

@@ -170,6 +170,19 @@ def test_a_search_of_the_newest_records_does_not_find_old_ones(tab: Tab, api: ht
     expect(rows(tab)).to_have_count(1)
 
 
+def test_the_newest_of_large_records_can_be_shown(tab: Tab, api: httpx.Client) -> None:
+    make(api, "bulky", **{"max.message.bytes": "1000000"})
+    for _ in range(12):  # more bytes than one request reads
+        send(api, "bulky", {"value": "x" * 900_000})
+    tab.open("#/topics/bulky/records")
+    status = tab.panel("Records").get_by_role("status")
+    expect(status).to_contain_text("stopped before the newest records")
+    tab.click("Show newer")
+    expect(rows(tab)).to_have_count(12)
+    expect(rows(tab).first.get_by_role("button", name="Partition 0, offset 11")).to_be_visible()
+    expect(status).not_to_contain_text("stopped before the newest records")
+
+
 def test_an_opened_record_keeps_all_digits_of_large_numbers(tab: Tab, api: httpx.Client) -> None:
     make(api, "large")
     header = {"name": "source", "value": "the test"}

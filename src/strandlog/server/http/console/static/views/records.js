@@ -37,6 +37,7 @@ export function records(page) {
   results.note.replaceWith(status);
   const foot = results.lastChild;
   let cursor = null;
+  let isAtEnd = true; // false if a limit stopped the search before the end of the topic
   let looking = null;
   let endLive = null;
   let skipped = 0;
@@ -94,12 +95,12 @@ export function records(page) {
   }
 
   function take(found) {
-    cursor = found.cursor;
+    ({ cursor, is_at_end: isAtEnd } = found);
     const isNewestFirst = form.isNewest();
-    table.add(isNewestFirst ? [...found.records].reverse() : found.records, false);
+    table.add(isNewestFirst ? [...found.records].reverse() : found.records, isNewestFirst);
     drawTable();
-    foot.hidden = more.hidden = found.is_at_end || isNewestFirst;
-    more.textContent = table.size ? "Show more" : "Search further";
+    foot.hidden = more.hidden = isAtEnd;
+    more.textContent = !table.size ? "Search further" : isNewestFirst ? "Show newer" : "Show more";
     const looked = `searched ${counted(found.scanned_records, "record")}, ${
       bytes(found.scanned_bytes)
     }, in ${found.elapsed_ms} ms`;
@@ -107,9 +108,14 @@ export function records(page) {
     const waiting = found.uncommitted_offsets && found.is_at_end
       ? `; ${counted(found.uncommitted_offsets, "offset")} after an open transaction not shown`
       : "";
-    status.textContent = `${counted(table.size, "record")} shown; ${looked}${
-      found.is_at_end && !isNewestFirst ? "; end of the topic" : ""
-    }${waiting}${trouble}`;
+    const end = isAtEnd === isNewestFirst
+      ? ""
+      : isAtEnd
+      ? "; end of the topic"
+      : "; stopped before the newest records";
+    status.textContent = `${
+      counted(table.size, "record")
+    } shown; ${looked}${end}${waiting}${trouble}`;
   }
 
   function drawTable() {
@@ -121,7 +127,7 @@ export function records(page) {
       area.replaceChildren(
         nothing("Waiting for records", "New records of this topic appear here."),
       );
-    } else if (form.isSearching() && form.isNewest()) {
+    } else if (form.isSearching() && form.isNewest() && isAtEnd) {
       area.replaceChildren(
         nothing(
           "Nothing found",

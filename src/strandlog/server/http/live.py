@@ -109,13 +109,7 @@ class Live:
         query, context = read_query(request, LiveQuery), context_of(request)
         context.api = "live"
         self.check_access(context, query)
-        limit = self._state.broker.settings.http_max_live_streams
-        if self._state.live_clients >= limit:
-            raise HttpError(
-                503,
-                "Too many streams",
-                f"{limit} live streams are open; close one or raise http.max.live.streams",
-            )
+        self._check_limit()
         if query.partition is not None and query.topic is None:
             raise bad_request("`partition` requires a `topic`")
         tail, test = None, query.test()
@@ -129,9 +123,19 @@ class Live:
                 query.max_value_bytes,
             )
             tail = await begin_tail(self._state, context, query.topic, options)
+            self._check_limit()  # other streams may have been opened meanwhile
         if request.method == "HEAD":
             return Response(media_type=EVENT_STREAM)
         return _Stream(self, self._state, request, query, tail)
+
+    def _check_limit(self) -> None:
+        limit = self._state.broker.settings.http_max_live_streams
+        if self._state.live_clients >= limit:
+            raise HttpError(
+                503,
+                "Too many streams",
+                f"{limit} live streams are open; close one or raise http.max.live.streams",
+            )
 
     def check_access(self, context: RequestContext, query: LiveQuery) -> None:
         """Raise an error if the query requests rates or lag, which cover all topics and groups,

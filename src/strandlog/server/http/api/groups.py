@@ -7,6 +7,7 @@ position and overwrite them with its next commit. A reset is a dry run unless `i
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
@@ -149,15 +150,8 @@ async def describe_group(state: HttpState, request: ApiRequest[Nothing, None]) -
     broker, context = state.broker, request.context
     await as_future(broker.make_visible(context))
     found = broker.describe_group(context, request.path["group"])
-    # Decoding the assignments of millions of partitions must not block the event loop.
-    members = await asyncio.to_thread(
-        lambda: [_member(each, found.protocol_type) for each in found.members]
-    )
-    readers = {
-        (each.topic, each.partition): member.member_id
-        for member in members
-        for each in member.partitions
-    }
+    # The assignments may have millions of partitions, which must not block the event loop.
+    members, readers = await asyncio.to_thread(_members, found.members, found.protocol_type)
     positions = [
         GroupPosition(
             *each.tp,
@@ -182,6 +176,19 @@ async def describe_group(state: HttpState, request: ApiRequest[Nothing, None]) -
         positions,
         operation_names(broker, context, GROUP, found.group_id),
     )
+
+
+def _members(
+    found: Iterable[MemberDescription], protocol_type: str
+) -> tuple[list[GroupMember], dict[tuple[str, int], str]]:
+    """Return the members of a group, and the id of the member that has each partition."""
+    members = [_member(each, protocol_type) for each in found]
+    readers = {
+        (each.topic, each.partition): member.member_id
+        for member in members
+        for each in member.partitions
+    }
+    return members, readers
 
 
 def _member(member: MemberDescription, protocol_type: str) -> GroupMember:

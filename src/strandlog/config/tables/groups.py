@@ -124,7 +124,11 @@ class GroupSettings:
         minimum=1,
         maximum=MAX_INT,
         dynamic=False,
-        help="Minutes that committed offsets are kept after their group has become empty.",
+        help=(
+            "Minutes for which a committed offset is kept after its commit or, if that is later, "
+            "after its group has become empty. It does not expire while a member of the group "
+            "subscribes to its topic."
+        ),
     )
     offsets_retention_check_interval_ms: int = setting(
         kind="ms",

@@ -78,7 +78,7 @@ class ListenerSettings:
         minimum=1_000,
         maximum=MAX_LONG,
         dynamic=False,
-        help="A console session ends after this time without a request.",
+        help="A console session ends after this time without a request or an open live stream.",
     )
     http_session_max_lifetime_ms: int = setting(
         kind="ms",
@@ -113,7 +113,7 @@ class ListenerSettings:
         help=(
             "Maximum number of failed logins over HTTP and gRPC per minute and client address; "
             "further attempts get a 429 or RESOURCE_EXHAUSTED without being checked. Sessions, and "
-            "passwords that were verified in the last minute, are not affected."
+            "passwords and tokens that were verified in the last minute, are not affected."
         ),
     )
     http_max_connections: int = setting(
@@ -199,7 +199,10 @@ class ListenerSettings:
         minimum=1,
         maximum=MAX_INT,
         dynamic=False,
-        help="Maximum number of JSON objects in an HTTP request body, including nested ones.",
+        help=(
+            "Maximum number of JSON objects, including nested ones, in the body of a request to "
+            "the JSON API. Opening braces in strings count as well."
+        ),
     )
     grpc_max_connections: int = setting(
         kind="int",

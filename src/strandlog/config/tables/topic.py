@@ -84,7 +84,10 @@ class LogSettings:
         default=7 * DAY_MS,
         minimum=1,
         maximum=MAX_LONG,
-        help="A segment is closed when its first record reaches this age.",
+        help=(
+            "A segment is closed at the first append that is this much later than its first "
+            "record, by the timestamps of the records."
+        ),
     )
     segment_jitter_ms: int = setting(
         broker_name="log.roll.jitter.ms",
@@ -126,7 +129,10 @@ class LogSettings:
         kind="choice",
         default="producer",
         choices=("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
-        help="Codec of strandlog's own producers; batches from other clients are stored as sent.",
+        help=(
+            "Codec of embedded producers. Batches from Kafka clients are stored as sent; records "
+            "from HTTP and gRPC clients are not compressed."
+        ),
     )
     min_cleanable_dirty_ratio: float = setting(
         broker_name="log.cleaner.min.cleanable.ratio",

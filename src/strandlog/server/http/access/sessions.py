@@ -4,9 +4,9 @@
     find      the session of a cookie; marks it as used
     end       logout
 
-A session ends at a logout, after `http.session.idle.timeout.ms` without a request, after
-`http.session.max.lifetime.ms` in any case, and when the credentials of its user change. All
-sessions end when the server stops.
+A session ends at a logout, after `http.session.idle.timeout.ms` without a request or an open
+stream, after `http.session.max.lifetime.ms` in any case, and when the credentials of its user
+change. All sessions end when the server stops.
 
 The server keeps the SHA-256 of an id, not the id, so its table of sessions contains no usable
 cookie. A user has at most `http.user.max.sessions` sessions; a further login ends the oldest one,

@@ -1,1 +1,1 @@
-"""The HTTP listener: JSON API, metrics, live events, health and console."""
+"""The HTTP listener: JSON API, live events, schema registry, metrics, health and console."""

@@ -1,1 +1,1 @@
-"""The JSON API: topics, groups, cluster and pipelines."""
+"""The JSON API: topics, groups, cluster, history, pipelines and sessions."""

@@ -1,1 +1,1 @@
-"""Snapshots, rates and the `/metrics` endpoint."""
+"""Snapshots, rates, their history and the `/metrics` endpoint."""

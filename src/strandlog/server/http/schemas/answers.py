@@ -12,6 +12,7 @@ registry.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple, TypeVar
 
@@ -104,6 +105,7 @@ class SchemaRoute(NamedTuple):
     method: str
     path: str
     handle: Callable[[SchemaRequest], Awaitable[Any]]
+    is_large: bool = False  # encode the response in a thread and send it in chunks
 
 
 def schema_endpoint(
@@ -119,14 +121,27 @@ def schema_endpoint(
             media_type = _accepted(request)
             context = context_of(request)
             context.api = route.handle.__name__
-            work = handled(request, context)
-            found = await within_quota(state.broker, context, work)
-            data = found.text.encode() if isinstance(found, Text) else msgspec.json.encode(found)
-            return Response(data, media_type=media_type)
+            make = large if route.is_large else small
+            return await within_quota(state.broker, context, make(request, context, media_type))
         except Exception as error:  # noqa: BLE001 - `problem_of` logs unexpected ones
             return registry_response(error, media_type)
         finally:
             metrics.http_call_done(route.handle.__name__, stopwatch() - began)
+
+    async def small(request: Request, context: RequestContext, media_type: str) -> Response:
+        found = await handled(request, context)
+        data = found.text.encode() if isinstance(found, Text) else msgspec.json.encode(found)
+        return Response(data, media_type=media_type)
+
+    async def large(request: Request, context: RequestContext, media_type: str) -> Response:
+        room = await state.bodies.room()
+        try:
+            found = await handled(request, context)
+            data = await asyncio.to_thread(msgspec.json.encode, found)
+        except BaseException:
+            room.release()
+            raise
+        return state.bodies.answer(room, data, 200, media_type)
 
     async def handled(request: Request, context: RequestContext) -> Any:
         call = SchemaRequest(state, request, context)

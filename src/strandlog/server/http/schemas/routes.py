@@ -349,7 +349,7 @@ CHECK = "/compatibility/subjects/{subject}/versions"
 
 # fmt: off
 SCHEMA_ROUTES: tuple[SchemaRoute, ...] = (
-    SchemaRoute("GET", "/subjects", list_subjects),
+    SchemaRoute("GET", "/subjects", list_subjects, is_large=True),
     SchemaRoute("POST", SUBJECT, find_schema),
     SchemaRoute("DELETE", SUBJECT, delete_schema_subject),
     SchemaRoute("GET", SUBJECT + "/versions", list_schema_versions),
@@ -358,7 +358,7 @@ SCHEMA_ROUTES: tuple[SchemaRoute, ...] = (
     SchemaRoute("DELETE", VERSION, delete_schema_version),
     SchemaRoute("GET", VERSION + "/schema", schema_version_text),
     SchemaRoute("GET", VERSION + "/referencedby", list_schema_referrers),
-    SchemaRoute("GET", "/schemas", list_schemas),
+    SchemaRoute("GET", "/schemas", list_schemas, is_large=True),
     SchemaRoute("GET", "/schemas/types", list_schema_types),
     SchemaRoute("GET", ID, describe_schema),
     SchemaRoute("GET", ID + "/schema", schema_text),

@@ -78,10 +78,14 @@ def small(kind: type[Request], data: bytes, limit: int = GRPC_SMALL_REQUEST_BYTE
 class Calls:
     """Wraps the methods of the services in gRPC handlers."""
 
-    def __init__(self, broker: Broker, authentication: GrpcAuthentication) -> None:
+    def __init__(
+        self, broker: Broker, authentication: GrpcAuthentication, port: Callable[[], int]
+    ) -> None:
+        """`port` returns the port of the listener."""
         settings = broker.settings
         self._authentication = authentication
         self._broker = broker
+        self._port = port
         self._metrics = broker.metrics
         self._max_bytes = settings.grpc_request_max_bytes
         self._max_streams = max(1, settings.grpc_max_calls * 3 // 4)
@@ -166,7 +170,7 @@ class Calls:
             return await work
         except PeerTooSlowError:
             self._metrics.grpc_calls_stalled += 1
-            await asyncio.to_thread(hang_up, context.peer())
+            await asyncio.to_thread(hang_up, context.peer(), self._port())
             raise asyncio.CancelledError from None
         except StrandlogError as error:
             if isinstance(error, ThrottlingQuotaExceededError):

@@ -3,7 +3,9 @@
 gRPC for Python cannot reset a call that the server has started to answer: the status is queued
 behind the messages that the client does not read, and their memory is not freed. This module
 therefore finds the socket among the open file descriptors of the process, by the address of the
-client, and shuts it down; gRPC then releases everything that it holds for the connection.
+client and the port of the listener, and shuts it down; gRPC then releases everything that it holds
+for the connection. The port is needed because a client may use one of its own ports for connections
+to several listeners.
 """
 
 from __future__ import annotations
@@ -17,14 +19,16 @@ from urllib.parse import unquote
 OPEN_FILES = "/dev/fd"
 
 
-def hang_up(peer: str) -> bool:
-    """Shut down the connection to `peer` (as in `context.peer()`); return whether it was found."""
+def hang_up(peer: str, local_port: int) -> bool:
+    """Shut down the connection of `peer` (as in `context.peer()`) to a port of this process; return
+    whether it was found."""
     host, _, port = unquote(peer).partition(":")[2].rpartition(":")
     wanted = (host.strip("[]"), port)
 
     def is_wanted(connection: socket.socket) -> bool:
         address = connection.getpeername()
-        return isinstance(address, tuple) and (_plain(address[0]), str(address[1])) == wanted
+        is_peer = isinstance(address, tuple) and (_plain(address[0]), str(address[1])) == wanted
+        return is_peer and connection.getsockname()[1] == local_port
 
     with contextlib.suppress(OSError):  # the process may be out of file descriptors
         return any(_shut_down(int(name), is_wanted) for name in os.listdir(OPEN_FILES))

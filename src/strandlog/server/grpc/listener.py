@@ -78,7 +78,8 @@ class GrpcListener:
             ],
         )
         principal_of = None if tls is None else tls.principal_of
-        calls = Calls(broker, GrpcAuthentication(broker, host, logins, principal_of))
+        authentication = GrpcAuthentication(broker, host, logins, principal_of)
+        calls = Calls(broker, authentication, lambda: self._port)
         self._health = Health((SERVICE,))
         for name, handlers in {
             SERVICE: LogService(broker).handlers(calls),

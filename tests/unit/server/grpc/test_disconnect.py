@@ -8,6 +8,8 @@ from pathlib import Path
 
 from strandlog.server.grpc.disconnect import hang_up, hang_up_all
 
+PATIENCE_S = 30
+
 
 def open_files() -> int:
     return len(os.listdir("/dev/fd"))
@@ -19,7 +21,7 @@ def test_only_the_connection_of_the_given_client_is_shut_down(tmp_path: Path) ->
         accepted = [listener.accept()[0] for _ in clients]
         host, port = clients[0].getsockname()
         before = open_files()
-        assert hang_up(f"ipv4:{host}:{port}")
+        assert hang_up(f"ipv4:{host}:{port}", listener.getsockname()[1])
         assert open_files() == before, "no descriptor is left open"
         assert clients[0].recv(1) == b""
         accepted[1].sendall(b"x")
@@ -28,9 +30,35 @@ def test_only_the_connection_of_the_given_client_is_shut_down(tmp_path: Path) ->
             each.close()
 
 
+def _connect(local: tuple[str, int], to: tuple[str, int]) -> socket.socket:
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    client.bind(local)
+    client.connect(to)
+    return client
+
+
+def test_a_connection_to_another_listener_from_the_same_client_port_is_spared() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as other,
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        _connect(("127.0.0.1", 0), other.getsockname()) as spared,
+        _connect(spared.getsockname(), listener.getsockname()) as client,
+    ):
+        accepted = [other.accept()[0], listener.accept()[0]]
+        host, port = client.getsockname()
+        assert hang_up(f"ipv4:{host}:{port}", listener.getsockname()[1])
+        client.settimeout(PATIENCE_S)
+        assert client.recv(1) == b""
+        accepted[0].sendall(b"x")
+        assert spared.recv(1) == b"x"
+        for each in accepted:
+            each.close()
+
+
 def test_disconnecting_an_unknown_client_leaves_no_descriptor_open() -> None:
     before = open_files()
-    assert not hang_up("ipv6:%5B::1%5D:1")
+    assert not hang_up("ipv6:%5B::1%5D:1", 1)
     assert open_files() == before
 
 

@@ -16,6 +16,7 @@ from functools import partial
 from typing import NamedTuple
 
 from strandlog.config.origin import DEFAULT, PRECEDENCE, Entry, Origin, Problem, Source
+from strandlog.config.principal_rules import SETTING as RULES
 from strandlog.config.principal_rules import parse_principal_rules
 from strandlog.config.setting import Setting, Value
 from strandlog.config.sources.kafka_names import (
@@ -35,6 +36,7 @@ from strandlog.config.tables.server import (
 )
 from strandlog.config.tables.tls import (
     CLIENT_AUTH,
+    OVERRIDE_PREFIX,
     client_auth_note,
     for_listener,
     split_override,
@@ -183,8 +185,10 @@ class Configuration:
             for problem in store_problems(tls):
                 text = f"listener {endpoint.label}: {problem}"
                 self.problems.append(Problem(self.chosen[name].origin, name, text))
-            rules = tls.ssl_principal_mapping_rules
-            self._report("ssl.principal.mapping.rules", partial(parse_principal_rules, rules))
+            name = (
+                RULES if RULES not in own else f"{OVERRIDE_PREFIX}{endpoint.label.lower()}.{RULES}"
+            )
+            self._report(name, partial(parse_principal_rules, tls.ssl_principal_mapping_rules))
         for listener, names in overrides.items():
             name = f"listener.name.{listener}.{next(iter(names))}"
             text = f"{name}: no listener is named {listener.upper()}"

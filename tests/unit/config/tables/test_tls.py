@@ -112,6 +112,13 @@ def test_an_override_for_a_listener_that_does_not_exist_is_a_problem() -> None:
     assert "no listener is named INSIDE" in str(merged.problems[0])
 
 
+def test_an_invalid_rule_for_one_listener_is_reported_where_it_is_set() -> None:
+    name = "listener.name.ssl.ssl.principal.mapping.rules"
+    merged = _resolved({"listeners": "SSL://127.0.0.1:9093", **STORE, name: "RULE:x"})
+    [problem] = merged.problems
+    assert (problem.name, problem.origin) == (name, merged.chosen[name].origin)
+
+
 def test_an_override_of_another_setting_is_a_problem() -> None:
     merged = _resolved({"listener.name.plaintext.num.partitions": "3"})
     assert "can be set for one listener" in str(merged.problems[0])

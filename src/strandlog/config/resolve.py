@@ -175,7 +175,11 @@ class Configuration:
             self.notes.append(Problem(self.chosen[SUPER_USERS].origin, SUPER_USERS, text))
         for endpoint in server.endpoints:
             own = overrides.pop(endpoint.label.lower(), {})
+            prefix = f"{OVERRIDE_PREFIX}{endpoint.label.lower()}."
             if not endpoint.uses_tls:
+                for name in (prefix + each for each in own):
+                    text = f"{name} has no effect: listener {endpoint.label} does not use TLS"
+                    self.notes.append(Problem(self.chosen[name].origin, name, text))
                 continue
             tls = for_listener(settings, own, endpoint.protocol)
             note = client_auth_note(settings, own, endpoint.label, endpoint.protocol)
@@ -185,9 +189,7 @@ class Configuration:
             for problem in store_problems(tls):
                 text = f"listener {endpoint.label}: {problem}"
                 self.problems.append(Problem(self.chosen[name].origin, name, text))
-            name = (
-                RULES if RULES not in own else f"{OVERRIDE_PREFIX}{endpoint.label.lower()}.{RULES}"
-            )
+            name = prefix + RULES if RULES in own else RULES
             self._report(name, partial(parse_principal_rules, tls.ssl_principal_mapping_rules))
         for listener, names in overrides.items():
             name = f"listener.name.{listener}.{next(iter(names))}"

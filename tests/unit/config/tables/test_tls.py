@@ -119,6 +119,14 @@ def test_an_invalid_rule_for_one_listener_is_reported_where_it_is_set() -> None:
     assert (problem.name, problem.origin) == (name, merged.chosen[name].origin)
 
 
+def test_an_override_for_a_listener_without_tls_does_not_go_unnoticed() -> None:
+    name = "listener.name.plaintext.ssl.client.auth"
+    merged = _resolved({name: "required"})
+    merged.check()
+    [note] = merged.notes
+    assert str(note) == f"f.properties:1: {name} has no effect: listener PLAINTEXT does not use TLS"
+
+
 def test_an_override_of_another_setting_is_a_problem() -> None:
     merged = _resolved({"listener.name.plaintext.num.partitions": "3"})
     assert "can be set for one listener" in str(merged.problems[0])

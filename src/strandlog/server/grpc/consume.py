@@ -26,7 +26,7 @@ ENTRY_BYTES = 32  # approximate overhead per entry
 
 
 class Messages(NamedTuple):
-    """Serialized messages, and the offset after their last record."""
+    """Serialized messages, and the offset at which to continue after them."""
 
     messages: list[bytes]
     next_offset: int

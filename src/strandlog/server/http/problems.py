@@ -41,7 +41,7 @@ REGISTRY_TYPE = "application/vnd.schemaregistry.v1+json"
 REGISTRY_PATHS = frozenset(
     {"subjects", "schemas", "config", "mode", "compatibility", "contexts", "associations"}
 )
-SHOWN_CHARACTERS = 4_000  # maximum length of a registry error message
+SHOWN_CHARACTERS = 4_000  # maximum length of the message of a `SchemaError`
 NOT_IMPLEMENTED = 501  # clients do not retry it
 BARE_CODES = (401, 404, 405)
 INTERNAL = 500

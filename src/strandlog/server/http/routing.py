@@ -55,7 +55,7 @@ class ApiRequest(Generic[Query, Body]):
     body: Body
     client: Client
     scope: Scope
-    answer_headers: list[tuple[str, str]] = field(default_factory=list)  # the handler adds them
+    answer_headers: list[tuple[str, str]] = field(default_factory=list)  # not for large responses
 
 
 class ApiRoute(NamedTuple):

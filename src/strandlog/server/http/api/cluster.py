@@ -83,7 +83,7 @@ class BrokerSetting(Struct):
 
 
 class SettingList(Struct):
-    """Settings of the broker, in the order of the reference page."""
+    """The server settings, followed by the broker settings."""
 
     settings: list[BrokerSetting]
 

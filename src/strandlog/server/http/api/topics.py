@@ -123,7 +123,7 @@ class TopicDescription(Struct):
 
 
 class TopicsQuery(Struct, forbid_unknown_fields=True):
-    """Which topics to list."""
+    """Which topics to list; internal ones only if `internal` is true."""
 
     internal: bool = False
 

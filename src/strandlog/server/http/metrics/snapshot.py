@@ -114,7 +114,8 @@ async def group_snapshots(broker: Broker, context: RequestContext) -> list[Group
 
 
 async def group_offsets(broker: Broker, context: RequestContext, group: str) -> list[GroupOffset]:
-    """Return a group's committed offsets, sorted by partition, except in deleted topics."""
+    """Return the committed offsets of a group in existing topics that the client may describe,
+    sorted by partition."""
     committed = broker.fetch_offsets(context, group)
     found = []
     for number, tp in enumerate(sorted(committed), 1):

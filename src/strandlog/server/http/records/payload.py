@@ -48,7 +48,7 @@ class TooLargeToParseError(Exception):
 
 
 class PayloadSchema(Struct):
-    """The schema that a key or value names; `error` says why it could not be decoded."""
+    """The schema that a key or value names; `error` is null, or says why decoding failed."""
 
     id: int | None
     subject: str | None
@@ -57,7 +57,8 @@ class PayloadSchema(Struct):
 
 
 class Payload(Struct, omit_defaults=True):
-    """A key or a value; `size_bytes` is its size before decoding and truncation."""
+    """A key, a value or the value of a header; `size_bytes` is its size before decoding and
+    truncation."""
 
     kind: Literal["json", "text", "base64"]
     data: Raw
@@ -129,7 +130,7 @@ def json_records(
 def _decoded_payload(
     found: DecodedPart | None, data: bytes | None, form: PayloadFormat, limit_bytes: int
 ) -> Payload | None:
-    """Return a key or value that may be decoded with a schema."""
+    """Convert a key or value; `found` is its decoded form, or None if it names no known schema."""
     if found is None or data is None:
         return payload(data, form, limit_bytes)
     schema = PayloadSchema(found.schema_id, found.subject, found.kind, found.error)

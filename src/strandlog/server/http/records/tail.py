@@ -38,7 +38,7 @@ MAX_SHOWN_BYTES = 256 * 1024  # JSON per call; it stays in memory until the clie
 
 
 class TailOptions(NamedTuple):
-    """The partition (None: all), isolation, filter, record limit and format of a tail."""
+    """The partition (None: all), isolation, filter, limits and format of a tail."""
 
     partition: int | None
     committed: bool
@@ -49,7 +49,8 @@ class TailOptions(NamedTuple):
 
 
 class RecordsEvent(Struct):
-    """Records since the last event, ordered by time, and the number of skipped offsets."""
+    """The newest records since the last event, ordered by time, and the number of skipped
+    offsets."""
 
     topic: str
     records: list[JsonRecord]

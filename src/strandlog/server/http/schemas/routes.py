@@ -30,7 +30,8 @@ class ReferenceBody(msgspec.Struct):
 
 
 class SchemaBody(msgspec.Struct):
-    """A schema that a client sends; `id` and `version` are set only in the mode IMPORT."""
+    """A schema that a client sends. To register a new schema, `id` is required in the mode IMPORT
+    and not allowed in other modes."""
 
     schema: str = ""
     schemaType: str | None = None  # noqa: N815 - Confluent's name

@@ -52,7 +52,7 @@ class Setting:
 
     @property
     def is_dynamic(self) -> bool:
-        """Whether clients may change the setting at run time; never a secret or `START_UP_ONLY`."""
+        """Whether clients may change it at run time; false for secrets and `START_UP_ONLY`."""
         return self.dynamic and not self.is_secret and not self.name.startswith(START_UP_ONLY)
 
     def parse(self, raw: object) -> Value:

@@ -36,7 +36,7 @@ def variable_of(name: str) -> str:
 
 
 def read_environment(variables: Mapping[str, str], known: Iterable[str]) -> Source:
-    """Read the variables of all known settings."""
+    """Read the variables of all known settings; report unknown ones as problems."""
     source = Source()
     names = {variable_of(name): name for name in known} | ALIAS_VARIABLES
     for variable, value in sorted(variables.items()):

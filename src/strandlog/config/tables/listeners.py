@@ -14,7 +14,7 @@ MINUTE_MS = 60_000
 
 @dataclass(kw_only=True)
 class ListenerSettings:
-    """The part of `BrokerSettings` that the HTTP and gRPC listeners read."""
+    """The part of `BrokerSettings` for HTTP, gRPC and the schema registry."""
 
     http_authentication: str = setting(
         kind="choice",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from typing import Annotated, Literal
 
@@ -18,6 +19,7 @@ from strandlog.server.background import as_future
 from strandlog.server.http.api.session import operation_names
 from strandlog.server.http.metrics.rates import TopicRate
 from strandlog.server.http.metrics.snapshot import (
+    PARTITIONS_AT_ONCE,
     group_snapshots,
     partition_snapshots,
     topic_partitions,
@@ -156,7 +158,9 @@ async def list_topics(state: HttpState, request: ApiRequest[TopicsQuery, None]) 
         by_topic[each.topic].append(each)
     rates = state.rates.topics()
     shown = []
-    for name, partitions in by_topic.items():
+    for number, (name, partitions) in enumerate(by_topic.items(), 1):
+        if not number % PARTITIONS_AT_ONCE:
+            await asyncio.sleep(0)
         if broker.has_topic(context, name):
             topic = broker.topic(context, name)
             if request.query.internal or not topic.is_internal:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 from starlette.requests import Request
+from starlette.types import Message
 from tests.support.log_builders import START_MS, batch, uuids
 
 from strandlog.broker.broker import Broker
@@ -47,7 +47,7 @@ def test_streams_that_are_opened_during_a_flush_do_not_exceed_the_limit() -> Non
         async def serve() -> None:
             request = _request()
             response = await live.live(request)
-            await response(request.scope, asyncio.Event().wait, _discard)
+            await response(request.scope, _never, _discard)
 
         streams = [asyncio.create_task(serve()) for _ in range(2)]
         await asyncio.sleep(0)
@@ -65,5 +65,10 @@ def test_streams_that_are_opened_during_a_flush_do_not_exceed_the_limit() -> Non
     asyncio.run(run())
 
 
-async def _discard(message: Any) -> None:
+async def _never() -> Message:
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
+async def _discard(message: Message) -> None:
     del message

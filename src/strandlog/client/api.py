@@ -1,4 +1,4 @@
-"""The protocols that all logs implement, and the topic descriptions that they return.
+"""The protocols of logs, producers and consumers, and the descriptions of topics and users.
 
     strandlog.open      Log            `OpenLog`       this process owns the data folder
     strandlog.connect   RemoteLog      `OpenLog`       a broker, over the Kafka protocol
@@ -46,7 +46,7 @@ class TopicInfo(NamedTuple):
 
 
 class UserInfo(NamedTuple):
-    """Describes a user; `mechanisms` maps each SASL mechanism that it can use to the iterations."""
+    """Describes a user; `mechanisms` maps its SCRAM mechanisms to their numbers of iterations."""
 
     name: str
     mechanisms: dict[str, int]

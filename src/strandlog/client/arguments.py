@@ -6,8 +6,9 @@ A record can be given in one of these forms:
     (key, value)                            either may be None
     {"value": …, "key": …, "headers": …, "partition": …, "timestamp": …}      all but value optional
 
-Headers are a mapping or a sequence of (name, value) pairs, in which names may repeat. A wrong type
-raises a `TypeError` that names the expected type; nothing is encoded or converted implicitly.
+Headers are a mapping or a sequence of (name, value) pairs, in which names may repeat. A wrong
+type in a record raises a `TypeError` that names the expected type; nothing is encoded or converted
+implicitly.
 """
 
 from __future__ import annotations

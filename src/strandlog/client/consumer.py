@@ -13,13 +13,15 @@ record counts as processed once the program asks for more. Iteration commits eve
 every five seconds, when it reaches the end, and before a rebalance. If a `with` block ends with an
 error, the records of the last poll are not committed, nor is the last record of an iteration.
 
-Partitions added to a topic are read too: group members read them after the rebalance that the
-change triggers, and a consumer without a group reads them as soon as a poll finds no records.
+Partitions added to one of the consumer's topics are read too: group members read them after the
+rebalance that the change triggers, and a consumer without a group reads them as soon as a poll
+finds no records. After `assign`, the consumer has no topics, only partitions.
 
 If a batch cannot be read (it is damaged on disk, or its producer sent it in an undecodable form),
-poll raises `CorruptSegmentError` or `UndecodableBatchError`, and keeps raising it until the program
-seeks to the error's `resume_offset`. With `on_unreadable="skip"`, the consumer seeks there itself,
-logs a warning and adds the range of offsets to `skipped`.
+poll raises `CorruptSegmentError` or `UndecodableBatchError`, unless it has records of other
+partitions to return first. The error recurs until the program seeks to its `resume_offset`. With
+`on_unreadable="skip"`, the consumer seeks there itself, logs a warning and adds the range of
+offsets to `skipped`; it still raises an error without a `resume_offset`.
 """
 
 from __future__ import annotations
@@ -86,7 +88,8 @@ logger = logging.getLogger(__name__)
 
 
 class Consumer(Closable):
-    """A consumer, created by `Log.consumer`. Only one thread at a time may use it."""
+    """A consumer, created by `Log.consumer` or `ReadOnlyLog.consumer`. Only one thread at a time
+    may use it."""
 
     internal_names = frozenset(
         {
@@ -125,7 +128,8 @@ class Consumer(Closable):
         self._cursors: dict[TopicPartition, Cursor] = {}
         self._committed: dict[TopicPartition, int] = {}
         self._turn = 0
-        # The positions before the last iteration step; None unless it was the last read.
+        # The positions before the last step of an iteration, or [] if that step failed; None if
+        # the last read was a poll.
         self._before_last: list[tuple[Cursor, int]] | None = None
         self._iterated = 0  # records returned by iteration since the last commit
         self._iterated_since_ms = 0
@@ -189,7 +193,7 @@ class Consumer(Closable):
             return sorted(self._cursors)
 
     def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
-        """Read exactly these partitions instead of those assigned by a group."""
+        """Read exactly these partitions instead of the topics; a member leaves its group."""
         with self._is_open, self._log.lock, self._is_open:
             wanted = [TopicPartition(*pair) for pair in partitions]
             for tp in wanted:
@@ -322,11 +326,12 @@ class Consumer(Closable):
             return Step([], None, self._is_member(), frozenset(self._cursors))
 
     def _is_member(self) -> bool:
-        """Return whether the assignment is valid; always true without a group."""
+        """Return whether the assignment is valid; always true for a consumer that is no member."""
         return self._membership is None or self._membership.is_member
 
     def _find_new_partitions(self) -> bool:
-        """Add partitions created since the last check, at their start; return whether any exist."""
+        """Add partitions created since the last check, at their start; return whether there were
+        any. Do nothing with a group."""
         if self.group is not None:
             return False
         found = False

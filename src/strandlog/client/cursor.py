@@ -2,8 +2,8 @@
 
     position     the offset of the next record to return; NO_POSITION if it is undefined (there is
                  no committed offset, and auto_offset_reset is "none")
-    settled_at   the initial position, or the last committed offset; equal to `position` if there
-                 is nothing to commit
+    settled_at   the initial position, or the offset that the consumer last committed; if `position`
+                 differs, the program may have received records that are not committed
 
 Records are read ahead in the form that was last requested, either as Python records or as Arrow
 columns. A request for the other form discards them and reads again from the position.
@@ -72,7 +72,7 @@ class Cursor:
         return records
 
     def _fetch(self, source: RecordSource, decode: Decode, has_records: bool) -> bool:
-        """Read ahead; return False if no records are available."""
+        """Read ahead; return False if there are no records, or after an error if `has_records`."""
         while True:
             try:
                 fetched = source.fetch(self.tp, self._ahead_end, decode)

@@ -1,4 +1,4 @@
-"""Support for `with` blocks, the check for closed objects, and waiting on a condition."""
+"""Base classes for public objects, the check that one is open, and waiting on a condition."""
 
 from __future__ import annotations
 

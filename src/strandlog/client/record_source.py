@@ -1,6 +1,6 @@
 """The interfaces between a consumer and its log.
 
-The same `Consumer` class reads folders owned by this process and folders owned by another process.
+The same `Consumer` class reads a folder that this process owns and one that is opened read-only.
 `RecordSource` supplies the records; `ConsumerHost` is the log, with its lock, clock and groups.
 """
 
@@ -84,13 +84,13 @@ class ConsumerHost(Protocol):
     def source(self) -> RecordSource: ...
 
     def tick(self) -> int:
-        """Run the maintenance tasks that are due, and return the wall-clock time."""
+        """Run the maintenance tasks that are due, if any, and return the wall-clock time."""
 
     def make_visible(self, partitions: Iterable[TopicPartition]) -> None:
         """Make written records visible to readers if possible."""
 
     def wait(self, timeout_ms: int) -> None:
-        """Release the lock until records are appended or `timeout_ms` has passed."""
+        """Release the lock until there may be new records, or until `timeout_ms` has passed."""
 
     def join_group(self, wish: GroupSubscription) -> Membership:
         """Join a group."""
@@ -116,8 +116,8 @@ def decode_records(
 ) -> Fetched:
     """Decode the records of the batches in `data` from `offset` to `end_offset`.
 
-    Omit the records of the aborted transactions; if these are not known, stop before the first
-    transactional batch.
+    Omit control records and the records of the aborted transactions; if these transactions are not
+    known, stop before the first transactional batch.
 
     Stop before an unreadable batch and return the records decoded so far. If the first batch is
     unreadable, raise `CorruptSegmentError` or `UndecodableBatchError`.

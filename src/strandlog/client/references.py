@@ -48,7 +48,8 @@ def dereferenced(name: str, text: str) -> str:
 
 
 def current_token(source: object) -> str:
-    """Return the bearer token; `source` is text with references, or a function that returns it."""
+    """Return the bearer token; `source` is text, perhaps with references, or a function that
+    returns the token."""
     found = source() if callable(source) else dereferenced(TOKEN, str(source))
     if not isinstance(found, str) or not found.strip():
         raise SettingError(f"{TOKEN} yields no token")
@@ -56,7 +57,7 @@ def current_token(source: object) -> str:
 
 
 def check_readable(name: str, path: str) -> None:
-    """Raise `SettingError` if the file or folder that a setting names cannot be read."""
+    """Raise `SettingError` if a setting names neither a folder nor a file that can be read."""
     try:
         if not Path(path).is_dir():
             with Path(path).open("rb"):

@@ -40,7 +40,11 @@ _SERVICE_LINK = re.compile(
 def client_settings(
     given: Mapping[str, object], file: str | os.PathLike[str] | None = None
 ) -> dict[str, object]:
-    """Merge the settings of one client; raise `SettingError` if one is invalid."""
+    """Merge the settings of one client; values are checked only where they are used.
+
+    Raise `SettingError` if the file cannot be read, a variable with the prefix is unknown, or a key
+    store or trust store has an unsupported type.
+    """
     path = file or os.environ.get(FILE_VARIABLE)
     return {
         **(canonical(_read_file(path)) if path else {}),
@@ -52,7 +56,8 @@ def client_settings(
 def canonical(given: Mapping[str, object]) -> dict[str, object]:
     """Return settings under their names in the settings table; unknown names are kept.
 
-    The returned values are text, except for functions: a token source or a librdkafka callback.
+    Numbers and booleans become text. Settings whose value is None are left out, and other values,
+    such as a function that returns a token, are kept.
     """
     texts = {name: _plain(value) for name, value in given.items() if value is not None}
     found: dict[str, object] = {}

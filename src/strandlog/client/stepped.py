@@ -1,4 +1,4 @@
-"""Methods of producers and consumers that only the asyncio API uses.
+"""Methods of producers and consumers that exist for the asyncio API.
 
 The public methods block, so every waiting call would need its own thread. The asyncio API uses
 these instead:
@@ -9,6 +9,7 @@ these instead:
                     requests during a rebalance
     commit_before   like commit and close, for a program that has not received every record that
     close_before    the consumer returned: `undelivered` maps partitions to the first such offset
+    release         leaves the group and closes, without a commit
 
 The caller makes one call at a time on a consumer.
 """
@@ -28,7 +29,7 @@ class Step(NamedTuple):
     """The result of one step of a poll. The other fields are only valid if `records` is empty."""
 
     records: list[Record]
-    # The error of a poll(timeout_ms=0) that gives up now; None if every partition is at its end.
+    # The error of a poll(timeout_ms=0) that gives up now; None if it can return an empty list.
     timeout_error: StrandlogError | None = None
     is_member: bool = True  # False during a rebalance
     partitions: frozenset[TopicPartition] = frozenset()  # the assignment

@@ -3,9 +3,9 @@
     with strandlog.open("./data") as log: ...
 
 The underlying broker is synchronous and not thread-safe. `lock` protects it; a thread releases the
-lock while it waits for records (on `condition`) or for an fsync. Sends and polls run maintenance
-(lazy flush, retention, compaction, file removal) when it is due; a program that neither sends nor
-polls for a long time should call `run_maintenance()`.
+lock while it waits for records (on `condition`) or for an fsync of records. Sends and polls run
+maintenance (lazy flushes, retention, compaction and so on) when it is due; a program that neither
+sends nor polls for a long time should call `run_maintenance()`.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ class Log(Closable):
         config: Mapping[str, object | None] | None = None,
         partitions: int | None = None,
     ) -> TopicInfo:
-        """Change settings (None resets a setting to its default) or add partitions."""
+        """Change settings (None resets one to its default), or raise the number of partitions."""
         with self._is_open, self.lock, self._is_open:
             self.broker.topic(self.context, name)
             if config:
@@ -243,7 +243,8 @@ class Log(Closable):
         """Create a producer.
 
         `acks`: what a send waits for. With "all", the records are on disk and survive a power
-        failure; with 1 or 0, they are written and survive a crash of the process.
+        failure, unless log.durability is "page_cache"; with 1 or 0, they are written and survive a
+        crash of the process.
         `partitioner`: the hash that assigns keys to partitions: "murmur2" (as in Java clients),
         "md5" or "fnv1a".
         `compression`: "gzip", "snappy", "lz4", "zstd" or "none"; None means the topic's

@@ -1,12 +1,14 @@
 """The group membership of an embedded consumer, driven step by step.
 
-It sends the same requests as a remote member: join, sync, heartbeat, leave. No method blocks;
-`step` advances the membership as far as possible and is called on every poll.
+It sends the same requests as a remote member: join, sync, heartbeat, commit, leave. No method waits
+for other members; `step` advances the membership as far as possible and is called on every poll.
 
     outside ──join──▶ joining ──all joined──▶ syncing ──leader assigned──▶ member
        ▲                 ▲                                                  │  │
        │                 └────────── rebalance: rejoin with the same id ────┘  │
        └───────────────────────── unknown member or old generation ────────────┘
+
+An error while joining or syncing leads back to outside, or to a new join.
 
 In a rebalance, every member must rejoin, which normally happens when it polls. Within one process,
 a consumer could thus wait for another one that the same thread polls only later. A waiting member
@@ -58,7 +60,7 @@ if TYPE_CHECKING:
     from strandlog.client.embedded.log import Log
 
 COOPERATIVE = "cooperative-sticky"
-MAX_ROUNDS = 10  # each round advances all members in this process; a rebalance takes at most three
+MAX_ROUNDS = 10  # per step; each round advances the members of the group in this process
 
 
 class Membership:
@@ -100,7 +102,8 @@ class Membership:
         return may_go_on and self._advance()
 
     def _advance(self) -> bool:
-        """Take all steps that are possible without waiting; return whether any was taken."""
+        """Take the steps that are possible without waiting; return whether one other than a
+        heartbeat was taken."""
         has_moved = False
         if self.is_member:
             self._heartbeat()
@@ -129,7 +132,7 @@ class Membership:
             self._reset()
 
     def _topics_grew(self) -> bool:
-        """Return whether the partition count of a topic has changed since the last assignment."""
+        """Return whether the partition count of a topic has changed since the last join."""
         return any(
             self._log.partition_count_or_zero(topic) != count
             for topic, count in self._partition_counts.items()

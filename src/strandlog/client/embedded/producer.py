@@ -73,7 +73,7 @@ class _Columns(NamedTuple):
 
 
 class _Appended(NamedTuple):
-    """The batch of one partition and the indexes of its records."""
+    """A batch that was appended to a partition, and the indexes of its records."""
 
     partition: int
     end_offset: int
@@ -341,7 +341,7 @@ class Producer(Closable):
     # -- independent records -------------------------------------------------------------------
 
     def send_each(self, topic: str, items: list[BatchItem]) -> list[RecordMetadata | Exception]:
-        """Append independent records, in one batch per partition, for the asyncio API.
+        """Append independent records together, for the asyncio API.
 
         Return the metadata or the error of each record. A record that is rejected does not affect
         the others, and a partition that fails does not affect other partitions.

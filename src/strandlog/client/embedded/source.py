@@ -1,7 +1,7 @@
 """Reads records for consumers of a data folder that this process owns.
 
-A read that reaches unflushed records flushes them first. A program can therefore read what it has
-just sent, and a crash never loses a record that a consumer has read.
+A read that would find only unflushed records flushes them first. A program can therefore read what
+it has just sent, and a crash never loses a record that a consumer has read.
 
 Clients of a broker may have written transactions to the folder. Reads end at the last stable
 offset and omit aborted transactions, as those of a read_committed consumer do. A transaction that a

@@ -1,4 +1,4 @@
-"""HTTP server addresses: parses them, and finds the one that a broker announces over Kafka.
+"""Parses the addresses of HTTP servers, and finds the one that a broker announces over Kafka.
 
     "http://host:9095"          or https://…; a path in the URL is prepended to that of each request
 

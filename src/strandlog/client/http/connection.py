@@ -3,6 +3,7 @@
     unreachable, or no complete response in time    UnreachableError
     response too large                              RemoteError
     any status                                      returned; the caller handles it
+    no address found                                the error of `find`, unchanged
 
 The server may close an idle connection at any time. A request that finds the connection closed is
 resent once over a new connection. A DELETE always starts with a new connection, because repeating

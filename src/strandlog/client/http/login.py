@@ -35,7 +35,8 @@ class HttpLogin:
     def connect(
         self, address: HttpAddress, timeout_seconds: float
     ) -> tuple[HTTPConnection, dict[str, str]]:
-        """Return a connection, which opens with the first request, and headers with credentials."""
+        """Return a connection, which opens with the first request, and its authorization header, if
+        any."""
         options = WireOptions.parse(ANY_BROKER, client_settings(self._client))
         headers: dict[str, str] = {}
         if address.is_tls or _is_loopback(address.host):

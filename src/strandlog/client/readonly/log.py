@@ -76,7 +76,7 @@ from strandlog.storage.readonly.committed import CommittedView, committed_view
 from strandlog.storage.readonly.view import FolderView, PartitionView
 
 MAX_STABLE_READ_ATTEMPTS = 16
-# Errors that can be caused by a file swap as well as by real damage.
+# Errors that a file swap can cause although the files are intact.
 UNUSUAL = (OffsetOutOfRangeError, CorruptSegmentError, UndecodableBatchError, DataError)
 
 T = TypeVar("T")
@@ -410,7 +410,8 @@ class ReadOnlyLog(Closable):
 
         `topics`: the names of the topics to read; leave it empty to choose partitions by `assign`.
         `group`: must be None, because only the owner of the folder has groups.
-        `auto_offset_reset`: "earliest" starts with the oldest records, "latest" with new ones.
+        `auto_offset_reset`: "earliest" starts with the oldest records, "latest" with new ones, and
+        "none" like "earliest", but with an error if records are deleted before they are read.
         `on_unreadable`: "raise" an error for a batch that cannot be read, or "skip" it and add it
         to `skipped`.
         `consumer_timeout_ms`: how long `for record in consumer` waits for the next record before

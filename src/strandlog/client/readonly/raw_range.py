@@ -45,7 +45,8 @@ def read_range(
     chunk_bytes: int,
     patience: Patience,
 ) -> Iterator[RawChunk]:
-    """Yield the batches of [start, end), each chunk with the transactions that overlap with it."""
+    """Yield the batches of [start, end) in chunks, each with the aborted transactions that overlap
+    with it. The last chunk may contain later batches as well."""
     offset = start
     deadline_ms = patience.deadline_ms()
     while offset < end:

@@ -1,4 +1,4 @@
-"""The methods that every schema registry has, and the types that they use.
+"""The protocols of schema registries, to read or to change, and the types that they use.
 
     with connect_registry("localhost:9092") as registry:      over HTTP (remote.py)
     with FolderRegistry("./data") as registry:                reads a data folder (folder.py)

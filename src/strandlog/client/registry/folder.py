@@ -3,7 +3,8 @@
 It takes no lock and writes nothing; a broker may own the folder at the same time. The result is
 what the broker has made durable. A schema that is not known yet may have been registered since the
 last read, so the calls read the records that were added. Like the broker, this class skips unusable
-records; it lists the first MAX_PROBLEMS of them in `problems`.
+records; it lists the first MAX_PROBLEMS of them in `problems`. It also skips batches that cannot be
+read, with a warning in the log.
 """
 
 from __future__ import annotations

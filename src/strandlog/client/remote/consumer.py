@@ -11,9 +11,9 @@ offset store and auto-commit are disabled; it starts at the offsets that this co
     poll(timeout_ms=N)   waits at most N ms for the first record
 
     assign, seek         take effect in the next poll, which passes all changes to librdkafka
-    rebalance            happens inside poll. New partitions start at the group's committed offset;
-                         with auto_commit, the consumer commits its positions before it gives up
-                         partitions
+    rebalance            happens inside poll. New partitions start at the group's committed offset,
+                         or where auto_offset_reset says; with auto_commit, the consumer commits its
+                         positions before it gives up partitions, unless it has already lost them
 
 A consumer without a group does not read partitions that are added after it was created.
 """
@@ -157,7 +157,7 @@ class RemoteConsumer(Closable):
         return sorted(self._progress.positions)
 
     def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
-        """Read exactly these partitions instead of those assigned by a group."""
+        """Read exactly these partitions instead of the topics; a member leaves its group."""
         self._check_open()
         wanted = [TopicPartition(*pair) for pair in partitions]
         self._check_exist(wanted)
@@ -285,7 +285,7 @@ class RemoteConsumer(Closable):
         is_iteration: bool = False,
         wait_ms: int = 0,
     ) -> Step:
-        """Poll for `wait_ms`, for the asyncio API (client/stepped.py)."""
+        """Poll for up to `wait_ms`, for the asyncio API (client/stepped.py)."""
         del is_iteration
         if is_first:
             self._begin_poll()

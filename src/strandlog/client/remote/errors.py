@@ -7,7 +7,8 @@
     any other             RemoteError, with the code
 
 A strandlog broker sends the same messages as the embedded library. Kafka's own messages are terse,
-so this module adds the topic or group if the caller provides it, and the permission that is needed.
+so this module adds the group if the caller provides it and, to errors about a missing topic or
+permission, the topic and the permission that is needed.
 """
 
 from __future__ import annotations

@@ -9,8 +9,9 @@ Client settings have the names of librdkafka or of the Java client, with dots or
 `connect("host:9093", security_protocol="ssl")`. They may also come from a file and the environment
 (client/settings.py).
 
-Every request raises `UnreachableError` if it takes longer than `timeout_ms`. The constructor sends
-a request to the cluster, so that a wrong address fails immediately rather than in the first call.
+An administrative request raises `UnreachableError` if it takes longer than `timeout_ms`. The
+constructor sends a request to the cluster, so that a wrong address fails immediately rather than in
+the first call.
 """
 
 from __future__ import annotations
@@ -297,7 +298,7 @@ class RemoteLog(Closable):
         config: Mapping[str, object | None] | None = None,
         partitions: int | None = None,
     ) -> TopicInfo:
-        """Change settings (None resets a setting to its default) or add partitions."""
+        """Change settings (None resets one to its default), or raise the number of partitions."""
         self.partition_count(name)
         if config:
             self._settings.alter_topic(name, config)
@@ -397,12 +398,13 @@ class RemoteLog(Closable):
         """Create a producer.
 
         `acks`: what a send waits for. With "all", a strandlog broker has the records on disk, and
-        they survive a power failure; in a Kafka cluster, all in-sync replicas have them. With 1,
-        the broker has written them, and they survive a crash of its process. With 0, a send waits
-        for nothing, because the broker does not respond, and offsets are -1.
+        they survive a power failure (unless its log.durability is "page_cache"); in a Kafka
+        cluster, all in-sync replicas have them. With 1, the broker has written them, and they
+        survive a crash of its process. With 0, a send waits for nothing, because the broker does
+        not respond, and offsets are -1.
         `partitioner`: the hash that assigns keys to partitions: "murmur2" (as in Java clients),
         "md5" or "fnv1a".
-        `compression`: "gzip", "snappy", "lz4" or "zstd"; with None, the client setting
+        `compression`: "gzip", "snappy", "lz4", "zstd" or "none"; with None, the client setting
         `compression.type` applies, which is "none" by default.
         """
         self._check_open()

@@ -8,7 +8,8 @@ decides:
     login rejected ──▶ references changed       the client continues with the new credentials
                    └─▶ unchanged                they are reread for ROTATION_MS, because a rotation
                                                 changes the password first and the file afterwards;
-                                                then AuthenticationError
+                                                then AuthenticationError, or SettingError if a
+                                                reference cannot be read
                    └─▶ credentials without      AuthenticationError at once
                        references
 
@@ -106,7 +107,7 @@ class Login:
         self._rejection = None
 
     def check(self) -> None:
-        """Adopt new credentials after a rejected login, or raise `AuthenticationError`."""
+        """Adopt new credentials after a rejected login, or raise an error, as described above."""
         if not self._errors and self._rejection is None:
             return
         with self._lock:

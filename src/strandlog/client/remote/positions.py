@@ -1,7 +1,7 @@
 """The positions, end-of-partition states and read-ahead messages of a remote consumer.
 
 positions   the offset of the next record that poll returns; NO_POSITION if it is undefined
-committed   the known committed offsets
+committed   the offsets that are committed, or whose commit has been sent
 moved       partitions whose changed positions have not been passed to librdkafka yet
 at_end      partitions whose end librdkafka has reported, after their last record
 ahead       messages that arrived while the consumer was waiting for its assignment

@@ -65,7 +65,7 @@ LIBRDKAFKA_PARTITIONER = "murmur2"
 
 
 class Failure(NamedTuple):
-    """A record that was not written."""
+    """A record that failed."""
 
     place: int
     error: Any
@@ -348,7 +348,7 @@ class RemoteProducer(Closable):
         indexes: list[int],
         deliveries: Deliveries,
     ) -> dict[int, Exception]:
-        """Send the records at `indexes`; return the errors of those that were not written."""
+        """Send the records at `indexes`; return the errors of those that failed."""
         errors: dict[int, Exception] = {}
         large = []
         for failure in self._attempt(topic, calls, indexes, deliveries):

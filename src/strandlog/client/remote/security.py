@@ -52,7 +52,8 @@ class RemoteSecurity:
         return found
 
     def _confirm_empty(self) -> None:
-        """Raise an error if the client may not list ACLs, or the broker has no authorizer."""
+        """Raise an error if the client may not list ACLs or, as far as it may read the broker's
+        settings, if there is no authorizer."""
         if Operation.DESCRIBE_CONFIGS.name in self._operations_with_describe():
             values = {row.name: row.value for row in self._log.broker_settings()}
             if values.get(AUTHORIZER) == "":

@@ -1,4 +1,4 @@
-"""Tracks the brokers, leaders and connections of a cluster, and finds the broker's HTTP address.
+"""Tracks the brokers, leaders and connections of a cluster, and reads broker and topic settings.
 
 The metadata of a topic is cached until it expires (metadata.max.age.ms) or a response contradicts
 it (`forget_topic`). After a failed connection, the client waits before it connects to that broker
@@ -255,7 +255,8 @@ class Cluster:
         self._topics.pop(name, None)
 
     def leader_of(self, tp: TopicPartition) -> int:
-        """Return the leader of a partition; raise `RetriableBrokerError` if there is none."""
+        """Return the leader of a partition; raise `RetriableBrokerError` if it has none, and
+        `TopicNotFoundError` if it does not exist."""
         topic = self.topic(tp.topic)
         if not 0 <= tp.partition < topic.partition_count:
             self.forget_topic(tp.topic)
@@ -278,7 +279,7 @@ class Cluster:
 
 
 def http_address(cluster: Cluster) -> str | None:
-    """Return `http://HOST:PORT` of a broker's HTTP listener, or None if there is no reachable one.
+    """Return the URL of a broker's HTTP listener, or None if there is no reachable one.
 
     strandlog reports it as the broker setting `http.listener`, with the actual port; the value is
     empty if the listener is not open. Apache Kafka has no such setting.

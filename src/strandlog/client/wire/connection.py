@@ -8,9 +8,9 @@ A broker responds in the order of the requests, so waiting for one reply also re
 A reply that is no longer needed is dropped when it arrives (`forget`).
 
 A connection is set up in this order: TCP, TLS if configured, ApiVersions, SASL if configured. For
-each API, the client uses the highest version that both sides support. After any failure the
-connection is closed: each pending reply fails with `UnreachableError`, and a new connection is
-needed.
+each API, the client uses the highest version that both sides support. After a network error, a
+failed login or a malformed frame, the connection is closed: each pending reply fails with
+`UnreachableError`, and a new connection is needed.
 
 A broker may limit how long a login is valid (KIP-368). After 85 to 95 % of that time, the next
 `send` receives the pending replies and logs in again on the same connection, with the current
@@ -86,7 +86,7 @@ class Reply:
     def wait(self, extra_ms: int = 0) -> tuple[memoryview, int]:
         """Wait for the reply and return (frame, position of the body).
 
-        The timeout is request.timeout.ms plus `extra_ms`.
+        The timeout of each read is request.timeout.ms plus `extra_ms`.
         """
         while not self.is_done:
             self._connection.receive(extra_ms)
@@ -207,8 +207,8 @@ class WireConnection:
                     self._versions[row.api_key] = version
 
     def _tls_rejection(self, error: OSError) -> AuthenticationError | None:
-        """Return an error if one side rejects the other, because a retry would fail; otherwise
-        return None."""
+        """Return an error if one side rejects the other or the broker does not use TLS, because a
+        retry would fail; otherwise return None."""
         if isinstance(error, ssl.SSLCertVerificationError):
             return AuthenticationError(
                 f"the certificate of {self.name} is not trusted: {error.verify_message}; "
@@ -292,8 +292,7 @@ class WireConnection:
             usable = CLIENT_VERSIONS[api_key]
             raise RemoteError(
                 f"{self.name} does not support {API_BY_KEY[api_key].name} versions "
-                f"{usable.first} to {usable.last}; "
-                "Kafka 2.4 or later is required",
+                f"{usable.first} to {usable.last}; use a newer broker",
                 UNSUPPORTED_VERSION,
             )
         return version

@@ -1,8 +1,8 @@
 """Requests to a coordinator: transactions and committed offsets.
 
 The coordinator of a group or a transactional id is cached until a request to it fails with a
-retriable error. Every request is safe to retry: executing it twice has the same effect as once,
-except that InitProducerId returns a new producer id or epoch.
+retriable error other than CONCURRENT_TRANSACTIONS. Every request is safe to retry: executing it
+twice has the same effect as once, except that InitProducerId returns a new producer id or epoch.
 
 A transaction may span two processes: the writer passes (transactional id, producer id, epoch) to
 another process, which ends the transaction with `end_txn`. The epoch does not change, so a commit
@@ -171,7 +171,7 @@ class CoordinatorClient:
     def describe_transactions(
         self, transactional_ids: Sequence[str]
     ) -> dict[str, TransactionDescription | StrandlogError]:
-        """Return the description of each id, or its error (`TransactionalIdNotFoundError`)."""
+        """Return the description of each id, or its error, such as `TransactionalIdNotFoundError`."""
 
         def ask(name: str) -> Callable[[WireConnection], TransactionDescription | StrandlogError]:
             def one(connection: WireConnection) -> TransactionDescription | StrandlogError:

@@ -1,7 +1,8 @@
-"""Fetches the raw batches of an offset range, always requesting one chunk ahead.
+"""Fetches the raw batches of an offset range, requesting one chunk ahead.
 
-`fetch` sends one request. `read_range` reads [start, end): while the caller processes one chunk,
-the broker prepares the next, whose offset is known as soon as a chunk has arrived.
+`fetch` sends one request, again after a retriable error. `read_range` reads [start, end): while the
+caller processes one chunk, the broker prepares the next, whose offset is known as soon as a chunk
+has arrived.
 
     receive 1 │ request 2 │ yield 1 ...... │ receive 2 │ request 3 │ yield 2 ...
 
@@ -66,7 +67,7 @@ class RangeFetcher:
         self._clock = clock
 
     def fetch(self, tp: TopicPartition, ask: FetchAsk) -> RawFetch:
-        """Send one request and return the response, which may be empty.
+        """Send one request, with retries, and return the response, which may be empty.
 
         Raise `OffsetOutOfRangeError`, with the valid range, if the offset is out of range.
         """

@@ -2,7 +2,8 @@
 
 `bootstrap` is a comma-separated list of HOST:PORT, with brackets for IPv6: `[::1]:9092`. The
 default port is 9092. The other options are defined in config/tables/client.py. `WireOptions` holds
-plain values, so it can be pickled and sent to the process that creates the client.
+plain values and perhaps a token function. If the function can be pickled, so can the options, to be
+sent to the process that creates the client.
 
 References to secrets (client/references.py) in text settings are not replaced when the options are
 parsed, but each time `text` is called. Neither `repr` nor an error shows a secret.

@@ -6,12 +6,12 @@
 
 A request carries at most one batch per partition, as Kafka requires; the number of requests in
 flight per broker is limited (`max.in.flight.requests.per.connection`). After a retriable error, a
-batch and all later batches of its partition are resent once none of them is in flight: this
-preserves their order and the sequence numbers of an idempotent producer. Without a producer id,
-delivery is at least once: a batch whose response was lost may be written twice, and a retried batch
-may be written after later ones.
+batch is resent, followed by the later batches of its partition that failed, once none of them is in
+flight: this preserves the order and the sequence numbers of an idempotent producer. Without a
+producer id, delivery is at least once: a batch whose response was lost may be written twice, and a
+retried batch may be written after later ones.
 
-A fatal error affects only one partition: its later batches are dropped; other partitions continue.
+A fatal error affects only one partition: its queued batches are dropped; other partitions continue.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class ProduceResult(NamedTuple):
 
     base_offset: int  # the base offset of the first batch, or -1 if it is unknown
     batch_count: int  # number of batches written
-    error: StrandlogError | None  # why the other batches were not written
+    error: StrandlogError | None  # why the other batches failed
 
 
 class _Batch(NamedTuple):

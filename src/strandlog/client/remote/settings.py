@@ -1,8 +1,8 @@
 """Topic and broker settings of a cluster: DescribeConfigs and IncrementalAlterConfigs.
 
 Kafka transfers values as strings. Values of topic settings that strandlog knows are parsed, so that
-`1d` and `512MiB` work with any cluster and values have the same types as in an embedded log. Unknown
-or invalid settings are passed on as text, so that the broker can validate them.
+`1d` and `512MiB` work with any cluster and values have the same types as in an embedded log.
+Unknown or invalid settings are passed on as text, so that the broker can validate them.
 """
 
 from __future__ import annotations

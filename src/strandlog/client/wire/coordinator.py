@@ -171,7 +171,7 @@ class CoordinatorClient:
     def describe_transactions(
         self, transactional_ids: Sequence[str]
     ) -> dict[str, TransactionDescription | StrandlogError]:
-        """Return the description of each id, or its error, such as `TransactionalIdNotFoundError`."""
+        """Return the description of each id, or an error such as `TransactionalIdNotFoundError`."""
 
         def ask(name: str) -> Callable[[WireConnection], TransactionDescription | StrandlogError]:
             def one(connection: WireConnection) -> TransactionDescription | StrandlogError:

@@ -195,7 +195,7 @@ class AsyncOpenLog(AsyncReadableLog[OpenT]):
         config: Mapping[str, object | None] | None = None,
         partitions: int | None = None,
     ) -> TopicInfo:
-        """Change settings (None resets a setting to its default) or add partitions."""
+        """Change settings (None resets one to its default), or raise the number of partitions."""
         altered = await self._call(self._log.alter_topic, name, config, partitions)
         self.waiting.wake_all()
         return altered
@@ -324,7 +324,7 @@ class AsyncOpenLog(AsyncReadableLog[OpenT]):
 
 
 class SharedQueue:
-    """A send queue, or the task that creates it, and the number of producers that use it."""
+    """The task that creates a send queue, and the number of producers that use the queue."""
 
     def __init__(self, creation: asyncio.Task[SendQueue]) -> None:
         self.creation = creation

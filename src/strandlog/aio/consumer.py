@@ -173,7 +173,8 @@ class Consumer(AsyncClosable):
     ) -> None:
         """Return when there are records in `_ahead`, or when `timeout_ms` has passed.
 
-        With 0, return as soon as it is certain that there are none; with None, wait indefinitely.
+        With 0, return as soon as it is certain that there are none, or raise the error of the last
+        step if that takes too long; with None, wait indefinitely.
         """
         loop = self._workers.loop
         limit = self._log.longest_look_seconds if timeout_ms == 0 else (timeout_ms or 0) / 1000
@@ -237,7 +238,7 @@ class Consumer(AsyncClosable):
         return await self._operate(lambda: self._consumer.assignment)
 
     async def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
-        """Read exactly these partitions instead of those assigned by a group."""
+        """Read exactly these partitions instead of the topics; a member leaves its group."""
         wanted = [TopicPartition(*pair) for pair in partitions]
 
         def keep(_: None) -> None:

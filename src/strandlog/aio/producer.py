@@ -1,7 +1,7 @@
 """The asyncio producer: the methods of the synchronous producer, as coroutines.
 
 `send` returns when the record is acknowledged according to `acks`. Sends of concurrent tasks are
-written together (send_queue.py), so a thousand tasks share one fsync. A single task that awaits
+written together (send_queue.py), so a thousand tasks can share an fsync. A single task that awaits
 each send pays for one fsync or round trip per record and should use `send_batch` instead.
 """
 

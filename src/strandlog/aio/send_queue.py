@@ -1,9 +1,9 @@
 """Sends the records of many tasks together.
 
 Producers with the same settings share one queue and one synchronous producer. A worker thread
-takes what has accumulated, writes it as one batch per partition and waits for one fsync or one
-round trip; meanwhile the next calls accumulate. Sends of one queue reach a partition in the order
-of the calls.
+takes what has accumulated, writes the single records together and waits for their fsyncs or round
+trips; meanwhile the next calls accumulate. Sends of one queue reach a partition in the order of the
+calls, except that a remote producer may resend a batch that was too large after later records.
 
     send()      queued ──▶ being written ──▶ acknowledged or failed
                   │cancelled     │cancelled
@@ -11,8 +11,8 @@ of the calls.
                 not written    written or failed; the task does not learn which
 
 Each call waits for its own acknowledgement. The queue buffers nothing but the calls in progress.
-One write takes at most MAX_WRITE_RECORDS calls, and at most MAX_WRITE_BYTES of single records or
-one larger record.
+One write takes at most MAX_WRITE_RECORDS calls, and at most MAX_WRITE_BYTES of single records
+(without their headers) or one larger record.
 """
 
 from __future__ import annotations

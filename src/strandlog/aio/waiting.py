@@ -1,9 +1,10 @@
-"""The consumers that wait for records, and what wakes them. A waiting consumer needs no thread.
+"""The consumers that wait for records, and what wakes them. None has a thread of its own.
 
-    embedded    sends through this log wake the consumers of the partitions that they wrote to, and
-                a change in a group wakes its members. In addition, each consumer polls again after
-                RECHECK_SECONDS (in a rebalance, REBALANCE_RECHECK_SECONDS), for heartbeats, new
-                partitions and maintenance
+    embedded    sends through this log wake the consumers of the partitions that they wrote to, a
+                change in a group wakes its members, and a changed or deleted topic wakes all
+                consumers. In addition, each consumer polls again after RECHECK_SECONDS (in a
+                rebalance, REBALANCE_RECHECK_SECONDS), for heartbeats, new partitions and
+                maintenance
     read-only   the owner is another process, so consumers look again every 100 ms
     remote      librdkafka buffers records without waking the loop. Up to BLOCKING_STEPS consumers
                 wait in librdkafka, each in a worker thread; the others look again every 20 ms, or
@@ -47,7 +48,7 @@ class Waiting:
         self._loop = loop
         self._now = 0
         self._changed: dict[str, int] = {}  # `_now` at the last change, by topic or group
-        self._waiters: dict[str, set[asyncio.Future[None]]] = {}  # by topic or group
+        self._waiters: dict[str, set[asyncio.Future[None]]] = {}  # by topic, group or consumer
         self._interests: dict[asyncio.Future[None], Interest] = {}
 
     def __len__(self) -> int:

@@ -53,7 +53,7 @@ class DepthCheck:
     def check(self, value: bytes, start: int) -> None:
         """Check the value at `start`; raise ValueError if it nests too deeply.
 
-        A malformed value raises EOFError, LookupError or ValueError.
+        A malformed value may raise EOFError, LookupError or ValueError.
         """
         if len(value) - start <= MAX_DEPTH:
             return  # each level takes at least one byte

@@ -21,8 +21,9 @@ Schemas of a registry (`is_registered`) may also become tables, so they differ i
     record without fields                     left out, wherever it occurs
 
 Times are read as numbers and converted by Arrow, a column at a time, so the decoder gets a schema
-without these logical types (`without_times`). Decimals get a logical type of our own, because for
-the standard one fastavro would spend minutes converting a megabyte of digits that Arrow rejects.
+without these logical types (`without_times`, or `decodable` for schemas of a registry). Decimals
+get a logical type of our own, because for the standard one fastavro would spend minutes converting
+a megabyte of digits that Arrow rejects.
 """
 
 from __future__ import annotations
@@ -102,7 +103,8 @@ class AvroColumns:
         return self._attributes[name].get(attribute, default)
 
     def is_empty(self, name: str) -> bool:
-        """Return whether a field is a record without fields, which has no column."""
+        """Return whether a field of a registered schema has no column: it is a record without
+        fields, or an array or map of such records."""
         return self._is_registered and _is_empty(self.type_of(name))
 
     def type_of(self, name: str) -> pa.DataType:

@@ -63,7 +63,7 @@ class Parsed(NamedTuple):
 
 
 class AvroValues:
-    """Parses values into the named columns. Can be pickled."""
+    """Parses values into the named columns. Can be pickled before its first use."""
 
     def __init__(self, form: AvroForm, names: tuple[str, ...]) -> None:
         self._prefix = form.prefix

@@ -1,6 +1,7 @@
 """Parses JSON values one by one, with the same results as Spark's `from_json`.
 
-This is the slow path, for values that Arrow's reader (json_values.py) rejects or reads differently.
+This is the slow path, for values that Arrow's reader rejects or may read differently
+(json_values.py).
 Each column has a converter, built once from its Arrow type. It converts a non-null value from
 `read_json` to one that `pyarrow.array` accepts, or raises `MisfitError`. As in the PERMISSIVE mode
 of `from_json`, a field that cannot be converted becomes null, and its row is reported; this also

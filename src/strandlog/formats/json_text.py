@@ -4,14 +4,14 @@
 
     object  tuple of (name, value) pairs, in order, duplicates included
     array   list
-    number  int, or Number: the text of a number with a fraction or an exponent
+    number  int, or Number: the text of a fraction, exponent, infinity, NaN or very long integer
     other   str, bool, None
 
 The standard library's decoder, which is written in C, handles almost all input. Jackson, as
 configured by Spark, also accepts single-quoted strings, escaped single quotes, and the bare words
 -INF, +INF and +Infinity; Arrow's reader accepts Inf, -Inf and -NaN. Input with any of these is read
-by `_LenientReader`, as is input that nests too deeply for the decoder's recursion. It limits
-nesting to 1,000 levels, as Jackson does.
+by `_LenientReader`, as is input that nests too deeply for the decoder's recursion. That reader
+limits nesting to 1,000 levels, as Jackson does.
 """
 
 from __future__ import annotations

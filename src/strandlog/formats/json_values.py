@@ -45,7 +45,7 @@ _UNZONED: Final = rf"{_LOCAL}$"
 
 
 class UnusualError(Exception):
-    """Arrow would read these values differently from `from_json`."""
+    """Arrow may read these values differently from `from_json`."""
 
 
 def zone_of(name: str | None) -> tzinfo:

@@ -1,12 +1,14 @@
 """Decodes Avro values with registered schemas into columns.
 
 Values of the reader's own schema are parsed as in avro_values.py: in compiled loops if the schema
-is flat. Values of another schema are first parsed with that schema, also in compiled loops, and the
-resulting columns are converted one by one, if both schemas are records of the same name, and every
-wanted column has no alias and
+is flat. Values of another schema are parsed in the same way with that schema, and the resulting
+columns are then converted one by one, under these conditions:
 
-    has the same type in both schemas, or one that Avro promotes (int to long, string to bytes),
-    or is missing in the writer's schema and has a simple default in the reader's.
+    both schemas    are records of the same name, without the namespace
+    every column    has no alias. At least one is in the writer's schema
+    if it is there  it has the same type, one that Avro promotes (int to long, string to bytes), or
+                    a timestamp in another unit; and it is not nullable in the writer's schema only
+    if it is not    it has a simple default in the reader's schema
 
 Otherwise fastavro resolves the schemas value by value, which is about ten times slower. Times are
 converted if their units differ, although Avro's resolution ignores units.

@@ -20,7 +20,8 @@ compatibility. A JSON schema allows no other properties, for the same reason.
 | list · map<string, …>  | array · map            | array · object      | repeated · map  |
 | struct                 | record                 | object              | message         |
 
-A column without a counterpart (none, or any other type) raises `InvalidSchemaError`.
+A column without a counterpart raises `InvalidSchemaError`: one whose type is "none" above or not in
+the table, a struct without fields and, in Protobuf, a list of lists or maps.
 JSON has no NaN and no infinity: such a number raises `DataError`.
 """
 

@@ -6,13 +6,15 @@
       array with one schema for its items        list
       boolean, integer, number, string           bool, int64, float64, string
       [T, null], oneOf or anyOf of T and null    T
+      allOf of one schema T                      T
+      enum or const without a type               the type of its values, if they have only one
       [integer, number]                          float64
       everything else                            string: the JSON text, or the string itself
 
-"Everything else" means no type, several types, tuples, other oneOf and anyOf, and objects and
-arrays whose contents are not described. A `$ref` points to a part of the document, or names one of
-the schema's references; a part that contains itself cannot be a column. Properties that the schema
-does not list are not read. `format` has no effect: a date-time stays a string.
+"Everything else" means no type, several types, tuples, other oneOf, anyOf and allOf, and objects
+and arrays whose contents are not described. A `$ref` points to a part of the document, or names one
+of the schema's references; a part that contains itself cannot be a column. Properties that the
+schema does not list are not read. `format` has no effect: a date-time stays a string.
 
 JSON text does not depend on the writer's schema, so values of all versions are parsed together with
 the reader's columns, as in json_values.py: a field that does not fit its column is null and makes

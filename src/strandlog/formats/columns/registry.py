@@ -9,13 +9,13 @@ the id of its *writer's* schema; the values of one id are parsed together:
 
 | Avro                    | JSON Schema               | Protobuf            | Arrow           |
 |-------------------------|---------------------------|---------------------|-----------------|
-| boolean … string, bytes | boolean, string           | bool … string       | the same        |
+| boolean … string, bytes | boolean, string           | bool … bytes        | the same        |
 |                         | integer · number          |                     | int64 · float64 |
 |                         |                           | uint32 · uint64     | int64 ·         |
 |                         |                           |                     | decimal(20, 0)  |
 | enum · fixed            | enum of strings           | enum                | string · binary |
 | decimal, ≤ 38 digits    |                           |                     | decimal128      |
-| date · uuid             |                           |                     | date32 · string |
+| date                    |                           |                     | date32          |
 | timestamp-millis, -micros |                         | Timestamp           | timestamp[us]   |
 | timestamp-nanos         |                           |                     | int64           |
 | time-millis, -micros    |                           | Duration            | int64: µs       |
@@ -29,6 +29,8 @@ the id of its *writer's* schema; the values of one id are parsed together:
 |                         | other oneOf, anyOf,       | Struct, Value,      | string: JSON    |
 |                         | no type, tuples           | ListValue           |                 |
 
+Avro's uuid and duration become their underlying type, and its local timestamps the same types as
+other timestamps, without a time zone.
 An enum number that the Protobuf schema does not define becomes a string of digits.
 A field that is a record or message without fields has no column; `dropped` lists such fields.
 Recursive records and messages, an Avro null outside a union, Protobuf's Any, groups and extensions,
@@ -36,7 +38,8 @@ and decimals of more than 38 digits raise `InvalidSchemaError`, which names the 
 caller leaves that column out.
 
 A null value has null columns and is not bad. A value is bad if it has no prefix, if its id is
-unknown, if the schema with that id is of another kind, or if it does not match its schema.
+unknown, if the schema with that id is of another kind, or if the value does not match its schema or
+does not fit the columns.
 `look_up` returns the schema with an id that is not among `known`, or None if there is none. It
 raises an error if the registry cannot answer: the values then do not count as bad, and the caller
 must retry. An id without a schema is looked up again in the next call, because it may have been

@@ -1,7 +1,8 @@
 """Prints a FileDescriptorProto as the text of a .proto file.
 
 Java clients and users expect text, but Python's serializer registers descriptors. Compiling the
-text gives the same descriptor, except for custom options and extensions, which are left out.
+text gives the same descriptor, except that extensions, custom options and options whose type is a
+message are left out.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Encodes JSON as one Avro value; the reverse of avro_decode.py.
 
-Besides the form that decoding returns, the encoder accepts numbers for dates and times, and a union
-value that names its branch, as in Avro's own JSON encoding: {"string": "x"}. If no branch is named,
-the first one that fits is used. A missing field gets its default. An unknown field is an error,
-because a misspelled field would otherwise be lost silently.
+Besides the form that decoding returns, the encoder accepts numbers for decimals, dates and times,
+and a union value that names its branch, as in Avro's own JSON encoding: {"string": "x"}. If no
+branch is named, the first one that fits is used. A missing field gets its default. An unknown field
+is an error, because a misspelled field would otherwise be lost silently.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ position of the message in its file, as zig-zag varints that start with the numb
 single byte 0 stands for the first message. With a header, the path follows the id in the header.
 The serializers of all Confluent clients write these formats.
 
-A header takes precedence. Any bytes may start with byte 0, so a value is only known to be encoded
-if the registry has its id.
+A valid header takes precedence. Any bytes may start with byte 0, so a value is only known to be
+encoded if the registry has its id.
 """
 
 from __future__ import annotations

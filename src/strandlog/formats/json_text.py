@@ -10,8 +10,8 @@
 The standard library's decoder, which is written in C, handles almost all input. Jackson, as
 configured by Spark, also accepts single-quoted strings, escaped single quotes, and the bare words
 -INF, +INF and +Infinity; Arrow's reader accepts Inf, -Inf and -NaN. Input with any of these is read
-by `_LenientReader`, as is input that nests too deeply for the decoder's recursion. That reader
-limits nesting to 1,000 levels, as Jackson does.
+by `_LenientReader`, as is input that nests too deeply for the decoder's recursion or has integers
+of thousands of digits. That reader limits nesting to 1,000 levels, as Jackson does.
 """
 
 from __future__ import annotations
@@ -56,13 +56,9 @@ def _integer(text: str) -> int | Number:
     return int(text) if len(text) <= MAX_DEPTH else Number(text)
 
 
-_HOOKS: Final[dict[str, Any]] = {
-    "object_pairs_hook": tuple,
-    "parse_float": Number,
-    "parse_constant": Number,
-}
-_decode: Final = JSONDecoder(**_HOOKS).raw_decode
-_decode_long_integers: Final = JSONDecoder(**_HOOKS, parse_int=_integer).raw_decode
+_decode: Final = JSONDecoder(
+    object_pairs_hook=tuple, parse_float=Number, parse_constant=Number
+).raw_decode
 
 
 def read_json(text: str) -> tuple[Any, bool]:
@@ -76,10 +72,8 @@ def read_json(text: str) -> tuple[Any, bool]:
         if not _may_be_lenient(text):
             raise BrokenJsonError from None
         value, end = _LenientReader(text).read(start)
-    except RecursionError:
+    except (RecursionError, ValueError):  # too deep, or an integer of thousands of digits
         value, end = _LenientReader(text).read(start)
-    except ValueError:
-        value, end = _decode_long_integers(text, start)
     return value, _skip_whitespace(text, end) < len(text)
 
 

@@ -208,6 +208,21 @@ def test_opening_brackets_in_a_string_are_not_nesting() -> None:
     assert not may_nest_too_deeply(b'{"a": "' + b"[" * 5_000 + b'"}')
 
 
+@pytest.mark.parametrize(
+    "rest",
+    [b" x}", b", ", b', "deep": ' + b"[" * 3_000],
+    ids=["malformed", "incomplete", "deep"],
+)
+def test_a_long_integer_in_a_broken_value_does_not_stop_the_query(rest: bytes) -> None:
+    rows, bad = parsed([b'{"id": 1}', b'{"id": ' + b"1" * 5_000 + rest, b'{"id": 3}'])
+    assert ([row["id"] for row in rows], bad) == ([1, None, 3], [1])
+
+
+def test_a_long_integer_beside_single_quotes_is_read() -> None:
+    rows, bad = parsed([b'{"other": ' + b"1" * 5_000 + b", 'name': 'n'}"])
+    assert (rows[0]["name"], bad) == ("n", [])
+
+
 def test_a_value_of_ten_megabytes() -> None:
     items = b",".join([b'{"a": [1, 2, {"b": "' + b"it is \xc3\xa9 " * 120 + b'"}]}'] * 10_000)
     assert len(items) > 10_000_000

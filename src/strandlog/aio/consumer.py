@@ -132,18 +132,19 @@ class Consumer(AsyncClosable):
         check_timeout(timeout_ms)
         self._check()
         self._last = None
-        if not self._ahead and timeout_ms:
-            # Wait by reading one record, which becomes the first row of the table.
-            await self._read_ahead(1, timeout_ms, is_iteration=False)
-        if self._ahead:
-            records = self._take(max_records)
-            try:
-                return await self._workers.run(partial(table_of, records))
-            except asyncio.CancelledError:
-                self._ahead.extendleft(reversed(records))
-                raise
-        work = partial(self._consumer.poll_arrow, max_records, 0)
-        return await self._operate(work, abandoned=self._return_rows)
+        if not self._ahead and not (timeout_ms and self._log.longest_look_seconds):
+            work = partial(self._consumer.poll_arrow, max_records, 0)
+            table = await self._operate(work, abandoned=self._return_rows)
+            if table.num_rows or not timeout_ms:
+                return table
+        if not self._ahead:
+            await self._read_ahead(max_records, timeout_ms, is_iteration=False)
+        records = self._take(max_records)
+        try:
+            return await self._workers.run(partial(table_of, records))
+        except asyncio.CancelledError:
+            self._ahead.extendleft(reversed(records))
+            raise
 
     def _return_rows(self, table: Any) -> None:
         columns = (table.column(name).to_pylist() for name in ("topic", "partition", "offset"))

@@ -214,6 +214,23 @@ def test_closing_a_consumer_wakes_its_polls(run: Run) -> None:
 
 
 @pytest.mark.slow  # compiles kernels
+def test_an_arrow_poll_with_a_timeout_returns_all_available_rows(run: Run) -> None:
+    async def program(log: Log) -> None:
+        await fill(log, 10)
+        async with log.consumer(["t"]) as consumer:
+            table = await consumer.poll_arrow(timeout_ms=10_000)
+            assert table.column("offset").to_pylist() == list(range(10))
+            waiting = asyncio.create_task(consumer.poll_arrow(timeout_ms=10_000))
+            await asyncio.sleep(0)
+            await fill(log, 3)
+            assert (await waiting).column("offset").to_pylist() == [10, 11, 12]
+            assert (await consumer.poll_arrow(timeout_ms=1)).num_rows == 0
+
+    pytest.importorskip("pyarrow")
+    run(program)
+
+
+@pytest.mark.slow  # compiles kernels
 def test_an_arrow_table_has_the_records_that_are_ahead_first(run: Run) -> None:
     async def program(log: Log) -> None:
         await fill(log, 10)

@@ -55,8 +55,9 @@ class DepthCheck:
 
         A malformed value may raise EOFError, LookupError or ValueError.
         """
-        if len(value) - start <= MAX_DEPTH:
-            return  # each level takes at least one byte
+        # An array or map takes a byte, and no record can contain itself without one.
+        if (len(value) - start + 1) * (len(self._named) + 1) <= MAX_DEPTH:
+            return
         self._value, self._at = value, start
         inner = self._read(self._schema)
         stack = [] if inner is None else [inner]

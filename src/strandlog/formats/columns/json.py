@@ -92,10 +92,9 @@ class _Types:
 
     def properties(self) -> dict[str, Any]:
         """Return the properties of the root."""
-        root, _, inside = self._target(self._root, self._root, "the root", ())
-        del inside
+        root, document, _ = self._target(self._root, self._root, "the root", ())
         if isinstance(root, dict) and root.get("properties"):
-            return {name: (each, self._root) for name, each in root["properties"].items()}
+            return {name: (each, document) for name, each in root["properties"].items()}
         raise InvalidSchemaError(
             f"schema {self._id} must be an object with properties; read its values as text"
         )

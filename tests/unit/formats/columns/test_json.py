@@ -151,3 +151,15 @@ def test_a_missing_reference() -> None:
 def test_a_root_without_properties(text: str) -> None:
     with pytest.raises(InvalidSchemaError, match="must be an object with properties"):
         _ = RegistryColumns(RegisteredSchema(1, JSON, text)).names
+
+
+def test_a_root_that_refers_to_another_schema_is_resolved_in_that_schema() -> None:
+    other = {
+        "type": "object",
+        "properties": {"a": {"$ref": "#/definitions/id"}},
+        "definitions": {"id": {"type": "integer"}},
+    }
+    references = (ResolvedReference("other.json", json.dumps(other)),)
+    root = json.dumps({"$ref": "other.json", "definitions": {"id": {"type": "string"}}})
+    parser = RegistryColumns(RegisteredSchema(4, JSON, root, references))
+    assert parser.type_of("a") == INT

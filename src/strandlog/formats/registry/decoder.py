@@ -55,8 +55,8 @@ class ValueDecoder:
         self._by_guid = by_guid
         self._clock = clock
         self._compiler = compiler
-        # The registry's last failure, returned for RETRY_MS; None after a success.
-        self._failure: Decoded | None = None
+        # The registry's last error, returned for RETRY_MS; None after a success.
+        self._failure: str | None = None
         self._failed_ms = 0
         self._known: OrderedDict[int | str, _Usable | Decoded] = OrderedDict()
 
@@ -93,14 +93,14 @@ class ValueDecoder:
             return found
         now = self._clock.monotonic_ms()
         if self._failure is not None and now - self._failed_ms < RETRY_MS:
-            return self._failure
+            return Decoded(frame.schema_id, None, self._failure)
         try:
             schema = self._by_guid(key) if isinstance(key, str) else self._by_id(key)
         except SchemaNotFoundError as error:
             return Decoded(None, None, str(error)) if frame.has_header else None
         except StrandlogError as error:
-            self._failure, self._failed_ms = Decoded(frame.schema_id, None, str(error)), now
-            return self._failure
+            self._failure, self._failed_ms = str(error), now
+            return Decoded(frame.schema_id, None, self._failure)
         self._failure = None
         try:
             found = _Usable(schema.id, codec_of(schema, self._compiler))

@@ -199,3 +199,12 @@ def test_a_frame_takes_a_value_apart() -> None:
     assert frame is not None
     assert (frame.schema_id, frame.payload, frame.path) == (258, b"payload", None)
     assert frame_of(b"\1\0\0\0\0payload") is None
+
+
+def test_a_failed_lookup_does_not_put_its_id_on_other_values() -> None:
+    def fail(_: int | str) -> RegisteredSchema:
+        raise UnreachableError("no registry")
+
+    decoder = ValueDecoder(fail, fail, FakeClock())
+    for schema_id in (7, 8):
+        assert decoder.value(prefixed(schema_id, b"x")) == Decoded(schema_id, None, "no registry")

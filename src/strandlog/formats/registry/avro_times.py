@@ -62,7 +62,7 @@ def time_count(logical: str, text: str) -> int:
 
 def _split(text: str) -> tuple[str, int]:
     """Split a time into the text without its fraction, and the fraction in nanoseconds."""
-    before, dot, after = text.partition(".")
+    before, dot, after = text.replace(",", ".").partition(".")
     if not dot:
         return text, 0
     digits = after[: len(after) - len(after.lstrip("0123456789"))]

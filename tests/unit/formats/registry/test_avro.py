@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from strandlog.errors import DataError
 from strandlog.formats.registered_schema import AVRO, RegisteredSchema, ResolvedReference
+from strandlog.formats.registry.avro_times import time_count
 from strandlog.formats.registry.codec import Codec, codec_of
 
 fastavro = pytest.importorskip("fastavro", reason="fastavro is in the extra schemas")
@@ -281,3 +282,8 @@ def test_any_bytes_are_a_value_or_damaged(data: bytes) -> None:
     except DataError:
         return
     json.dumps(found, allow_nan=False)
+
+
+@pytest.mark.parametrize("text", ["12:00:00.5", "12:00:00,5"])
+def test_a_fraction_after_a_comma_is_not_lost(text: str) -> None:
+    assert time_count("time-millis", text) == 43_200_500

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from strandlog.broker.access.permission import CLUSTER, CLUSTER_NAME, TOPIC, Ope
 from strandlog.client.http import connection as http_connection
 from strandlog.client.registry.api import NewSchema
 from strandlog.client.registry.connect import connect_registry
-from strandlog.client.registry.remote import UNKNOWN_MS, RemoteRegistry
+from strandlog.client.registry.remote import PAGE_SCHEMAS, UNKNOWN_MS, RemoteRegistry
 from strandlog.errors import (
     AuthenticationError,
     AuthorizationError,
@@ -181,6 +182,14 @@ def test_an_unknown_id_is_not_asked_for_with_every_record() -> None:
         assert len(requests) == 1
         clock.advance(UNKNOWN_MS)
         assert registry.by_id(1).text == '"int"'
+
+
+def test_a_registry_that_ignores_the_offset_is_not_asked_forever() -> None:
+    rows = [{"subject": f"s{n:03}", "version": 1, "id": n} for n in range(PAGE_SCHEMAS)]
+    page = answer(json.dumps(rows).encode())
+    with answering(page, page) as (url, requests), at(url, request_timeout_ms="2s") as registry:
+        assert [row.id for row in registry.newest()] == list(range(PAGE_SCHEMAS))
+        assert len(requests) == 2
 
 
 def test_references_in_a_cycle_are_an_error() -> None:

@@ -153,11 +153,12 @@ class RemoteRegistry(Closable):
 
     def newest(self) -> list[NewestVersion]:
         """Return the newest version of every subject, ordered by name."""
-        rows: list[NewestVersion] = []
+        rows: set[NewestVersion] = set()
+        offset = 0
         while True:
-            path = f"/schemas?latestOnly=true&offset={len(rows)}&limit={PAGE_SCHEMAS}"
+            path = f"/schemas?latestOnly=true&offset={offset}&limit={PAGE_SCHEMAS}"
             page = self._list(self._request("GET", path))
-            rows += [
+            found = {
                 NewestVersion(
                     self._text(each, "subject"),
                     self._number(each, "version"),
@@ -165,9 +166,12 @@ class RemoteRegistry(Closable):
                     str(each.get("schemaType") or AVRO),
                 )
                 for each in page
-            ]
-            if len(page) != PAGE_SCHEMAS:  # the last page, or the registry ignores the limit
-                return sorted(set(rows))
+            }
+            # The last page, or the registry ignores the limit or the offset.
+            if len(page) != PAGE_SCHEMAS or found <= rows:
+                return sorted(rows | found)
+            rows |= found
+            offset += len(page)
 
     def versions(self, subject: str) -> list[int]:
         """Return the versions of a subject, in order."""

@@ -31,8 +31,9 @@ from strandlog.aio.waiting import Interest, Waiting
 from strandlog.aio.workers import Workers, finish
 from strandlog.client.arguments import check_max_records, check_timeout
 from strandlog.client.arrow.table import table_of
+from strandlog.client.record_source import REBALANCED
 from strandlog.client.stepped import Step, SteppedConsumer
-from strandlog.errors import ClosedError, GroupError
+from strandlog.errors import ClosedError
 from strandlog.model import Record, SkippedOffsets, TopicPartition
 
 T = TypeVar("T")
@@ -163,7 +164,7 @@ class Consumer(AsyncClosable):
             await self._read_ahead(READ_AHEAD_RECORDS, self._iterates_ms, is_iteration=True)
             if not self._ahead:
                 if self._auto_commit:
-                    with contextlib.suppress(GroupError):  # the new owners reread these records
+                    with contextlib.suppress(*REBALANCED):
                         await self.commit()
                 raise StopAsyncIteration
         self._last = self._ahead.popleft()

@@ -52,6 +52,7 @@ from strandlog.client.arrow.table import schema, table_of
 from strandlog.client.cursor import NO_POSITION, Cursor, warn_of_reset
 from strandlog.client.lifecycle import Closable, OpenCheck, state_of
 from strandlog.client.record_source import (
+    REBALANCED,
     ConsumerHost,
     Decode,
     GroupSubscription,
@@ -62,7 +63,6 @@ from strandlog.client.stepped import Step
 from strandlog.errors import (
     ClosedError,
     CorruptSegmentError,
-    GroupError,
     InvalidGroupError,
     NotOwnerError,
     OffsetOutOfRangeError,
@@ -509,8 +509,7 @@ class Consumer(Closable):
     def _commit_if_member(
         self, undelivered: Mapping[TopicPartition, int] = NOTHING_UNDELIVERED
     ) -> None:
-        # If the group has rebalanced without this member, the new owners reread these records.
-        with contextlib.suppress(GroupError):
+        with contextlib.suppress(*(REBALANCED if self._membership is not None else ())):
             self._commit_consumed(undelivered)
 
     def _commits_later(self) -> bool:

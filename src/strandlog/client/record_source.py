@@ -11,7 +11,15 @@ from threading import RLock
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from strandlog.clock import Clock
-from strandlog.errors import CorruptSegmentError, DataError, UndecodableBatchError
+from strandlog.errors import (
+    CorruptSegmentError,
+    DataError,
+    IllegalGenerationError,
+    NotOwnerError,
+    RebalanceInProgressError,
+    UndecodableBatchError,
+    UnknownMemberError,
+)
 from strandlog.model import Buffer, Record, TimestampOffset, TopicPartition
 from strandlog.record.aborted import AbortedBatches
 from strandlog.record.batch_header import BatchHeader
@@ -21,6 +29,9 @@ if TYPE_CHECKING:
     from strandlog.client.embedded.membership import Membership
 
 FETCH_BYTES = 1024 * 1024
+# Errors of a member that commits after its group has rebalanced without it. An auto-commit ignores
+# them: the new owners read the records again.
+REBALANCED = (UnknownMemberError, IllegalGenerationError, RebalanceInProgressError, NotOwnerError)
 
 
 class Fetched(NamedTuple):

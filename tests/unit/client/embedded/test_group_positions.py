@@ -13,6 +13,7 @@ from strandlog import (
 )
 from strandlog.errors import (
     IllegalGenerationError,
+    TooManyOffsetsError,
     UnknownMemberError,
 )
 
@@ -274,3 +275,29 @@ def test_old_offsets_expire_and_used_ones_do_not(embedded: EmbeddedHarness) -> N
         stays.poll()
     assert embedded.log.committed_offsets("gone") == {}
     assert embedded.log.committed_offsets("stays")[TopicPartition("t", 0)].offset == 3
+
+
+def test_an_auto_commit_that_the_broker_rejects_is_not_lost_silently(
+    embedded: EmbeddedHarness,
+) -> None:
+    embedded.settings["offsets.max.bytes"] = 2000
+    embedded.log.create_topic("t", 100)
+    consumer = member(embedded, auto_commit=True)
+    with pytest.raises(TooManyOffsetsError, match=r"offsets\.max\.bytes"):
+        consumer.poll()
+    with pytest.raises(TooManyOffsetsError):
+        consumer.close()
+    assert embedded.log.describe_group("g").members == ()
+
+
+def test_an_auto_commit_to_a_group_with_members_is_not_lost_silently(
+    embedded: EmbeddedHarness,
+) -> None:
+    embedded.log.create_topic("t")
+    embedded.send("t", *numbered(3))
+    consumer = embedded.log.consumer(group="g", auto_commit=True)
+    consumer.assign([("t", 0)])
+    assert len(consumer.poll()) == 3
+    member(embedded)
+    with pytest.raises(UnknownMemberError):
+        consumer.poll()

@@ -37,20 +37,28 @@ _SERVICE_LINK = re.compile(
 )
 
 
+class MergedSettings(dict[str, object]):
+    """Settings from all sources, which a client does not merge with the sources again."""
+
+
 def client_settings(
     given: Mapping[str, object], file: str | os.PathLike[str] | None = None
-) -> dict[str, object]:
+) -> MergedSettings:
     """Merge the settings of one client; values are checked only where they are used.
 
     Raise `SettingError` if the file cannot be read, a variable with the prefix is unknown, or a key
     store or trust store has an unsupported type.
     """
+    if isinstance(given, MergedSettings) and file is None:
+        return given
     path = file or os.environ.get(FILE_VARIABLE)
-    return {
-        **(canonical(_read_file(path)) if path else {}),
-        **canonical(_read_environment(os.environ)),
-        **canonical(given),
-    }
+    return MergedSettings(
+        {
+            **(canonical(_read_file(path)) if path else {}),
+            **canonical(_read_environment(os.environ)),
+            **canonical(given),
+        }
+    )
 
 
 def canonical(given: Mapping[str, object]) -> dict[str, object]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from strandlog.client.http.address import HttpAddress
 from strandlog.client.references import (
     MAX_FILE_BYTES,
     current_token,
@@ -13,7 +14,9 @@ from strandlog.client.references import (
     has_reference,
     is_reference,
 )
+from strandlog.client.registry.connect import connect_registry
 from strandlog.client.settings import FILE_VARIABLE, canonical, client_settings, variable_of
+from strandlog.client.wire.client import WireClient
 from strandlog.config.sources.environment import read_environment
 from strandlog.errors import SettingError
 
@@ -48,6 +51,25 @@ def test_a_named_file_replaces_the_file_of_the_environment(
     assert client_settings({}, file) == {"client.id": "mine"}
     with pytest.raises(SettingError, match=r"missing\.properties: No such file"):
         client_settings({})
+
+
+def test_a_client_with_a_named_file_does_not_get_the_credentials_of_the_other_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other, file = tmp_path / "other.properties", tmp_path / "client.properties"
+    other.write_text(
+        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\n"
+        "sasl.username=other\nsasl.password=secret\n"
+    )
+    file.write_text("client.id=mine\n")
+    monkeypatch.setenv(FILE_VARIABLE, str(other))
+    settings = client_settings({}, file)
+    with WireClient("localhost", settings) as client:
+        assert not client.options.wants_sasl
+        assert client.options.text("sasl.password") == ""
+    registry = connect_registry("localhost", config_file=file)
+    _, headers = registry._connections._login.connect(HttpAddress(False, "localhost", 80), 1)
+    assert headers == {}
 
 
 def test_another_name_for_a_setting_has_the_precedence_of_its_source(

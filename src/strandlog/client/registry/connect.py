@@ -17,7 +17,7 @@ from strandlog.client.http.connection import HttpConnections
 from strandlog.client.http.login import ANY_BROKER, HttpLogin
 from strandlog.client.references import dereferenced
 from strandlog.client.registry.remote import RemoteRegistry
-from strandlog.client.settings import client_settings
+from strandlog.client.settings import MergedSettings, client_settings
 from strandlog.client.wire.options import WireOptions
 from strandlog.clock import Clock
 from strandlog.errors import RemoteError, SettingError, StrandlogError, UnreachableError
@@ -44,7 +44,9 @@ def connect_registry(
     def find() -> HttpAddress:
         return address or _announced(bootstrap or "", settings)
 
-    login = HttpLogin({name: value for name, value in settings.items() if name != URL})
+    login = HttpLogin(
+        MergedSettings({name: value for name, value in settings.items() if name != URL})
+    )
     timeout = options.seconds("request.timeout.ms")
     return RemoteRegistry(HttpConnections(find, login, timeout), clock)
 

@@ -11,7 +11,9 @@ flight: this preserves the order and the sequence numbers of an idempotent produ
 producer id, delivery is at least once: a batch whose response was lost may be written twice, and a
 retried batch may be written after later ones.
 
-A fatal error affects only one partition: its queued batches are dropped; other partitions continue.
+A fatal error of a partition affects only that partition: its queued batches are dropped. If a
+broker rejects a connection, for example its login, `send` or `flush` raises the error, and the
+sender must not be used again.
 """
 
 from __future__ import annotations

@@ -159,8 +159,11 @@ class AsyncReadableLog(AsyncClosable, Generic[ReadableT]):
     async def _close(self) -> None:
         try:
             await self._complete_sends()
-            await asyncio.gather(*(consumer.close() for consumer in list(self._consumers)))
+            closings = [consumer.close() for consumer in list(self._consumers)]
+            errors = await asyncio.gather(*closings, return_exceptions=True)
             await self.workers.idle()
+            for error in filter(None, errors):
+                raise error
         finally:
             try:
                 await self.workers.run(self._log.close)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from tests.support.async_log import Run, background, turns
 
 import strandlog.aio
-from strandlog import ClosedError, Record, TopicPartition
+from strandlog import ClosedError, Record, StorageError, TopicPartition
 from strandlog.aio import Consumer, Log
 
 
@@ -245,3 +247,40 @@ def test_an_arrow_table_has_the_records_that_are_ahead_first(run: Run) -> None:
 
     pytest.importorskip("pyarrow")
     run(program)
+
+
+def test_a_consumer_that_fails_to_close_does_not_lose_the_commits_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    has_failed, may_continue = threading.Event(), threading.Event()
+
+    def fail(_: object) -> None:
+        has_failed.set()
+        raise StorageError("no disk")
+
+    async def main() -> None:
+        log = await strandlog.aio.open(tmp_path)
+        await log.create_topic("t")
+        await fill(log, 3)
+        failing = await log.consumer(["t"])
+        other = await log.consumer(["t"], group="g", auto_commit=True)
+        assert len(await other.poll()) == 3
+        close_before = other._consumer.close_before
+
+        def close_late(undelivered: Mapping[TopicPartition, int]) -> None:
+            may_continue.wait()
+            close_before(undelivered)
+
+        monkeypatch.setattr(failing._consumer, "close_before", fail)
+        monkeypatch.setattr(other._consumer, "close_before", close_late)
+        closing = asyncio.create_task(log.close())
+        await asyncio.to_thread(has_failed.wait)
+        for _ in range(20):
+            await log.workers.run(lambda: None)
+        may_continue.set()
+        with pytest.raises(StorageError, match="no disk"):
+            await closing
+
+    asyncio.run(main())
+    with strandlog.read(tmp_path) as log:
+        assert log.committed_offsets("g")[TopicPartition("t", 0)].offset == 3

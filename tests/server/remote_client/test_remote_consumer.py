@@ -284,6 +284,26 @@ def test_auto_commit_keeps_what_the_program_came_back_from(filled: RemoteLog) ->
     assert sum(held.offset for held in filled.committed_offsets("h").values()) == 0
 
 
+def test_an_auto_commit_that_the_broker_rejects_is_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = {"group.initial.rebalance.delay.ms": "0", "offsets.max.bytes": "1024"}
+    with (
+        ServerThread(tmp_path / "data", settings) as broker,
+        strandlog.connect(broker.address) as log,
+    ):
+        log.create_topic("t", 2)
+        log.commit_offsets("full", {TopicPartition("t", 0): 0, TopicPartition("t", 1): 0})
+        with log.producer() as producer:
+            producer.send_batch("t", numbered(2))
+        with log.consumer(["t"], group="g", auto_commit=True) as consumer:
+            assert sorted(values(drain(consumer))) == numbered(2)
+        assert log.committed_offsets("g") == {}
+    found = [each.message for each in caplog.records if "remote" in each.name]
+    assert len(found) == 1, "the same error is reported once"
+    assert found[0].startswith("auto-commit failed: group 'g': ")
+
+
 def test_a_group_without_members_may_commit_and_seek(filled: RemoteLog) -> None:
     with filled.consumer(group="g") as consumer:
         consumer.assign([("t", 1)])

@@ -20,7 +20,7 @@ A consumer without a group does not read partitions that are added after it was 
 
 from __future__ import annotations
 
-import contextlib
+import logging
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -38,6 +38,7 @@ from strandlog.client.arguments import (
 )
 from strandlog.client.arrow.table import schema, table_of
 from strandlog.client.lifecycle import Closable, state_of
+from strandlog.client.record_source import REBALANCED
 from strandlog.client.remote.errors import (
     AUTO_OFFSET_RESET,
     BAD_COMPRESSION,
@@ -73,6 +74,8 @@ NO_GROUP = "strandlog-without-a-group"  # librdkafka requires a group id; nothin
 GROUP_AUTHORIZATION_FAILED = 30
 COOPERATIVE = "cooperative-sticky"
 ASSIGNORS = ("range", "roundrobin", COOPERATIVE)
+
+logger = logging.getLogger(__name__)
 
 
 class RemoteConsumer(Closable):
@@ -118,6 +121,7 @@ class RemoteConsumer(Closable):
             "max.poll.interval.ms": max_poll_interval_ms,
             "fetch.queue.backoff.ms": 10,  # the default is one second
             "check.crcs": True,  # otherwise damaged records would be delivered
+            **({"on_commit": self._on_commit} if auto_commit else {}),
             **log.client_config,
         }
         self._is_cooperative = config["partition.assignment.strategy"] == COOPERATIVE
@@ -126,6 +130,8 @@ class RemoteConsumer(Closable):
         self._offsets = RemoteOffsets(log, self._client, group)
         self._progress = Progress()
         self._failure: StrandlogError | None = None
+        # The kind of error that was last logged; None after an auto-commit has succeeded.
+        self._commit_error: type[StrandlogError] | None = None
         self._is_member = group is not None and bool(self._topics)
         self._has_share = not self._is_member
         self._is_closed = False
@@ -453,15 +459,37 @@ class RemoteConsumer(Closable):
     def _commit_later(self) -> None:
         changed = self._progress.uncommitted() if self._has_share else {}
         if changed:
-            self._offsets.commit_later(changed)
-            self._progress.committed |= changed
+            try:
+                self._offsets.commit_later(changed)
+            except StrandlogError as error:
+                self._report(error)
+            else:
+                self._progress.committed |= changed
 
     def _commit_quietly(
         self, undelivered: Mapping[TopicPartition, int] = MappingProxyType({})
     ) -> None:
-        # If the group has rebalanced without this member, the new owners reread these records.
-        with contextlib.suppress(StrandlogError):
+        try:
             self._commit_positions(undelivered)
+        except StrandlogError as error:
+            self._report(error)
+
+    def _on_commit(self, error: Any, partitions: list[Any]) -> None:
+        """Handle the result of `commit_later`; the next commit includes the offsets that failed."""
+        failures = [(tp, tp.error if error is None else error) for tp in partitions]
+        failures = [(tp, failure) for tp, failure in failures if failure is not None]
+        for tp, _ in failures:
+            self._progress.committed.pop(TopicPartition(tp.topic, tp.partition), None)
+        if failures:
+            self._report(error_of(failures[0][1], group=self.group, needs="READ"))
+        else:
+            self._commit_error = None
+
+    def _report(self, error: StrandlogError) -> None:
+        """Log the error of an auto-commit, unless the new owners read the records again."""
+        if not isinstance(error, REBALANCED) and type(error) is not self._commit_error:
+            self._commit_error = type(error)
+            logger.warning("auto-commit failed: %s", error)
 
     def committed(self, topic: str, partition: int) -> int | None:
         """Return the committed offset of a partition, or None if there is none."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -123,8 +122,8 @@ class RemoteOffsets:
         self._check(found)
 
     def commit_later(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commit offsets without waiting; if this fails, the records may be delivered again."""
-        with contextlib.suppress(confluent().KafkaException):
+        """Commit offsets without waiting; the consumer's `on_commit` callback gets the result."""
+        with translated(group=self._group, to=self._log.bootstrap, needs="READ"):
             self._client.commit(offsets=_with_offsets(offsets))
 
     def _check(self, results: list[Any]) -> None:

@@ -171,7 +171,7 @@ def test_a_search_of_the_newest_records_does_not_find_old_ones(tab: Tab, api: ht
 
 
 def test_the_newest_of_large_records_can_be_shown(tab: Tab, api: httpx.Client) -> None:
-    make(api, "bulky", **{"max.message.bytes": "1000000"})
+    make(api, "bulky", 1, **{"max.message.bytes": "1000000"})
     for _ in range(12):  # more bytes than one request reads
         send(api, "bulky", {"value": "x" * 900_000})
     tab.open("#/topics/bulky/records")

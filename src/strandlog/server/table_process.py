@@ -135,9 +135,9 @@ class TableProcess:
         try:
             done, _ = await asyncio.wait((reading, writing), return_when=asyncio.FIRST_COMPLETED)
             is_unwanted = writing in done and writing.result()
-            if reading in done and (error := reading.exception()) is not None:
+            if reading in done and (failure := reading.exception()) is not None:
                 text = "cannot read the reports of the process that syncs tables: %s"
-                logger.error(text, error, exc_info=error)
+                logger.error(text, failure, exc_info=failure)
         finally:
             for task in (reading, writing):
                 task.cancel()

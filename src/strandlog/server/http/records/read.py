@@ -10,10 +10,11 @@ a page is ordered by time. `last=N` scans the last N offsets of each partition, 
 returns the N newest matches; `limit` does not apply. If `max_bytes` or `max_ms` stops the scan, the
 newest records are missing, and `is_at_end` is false.
 
-With `committed`, the log ends at the last stable offset, and aborted transactions are omitted. Bytes are read in the event loop; decoding,
-filtering and JSON encoding run in a thread, for a few requests at a time. Corrupt data is reported
-in `problems` and skipped. Keys and values with a schema are decoded after the search, unless
-`decode` is false; filters see bytes.
+With `committed`, the log ends at the last stable offset, and aborted transactions are omitted.
+
+Bytes are read in the event loop; decoding, filtering and JSON encoding run in a thread, for a few
+requests at a time. Corrupt data is reported in `problems` and skipped. Keys and values with a
+schema are decoded after the search, unless `decode` is false; filters see bytes.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from strandlog.broker.context import OWNER, RequestContext
 from strandlog.broker.topics.topic import PartitionState
 from strandlog.clock import stopwatch
 from strandlog.errors import TopicNotFoundError
-from strandlog.server.http.metrics.snapshot import partition_snapshots
+from strandlog.server.http.metrics.snapshot import PARTITIONS_AT_ONCE, partition_snapshots
 
 INTERVAL_SECONDS = 1.0
 INTEREST_SECONDS = 30.0
@@ -119,23 +119,31 @@ class Rates:
         now, totals = stopwatch(), count_totals(self._source)
         seconds = max(now - self._taken_at, 1e-3)
         states = await partition_snapshots(self._source, self._context)
+        partitions, topics = await self._compared(states, seconds)
         if self._partitions:
-            self._topics = self._topic_rates(states, seconds)
+            self._topics = topics
         if self._taken_at:
             self._broker = totals.rates_since(self._totals, seconds)
-        self._taken_at, self._totals = now, totals
-        self._partitions = {(state.topic, state.partition): state for state in states}
+        self._taken_at, self._totals, self._partitions = now, totals, partitions
 
-    def _topic_rates(self, states: list[PartitionState], seconds: float) -> dict[str, TopicRate]:
+    async def _compared(
+        self, states: list[PartitionState], seconds: float
+    ) -> tuple[dict[tuple[str, int], PartitionState], dict[str, TopicRate]]:
+        """Compare a snapshot with the last one, in slices. Return its partitions, by topic and
+        number, and the rates by topic."""
+        partitions: dict[tuple[str, int], PartitionState] = {}
         sums: dict[str, list[int]] = defaultdict(lambda: [0, 0])
-        for new in states:
-            old = self._partitions.get((new.topic, new.partition))
+        for number, new in enumerate(states, 1):
+            if not number % PARTITIONS_AT_ONCE:
+                await asyncio.sleep(0)
+            key = new.topic, new.partition
+            partitions[key], old = new, self._partitions.get(key)
             # Otherwise, the partition is new or has been recreated.
             if old is not None and new.end_offset >= old.end_offset:
                 each = sums[new.topic]
                 each[0] += max(0, self._growth_bytes(old, new))
                 each[1] += new.end_offset - old.end_offset
-        return {
+        return partitions, {
             topic: TopicRate(size / seconds, records / seconds)
             for topic, (size, records) in sums.items()
         }

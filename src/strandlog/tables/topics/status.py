@@ -12,6 +12,7 @@ import os
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow.compute as pc
 
 from strandlog.tables.table import Snapshot, Table
 from strandlog.tables.topics import decisions
@@ -88,8 +89,10 @@ def _count(snapshot: Snapshot, synced: dict[int, int | None]) -> _Count:
     rows: dict[int, int] = {}
     duplicates = beyond = 0
     for batch in snapshot.read(["partition", "offset"]):
-        numbers = batch.column(0).to_numpy(zero_copy_only=False)
-        offsets = batch.column(1).to_numpy(zero_copy_only=False)
+        # Rows of another program may have nulls; no partition or synced offset is negative.
+        numbers, offsets = (
+            pc.fill_null(column, -1).to_numpy(zero_copy_only=False) for column in batch.columns
+        )
         for number in np.unique(numbers):
             found = offsets[numbers == number]
             rows[int(number)] = rows.get(int(number), 0) + len(found)

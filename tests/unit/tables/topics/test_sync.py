@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import deltalake
+import pyarrow as pa
 import pytest
 from tests.support.lake import counts, query
 from tests.support.samples import one_in
@@ -399,6 +400,18 @@ def test_compaction_between_rounds_changes_nothing(
     status = read_status(table, FolderSource(str(data), "orders"), verifies=True)
     assert (status.duplicates, status.beyond) == (0, 0)
     assert [each.rows for each in status.partitions] == [35, 35]
+
+
+def test_the_status_counts_rows_without_a_position_that_another_program_has_added(
+    log: strandlog.Log, data: Path, delta: Table
+) -> None:
+    produce(log, 0, 20)
+    sync(delta, data, time_unit="none")
+    rows = pa.Table.from_pylist([{"key": b"a"}, {"partition": 0}], delta.load().layout.schema)
+    deltalake.write_deltalake(delta.folder, rows, mode="append")
+    status = read_status(delta, FolderSource(str(data), "orders"), verifies=True)
+    assert (status.duplicates, status.beyond) == (0, 2)
+    assert [each.rows for each in status.partitions] == [11, 10]
 
 
 def test_the_status_finds_rows_that_are_there_twice(

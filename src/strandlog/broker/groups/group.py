@@ -29,8 +29,8 @@ with IllegalGenerationError in every state.
 
 The following rules are the same as in Kafka, except where noted:
 
-- The generation increases by one each time a rebalance ends. A restart undoes an increase if the
-  leader had not sent the assignments yet.
+- The generation increases by one each time a rebalance ends, but a restart before the leader has
+  sent the assignments undoes this.
 - The first rebalance of an empty group waits group.initial.rebalance.delay.ms for members. The wait
   is extended while more members join, up to the rebalance timeout.
 - A rebalance that ends removes the dynamic members that did not rejoin. Static members stay until
@@ -41,8 +41,7 @@ The following rules are the same as in Kafka, except where noted:
 - A request with a static member's instance id but a different member id is fenced.
 - A static member that joins without its member id gets a new one and keeps its position; requests
   still pending under the old id are fenced. In Stable, this needs no rebalance if the protocol and
-  the member's topics are unchanged. Comparing the topics is stricter than Kafka, which would leave
-  the member with partitions of topics that it no longer subscribes to.
+  the member's topics are unchanged. (Kafka does not compare the topics.)
 - While the group has members, only they may commit, except in transactions.
 
 Every pending `Deferred` is bounded by a timer: a join by the end of the rebalance, a sync by the
@@ -431,8 +430,7 @@ class Group:
             self._end_join()
 
     def _end_join(self) -> None:
-        """Remove the dynamic members that have not joined, and start a generation with the others.
-        Wait again if only static members are left and none of them has joined."""
+        """Remove absent dynamic members; start a generation, unless only absent ones are left."""
         with self._completions:
             self._initial_delay_left_ms = None
             for member in self.members.absent_dynamic:

@@ -337,6 +337,8 @@ class FlushState:
     def failed(self, error: StorageError) -> None:
         """Record that a plan failed or could not be created. No records are acknowledged until
         `rewrite_tail` succeeds."""
+        if self.is_closed:
+            return  # the files may already belong to a new partition of the same name
         self._epoch += 1
         self._snapshot_due = True
         self._snapshots = {o for o in self._snapshots if o <= self._point.snapshot_offset}

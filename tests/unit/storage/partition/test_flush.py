@@ -14,6 +14,7 @@ from tests.support.log_builders import (
     TP,
     all_records,
     batch,
+    create_partition,
     fill,
     new_log,
     offsets,
@@ -461,3 +462,21 @@ def test_gaps_left_by_compaction_are_not_reported_as_loss_after_a_power_cut() ->
     assert all_records(restarted)[: len(before)] == before
     assert len(offsets(restarted)) == len(before) + 5
     assert restarted.last_report.problems == []
+
+
+def test_a_failed_flush_of_a_deleted_partition_does_not_harm_a_new_one_of_the_same_name() -> None:
+    files = SimulatedFiles()
+    log_dir, deleted = new_log(files)
+    fill(deleted, 5)
+    deleted.flush()
+    fill(deleted, 1)
+    plan = deleted.flush_plan()
+    assert plan is not None
+    log_dir.delete_partition(TP, 0)
+    create_partition(log_dir, TP, "another-id", small_settings())
+    fill(log_dir.logs[TP], 2)
+    log_dir.logs[TP].flush()
+    deleted.flush_failed(plan, StorageError("the disk failed"))
+    assert "is closed" in str(deleted.failure)
+    _, log = reopen(files.after_kill())
+    assert (offsets(log), log.log_end_offset, log.last_report.problems) == ([0, 1], 2, [])

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import TypeVar
 
 import pytest
-from tests.support.log_builders import TP, batch, new_log, reopen, small_settings, values
+from tests.support.log_builders import (
+    FOLDER,
+    TP,
+    batch,
+    create_partition,
+    new_log,
+    reopen,
+    small_settings,
+    values,
+)
 
 from strandlog.errors import StorageError
 from strandlog.storage.cleaning.compaction import plan_compaction
@@ -160,6 +170,32 @@ def test_a_partition_deleted_while_a_compaction_is_completed_is_gone(pause: int)
     except (StorageError, FileNotFoundError):
         assert log.is_closed
     log_dir.close()
+
+
+@pytest.mark.parametrize("operation", ["retention", "compaction"])
+@pytest.mark.parametrize("pause", PAUSES)
+def test_work_on_a_deleted_partition_does_not_change_a_new_one_of_the_same_name(
+    pause: int, operation: str
+) -> None:
+    files, log_dir, log = _filled()
+    created: dict[str, bytes] = {}
+
+    def files_of_partition() -> dict[str, bytes]:
+        return {name: data for name, data in files.contents().items() if f"{FOLDER}/" in name}
+
+    def renew() -> None:
+        log_dir.delete_partition(TP, 0)
+        create_partition(log_dir, TP, "another-id", small_settings())
+        created.update(files_of_partition())
+
+    plan = plan_compaction(log, 0, log.high_watermark)
+    assert plan is not None
+    plan.execute()
+    log.manifest.is_damaged = True  # so that retention rewrites it
+    work: Work[object] = drop_oldest(log, 2) if operation == "retention" else plan.complete()
+    with contextlib.suppress(StorageError, FileNotFoundError):
+        do_with(work, pause, renew)
+    assert not created or files_of_partition() == created
 
 
 def test_a_cancelled_compaction_ends_soon_and_changes_nothing() -> None:

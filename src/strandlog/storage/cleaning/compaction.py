@@ -239,12 +239,15 @@ class CompactionPlan:
 
     def complete(self) -> Work[CompactionReport]:
         """Swap the cleaned segments in. Called by the owner of the log; no other code may flush or
-        truncate the partition until this finishes."""
+        truncate the partition until this finishes. If the partition is closed or deleted meanwhile,
+        this fails with a `StorageError`."""
         files, folder = self.log.context.files, self.log.folder
         yield self.log.persist_recovery_point
+        self.log.check_is_open()
         self.log.open_active_file()  # the file name records the next offset
         yield partial(files.sync_dir, folder)
         for group in self.cleaned:
+            self.log.check_is_open()
             first = group.originals[0]
             if any(segment not in self.log.segments.sealed for segment in group.originals):
                 # An original was removed or truncated meanwhile, so discard the cleaned files.
@@ -254,10 +257,10 @@ class CompactionPlan:
             self.log.manifest.withdraw(first.base_offset, group.originals[-1].end_offset)
             yield self.log.manifest.sync
             yield partial(commit_swap, files, folder, first.base_offset)
-            if self.log.is_closed:
-                break
+            self.log.check_is_open()
             self._swap(group)
             yield partial(files.sync_dir, folder)
+            self.log.check_is_open()
             self.log.claim([group.cleaned])
         return self.report
 

@@ -30,6 +30,7 @@ from strandlog.config.tables.topic import LogSettings
 from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.partition.read import end_offset_of
 from strandlog.storage.partition.time_lookup import largest_timestamp
+from strandlog.storage.segment.manifest import Claim
 from strandlog.storage.segment.segment import ActiveSegment, Segment
 from strandlog.storage.work import Work, run_inline, yield_control
 
@@ -169,5 +170,10 @@ def drop_oldest(log: PartitionLog, count: int) -> Work[int]:
         yield yield_control
         log.check_is_open()
     yield fsync_directory
-    yield partial(log.manifest.shorten, log.claims_of(log.segments.sealed))
+    yield partial(_shorten_manifest, log, log.claims_of(log.segments.sealed))
     return sum(segment.size_bytes for segment in expired_segments)
+
+
+def _shorten_manifest(log: PartitionLog, sealed: Sequence[Claim]) -> None:
+    log.check_is_open()  # else the folder may already belong to a new partition of the same name
+    log.manifest.shorten(sealed)

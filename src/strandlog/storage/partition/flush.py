@@ -314,6 +314,8 @@ class FlushState:
         truncates the log there. The point is rewritten even if it has not changed, because an
         earlier write may not be durable if its sync failed.
         """
+        if self.is_closed:
+            raise StorageError(str(self.failure))
         point = self._point._replace(
             offset=self.flushed_offset,
             sequence=self._point.sequence + 1,

@@ -22,8 +22,9 @@ aborts it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
 from strandlog.broker.compacted_table import CompactedTable, latest_values
@@ -74,6 +75,7 @@ from strandlog.storage.partition.log import PartitionLog
 
 RETRY_MS = 1_000
 EXPIRY_CHECK_MS = 3_600_000
+IDS_EXPIRED_AT_ONCE = 1_000  # other requests run between two such steps
 
 R = TypeVar("R")
 
@@ -475,20 +477,28 @@ class TransactionCoordinator:
             self._timeouts[name] = self._timers.schedule(deadline_ms, lambda: self._expire(name))
 
     def _expire_ids(self) -> None:
-        """Delete transactional ids that have been idle for transactional.id.expiration.ms."""
-        self._timers.schedule(self._clock.monotonic_ms() + EXPIRY_CHECK_MS, self._expire_ids)
+        """Delete transactional ids that have been idle for transactional.id.expiration.ms; if there
+        are many, continue after other pending work."""
+        expired = list(islice(self._expired_ids(), IDS_EXPIRED_AT_ONCE))
+        delay_ms = EXPIRY_CHECK_MS if len(expired) < IDS_EXPIRED_AT_ONCE else 0
+        try:
+            if expired:
+                tombstones = [(encode_key(name), None) for name in expired]
+                self._table.append(tombstones, self._clock.now_ms())
+        except StrandlogError:
+            expired, delay_ms = [], EXPIRY_CHECK_MS  # retried at the next check
+        for name in expired:
+            transaction = self._transactions.pop(name)
+            self._ids_bytes -= _id_bytes(name)
+            self._id_by_producer.pop(transaction.producer_id, None)
+        self._timers.schedule(self._clock.monotonic_ms() + delay_ms, self._expire_ids)
+
+    def _expired_ids(self) -> Iterator[str]:
         oldest_ms = self._clock.now_ms() - self._settings.transactional_id_expiration_ms
-        for transaction in self.all():
-            name = transaction.transactional_id
+        for name, transaction in self._transactions.items():
             is_idle = transaction.state is not ONGOING and not transaction.is_prepared
             if is_idle and name not in self._in_flight and transaction.updated_ms <= oldest_ms:
-                try:
-                    self._table.append([(encode_key(name), None)], self._clock.now_ms())
-                except StorageError:
-                    return  # retried at the next check
-                del self._transactions[name]
-                self._ids_bytes -= _id_bytes(name)
-                self._id_by_producer.pop(transaction.producer_id, None)
+                yield name
 
 
 def _wake(sleeping: Deferred[None]) -> None:

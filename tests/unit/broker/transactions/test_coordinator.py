@@ -18,8 +18,12 @@ from tests.support.broker_harness import (
 from tests.support.log_builders import batch
 
 from strandlog.broker.context import embedded_context
-from strandlog.broker.transactions.coordinator import EXPIRY_CHECK_MS, RETRY_MS
-from strandlog.broker.transactions.transaction import LAST_EPOCH
+from strandlog.broker.transactions.coordinator import (
+    EXPIRY_CHECK_MS,
+    IDS_EXPIRED_AT_ONCE,
+    RETRY_MS,
+)
+from strandlog.broker.transactions.transaction import LAST_EPOCH, Transaction
 from strandlog.errors import (
     ConcurrentTransactionsError,
     DataError,
@@ -36,6 +40,7 @@ from strandlog.errors import (
 from strandlog.model import ProducerIdentity
 from strandlog.protocol.transaction_records import TransactionState as S
 from strandlog.protocol.transaction_records import encode_key, encode_value
+from strandlog.storage.partition.read import read_batches
 from strandlog.storage.work import run_inline
 from strandlog.testing import SimulatedFiles
 from strandlog.testing.disk.faults import Operation
@@ -416,6 +421,29 @@ def test_idle_transactional_ids_expire_and_active_ones_do_not() -> None:
     again = harness.after_crash()
     assert [transaction.transactional_id for transaction in again.transactions.all()] == ["busy"]
     assert again.producer("busy") == (busy.producer_id, 1)
+
+
+def test_each_expired_transactional_id_is_deleted_with_a_batch_of_its_own() -> None:
+    day_ms, count = 86_400_000, IDS_EXPIRED_AT_ONCE + 10
+    harness = TransactionHarness(settings={"transactional.id.expiration.ms": day_ms})
+    records = [
+        (
+            encode_key(str(number)),
+            encode_value(Transaction(str(number), number, 0, 1, S.EMPTY, 0).value),
+        )
+        for number in range(count)
+    ]
+    harness.broker._transactions_table.append(records, harness.clock.now_ms())
+    harness = harness.after_kill()
+    logs = harness.broker._transactions_table._logs()
+    ends = [log.log_end_offset for log in logs]
+    harness.advance(EXPIRY_CHECK_MS)
+    assert harness.transactions.all() == []
+    batches = [
+        each for log, end in zip(logs, ends, strict=True) for each in read_batches(log, end, 1_000)
+    ]
+    assert len(batches) <= 2 * len(logs)  # at most one for each partition and step
+    assert harness.after_crash().transactions.all() == []
 
 
 def test_an_expired_producer_can_start_again(harness: TransactionHarness) -> None:

@@ -227,16 +227,18 @@ class DelayedFetches:
         """Answer the woken fetches that are ready; continue later if this takes too long."""
         self._is_waking = True
         began = stopwatch()
-        while self._woken and stopwatch() - began < WAKE_SECONDS:
-            delayed = next(iter(self._woken))
-            logs = self._woken.pop(delayed)
-            # Sending a response may close another fetch's connection, which cancels that fetch.
-            if delayed in self._waiting and delayed.is_enough(logs):
-                self._finish(delayed)
-        if self._woken:
-            self._runtime.run_soon(self._wake)
-        else:
-            self._is_waking = False
+        try:
+            while self._woken and stopwatch() - began < WAKE_SECONDS:
+                delayed = next(iter(self._woken))
+                logs = self._woken.pop(delayed)
+                # Sending a response may close another fetch's connection, which cancels that fetch.
+                if delayed in self._waiting and delayed.is_enough(logs):
+                    self._finish(delayed)
+        finally:  # an error in one fetch must not leave the others asleep
+            if self._woken:
+                self._runtime.run_soon(self._wake)
+            else:
+                self._is_waking = False
 
     def deleted(self, log: PartitionLog) -> None:
         """Answer the fetches that wait for a deleted partition, with an error for it."""
@@ -295,16 +297,24 @@ class DelayedFetches:
 
     def _read_slice(self, delayed: DelayedFetch, reading: Work[FetchResult]) -> None:
         began = stopwatch()
-        while delayed in self._large:  # removed if the consumer disconnects
-            try:
-                next(reading)
-            except StopIteration as end:
-                del self._large[delayed]
-                delayed.complete(self._count(end.value))
-                break
-            if stopwatch() - began > WAKE_SECONDS:
-                self._runtime.run_soon(lambda: self._read_slice(delayed, reading))
-                return
+        try:
+            while delayed in self._large:  # removed if the consumer disconnects
+                try:
+                    next(reading)
+                except StopIteration as end:
+                    del self._large[delayed]
+                    delayed.complete(self._count(end.value))
+                    break
+                if stopwatch() - began > WAKE_SECONDS:
+                    self._runtime.run_soon(lambda: self._read_slice(delayed, reading))
+                    return
+        except BaseException:
+            self._large.pop(delayed, None)
+            self._read_next()
+            raise
+        self._read_next()
+
+    def _read_next(self) -> None:
         if self._large:
             self._runtime.run_soon(self._read_large)
         else:

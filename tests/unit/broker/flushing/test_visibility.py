@@ -275,6 +275,40 @@ def test_large_fetches_are_read_one_after_the_other_and_not_for_a_client_that_is
     assert (first.is_done, second.is_done, third.is_done) == (False, True, True)
 
 
+def _fail(_: object) -> None:
+    raise RuntimeError("the response cannot be sent")
+
+
+def test_an_unexpected_error_in_one_fetch_stops_all_fetches_of_many_partitions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fetches, "WAKE_SECONDS", -1.0)
+    many = ManyPartitions(50)
+    many.write(7)
+    first, second = many.fetch(), many.fetch()
+    first.on_done(_fail)
+    with pytest.raises(RuntimeError):
+        many.run()
+    many.run()
+    assert second.is_done
+    assert not many.fetch().is_done
+    many.run()
+    assert many.fetches._large == {}
+
+
+def test_an_unexpected_error_in_one_fetch_leaves_all_waiting_fetches_asleep(
+    harness: VisibilityHarness,
+) -> None:
+    first, second, third = (harness.fetch(0, wait_ms=9000) for _ in range(3))
+    assert isinstance(first, Deferred) and isinstance(second, Deferred)
+    first.on_done(_fail)
+    harness.append()
+    with pytest.raises(RuntimeError):
+        harness.sync()
+    assert second.is_done
+    assert isinstance(third, Deferred) and third.is_done
+
+
 def test_fetches_of_many_partitions_wait_only_up_to_a_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

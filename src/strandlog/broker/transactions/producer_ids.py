@@ -64,8 +64,8 @@ class ProducerIds:
             return
         first = self._lost_count(self._next)
         self._log_dir.problems.report(
-            f"producer id {seen} is in use, but {self._path} had only reserved ids below "
-            f"{self._end}: the file is an old copy, or a client made up the id; the next producer "
+            f"producer id {seen} is in use, but only ids below {self._next} were allocated from "
+            f"{self._path}: the file is an old copy, or a client made up the id; the next producer "
             f"id is {first}",
             kind="producer ids that were not allocated are in use",
         )

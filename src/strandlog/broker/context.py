@@ -1,7 +1,7 @@
 """`RequestContext`: the principal, client and listener that a request comes from.
 
 Each Kafka connection and each embedded log has one context, which all of its requests share; HTTP
-and gRPC create one per call. Every Kafka request carries a client id, so the listener updates
+and gRPC create one per call. A Kafka request carries a client id, so the listener updates
 `client_id` and `api` before it handles the request. The context contains everything about a client
 that permission and quota checks use. `api`, the name of the request, is only for the audit log.
 """

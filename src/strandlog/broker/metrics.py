@@ -105,20 +105,24 @@ class Metrics:
         default_factory=dict,
         metadata=_row(
             "histogram",
-            "Time from request to response, including waiting.",
+            "Time from Kafka request to response, including waiting.",
             "api",
         ),
     )
     handler_seconds: Histogram = field(
         default_factory=Histogram,
-        metadata=_row("histogram", "Time the event loop spent on one request, excluding waiting."),
+        metadata=_row(
+            "histogram", "Time the event loop spent on one Kafka request, excluding waiting."
+        ),
     )
     http_seconds: dict[str, Histogram] = field(
         default_factory=dict,
         metadata=_row("histogram", "Time from HTTP request to response.", "call"),
     )
-    slow_handlers: int = _counter("Requests that blocked the event loop for too long; see the log.")
-    failed_requests: int = _counter("Requests whose failure closed the connection.")
+    slow_handlers: int = _counter(
+        "Kafka requests that blocked the event loop for too long; see the log."
+    )
+    failed_requests: int = _counter("Kafka requests whose failure closed the connection.")
     denied_requests: int = _counter("Operations denied because the client lacked a permission.")
     topics: int = _gauge("Topics, including internal ones (topics.max.count).")
     partitions: int = _gauge("Partitions of all topics (max.partitions.per.broker).")
@@ -134,19 +138,19 @@ class Metrics:
     client_quotas: int = _gauge("Client quotas that are set (client.quotas.max.count).")
     quota_sensors: int = _gauge("Users, client ids and addresses whose rates are measured.")
     audit_events_lost: int = _counter("Events that could not be written to the audit log.")
-    requests_in_flight: int = _gauge("Requests that have not been answered yet.")
+    requests_in_flight: int = _gauge("Kafka requests that have not been answered yet.")
     waiting_fetches: int = _gauge("Fetches waiting for more records.")
-    connections_open: int = _gauge("Open connections.")
-    connections_paused: int = _gauge("Connections paused by back-pressure.")
-    connections_muted: int = _gauge("Connections paused because of a quota.")
+    connections_open: int = _gauge("Open Kafka connections.")
+    connections_paused: int = _gauge("Kafka connections paused by back-pressure.")
+    connections_muted: int = _gauge("Kafka connections paused because of a quota.")
     connections_throttled: int = _counter("Connections closed because of a quota on their address.")
     connections_stalled_closed: int = _counter(
         "Stalled connections closed to free the memory used by their requests or responses."
     )
     queued_request_bytes: int = _gauge("Bytes of requests that are being received or processed.")
     queued_response_bytes: int = _gauge("Bytes of responses that clients have not read yet.")
-    connections_accepted: int = _counter("Connections accepted.")
-    connections_refused: int = _counter("Connections refused because of max.connections.")
+    connections_accepted: int = _counter("Kafka connections accepted.")
+    connections_refused: int = _counter("Kafka connections refused because of max.connections.")
     connections_refused_per_ip: int = _counter(
         "Kafka and HTTP connections refused because of max.connections.per.ip."
     )
@@ -154,8 +158,8 @@ class Metrics:
         "Times that max.connection.creation.rate delayed the acceptance of connections."
     )
     accept_failures: int = _counter("Times that the operating system failed to accept connections.")
-    connections_idle_closed: int = _counter("Idle connections closed.")
-    connections_authenticating: int = _gauge("Connections that are authenticating.")
+    connections_idle_closed: int = _counter("Idle Kafka connections closed.")
+    connections_authenticating: int = _gauge("Kafka connections that are authenticating.")
     connections_ended: int = _counter(
         "Connections closed because their user's credential was changed or deleted."
     )
@@ -189,10 +193,10 @@ class Metrics:
     grpc_calls_stalled: int = _counter(
         "Stalled gRPC calls cancelled to free the memory used by their requests or responses."
     )
-    fsyncs: int = _counter("Partitions fsynced.")
+    fsyncs: int = _counter("Fsyncs of partitions, including those that failed.")
     fsync_seconds: Histogram = field(
         default_factory=Histogram,
-        metadata=_row("histogram", "Time to flush all partitions that are due (a group commit)."),
+        metadata=_row("histogram", "Time of a group commit, which fsyncs partitions that are due."),
     )
     fsync_failures: int = _counter("Fsyncs that failed.")
     event_loop_delay_seconds: Histogram = field(

@@ -1,1 +1,1 @@
-"""The topic catalog, the rules for topic names, and topic settings."""
+"""The topic catalog, the rules for topic names, dynamic settings, and lake tables."""

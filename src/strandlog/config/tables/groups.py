@@ -106,8 +106,9 @@ class GroupSettings:
         maximum=MAX_LONG,
         dynamic=False,
         help=(
-            "Maximum memory for the committed offsets of all groups. Above it, commits for new "
-            "partitions are rejected; existing offsets can still be updated."
+            "Maximum memory for the committed offsets of all groups, including those in open "
+            "transactions. Above it, commits for new partitions are rejected; existing offsets can "
+            "still be updated."
         ),
     )
     group_initial_rebalance_delay_ms: int = setting(

@@ -425,7 +425,8 @@ class Broker(
         self._delayed_fetches.complete_all()
 
     def stop_maintenance(self) -> None:
-        """Start no more maintenance tasks, and cancel a running compaction."""
+        """Start no more maintenance tasks, and cancel a running compaction if it can be
+        cancelled."""
         self._maintenance.stop()
 
     @property

@@ -151,8 +151,8 @@ class Maintenance:
             task.timer.reschedule(min(task.timer.deadline_ms, soon_ms))
 
     def stop(self) -> None:
-        """Start no more tasks, and cancel a running compaction, which leaves its partition
-        unchanged."""
+        """Start no more tasks, and cancel a running compaction, unless it is already replacing
+        segments; a cancelled one leaves its partition unchanged."""
         self._is_stopped = True
         for task in self._tasks.values():
             task.timer.cancel()
@@ -168,8 +168,8 @@ class Maintenance:
         return [log for name in self._catalog.names() for log in self._catalog.logs(name)]
 
     def _isolated(self, log: PartitionLog, work: Work[None]) -> Work[None]:
-        """Run work on one partition; note its errors, so that the task can continue with the next
-        partition. After any other exception, the partition is reopened before its next use."""
+        """Run work on one partition, and note its errors, so that the task can continue with the
+        next partition."""
         try:
             yield from work
         except (StrandlogError, FileNotFoundError) as error:

@@ -149,8 +149,8 @@ class Access:
         return [name for name in names if self.allows(context, needs, name)]
 
     def allows_transactions(self, context: RequestContext, transactional_id: str | None) -> bool:
-        """Return whether a client may write transactional batches. A request that has such batches
-        but no transactional id is denied, because there is nothing to check."""
+        """Return whether a client may write transactional batches. An authorizer denies them in a
+        request without a transactional id, because there is nothing to check."""
         if not self.is_authorizer_on or context.is_owner:
             return True
         return transactional_id is not None and self.allows(

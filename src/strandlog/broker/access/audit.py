@@ -118,9 +118,8 @@ class Audit:
         self.has_access = ACCESS in included
         self._seen: dict[_Key, _Seen] = {}
         self._distinct: Counter[str] = Counter()  # number of entries in `_seen`, by kind
-        self._by_client: dict[
-            _Key, int
-        ] = {}  # number of different events by kind, principal and host
+        # The number of different events in this interval, by kind, principal and host.
+        self._by_client: dict[_Key, int] = {}
         self._is_timer_set = False
 
     @property

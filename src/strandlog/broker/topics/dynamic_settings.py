@@ -40,7 +40,7 @@ class DynamicSettings:
 
     def load(self, document: Mapping[str, Mapping[str, str]]) -> list[str]:
         """Load the layers from a document. Return a problem for each value that this version does
-        not accept; such a value has no effect."""
+        not accept; such a value has no effect and is dropped."""
         problems: list[str] = []
         layers: dict[Layer, dict[str, Value]] = {layer: {} for layer in LAYERS}
         for layer in LAYERS:

@@ -192,7 +192,7 @@ class TransactionCoordinator:
             producer_id = self._producer_ids.next()
             changed = Transaction(name, producer_id, 0, timeout_ms, EMPTY, now_ms)
         elif not is_current(transaction, producer):
-            return transaction.identity  # a retry: the previous reply was lost
+            return transaction.identity  # the last reply was lost, or the transaction timed out
         elif transaction.state is ONGOING:
             yield from self._end(fenced(transaction, now_ms), reply)
             return (yield from self._init(name, timeout_ms, ProducerIdentity(), reply))

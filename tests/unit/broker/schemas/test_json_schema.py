@@ -180,7 +180,7 @@ def test_a_reference_inside_a_referenced_schema_makes_the_comparison_fail() -> N
 
 
 def test_a_changed_keyword_next_to_one_of_is_hidden_by_the_branches() -> None:
-    old = {**A, "oneOf": [{"properties": {"b": INT}}]}
+    old: dict[str, Any] = {**A, "oneOf": [{"properties": {"b": INT}}]}
     new = {**old, "properties": {"a": STRING}}
     assert TYPES.incompatibilities(parsed(new), parsed(old)) != []
     assert TYPES.incompatibilities(parsed(old), parsed(old)) == []

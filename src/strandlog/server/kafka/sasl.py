@@ -11,11 +11,11 @@ the session expires, puts the session back in front of the dispatcher.
 A login holds the line (`Connection.hold_line`): requests that a client sends after a token wait
 for the result, and are dropped if the login fails. Password hashes are computed in a thread.
 
-A failed login is reported after connection.failed.authentication.delay.ms; then the connection
-closes. A frame that is not allowed closes the connection, in most states without a response
-(`authentication.py`); earlier requests are still answered. A client has
-connections.authentication.timeout.ms from the moment of its connection until it has authenticated,
-including the TLS handshake, and the same time for each re-authentication.
+A failed login closes the connection after connection.failed.authentication.delay.ms, with an error
+response unless its tokens have no header. A frame that is not allowed closes the connection, in
+most states without a response (`authentication.py`); earlier requests are still answered. A client
+has connections.authentication.timeout.ms from the moment of its connection until it has
+authenticated, including the TLS handshake, and the same time for each re-authentication.
 
 An unauthenticated client can make the server hold at most twice sasl.server.max.receive.size: one
 frame, and as many bytes after it. `LoginBudget` also limits the total of all such clients.

@@ -14,7 +14,7 @@ from typing import cast
 import pytest
 import uvloop
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
-from tests.server.tls.scene import is_closed, running, serves
+from tests.server.tls.scene import TIMEOUT_SECONDS, is_closed, running, serves
 from tests.support.waiting import eventually_in_loop
 
 from strandlog.broker.metrics import Metrics
@@ -58,6 +58,24 @@ def test_an_override_gives_an_address_another_limit(tmp_path: Path) -> None:
         assert serves(first)
         with scene.connect("kafka") as second:
             assert is_closed(second)
+
+
+def test_a_connection_above_the_limit_of_its_address_replaces_no_other(tmp_path: Path) -> None:
+    other = ("127.0.0.2", 0)
+    settings = {"max.connections": "2", "max.connections.per.ip.overrides": f"{other[0]}:1"}
+    with running(tmp_path, settings) as scene:
+        address = scene.address()
+        with (
+            scene.connect() as waiting,
+            socket.create_connection(address, source_address=other),
+            socket.create_connection(address, source_address=other) as above,
+        ):
+            above.settimeout(TIMEOUT_SECONDS)
+            assert is_closed(above)
+            assert scene.metric("tls_handshakes_dropped") == 0
+            host = scene.address()[0]
+            with scene.context().wrap_socket(waiting, server_hostname=host) as tls:
+                assert serves(tls)
 
 
 def test_an_administrator_changes_the_limit_while_the_broker_runs(tmp_path: Path) -> None:

@@ -253,16 +253,6 @@ class Acceptor:
         if delay_ms := self._limits.delay_ms(host):
             self._close_later(sock, delay_ms)
             return
-        if self._room is not None and not self._room.has_place():
-            self._room.on_refused()
-            logger.warning(
-                "rejecting the connection from %s: %d clients are connected; raise %s",
-                host,
-                self._room.used,
-                self._room.setting,
-            )
-            sock.close()
-            return
         if not self._limits.open(host):
             self._metrics.connections_refused_per_ip += 1
             logger.warning(
@@ -270,6 +260,17 @@ class Acceptor:
                 "max.connections.per.ip",
                 host,
                 self._limits.limit_of(host),
+            )
+            sock.close()
+            return
+        if self._room is not None and not self._room.has_place():
+            self._limits.close(host)
+            self._room.on_refused()
+            logger.warning(
+                "rejecting the connection from %s: %d clients are connected; raise %s",
+                host,
+                self._room.used,
+                self._room.setting,
             )
             sock.close()
             return

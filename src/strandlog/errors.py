@@ -123,9 +123,9 @@
 
 `codes` are an error's codes in each protocol; a class that declares none inherits its parent's.
 `retriable` means that the same call may succeed later. Messages name the object and, where there is
-one, the allowed range or the remedy. A failed check of strandlog's own code raises
-`AssertionError`; only `ServerCrashError` reports a bug. A listener that cannot bind its address
-raises an `OSError`.
+one, the allowed range or the remedy. A check that fails because of a bug in strandlog raises
+`AssertionError`; of the classes here, only `ServerCrashError` reports a bug. A listener that cannot
+bind its address raises an `OSError`.
 """
 
 from __future__ import annotations
@@ -513,7 +513,7 @@ class FrameTooLargeError(DataError):
 
 
 class MalformedMessageError(DataError):
-    """A gRPC message or a JSON line cannot be parsed, or lacks a field or has an invalid one."""
+    """A gRPC message or a JSON line cannot be parsed, or a field is missing or invalid."""
 
 
 class UnsupportedMessageError(DataError):

@@ -19,8 +19,8 @@ A topic with a lake table also has the read-only entry `table.path`, the folder 
 Topic settings and the dynamic settings of the broker can be changed at runtime: resource "0" is
 this node, resource "" the default for all nodes. AlterConfigs, the older API, replaces all values
 that were set; IncrementalAlterConfigs sets or removes values (`SET`, `DELETE`), or changes lists
-(`APPEND`, `SUBTRACT`). The changes to each resource are atomic. Groups, listeners, TLS, logins and
-secrets cannot be changed; the value of a secret is null.
+(`APPEND`, `SUBTRACT`). The changes to each resource are atomic. Settings of groups, listeners, TLS
+and logins cannot be changed, nor can secrets; the value of a secret is null.
 """
 
 from __future__ import annotations

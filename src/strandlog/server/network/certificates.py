@@ -182,13 +182,16 @@ def _certificates(data: bytes, where: str) -> list[x509.Certificate]:
         raise _error(where, "expected at least one PEM block CERTIFICATE, found none")
     try:
         return [x509.load_pem_x509_certificate(block) for block in blocks]
-    except ValueError as error:
+    except Exception as error:  # ValueError, InvalidVersion, or one that a newer version adds
         raise _error(where, f"a certificate cannot be parsed: {error}") from error
 
 
 def _check_match(key: PrivateKeyTypes, chain: Sequence[x509.Certificate], where: str) -> None:
     public = _public(key.public_key())
-    matches = [_public(each.public_key()) == public for each in chain]
+    try:
+        matches = [_public(each.public_key()) == public for each in chain]
+    except Exception as error:  # UnsupportedAlgorithm, or an error that a newer version adds
+        raise _error(where, f"the key of a certificate is not supported: {error}") from error
     if matches[0]:
         return
     first = subject_text(chain[0].public_bytes(Encoding.DER))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -130,6 +131,24 @@ def test_a_file_without_a_usable_certificate_is_an_error(authority: Authority) -
     broken = b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
     issued.key.write_bytes(issued.key.read_bytes() + broken)
     assert "a certificate cannot be parsed" in _error(settings)
+
+
+@pytest.mark.parametrize(
+    ("part", "changed"),
+    [
+        ("a003020102", "a003020107"),  # the version
+        ("2a8648ce3d030107", "2a8648ce3d030163"),  # the curve of the key
+    ],
+)
+def test_a_certificate_that_is_not_supported_is_an_error(
+    authority: Authority, part: str, changed: str
+) -> None:
+    """Any other exception would stop a broker that reloads the file."""
+    issued = authority.issue("server")
+    strange = issued.der.replace(bytes.fromhex(part), bytes.fromhex(changed))
+    with issued.store.open("ab") as file:
+        file.write(ssl.DER_cert_to_PEM_cert(strange).encode())
+    assert "a certificate" in _error(TlsSettings(ssl_keystore_location=str(issued.store)))
 
 
 def test_an_expired_certificate_is_a_warning(authority: Authority) -> None:

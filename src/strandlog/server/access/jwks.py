@@ -132,6 +132,8 @@ class JwksSource:
             outcome = load(self._url)
         except StrandlogError as error:
             outcome = error
+        except Exception as error:  # noqa: BLE001 - without an outcome, no later load would start
+            outcome = DataError(f"{type(error).__name__}: {error}")
         assert self._loop is not None
         with contextlib.suppress(RuntimeError):  # the loop is closed: the server has stopped
             self._loop.call_soon_threadsafe(self._loaded, outcome)

@@ -312,6 +312,27 @@ def test_keys_are_loaded_in_the_background_and_a_failure_keeps_the_old_ones(
     assert "503" in caplog.text
 
 
+def test_an_error_of_a_library_does_not_end_the_loads(
+    site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    loads: list[Any] = []
+
+    def unsupported(url: SplitResult) -> KeySet:
+        loads.append(url)
+        raise RuntimeError("this curve is not supported")
+
+    monkeypatch.setattr(jwks, "load", unsupported)
+
+    async def scenario() -> None:
+        source = opened(site.url, sasl_oauthbearer_jwks_endpoint_retry_backoff_ms="1")
+        source.start()
+        await until(lambda: len(loads) >= 2)
+        source.stop()
+
+    asyncio.run(scenario())
+    assert "tokens: RuntimeError: this curve is not supported; trying again" in caplog.text
+
+
 def test_unknown_keys_cause_one_early_load_at_a_time(
     file: Path, provider: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -215,11 +215,11 @@ def _converter(kind: pa.DataType) -> Convert | None:
 
 
 def _each(convert: Convert, found: list[Any]) -> list[Any]:
-    return [convert(each) for each in found]
+    return [None if each is None else convert(each) for each in found]
 
 
 def _each_value(convert: Convert, found: dict[Any, Any]) -> dict[Any, Any]:
-    return {key: convert(each) for key, each in found.items()}
+    return {key: None if each is None else convert(each) for key, each in found.items()}
 
 
 def _unchanged(value: Any) -> Any:

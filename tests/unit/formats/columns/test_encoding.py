@@ -236,3 +236,13 @@ def test_a_column_that_a_protobuf_message_lacks() -> None:
         value_encoder(schema, pa.schema([("y", pa.int64())]))
     with pytest.raises(InvalidSchemaError, match="column x of type string does not fit"):
         value_encoder(schema, pa.schema([("x", pa.string())]))
+
+
+@pytest.mark.parametrize("kind", [pa.list_, lambda item: pa.map_(pa.string(), item)])
+def test_a_null_among_timestamps_is_an_error_of_the_data(kind: Any) -> None:
+    columns = pa.schema([("at", kind(pa.timestamp("us", "UTC")))])
+    schema = RegisteredSchema(1, PROTOBUF, described(columns, PROTOBUF, "Row", None))
+    row = [None] if pa.types.is_list(columns[0].type) else [("k", None)]
+    rows = pa.RecordBatch.from_pylist([{"at": row}], columns)
+    with pytest.raises(DataError, match="does not fit schema 1"):
+        value_encoder(schema, columns).encode(rows)

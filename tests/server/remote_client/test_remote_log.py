@@ -190,3 +190,21 @@ def test_without_the_extra_there_is_one_line_to_say_so() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
     assert found.stdout == "confluent_kafka is not installed: pip install 'strandlog[client]'\n"
+
+
+def test_a_producer_that_fails_to_close_leaves_no_consumer_open(
+    remote: strandlog.RemoteLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise errors.AuthenticationError("rejected")
+
+    log = strandlog.connect(remote.bootstrap)
+    log.create_topic("t")
+    things = [log.producer(), log.consumer(["t"]), log.producer(), log.consumer(["t"])]
+    for producer in things[::2]:
+        monkeypatch.setattr(producer, "close", fail)
+    with pytest.raises(errors.AuthenticationError, match="rejected"):
+        log.close()
+    assert "closed" in repr(log)
+    for consumer in things[1::2]:
+        assert consumer._is_closed

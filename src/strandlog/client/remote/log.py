@@ -16,6 +16,7 @@ the first call.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -523,10 +524,13 @@ class RemoteLog(Closable):
         """Close all producers, consumers and connections. This method is idempotent."""
         if self.is_closed:
             return
-        for thing in list(self._open_things):
-            thing.close()
-        self.is_closed = True
-        self._admin = self._login.client = None
+        try:
+            with contextlib.ExitStack() as closing:
+                for thing in list(self._open_things):
+                    closing.callback(thing.close)
+        finally:
+            self.is_closed = True
+            self._admin = self._login.client = None
 
 
 def _may(topic: Any, operation: str) -> bool:

@@ -11,7 +11,8 @@ partitions, starts at the committed offsets, and can commit its positions.
 With auto_commit, each poll commits the records of earlier polls, and close commits the rest: a
 record counts as processed once the program asks for more. Iteration commits every 500 records,
 every five seconds, when it reaches the end, and before a rebalance. If a `with` block ends with an
-error, the records of the last poll are not committed, nor is the last record of an iteration.
+error, the records of the last poll are not committed, nor is the last record of an iteration. A
+commit that fails raises its error, unless the group has rebalanced without this consumer.
 
 Partitions added to one of the consumer's topics are read too: group members read them after the
 rebalance that the change triggers, and a consumer without a group reads them as soon as a poll

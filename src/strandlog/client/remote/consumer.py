@@ -15,6 +15,8 @@ offset store and auto-commit are disabled; it starts at the offsets that this co
                          or where auto_offset_reset says; with auto_commit, the consumer commits its
                          positions before it gives up partitions, unless it has already lost them
 
+A failed auto-commit is logged, and the next commit includes its offsets.
+
 A consumer without a group does not read partitions that are added after it was created.
 """
 

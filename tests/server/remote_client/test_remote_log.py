@@ -208,3 +208,33 @@ def test_a_producer_that_fails_to_close_leaves_no_consumer_open(
     assert "closed" in repr(log)
     for consumer in things[1::2]:
         assert consumer._is_closed
+
+
+BAD = "\ud800"
+
+
+@pytest.mark.parametrize(
+    ("use", "error"),
+    [
+        (lambda log: log.create_topic(BAD), errors.InvalidTopicError),
+        (lambda log: log.create_topic("u", config={BAD: "1"}), errors.InvalidRequestError),
+        (lambda log: log.describe_topic(BAD), errors.InvalidTopicError),
+        (lambda log: log.topic_settings(BAD), errors.InvalidTopicError),
+        (lambda log: log.delete_topic(BAD), errors.InvalidTopicError),
+        (lambda log: log.consumer([BAD]), errors.InvalidTopicError),
+        (lambda log: log.consumer(["t"], group=BAD), errors.InvalidGroupError),
+        (lambda log: log.describe_group(BAD), errors.InvalidGroupError),
+        (lambda log: log.committed_offsets(BAD), errors.InvalidGroupError),
+        (lambda log: log.delete_group(BAD), errors.InvalidGroupError),
+        (lambda log: log.delete_user(BAD), errors.InvalidRequestError),
+        (lambda log: log.producer().send(BAD, b"v"), errors.InvalidTopicError),
+        (lambda log: log.producer().send("t", b"v", headers={BAD: b""}), errors.InvalidRecordError),
+        (lambda log: strandlog.connect(log.bootstrap, {"client.id": BAD}), errors.SettingError),
+    ],
+)
+def test_text_that_is_not_unicode_does_not_crash_the_process(
+    remote: RemoteLog, use: Callable[[RemoteLog], object], error: type[Exception]
+) -> None:
+    remote.create_topic("t")
+    with pytest.raises(error, match="surrogate"):
+        use(remote)

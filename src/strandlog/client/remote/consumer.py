@@ -47,6 +47,7 @@ from strandlog.client.remote.errors import (
     BAD_MESSAGE,
     PARTITION_EOF,
     UNREACHABLE,
+    check_names,
     confluent,
     error_of,
     translated,
@@ -107,6 +108,7 @@ class RemoteConsumer(Closable):
         check_reset(auto_offset_reset)
         check_auto_commit(group, auto_commit=auto_commit)
         offered = checked_assignors(assignors, ASSIGNORS)
+        check_names(group=group)
         self._log = log
         self.group = group
         self._reset = auto_offset_reset

@@ -15,13 +15,15 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from strandlog.errors import (
     AuthenticationError,
     GroupNotFoundError,
+    InvalidGroupError,
+    InvalidTopicError,
     MessageTooLargeError,
     MissingExtraError,
     SettingError,
@@ -53,6 +55,7 @@ _REMEDIES = {
     SSL: "check ssl.ca.location, security.protocol and the host name",
 }
 _TLS_FAILURE = re.compile(r"certificate verify failed|SSL routines")
+UNPAIRED = "it has an unpaired surrogate"
 _WHEN = re.compile(r" \(after \d+ms in state \w+.*\)$")  # details that do not help the user
 
 
@@ -64,6 +67,24 @@ def confluent() -> Any:
     except ImportError as error:
         raise MissingExtraError("client", "confluent_kafka") from error
     return confluent_kafka
+
+
+def is_encodable(text: object) -> bool:
+    """Return whether text can be encoded as UTF-8. Other text makes confluent_kafka crash."""
+    try:
+        str(text).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def check_names(topics: Iterable[str] = (), group: str | None = None) -> None:
+    """Raise an error if the name of a topic or group would make confluent_kafka crash."""
+    for topic in topics:
+        if not is_encodable(topic):
+            raise InvalidTopicError(topic, UNPAIRED)
+    if not is_encodable(group):
+        raise InvalidGroupError(group, UNPAIRED)
 
 
 def without_state(text: str) -> str:
@@ -141,11 +162,12 @@ def too_large(size_bytes: int) -> MessageTooLargeError:
 def translated(
     *, topic: str | None = None, group: str | None = None, to: str = "", needs: str = ""
 ) -> Iterator[None]:
-    """Translate librdkafka errors raised inside the `with` block.
+    """Check the names, and translate librdkafka errors raised inside the `with` block.
 
     An exception in a callback surfaces as a `SystemError`. Only Ctrl-C raises one in our callbacks,
     so a `SystemError` is translated into `KeyboardInterrupt`.
     """
+    check_names([] if topic is None else [topic], group)
     try:
         yield
     except confluent().KafkaException as error:

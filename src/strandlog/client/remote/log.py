@@ -42,9 +42,12 @@ from strandlog.client.remote.consumer import RemoteConsumer
 from strandlog.client.remote.errors import (
     AUTHENTICATION,
     SSL,
+    UNPAIRED,
+    check_names,
     confluent,
     denied,
     error_of,
+    is_encodable,
     translated,
     without_state,
 )
@@ -58,6 +61,7 @@ from strandlog.config.setting import Value
 from strandlog.errors import (
     AuthenticationError,
     ClosedError,
+    InvalidRequestError,
     StrandlogError,
     TopicAuthorizationError,
     TopicNotFoundError,
@@ -206,7 +210,10 @@ class RemoteLog(Closable):
         config: Mapping[str, object] | None = None,
     ) -> TopicInfo:
         """Create a topic; `partitions` defaults to the broker's num.partitions."""
+        check_names([name])
         settings = {key: kafka_text(key, value) for key, value in (config or {}).items()}
+        if not all(map(is_encodable, [*settings, *settings.values()])):
+            raise InvalidRequestError(f"invalid setting of topic {name!r}: {UNPAIRED}")
         wanted = confluent().admin.NewTopic(
             name, -1 if partitions is None else partitions, -1, config=settings
         )
@@ -272,6 +279,7 @@ class RemoteLog(Closable):
     def _metadata(
         self, names: list[str], needs: str, *, with_operations: bool = False
     ) -> dict[str, Any]:
+        check_names(names)
         with translated():
             topics = confluent().TopicCollection(names)
             futures = self.admin.describe_topics(

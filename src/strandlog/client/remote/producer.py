@@ -35,13 +35,20 @@ from strandlog.client.arrow.table import items_of
 from strandlog.client.lifecycle import Closable, state_of
 from strandlog.client.remote.errors import (
     MESSAGE_TOO_LARGE,
+    UNPAIRED,
     confluent,
     error_of,
+    is_encodable,
     too_large,
     translated,
 )
 from strandlog.client.remote.login import Login
-from strandlog.errors import ClosedError, StrandlogError, TopicNotFoundError
+from strandlog.errors import (
+    ClosedError,
+    InvalidRecordError,
+    StrandlogError,
+    TopicNotFoundError,
+)
 from strandlog.model import RecordMetadata
 from strandlog.record.codecs import codec_named
 from strandlog.record.partitioner import key_hash
@@ -237,6 +244,9 @@ class RemoteProducer(Closable):
         partition = self._partition(topic, fields)
         if partition != ANY_PARTITION:
             call["partition"] = partition
+        for name, _ in fields.headers:
+            if not is_encodable(name):
+                raise InvalidRecordError(f"invalid header name {name!r}: {UNPAIRED}")
         if fields.headers:
             call["headers"] = list(fields.headers)
         if fields.timestamp:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from strandlog.client.remote.errors import confluent, translated
+from strandlog.client.remote.errors import check_names, confluent, translated
 from strandlog.config.setting import Value
 from strandlog.config.tables.topic import TOPIC_SETTINGS
 from strandlog.errors import SettingError, StrandlogError
@@ -106,6 +106,7 @@ class RemoteSettings:
     def _asked(self, kind: Any, names: list[str]) -> dict[str, Any]:
         if not names:
             return {}
+        check_names(names)
         resources = [confluent().admin.ConfigResource(kind, name) for name in names]
         with translated():
             futures = self._log.admin.describe_configs(resources, **self._log.request_options)

@@ -12,9 +12,10 @@ import pytest
 from tests.support.server import RunningBroker
 
 import strandlog
-from strandlog import RemoteLog, TopicPartition, errors
+from strandlog import AclFilter, RemoteLog, TopicPartition, errors
 from strandlog.client.api import UNKNOWN
 from strandlog.client.remote.errors import confluent, error_of
+from strandlog.errors import InvalidRecordError
 from strandlog.testing.server import ServerThread
 
 
@@ -238,3 +239,24 @@ def test_text_that_is_not_unicode_does_not_crash_the_process(
     remote.create_topic("t")
     with pytest.raises(error, match="surrogate"):
         use(remote)
+
+
+@pytest.mark.parametrize(
+    ("use", "error"),
+    [
+        (lambda log: log.delete_topic("t\0x"), errors.InvalidTopicError),
+        (lambda log: log.delete_group("g\0x"), errors.InvalidGroupError),
+        (lambda log: log.delete_acls([AclFilter(name="t\0x")]), errors.InvalidRequestError),
+        (lambda log: log.delete_user("u\0x"), errors.InvalidRequestError),
+        (lambda log: log.producer().send("t", b"", headers={"a\0b": b""}), InvalidRecordError),
+    ],
+)
+def test_a_name_is_not_cut_off_at_a_nul_character(
+    remote: RemoteLog, use: Callable[[RemoteLog], object], error: type[Exception]
+) -> None:
+    remote.create_topic("t")
+    remote.commit_offsets("g", {TopicPartition("t", 0): 0})
+    with pytest.raises(error, match="NUL character"):
+        use(remote)
+    assert (remote.topics(), remote.groups()) == (["t"], ["g"])
+    assert remote.describe_topic("t").partitions[0].end_offset == 0

@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from strandlog.client.references import TOKEN, check_readable, current_token, dereferenced
-from strandlog.client.remote.errors import UNPAIRED, is_encodable
+from strandlog.client.remote.errors import BAD_TEXT, is_intact
 from strandlog.client.remote.login import PASSWORD, USER
 from strandlog.client.settings import client_settings
 from strandlog.clock import Clock
@@ -93,8 +93,8 @@ def _value(name: str, value: object) -> object:
     if not isinstance(value, str):
         return value
     text = dereferenced(name, value)
-    if not is_encodable(text):
-        raise SettingError(f"invalid value of {name}: {UNPAIRED}")
+    if not is_intact(text):
+        raise SettingError(f"invalid value of {name}: {BAD_TEXT}")
     if name.startswith("ssl.") and name.endswith(".location") and text not in ("", PROBE):
         check_readable(name, text)
     if name == "ssl.endpoint.identification.algorithm":

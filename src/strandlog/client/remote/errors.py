@@ -55,7 +55,7 @@ _REMEDIES = {
     SSL: "check ssl.ca.location, security.protocol and the host name",
 }
 _TLS_FAILURE = re.compile(r"certificate verify failed|SSL routines")
-UNPAIRED = "it has an unpaired surrogate"
+BAD_TEXT = "it contains a NUL character or an unpaired surrogate"
 _WHEN = re.compile(r" \(after \d+ms in state \w+.*\)$")  # details that do not help the user
 
 
@@ -69,22 +69,25 @@ def confluent() -> Any:
     return confluent_kafka
 
 
-def is_encodable(text: object) -> bool:
-    """Return whether text can be encoded as UTF-8. Other text makes confluent_kafka crash."""
+def is_intact(text: object) -> bool:
+    """Return whether confluent_kafka passes a text on unchanged.
+
+    It cuts off text at a NUL character, and most of its functions crash the process if text cannot
+    be encoded as UTF-8.
+    """
     try:
-        str(text).encode()
+        return b"\0" not in str(text).encode()
     except UnicodeEncodeError:
         return False
-    return True
 
 
 def check_names(topics: Iterable[str] = (), group: str | None = None) -> None:
-    """Raise an error if the name of a topic or group would make confluent_kafka crash."""
+    """Raise an error if the name of a topic or group cannot be passed to confluent_kafka."""
     for topic in topics:
-        if not is_encodable(topic):
-            raise InvalidTopicError(topic, UNPAIRED)
-    if not is_encodable(group):
-        raise InvalidGroupError(group, UNPAIRED)
+        if not is_intact(topic):
+            raise InvalidTopicError(topic, BAD_TEXT)
+    if not is_intact(group):
+        raise InvalidGroupError(group, BAD_TEXT)
 
 
 def without_state(text: str) -> str:

@@ -41,13 +41,13 @@ from strandlog.client.remote.client_config import client_config, credential_sour
 from strandlog.client.remote.consumer import RemoteConsumer
 from strandlog.client.remote.errors import (
     AUTHENTICATION,
+    BAD_TEXT,
     SSL,
-    UNPAIRED,
     check_names,
     confluent,
     denied,
     error_of,
-    is_encodable,
+    is_intact,
     translated,
     without_state,
 )
@@ -212,8 +212,8 @@ class RemoteLog(Closable):
         """Create a topic; `partitions` defaults to the broker's num.partitions."""
         check_names([name])
         settings = {key: kafka_text(key, value) for key, value in (config or {}).items()}
-        if not all(map(is_encodable, [*settings, *settings.values()])):
-            raise InvalidRequestError(f"invalid setting of topic {name!r}: {UNPAIRED}")
+        if not all(map(is_intact, [*settings, *settings.values()])):
+            raise InvalidRequestError(f"invalid setting of topic {name!r}: {BAD_TEXT}")
         wanted = confluent().admin.NewTopic(
             name, -1 if partitions is None else partitions, -1, config=settings
         )

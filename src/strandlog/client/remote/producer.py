@@ -34,11 +34,11 @@ from strandlog.client.arguments import (
 from strandlog.client.arrow.table import items_of
 from strandlog.client.lifecycle import Closable, state_of
 from strandlog.client.remote.errors import (
+    BAD_TEXT,
     MESSAGE_TOO_LARGE,
-    UNPAIRED,
     confluent,
     error_of,
-    is_encodable,
+    is_intact,
     too_large,
     translated,
 )
@@ -245,8 +245,8 @@ class RemoteProducer(Closable):
         if partition != ANY_PARTITION:
             call["partition"] = partition
         for name, _ in fields.headers:
-            if not is_encodable(name):
-                raise InvalidRecordError(f"invalid header name {name!r}: {UNPAIRED}")
+            if not is_intact(name):
+                raise InvalidRecordError(f"invalid header name {name!r}: {BAD_TEXT}")
         if fields.headers:
             call["headers"] = list(fields.headers)
         if fields.timestamp:

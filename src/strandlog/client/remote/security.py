@@ -21,7 +21,7 @@ from strandlog.broker.access.scram import ScramMechanism
 from strandlog.broker.access.users import check_iterations, check_name, check_password_text
 from strandlog.client.api import UserInfo
 from strandlog.client.arguments import mechanism_named
-from strandlog.client.remote.errors import UNPAIRED, confluent, is_encodable, translated
+from strandlog.client.remote.errors import BAD_TEXT, confluent, is_intact, translated
 from strandlog.errors import (
     ClusterAuthorizationError,
     InvalidRequestError,
@@ -104,8 +104,8 @@ class RemoteSecurity:
         return [UserInfo(name, _mechanisms(found[name])) for name in sorted(found)]
 
     def _mechanisms_of(self, user: str) -> dict[str, int]:
-        if not is_encodable(user):
-            raise InvalidRequestError(f"invalid user name {user!r}: {UNPAIRED}")
+        if not is_intact(user):
+            raise InvalidRequestError(f"invalid user name {user!r}: {BAD_TEXT}")
         self._operations_with_describe()
         with translated(to=self._log.bootstrap):
             futures = self._log.admin.describe_user_scram_credentials(
@@ -188,6 +188,8 @@ def _filter(wanted: AclFilter) -> Any:
 def _converted(kind: Any, given: Acl | AclFilter) -> Any:
     """Convert an ACL or filter to a librdkafka object; both use Kafka's codes."""
     admin = confluent().admin
+    if not all(map(is_intact, (given.name, given.principal, given.host))):
+        raise InvalidRequestError(f"invalid ACL {given}: {BAD_TEXT}")
     try:
         return kind(
             admin.ResourceType(int(given.resource_type)),

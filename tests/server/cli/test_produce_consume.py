@@ -153,13 +153,19 @@ def test_invalid_options_are_usage_errors(cli: CommandLine) -> None:
     )
     assert "-K" in cli.inside("produce", "t", "-K", "\\q", code=2).err
     assert (
-        "--json and -f cannot be combined"
+        "--json cannot be combined with -f"
         in cli.inside("consume", "t", "--json", "-f", "%s", code=2).err
     )
     assert "unknown letter '%q'" in cli.inside("consume", "t", "-f", "%q", code=2).err
     assert "expected beginning" in cli.inside("consume", "t", "-o", "yesterday", code=2).err
     assert cli.inside("produce", "t", "-z", "rar", code=2).err
     assert cli.inside("produce", "t", "no such file", code=2).err
+
+
+@pytest.mark.parametrize("options", ["--json -K :", "--json -Z", "-f %s -K :"])
+def test_consume_ignores_no_option_for_its_output(cli: CommandLine, options: str) -> None:
+    found = cli.inside("consume", "t", *options.split(), code=2)
+    assert "cannot be combined" in found.err
 
 
 @pytest.mark.slow

@@ -324,9 +324,11 @@ def _render(
     text: str | None, key_delimiter: str | None, shows_null: bool, *, as_json: bool
 ) -> Render:
     if as_json:
-        if text is not None:
-            raise typer.BadParameter("--json and -f cannot be combined")
+        if text is not None or key_delimiter is not None or shows_null:
+            raise typer.BadParameter("--json cannot be combined with -f, -K or -Z")
         return lambda records: b"".join(record_line(*each) for each in records)
+    if text is not None and key_delimiter is not None:
+        raise typer.BadParameter("-f cannot be combined with -K: write %k in the format")
     if text is None:
         text = "%s\\n" if key_delimiter is None else f"%k{key_delimiter.replace('%', '%%')}%s\\n"
     try:

@@ -460,7 +460,7 @@ def version_at(
         list[str],
         typer.Argument(
             metavar="PARTITION=OFFSET...",
-            help="Last offset of each partition that the version must have.",
+            help="The last offset that the version must have, for each partition.",
         ),
     ],
     as_json: Json = False,

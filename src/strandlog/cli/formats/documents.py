@@ -473,7 +473,7 @@ DOCUMENTS = (
     ),
     Document(
         "error",
-        "A failure, on stderr; the exit code is 1. An invalid command line is not a document.",
+        "A failure other than an invalid command line, on stderr; the exit code is 1.",
         ("every command",),
         (
             Field("error", "string", "Message."),

@@ -2,9 +2,8 @@
 
 The owner holds a lock on `.lock`, which the kernel releases when the process exits. Linux lists
 locks in /proc/locks; this module compares only the inode, because some file systems report another
-device there. If the owner is not listed (on another operating system,
-or if it runs outside this container), this module tries to acquire the lock and releases it
-immediately.
+device there. If the owner is not listed (on another operating system, or if it runs outside this
+container), this module tries to acquire the lock and releases it immediately.
 """
 
 from __future__ import annotations

@@ -212,7 +212,7 @@ def _check_client_options(
 def named_target(
     ctx: typer.Context, bootstrap: str | None, client: list[str], client_config: str | None
 ) -> Target | None:
-    """Return the log that -b or --context names, or None, for commands that also work without."""
+    """Return the log that -b or --context names, or None for a command that needs no log."""
     if bootstrap is not None:
         reject_beside_context(ctx)
     elif ctx.find_root().params.get("context") is None:

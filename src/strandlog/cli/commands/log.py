@@ -2,8 +2,8 @@
 
 The commands only read files and are safe to use while another process owns the folder. `verify`
 checks the files of all partitions and those that they share (storage/readonly/verify.py); it exits
-with 1 on damage. An
-incomplete last batch is not damage: the owner is appending it, or crashed while appending it.
+with 1 on damage. An incomplete last batch is not damage: the owner is appending it, or crashed
+while appending it.
 """
 
 from __future__ import annotations

@@ -88,9 +88,12 @@ def _check_certificates(listeners: list[Protected], now: datetime) -> Iterator[C
         if each.endpoint.uses_tls:
             tls = each.tls
             stores = (
-                *(tls.ssl_keystore_location, tls.ssl_keystore_key, tls.ssl_key_password),
-                *(tls.ssl_keystore_certificate_chain,),
-                *(tls.ssl_truststore_location, tls.ssl_truststore_certificates),
+                tls.ssl_keystore_location,
+                tls.ssl_keystore_key,
+                tls.ssl_keystore_certificate_chain,
+                tls.ssl_key_password,
+                tls.ssl_truststore_location,
+                tls.ssl_truststore_certificates,
             )
             used.setdefault(stores, []).append(each)
     for some in used.values():

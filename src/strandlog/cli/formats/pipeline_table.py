@@ -1,10 +1,9 @@
 """A live table of running queries, with one line per query that is updated in place.
 
-Rows and late rows are totals since the start; late rows were behind the watermark and were
-dropped. Rows per second and the duration refer to the last micro-batch that had rows or, if none
-had, to the first one. Lag is the
-number of records that have not been processed yet, and state is the number of rows that joins and
-windows keep.
+Rows and late rows are totals since the start; late rows were behind the watermark and were dropped.
+Rows per second and the duration refer to the last micro-batch that had rows or, if none had, to the
+first one. Lag is the number of records that have not been processed yet, and state is the number of
+rows that joins and windows keep.
 """
 
 from __future__ import annotations

@@ -20,7 +20,8 @@ PROFILE_EXAMPLES = {"quick": 25, "ci": 50, "deep": 5000}
 
 
 def register_profiles() -> None:
-    """No deadline: how long an example takes depends on what else the machine does."""
+    """Register the profiles. They have no deadline, because how long an example takes depends on
+    what else the machine does."""
     for name, count in PROFILE_EXAMPLES.items():
         settings.register_profile(
             name,

@@ -16,7 +16,8 @@ VARIABLES = ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS", "SPARK_DAEMON_JAVA_OPTS
 
 
 def make_java_quick() -> None:
-    """Set the options for all Spark processes started from here, unless the user has set them."""
+    """Set the options, and the folder of the archive, for all Spark processes started from here,
+    unless the user has set them."""
     os.environ.setdefault("STRANDLOG_CACHE_DIR", f"{sys.prefix}/cache")
     for name in VARIABLES:
         os.environ.setdefault(name, QUICK_JAVA)

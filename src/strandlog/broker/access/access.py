@@ -79,6 +79,11 @@ class Access:
         # True if requests can be denied or if allowed requests are logged.
         self.is_on = is_authorizer_on or self._accesses is not None
 
+    @property
+    def version(self) -> tuple[bool, int]:
+        """Changes whenever a client may gain or lose a permission."""
+        return self.is_on, self._authorizer.version
+
     def secrets_exist(self) -> None:
         """Start hiding the topic that stores credentials, ACLs and quotas."""
         self.is_on = True

@@ -59,6 +59,7 @@ class Authorizer:
         self._any_cache: dict[tuple[str, str, Operation, ResourceType], bool] = {}
         self._cache: dict[tuple[str, str, Operation, ResourceType, str], bool] = {}
         self._denies_all = False
+        self.version = 0  # increases when decisions may change
 
     def deny_all(self) -> None:
         """Deny everything to everyone but super users, because rules may be missing."""
@@ -101,6 +102,7 @@ class Authorizer:
         self._forget_decisions()
 
     def _forget_decisions(self) -> None:
+        self.version += 1
         self._cache.clear()
         self._any_cache.clear()
 

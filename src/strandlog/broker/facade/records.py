@@ -286,16 +286,24 @@ class RecordRequests(AccessRequests):
         now_ms = self.clock.monotonic_ms()
         found = self._delayed_fetches.fetch(request, targets, now_ms, self._visibility.when_visible)
         if isinstance(found, Deferred):
-            found.on_done(lambda done: self._withhold(context, request, done.result()))
+            version = self._access.version
+            found.on_done(lambda done: self._withhold(context, request, version, done.result()))
             found.on_done(lambda done: self._note_positions(positions, request, done.result()))
         else:
             self._note_positions(positions, request, found)
         return found
 
-    def _withhold(self, context: RequestContext, request: FetchRequest, found: FetchResult) -> None:
+    def _withhold(
+        self,
+        context: RequestContext,
+        request: FetchRequest,
+        version: tuple[bool, int],
+        found: FetchResult,
+    ) -> None:
         """Remove the records of topics that the client may no longer read, because its permission
-        was removed while the fetch waited. Kafka checks only when the request arrives."""
-        if not self._access.is_on:
+        was removed while the fetch waited: `version` is that of the permissions at its start. Kafka
+        checks only when the request arrives."""
+        if self._access.version == version:
             return
         denials: dict[TopicRef, StrandlogError | None] = {}
         for number, part in enumerate(request.partitions):

@@ -27,6 +27,7 @@ from strandlog.broker.broker import Broker
 from strandlog.broker.context import Principal, RequestContext, embedded_context
 from strandlog.broker.deferred import Deferred
 from strandlog.broker.groups.requests import CommitRequest
+from strandlog.broker.reads.fetch import FetchPartition, FetchRequest
 from strandlog.config.limits import (
     AUDIT_MAX_DISTINCT_EVENTS,
     AUDIT_MAX_EVENTS_PER_CLIENT,
@@ -223,6 +224,18 @@ def test_allowed_reads_and_writes_are_included_on_request_only() -> None:
     assert [(event["event"], event["operation"]) for event in full.sink.taken()] == [
         ("access", "READ")
     ]
+
+
+def test_a_fetch_that_waits_counts_once() -> None:
+    log = Audited("access", authorizer=False)
+    deadline_ms = log.clock.monotonic_ms() + 60_000
+    request = FetchRequest([FetchPartition("t", 0, 1, 1000)], 1, 1000, deadline_ms)
+    waiting = log.broker.fetch(BOB, request)
+    assert isinstance(waiting, Deferred) and not waiting.is_done
+    log.broker.produce(OWNER, [PartitionRecords("t", 0, batch(b"v"))], Acks.ALL)
+    log.broker.tick()
+    assert waiting.result()[0].data
+    assert sum(event["count"] for event in log.sink.taken() + log.end_interval()) == 1
 
 
 def test_without_a_sink_nothing_is_noted() -> None:

@@ -122,7 +122,7 @@ LARGE_REQUESTS_MAX_BYTES = _limit(
     2 * MIB,
     "Kafka: total size of large requests (at least 32 KiB, except Produce) decoded at once",
     above="the request waits",
-    why="a decoded request takes tens of times its encoded size",
+    why="a decoded request can take up dozens of times its encoded size in memory",
 )
 FETCH_MAX_WAIT_MS = _limit(
     60_000,

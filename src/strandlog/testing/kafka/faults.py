@@ -144,7 +144,7 @@ class Faults:
         times: int | None = 1,
         topic: str | None = None,
     ) -> Fault:
-        """Answer requests of an API with an error, given by its name in Kafka's protocol or a code.
+        """Answer requests to an API with an error, given as a Kafka error name or a numeric code.
 
         The request has no effect. Requests whose response has no field for an error code, such as
         Metadata for all topics, are handled as usual and do not count as hits.

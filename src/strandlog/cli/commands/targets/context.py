@@ -54,7 +54,9 @@ def set_context(
     if (bootstrap is None) == (data is None):
         raise typer.BadParameter("pass either -b HOST:PORT or -d DIR")
     if data is not None and client:
-        raise typer.BadParameter("only valid with a broker: add -b HOST:PORT", param_hint="-X")
+        raise typer.BadParameter(
+            "only valid with a broker: use -b HOST:PORT instead of -d", param_hint="-X"
+        )
     config = {key: value or "" for key, value in settings_of(client, "-X").items()}
     folder = None if data is None else os.path.abspath(data)
     context = Context(name, bootstrap, folder, config).checked()

@@ -1,7 +1,7 @@
 """Handler for Fetch.
 
-A fetch waits in the broker until enough bytes are available or its time is over. As in Kafka, at
-most one fetch per connection waits: later responses have to wait for its response anyway.
+A fetch waits in the broker until enough bytes are available or its wait time has elapsed. As in
+Kafka, at most one fetch per connection waits: later responses have to wait for its response anyway.
 
 A consumer that exceeds its quota gets an empty response, and asks again after the throttle time.
 

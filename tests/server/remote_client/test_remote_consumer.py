@@ -15,6 +15,8 @@ from tests.support.waiting import eventually
 import strandlog
 from strandlog import Record, RemoteLog, TopicPartition, errors
 from strandlog.client.remote.consumer import RemoteConsumer
+from strandlog.client.wire.client import WireClient
+from strandlog.record.builder import build_single
 from strandlog.testing.server import ServerThread
 
 pytestmark = pytest.mark.slow
@@ -282,6 +284,32 @@ def test_auto_commit_keeps_what_the_program_came_back_from(filled: RemoteLog) ->
         consumer.poll(max_records=5)
         raise ZeroDivisionError
     assert sum(held.offset for held in filled.committed_offsets("h").values()) == 0
+
+
+def test_a_record_with_an_unreadable_header_does_not_skip_others(remote: RemoteLog) -> None:
+    remote.create_topic("t")
+    tp = TopicPartition("t", 0)
+    names = ["a", "b", "\udcff", "c"]  # the third one stands for the byte 0xff
+    batches = [build_single(0, b"%d" % at, None, ((name, b""),)) for at, name in enumerate(names)]
+    with WireClient(remote.bootstrap) as client:
+        assert client.produce({tp: batches})[tp].error is None
+    with remote.consumer(["t"], group="g") as consumer:
+        assert values(drain_until_error(consumer)) == [b"0", b"1"]
+        for _ in range(2):
+            with pytest.raises(errors.UndecodableBatchError, match="not UTF-8") as caught:
+                consumer.poll(timeout_ms=PATIENCE_MS)
+        assert consumer.position("t", 0) == 2
+        assert caught.value.resume_offset == 3
+        consumer.seek("t", 0, 3)
+        assert values(drain(consumer)) == [b"3"]
+
+
+def drain_until_error(consumer: RemoteConsumer) -> list[Record]:
+    found: list[Record] = []
+    with pytest.raises(errors.UndecodableBatchError):
+        while len(found) < 4:
+            found += consumer.poll(timeout_ms=PATIENCE_MS)
+    return found
 
 
 def test_an_auto_commit_that_the_broker_rejects_is_reported(

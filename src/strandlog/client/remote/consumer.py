@@ -65,6 +65,7 @@ from strandlog.errors import (
     RemoteError,
     StrandlogError,
     TopicNotFoundError,
+    UndecodableBatchError,
     UnreachableError,
 )
 from strandlog.model import Record, TopicPartition
@@ -346,8 +347,12 @@ class RemoteConsumer(Closable):
         return self._progress.records_of(messages, self._note_event)
 
     def _note_event(self, tp: TopicPartition, message: Any) -> None:
-        """Handle an event: the end of a partition, or an error."""
+        """Handle an event: the end of a partition, an error, or a record that cannot be read."""
         error = message.error()
+        if error is None:
+            offset, reason = message.offset(), "the name of a header is not UTF-8"
+            self._failure = UndecodableBatchError(*tp, offset, offset, reason)
+            return
         code = error.code()
         if code == PARTITION_EOF:
             self._progress.note_end(tp, message.offset())

@@ -10,6 +10,7 @@ ahead       messages that arrived while the consumer was waiting for its assignm
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from operator import methodcaller
 from types import MappingProxyType
 from typing import Any
 
@@ -18,6 +19,36 @@ from strandlog.model import Record, TopicPartition
 
 NO_POSITION = -1
 UNSET_OFFSET = -1001  # makes librdkafka start at the group's committed offset
+# For a header whose name is not UTF-8, confluent_kafka sets an exception and returns a result. Only
+# some kinds of call, such as this one, check for that and raise SystemError.
+_headers_of = methodcaller("headers")
+
+
+def _records(messages: list[Any]) -> list[Record]:
+    """Convert messages up to the first that has a header whose name is not UTF-8."""
+    # Call tuple.__new__ directly: Record's constructor would take a third of the total time.
+    make = tuple.__new__
+    records: list[Record] = []
+    for message in messages:
+        try:
+            headers = _headers_of(message)
+        except (SystemError, UnicodeDecodeError):  # a second call would return no headers
+            break
+        records.append(
+            make(
+                Record,
+                (
+                    message.topic(),
+                    message.partition(),
+                    message.offset(),
+                    message.timestamp()[1],
+                    message.key(),
+                    message.value(),
+                    tuple(headers) if headers else (),
+                ),
+            )
+        )
+    return records
 
 
 class Progress:
@@ -74,27 +105,16 @@ class Progress:
     def records_of(
         self, messages: list[Any], on_event: Callable[[TopicPartition, Any], None]
     ) -> list[Record]:
-        """Convert messages to records and advance the positions; pass events to `on_event`."""
+        """Convert messages to records and advance the positions; pass events to `on_event`.
+
+        Stop before a message that cannot be converted, pass it to `on_event` as well, and go back
+        to it and to the messages after it.
+        """
         events = [message for message in messages if message.error() is not None]
         if events:
             messages = [message for message in messages if message.error() is None]
-        # Call tuple.__new__ directly: Record's constructor would take a third of the total time.
-        make = tuple.__new__
-        records: list[Record] = [
-            make(
-                Record,
-                (
-                    message.topic(),
-                    message.partition(),
-                    message.offset(),
-                    message.timestamp()[1],
-                    message.key(),
-                    message.value(),
-                    tuple(headers) if (headers := message.headers()) else (),
-                ),
-            )
-            for message in messages
-        ]
+        records = _records(messages)
+        unread = messages[len(records) :]
         last = {(record[0], record[1]): record[2] for record in records}
         for pair, offset in last.items():
             tp = TopicPartition(*pair)
@@ -104,6 +124,13 @@ class Progress:
         # reports it again after them.
         for event in events:
             on_event(TopicPartition(event.topic(), event.partition()), event)
+        if unread:
+            firsts: dict[TopicPartition, int] = {}
+            for message in unread:
+                tp = TopicPartition(message.topic(), message.partition())
+                firsts.setdefault(tp, message.offset())
+            self.move(firsts)
+            on_event(TopicPartition(unread[0].topic(), unread[0].partition()), unread[0])
         return records
 
     def note_end(self, tp: TopicPartition, offset: int) -> None:

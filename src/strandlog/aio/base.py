@@ -198,7 +198,8 @@ class AsyncOpenLog(AsyncReadableLog[OpenT]):
         config: Mapping[str, object | None] | None = None,
         partitions: int | None = None,
     ) -> TopicInfo:
-        """Change settings (None resets one to its default), or raise the number of partitions."""
+        """Change settings (None resets one to its default), or add partitions until there are
+        `partitions`."""
         altered = await self._call(self._log.alter_topic, name, config, partitions)
         self.waiting.wake_all()
         return altered

@@ -327,7 +327,7 @@ class Consumer(Closable):
             return Step([], None, self._is_member(), frozenset(self._cursors))
 
     def _is_member(self) -> bool:
-        """Return whether the assignment is valid; always true for a consumer that is no member."""
+        """Return whether the assignment is valid; true for a consumer that is not a member."""
         return self._membership is None or self._membership.is_member
 
     def _find_new_partitions(self) -> bool:

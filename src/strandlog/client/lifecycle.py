@@ -1,4 +1,4 @@
-"""Base classes for public objects, the check that one is open, and waiting on a condition."""
+"""Base classes of public objects, a check that they are open, and waiting on a condition."""
 
 from __future__ import annotations
 

@@ -179,7 +179,8 @@ class Log(Closable):
         config: Mapping[str, object | None] | None = None,
         partitions: int | None = None,
     ) -> TopicInfo:
-        """Change settings (None resets one to its default), or raise the number of partitions."""
+        """Change settings (None resets one to its default), or add partitions until there are
+        `partitions`."""
         with self._is_open, self.lock, self._is_open:
             self.broker.topic(self.context, name)
             if config:

@@ -496,7 +496,8 @@ class RemoteConsumer(Closable):
 
     def _report(self, error: StrandlogError) -> None:
         """Log the error of an auto-commit, unless the new owners read the records again."""
-        if not isinstance(error, REBALANCED) and type(error) is not self._commit_error:
+        is_reread = self._is_member and isinstance(error, REBALANCED)
+        if not is_reread and type(error) is not self._commit_error:
             self._commit_error = type(error)
             logger.warning("auto-commit failed: %s", error)
 

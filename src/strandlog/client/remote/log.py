@@ -307,7 +307,8 @@ class RemoteLog(Closable):
         config: Mapping[str, object | None] | None = None,
         partitions: int | None = None,
     ) -> TopicInfo:
-        """Change settings (None resets one to its default), or raise the number of partitions."""
+        """Change settings (None resets one to its default), or add partitions until there are
+        `partitions`."""
         self.partition_count(name)
         if config:
             self._settings.alter_topic(name, config)

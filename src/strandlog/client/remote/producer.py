@@ -72,7 +72,7 @@ LIBRDKAFKA_PARTITIONER = "murmur2"
 
 
 class Failure(NamedTuple):
-    """A record that failed."""
+    """The index and the error of a record that failed."""
 
     place: int
     error: Any

@@ -187,7 +187,7 @@ def _state_checks(files: DiskFiles, path: str) -> Iterator[Check]:
     else:
         yield warn(
             "last shutdown",
-            "unclean: the last owner crashed, was killed, lost power or could not flush all partitions",
+            "unclean: the last owner crashed, was killed or could not flush everything",
             "nothing to do: the next start runs recovery and reports what it truncates",
         )
     yield _damage_check(files, path)

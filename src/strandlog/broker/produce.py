@@ -135,7 +135,7 @@ class DelayedProduce(Deferred[list[ProduceResult]]):
         self._results.append(error)
 
     def appended(self) -> None:
-        """Allow completion, because all partitions have been added."""
+        """Allow completion, now that all partitions have been added."""
         self._waiting -= 1
         if not self._waiting:
             self.complete(self._results)

@@ -317,7 +317,7 @@ def test_errors(lake: Lake, tmp_path: Path) -> None:
     tasks = found.partitions()
     for path in lake.table.load().data_files():
         Path(path).unlink()
-    with pytest.raises(TableDamagedError, match="cannot read the table of option history"):
+    with pytest.raises(TableDamagedError, match="option history: cannot read the table"):
         read(found, tasks)
     lake.recreate()
     with pytest.raises(InvalidSettingError, match="the records of another topic"):

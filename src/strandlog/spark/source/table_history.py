@@ -154,7 +154,7 @@ class TableHistory:
         end = snapshot.progress(app_id(topic, SUM))
         if end is not None and sum(self.progress.values()) > end:
             raise TableDamagedError(
-                f"the table of option {OPTION} is damaged: its offsets do not have the sum {end}; "
+                f"option {OPTION}: the table is damaged: its offsets do not add up to {end}; "
                 "restore it from a copy, or write it again with `strandlog table sync --rebuild`"
             )
         self._files = snapshot.data_files()
@@ -285,8 +285,8 @@ def read_table_files(wanted: TableFiles, decoder: Decoder) -> Iterator[pa.Record
     except (pa.ArrowException, OSError) as error:
         reason = " ".join(str(error).split())
         raise TableDamagedError(
-            f"cannot read the table of option {OPTION}: {reason}; if it was vacuumed meanwhile, run"
-            " the query again, and keep old files longer"
+            f"option {OPTION}: cannot read the table: {reason}; if it was vacuumed meanwhile, run the "
+            "query again, and keep old files longer"
         ) from error
 
 

@@ -75,8 +75,8 @@ class SegmentMaps:
         if not self.time_index and segment.largest is None:
             return False
         if not self.index:
-            # A small segment, or one with a few large batches, has no entries; rebuilding the index
-            # of the latter is cheap.
+            # A segment no larger than the interval has no entries, nor does one with a single large
+            # batch; rebuilding the index of the latter is cheap.
             return segment.size_bytes <= INTERVAL_BYTES
         last = OFFSET_ENTRY.unpack_from(self.index, len(self.index) - OFFSET_ENTRY.size)
         return 0 < int(last[1]) < segment.size_bytes

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from strandlog import Log
 from strandlog.broker.deferred import Deferred
 from strandlog.errors import StrandlogError
@@ -12,6 +14,7 @@ from strandlog.model import (
     ProducerIdentity,
     TopicPartition,
 )
+from strandlog.record.batch import iter_batches
 from strandlog.record.builder import build_batch
 
 TIMEOUT_MS = 60_000
@@ -68,3 +71,19 @@ class TransactionalWriter:
         if self._partitions.pop(name, None):
             producer = self._producers[name]
             log.broker.end_transaction(log.context, name, producer, commit=commit).result()
+
+
+def damage_marker(folder: Path) -> None:
+    """Damage the only transaction marker of a partition, and remove its producer snapshots. Only
+    while no process owns the folder."""
+    for path in folder.glob("*.snapshot"):
+        path.unlink()
+    [(path, marker)] = [
+        (path, batch)
+        for path in folder.glob("*.log")
+        for batch in iter_batches(path.read_bytes())
+        if batch.header.is_control
+    ]
+    data = bytearray(path.read_bytes())
+    data[marker.position + marker.size_bytes - 1] ^= 0xFF
+    path.write_bytes(data)

@@ -187,7 +187,7 @@ class ReadOnlySource:
         if offset >= stable_offset:
             if offset > view.end_offset:
                 raise OffsetOutOfRangeError(*view.tp, offset, view.start_offset, view.end_offset)
-            if committed.damage is not None and offset < view.end_offset:
+            if committed.damage is not None:
                 raise committed.damage
             return Fetched([], offset)
         aborted = [

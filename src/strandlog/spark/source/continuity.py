@@ -13,7 +13,10 @@ following cases are errors (`failOnDataLoss=true`) or warnings, as in Spark's Ka
     its topic has a different id                 the topic was deleted and recreated; the query
                                                  reads it from its start
 
-Spark's Kafka source does not detect the last case. If a topic is deleted, recreated and filled
+    damage may hide the marker that ends a       the query reads up to the start of the
+    transaction (folders only)                   transaction and cannot continue
+
+Spark's Kafka source does not detect a recreated topic. If a topic is deleted, recreated and filled
 beyond the query's offset, the offsets do not reveal it; the topic id, which brokers have had since
 Kafka 2.8, does. An unknown id, as in checkpoints of version 0.1.0, is treated as unchanged.
 """
@@ -34,6 +37,9 @@ class Bounds(NamedTuple):
     earliest: int
     latest: int
     topic_id: str | None = None  # None if the broker or the folder records no topic ids
+    damage: str | None = (
+        None  # why nothing can be read from `latest` on, although there are records
+    )
 
 
 class Loss(NamedTuple):
@@ -75,6 +81,17 @@ def recreated(tp: TopicPartition, offset: int) -> Loss:
         f"topic {tp.topic} was deleted and created again: records of {tp} from offset {offset} on "
         f"may be lost",
     )
+
+
+def blocked(
+    offsets: Mapping[TopicPartition, int], bounds: Mapping[TopicPartition, Bounds]
+) -> list[Loss]:
+    """Return the partitions that damage prevents from being read from these offsets on."""
+    return [
+        Loss(tp, f"{tp} cannot be read from offset {bounds[tp].latest} on: {damage}")
+        for tp, at in sorted(offsets.items())
+        if tp in bounds and (damage := bounds[tp].damage) is not None and at >= bounds[tp].latest
+    ]
 
 
 def is_other_topic(known: str | None, found: str | None) -> bool:

@@ -51,11 +51,14 @@ class FolderAccess:
             try:
                 topic_id = self._folder.topic_id(tp)
                 earliest, latest = self._source.offset_range(tp)
+                damage: str | None = None
                 if self._options.is_committed_only:
-                    latest = self._committed(tp).last_stable_offset
+                    committed = self._committed(tp)
+                    latest = committed.last_stable_offset
+                    damage = None if committed.damage is None else str(committed.damage)
             except TopicNotFoundError:
                 continue
-            found[tp] = Bounds(earliest, max(earliest, latest), topic_id)
+            found[tp] = Bounds(earliest, max(earliest, latest), topic_id, damage)
         return found
 
     def ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
@@ -95,6 +98,8 @@ class FolderAccess:
             stable = self._committed(wanted.tp)
             if stable.last_stable_offset >= wanted.end:
                 return stable.aborted
+            if stable.damage is not None:
+                raise stable.damage
             first, end = self._source.offset_range(wanted.tp)
             if end < wanted.end:
                 raise OffsetOutOfRangeError(*wanted.tp, max(wanted.start, end), first, end)

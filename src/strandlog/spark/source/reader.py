@@ -67,6 +67,7 @@ from strandlog.spark.source.continuity import (
     Loss,
     Plan,
     beyond_end,
+    blocked,
     continued,
     deleted,
     is_other_topic,
@@ -227,6 +228,17 @@ def check_losses(losses: list[Loss], options: Options) -> None:
     logger.warning("%s; skipping these records (failOnDataLoss=false)", text)
 
 
+def check_blocked(losses: list[Loss], options: Options) -> None:
+    """Raise an error or log a warning about partitions that damage prevents from being read on,
+    depending on `failOnDataLoss`."""
+    if not losses:
+        return
+    text = "; ".join(map(str, losses))
+    if options["failOnDataLoss"]:
+        raise DataLossError(f"{text}. Set failOnDataLoss=false to read only the records before")
+    logger.warning("%s; reading only the records before (failOnDataLoss=false)", text)
+
+
 def ends_of(access: LogAccess, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
     """Return the end offsets of partitions; send no request if the list is empty."""
     return access.ends(partitions) if partitions else {}
@@ -264,6 +276,7 @@ class BatchReader(DataSourceReader):
             check_order(options, start, end)
             found = plan(access, StreamOffset(start, {}), StreamOffset(end, {}), whole)
             check_losses(found.losses, options)
+            check_blocked(blocked(end, whole), options)
             return self._reader.tasks(found.ranges, access, bounds, history)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -283,6 +296,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._log: dict[TopicPartition, Bounds] = {}  # the log's bounds at the last lookup
         self._seen: dict[TopicPartition, Bounds] = {}  # bounds of the log and the table together
         self._latest: Offsets = {}
+        self._blocked: list[Loss] = []  # the partitions last reported as unreadable
         self._committed: Offsets = {}  # the last offsets committed to the group
         self._commit_after = 0.0  # time before which a failed commit is not retried
 
@@ -339,6 +353,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends = ends_of(self._opened(), past_latest(done.offsets, bounds))
         begin, losses = continued(done, bounds, ends)
         check_losses(losses, self._options)
+        self._check_blocked(blocked(begin, bounds))
         self._latest = {tp: bound.latest for tp, bound in bounds.items()}
         target = self._latest
         if self._frozen_end is not None:
@@ -353,6 +368,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if end == done.offsets and done.topic_ids.items() <= document.get(TOPIC_IDS, {}).items():
             return start  # the identical object, or Spark would run an empty micro-batch
         return document
+
+    def _check_blocked(self, losses: list[Loss]) -> None:
+        """Report the partitions that damage prevents from being read on, but a warning only once:
+        Spark calls `latestOffset` many times a second."""
+        if losses != self._blocked:
+            check_blocked(losses, self._options)
+        self._blocked = losses
 
     def _should_wait(self, begin: Offsets, end: Offsets) -> bool:
         """Return whether to wait for more records before running a micro-batch.

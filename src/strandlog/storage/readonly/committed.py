@@ -72,7 +72,9 @@ def committed_view(files: Files, view: PartitionView) -> CommittedView:
             if ended is not None:
                 aborted.append(ended)
     stable_offset = max(_limited(stable_offset, producers), view.start_offset)
-    return CommittedView(min(stable_offset, view.end_offset), aborted, damage)
+    if stable_offset >= view.end_offset:
+        return CommittedView(view.end_offset, aborted)
+    return CommittedView(stable_offset, aborted, damage)
 
 
 def _hidden(

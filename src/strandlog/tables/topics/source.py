@@ -7,6 +7,9 @@
 from the log start to the last stable offset. `read` yields the raw batches of a range below the
 last stable offset, with their aborted transactions; `record/arrow/columns.py` decodes them.
 
+In a folder, damage may hide the marker that ends a transaction; then the last stable offset does
+not advance. `describe` returns such damage, and a sync that has reached it raises the error.
+
 Both sources return the same ids, so a sync that began from a folder can continue over the network.
 Clusters before Kafka 2.8 have no topic ids; the topic name is used as the id.
 """
@@ -20,7 +23,7 @@ from strandlog.client.readonly.log import ReadOnlySource
 from strandlog.client.readonly.raw_range import RawChunk, read_range
 from strandlog.client.wire.client import WireClient
 from strandlog.clock import Clock, SystemClock, pause
-from strandlog.errors import TopicNotFoundError, UnreachableError
+from strandlog.errors import CorruptSegmentError, TopicNotFoundError, UnreachableError
 from strandlog.model import IsolationLevel, TopicPartition
 from strandlog.storage.files import DiskFiles
 from strandlog.storage.folder.identity import base64_id, read_cluster_id
@@ -41,12 +44,14 @@ class Bounds(NamedTuple):
 
 
 class TopicState(NamedTuple):
-    """A topic's identity, and the offsets of each partition that can be read now."""
+    """A topic's identity, the offsets of each partition that can be read now, and the damage after
+    which nothing can be read."""
 
     name: str
     topic_id: str
     cluster_id: str
     partitions: dict[int, Bounds]
+    damage: tuple[CorruptSegmentError, ...] = ()
 
 
 class TopicSource(Protocol):
@@ -75,13 +80,17 @@ class FolderSource:
         count = self._source.partition_count(self._topic)
         topic_id = ""
         bounds: dict[int, Bounds] = {}
+        damage: list[CorruptSegmentError] = []
         for number in range(count):
             tp = TopicPartition(self._topic, number)
             topic_id = self._folder.topic_id(tp) or topic_id
             start, _ = self._source.offset_range(tp)
-            bounds[number] = Bounds(start, max(start, self._committed(tp).last_stable_offset))
+            committed = self._committed(tp)
+            bounds[number] = Bounds(start, max(start, committed.last_stable_offset))
+            if committed.damage is not None:
+                damage.append(committed.damage)
         cluster_id = read_cluster_id(self._files, self._folder.path)
-        return TopicState(self._topic, topic_id or self._topic, cluster_id, bounds)
+        return TopicState(self._topic, topic_id or self._topic, cluster_id, bounds, tuple(damage))
 
     def read(self, partition: int, start: int, end: int) -> Iterator[RawChunk]:
         tp = TopicPartition(self._topic, partition)
@@ -103,6 +112,8 @@ class FolderSource:
             view = self._source.committed_view(tp)
             if view is not None and view.last_stable_offset >= end:
                 return view
+            if view is not None and view.damage is not None:
+                raise view.damage
             self.wait(
                 deadline_ms,
                 f"the files of {tp} are being replaced (if no broker runs, start it to finish this)"

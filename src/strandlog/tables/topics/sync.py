@@ -208,7 +208,8 @@ class Sync:
         pause(CONFLICT_PAUSE_SECONDS * conflicts)
 
     def _round(self, ends: Mapping[int, int]) -> bool:
-        """Run one round; return False if all partitions are synced up to `ends`."""
+        """Run one round; return False if all partitions are synced up to `ends`, or raise the error
+        for damage that prevents one from being read further."""
         snapshot = self._table.load()
         topic = self._source.describe()
         self._check(snapshot, topic)
@@ -221,6 +222,8 @@ class Sync:
             planned = decisions.plan(topic, synced)
         ranges = [each for each in planned.ranges if each.start < ends.get(each.partition, 0)]
         if not ranges:
+            if topic.damage:
+                raise topic.damage[0]
             return False
         starts = [each[:2] for each in ranges]
         assert starts != self._starts, "the last commit did not store its progress"

@@ -2,18 +2,38 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
+from tests.support.transactions import TransactionalWriter, damage_marker
 
 import strandlog
-from strandlog.errors import UnknownLayoutError, UnreachableError
+from strandlog.errors import (
+    CorruptSegmentError,
+    DataLossError,
+    UnknownLayoutError,
+    UnreachableError,
+)
 from strandlog.model import TopicPartition
-from strandlog.spark.options import BATCH, parse_options
+
+pytest.importorskip("pyspark", reason="Spark tests need the spark extra")
+
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from strandlog.spark.options import BATCH, STREAM, parse_options
+from strandlog.spark.schema import record_schema
+from strandlog.spark.source.decoder import Decoder
 from strandlog.spark.source.folder_access import FolderAccess
 from strandlog.spark.source.planning import OffsetRange
+from strandlog.spark.source.reader import (
+    BatchReader,
+    RangePartition,
+    RangeReader,
+    StreamReader,
+)
 
 TP = TopicPartition("t", 0)
 
@@ -71,3 +91,64 @@ def test_a_missing_folder_is_an_error_with_its_absolute_path(tmp_path: Path) -> 
     options = parse_options(BATCH, {"path": str(tmp_path / "nowhere"), "subscribe": "t"})
     with pytest.raises(UnknownLayoutError, match=r"/nowhere is not .*: there is no such folder"):
         FolderAccess(options)
+
+
+@pytest.fixture
+def damaged(log: strandlog.Log, tmp_path: Path) -> Path:
+    """A folder with a record, a transaction whose marker is damaged, and another record."""
+    writer = TransactionalWriter(log)
+    log.producer().send("t", b"before")
+    writer.write("a", TP, b"open")
+    writer.end("a", commit=True)
+    log.producer().send("t", b"after")
+    log.close()
+    damage_marker(tmp_path / "t-0")
+    return tmp_path
+
+
+def ranges(use: str, folder: Path, **given: str) -> RangeReader:
+    options = parse_options(use, {"path": str(folder), "subscribe": "t", **given})
+    return RangeReader(options, Decoder(options, record_schema(options)), cores=2)
+
+
+BLOCKED = r"t-0 cannot be read from offset 1 on: .* may hide whether the transaction"
+
+
+def test_a_batch_ends_early_without_an_error_at_damage_that_may_hide_a_marker(
+    damaged: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for end in ("latest", '{"t": {"0": 4}}'):
+        with pytest.raises(DataLossError, match=BLOCKED):
+            BatchReader(ranges(BATCH, damaged, endingOffsets=end)).partitions()
+    assert not BatchReader(ranges(BATCH, damaged, endingOffsets='{"t": {"0": 0}}')).partitions()
+    [task] = BatchReader(ranges(BATCH, damaged, failOnDataLoss="false")).partitions()
+    assert isinstance(task, RangePartition)
+    assert task.wanted == OffsetRange(TP, 0, 1)
+    assert re.search(BLOCKED, caplog.text)
+
+
+def test_a_task_waits_for_a_transaction_whose_marker_is_damaged(damaged: Path) -> None:
+    options = parse_options(BATCH, {"path": str(damaged), "subscribe": "t"})
+    with (
+        closing(FolderAccess(options)) as access,
+        pytest.raises(CorruptSegmentError, match="may hide whether the transaction"),
+    ):
+        list(access.read(OffsetRange(TP, 0, 4)))
+
+
+def test_a_stream_stalls_in_silence_at_damage_that_may_hide_a_marker(
+    damaged: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It returns the records before the transaction, then fails."""
+    given = {"startingOffsets": "earliest"}
+    reader = StreamReader(ranges(STREAM, damaged, **given))
+    end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    assert end["t"] == {"0": 1}
+    with pytest.raises(DataLossError, match=BLOCKED):
+        reader.latestOffset(end, ReadAllAvailable())
+    reader.stop()
+    reader = StreamReader(ranges(STREAM, damaged, **given, failOnDataLoss="false"))
+    for _ in range(3):
+        assert reader.latestOffset(end, ReadAllAvailable()) is end
+    assert len(re.findall(BLOCKED, caplog.text)) == 1
+    reader.stop()

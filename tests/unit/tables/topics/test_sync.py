@@ -13,16 +13,19 @@ import pyarrow as pa
 import pytest
 from tests.support.lake import counts, query
 from tests.support.samples import one_in
+from tests.support.transactions import TransactionalWriter, damage_marker
 
 import strandlog
 from strandlog.client.readonly.log import ReadOnlySource
 from strandlog.errors import (
+    CorruptSegmentError,
     TableChangedError,
     TableConflictError,
     TableDamagedError,
     TableGapError,
     UnreachableError,
 )
+from strandlog.model import TopicPartition
 from strandlog.storage.readonly.committed import CommittedView
 from strandlog.storage.segment.transaction_index import AbortedTransaction
 from strandlog.tables.table import FORMATS, Table, open_table
@@ -250,6 +253,28 @@ def test_a_partition_whose_files_are_being_replaced_is_not_empty(
     source = FolderSource(str(data), "orders", HurriedClock())
     with pytest.raises(UnreachableError, match="the files of orders-0 are being replaced"):
         source.describe()
+
+
+def test_a_sync_stalls_in_silence_at_damage_that_may_hide_a_marker(
+    log: strandlog.Log, data: Path, delta: Table
+) -> None:
+    """The records before the transaction are synced; then the sync fails, as a consumer does."""
+    produce(log, 0, 10)
+    writer = TransactionalWriter(log)
+    writer.write("a", TopicPartition("orders", 0), b"open")
+    writer.end("a", commit=True)
+    produce(log, 10, 20)
+    log.close()
+    damage_marker(data / "orders-0")
+    made = syncing(delta, data)
+    made.create()
+    for _ in range(2):
+        with pytest.raises(CorruptSegmentError, match="transaction that starts at offset 5"):
+            made.run()
+        assert [each.synced_offset for each in read_status(delta, made._source).partitions] == [
+            5,
+            10,
+        ]
 
 
 def test_added_partitions_are_synced(log: strandlog.Log, data: Path, table: Table) -> None:

@@ -38,6 +38,7 @@ from strandlog.errors import (
 )
 from strandlog.storage.files import disk_error
 from strandlog.tables import schema as schemas
+from strandlog.tables.formats.replacing import check_partitions
 from strandlog.tables.layout import (
     DataFile,
     Layout,
@@ -318,7 +319,8 @@ class DeltaSnapshot:
         """Insert `rows`, replacing rows with the same keys, and delete the keys of `deleted`.
 
         Both have the table's columns and one row per key. A row of the table stays if it is not
-        older, by offset, than the given row with its key.
+        older, by offset, than the given row with its key. Raise `TableSchemaError` if the two are
+        of different partitions.
         """
         check_progress(self, progress)
         before = set(self.data_files())
@@ -326,6 +328,7 @@ class DeltaSnapshot:
             files = self.layout.write(rows, f"upsert-{self.version}", uuid.uuid4().hex[:12])
             self.add_files(files, progress=progress, metadata=metadata)
             return
+        check_partitions(self.layout, sorted(before), rows, deleted)
         mark = "strandlog_is_deleted"
         parts = []
         for part, is_deleted in ((rows, False), (deleted, True)):

@@ -1,8 +1,14 @@
-"""Finds and rewrites the files that contain replaced or deleted rows, for Iceberg; Delta's library
-has its own merge.
+"""Finds and rewrites the files that contain replaced or deleted rows.
 
-Of each file, first only the key, partition and offset columns are read; then the whole file, if
-some of its rows are to go. Memory is bounded by the rows of the round and the largest file.
+    check_partitions    for Delta, whose library has its own merge
+    without_keys        for Iceberg
+
+Of each file, first only the key, partition and offset columns are read; then, for Iceberg, the
+whole file, if some of its rows are to go. Memory is bounded by the rows of the round and the
+largest file.
+
+Offsets of different partitions cannot be compared. Both therefore raise an error if the table has a
+row of another partition for a given key.
 """
 
 from __future__ import annotations
@@ -29,6 +35,14 @@ class Replaced(NamedTuple):
     rows: Any
 
 
+def check_partitions(layout: Layout, paths: Sequence[str], rows: Any, deleted: Any) -> None:
+    """Raise `TableSchemaError` if a file has a row of another partition for a key in `rows` or
+    `deleted`."""
+    given = _positions(rows, deleted)
+    for path in paths:
+        _found(layout, path, given)
+
+
 def without_keys(
     layout: Layout, paths: Sequence[str], rows: Any, deleted: Any, attempt: str
 ) -> Replaced:
@@ -37,7 +51,7 @@ def without_keys(
     If a stored row is not older, by offset, than the given row with its key, the stored row stays
     and the given row is left out. Raise `TableSchemaError` if the two are of different partitions.
     """
-    given = pa.concat_tables([each.select(POSITION) for each in (rows, deleted)]).combine_chunks()
+    given = _positions(rows, deleted)
     found = Replaced([], [], rows)
     outdated: list[Any] = []  # keys for which the table already has a row at least as new
     for number, path in enumerate(paths):
@@ -54,15 +68,27 @@ def without_keys(
     return found._replace(rows=rows.filter(pc.invert(is_outdated)))
 
 
-def _matches(layout: Layout, path: str, given: Any) -> tuple[Any, list[bytes]]:
-    """Return which rows of a file to remove, and the keys of matching rows that stay."""
+def _positions(rows: Any, deleted: Any) -> Any:
+    return pa.concat_tables([each.select(POSITION) for each in (rows, deleted)]).combine_chunks()
+
+
+def _found(layout: Layout, path: str, given: Any) -> tuple[Any, Any]:
+    """Return the key, partition and offset of a file's rows, and the index of the given row with
+    the same key for each of them. Raise `TableSchemaError` if their partitions differ."""
     stored = _read(layout, path, POSITION)
     at = pc.index_in(stored.column("key"), value_set=given.column("key").chunk(0))
-    offsets, partitions = (given.column(name).take(at) for name in ("offset", "partition"))
+    partitions = given.column("partition").take(at)
     other = pc.fill_null(pc.not_equal(stored.column("partition"), partitions), False)
     if pc.any(other).as_py():
         key = stored.filter(other).column("key")[0].as_py()
         raise in_two_partitions(key)
+    return stored, at
+
+
+def _matches(layout: Layout, path: str, given: Any) -> tuple[Any, list[bytes]]:
+    """Return which rows of a file to remove, and the keys of matching rows that stay."""
+    stored, at = _found(layout, path, given)
+    offsets = given.column("offset").take(at)
     is_older = pc.fill_null(pc.less(stored.column("offset"), offsets), False)
     stays = pc.and_(pc.is_valid(at), pc.invert(is_older))
     return is_older, stored.filter(stays).column("key").to_pylist()

@@ -101,6 +101,8 @@ class Layout:
             yield (), rows
             return
         texts = [_texts(rows.column(name)) for name in self.partition_by]
+        for name, column in zip(self.partition_by, texts, strict=True):
+            self._check_values(name, column)
         codes = np.zeros(rows.num_rows, np.int64)
         for column in texts:
             # Null counts as a value and gets its own code.
@@ -117,6 +119,18 @@ class Layout:
             first = int(picked[0])
             values = [column[first].as_py() for column in texts]
             yield tuple(zip(self.partition_by, values, strict=True)), part
+
+    def _check_values(self, name: str, texts: pa.ChunkedArray) -> None:
+        """Raise `TableSchemaError` for a value that readers would take for null: Hive writes "" and
+        null to the same folder, and Delta stores null as ""."""
+        reserved = [NULL_FOLDER] if self.keeps_partition_columns else [NULL_FOLDER, ""]
+        for value in reserved:
+            if pc.any(pc.equal(texts, value)).as_py():
+                raise TableSchemaError(
+                    f"column {name} has the value {value!r}, which readers of a table that is "
+                    f"partitioned by this column take for null: write null instead, like "
+                    f"nullif({name}, {value!r}), or partition the table by another column"
+                )
 
     def _write(self, rows: pa.Table, values: PartitionValues, name: str, attempt: str) -> DataFile:
         unique = f"{name}-{attempt}{SUFFIX}"

@@ -187,6 +187,34 @@ def test_partition_columns_are_read_like_others(table: Table) -> None:
         assert table.vacuum(0) == []
 
 
+@pytest.mark.parametrize("table_format", ["delta", "parquet"])
+def test_an_empty_string_in_a_partition_column_is_read_back_as_null(
+    tmp_path: Path, table_format: str
+) -> None:
+    """The format cannot distinguish the two in a partition column, so this is an error."""
+    table = open_table(tmp_path / "table", table_format)
+    table.create(SCHEMA, partition_by=("text",))
+    for text in ("", "__HIVE_DEFAULT_PARTITION__"):
+        data = rows(0, 2).set_column(1, SCHEMA.field(1), pa.array(["a", text], pa.string()))
+        with pytest.raises(TableSchemaError, match=f"column text has the value '{text}', .* null"):
+            append(table, data, "numbers-0-0-2", app=2)
+    assert not list((tmp_path / "table").rglob("*=*")), "nothing was written"
+
+
+def test_an_iceberg_table_distinguishes_an_empty_string_from_null_in_a_partition_column(
+    tmp_path: Path,
+) -> None:
+    table = open_table(tmp_path / "table", "iceberg")
+    table.create(SCHEMA, partition_by=("text",))
+    for number in range(2):
+        texts = pa.array([None, "", "a"], pa.string())
+        data = rows(number * 3, number * 3 + 3).set_column(1, SCHEMA.field(1), texts)
+        append(table, data, f"numbers-0-{number}", app=number)
+    table.compact(1 << 20)
+    found = table.load().read(["number", "text"]).read_all().sort_by("number")
+    assert found.column("text").to_pylist() == [None, "", "a"] * 2
+
+
 def test_new_columns_extend_the_table(made: Table) -> None:
     append(made, rows(0, 1), "numbers-0-0-1", app=1)
     inner = pa.struct([("x", pa.int32())])

@@ -6,12 +6,21 @@
 The registry is the one at `schemaRegistry`, the broker's registry, or the topic `_schemas` of a
 folder. Logins and certificates come from the `kafka.*` options. If the registry cannot be reached,
 the driver reports an error when it plans the query; a task fails, and Spark retries it.
+
+A task looks up the unknown ids of an Arrow batch over one connection. It remembers the ids without
+a schema as well, up to MAX_UNKNOWN of them, because values that are not in the registry's format
+may have as many ids as there are values. It asks for them again after UNKNOWN_MS. A schema is
+registered before values are written with it, so all schemas of a task's values existed before the
+task started.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from strandlog.clock import SystemClock
 from strandlog.errors import InvalidSettingError, SchemaNotFoundError
 from strandlog.formats.registered_schema import AVRO, JSON, PROTOBUF, RegisteredSchema
 from strandlog.spark.option_checks import subject
@@ -20,6 +29,9 @@ from strandlog.spark.options import Options
 if TYPE_CHECKING:
     from strandlog.client.registry.api import ReadableRegistry, SchemaRegistry
     from strandlog.formats.columns.registry import RegistryColumns
+
+MAX_UNKNOWN = 100_000  # ids without a schema that a task remembers
+UNKNOWN_MS = 5_000
 
 # Schemas that tasks of this process have looked up, by registry.
 _found: dict[Any, dict[int, RegisteredSchema]] = {}
@@ -94,22 +106,43 @@ def registry_columns(options: Options, reader: RegisteredSchema) -> RegistryColu
 
 
 class SchemaLookUp:
-    """Finds writers' schemas by id in a task. Can be pickled."""
+    """Finds writers' schemas by id in a task. Can be pickled; each task gets its own copy."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
+        self._unknown: OrderedDict[int, int] = OrderedDict()  # id → time of the request, in ms
 
-    def __call__(self, schema_id: int) -> RegisteredSchema | None:
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_unknown": OrderedDict()}
+
+    def __call__(self, schema_ids: Sequence[int]) -> dict[int, RegisteredSchema]:
+        """Return the schemas with these ids, without those that do not exist."""
+        known = self._known()
+        self._expire_unknown()
+        missing = [each for each in schema_ids if each not in known and each not in self._unknown]
+        if missing:
+            with open_registry(self._options) as registry:
+                for schema_id in missing:
+                    try:
+                        known[schema_id] = registry.by_id(schema_id)
+                    except SchemaNotFoundError:
+                        self._add_unknown(schema_id)
+        return {each: known[each] for each in schema_ids if each in known}
+
+    def _expire_unknown(self) -> None:
+        limit_ms = SystemClock().monotonic_ms() - UNKNOWN_MS
+        while self._unknown and next(iter(self._unknown.values())) <= limit_ms:
+            self._unknown.popitem(last=False)
+
+    def _add_unknown(self, schema_id: int) -> None:
+        self._unknown[schema_id] = SystemClock().monotonic_ms()
+        if len(self._unknown) > MAX_UNKNOWN:
+            self._unknown.popitem(last=False)
+
+    def _known(self) -> dict[int, RegisteredSchema]:
         options = self._options
         key = (
             *(options[name] for name in ("schemaRegistry", "bootstrap.servers", "path")),
             frozenset(options.client.items()),
         )
-        known = _found.setdefault(key, {})
-        if schema_id not in known:
-            with open_registry(options) as registry:
-                try:
-                    known[schema_id] = registry.by_id(schema_id)
-                except SchemaNotFoundError:
-                    return None
-        return known[schema_id]
+        return _found.setdefault(key, {})

@@ -61,8 +61,7 @@ def test_a_writer_registers_and_a_reader_finds_the_schema(broker: SecuredBroker)
     asked = options(broker, "reader", BATCH)
     found = latest_schema(asked)
     assert '"name"' in found.text
-    assert SchemaLookUp(asked)(found.id) == found
-    assert SchemaLookUp(asked)(found.id + 1000) is None
+    assert SchemaLookUp(asked)([found.id, found.id + 1000]) == {found.id: found}
     other = StructType().add("id", BinaryType())
     with pytest.raises(IncompatibleSchemaError, match="incompatible with an earlier schema"):
         row_encoder(options(broker, "writer", SINK), other)

@@ -40,17 +40,17 @@ caller leaves that column out.
 A null value has null columns and is not bad. A value is bad if it has no prefix, if its id is
 unknown, if the schema with that id is of another kind, or if the value does not match its schema or
 does not fit the columns.
-`look_up` returns the schema with an id that is not among `known`, or None if there is none. It
-raises an error if the registry cannot answer: the values then do not count as bad, and the caller
-must retry. An id without a schema is looked up again in the next call, because it may have been
-registered by then.
+`look_up` receives the ids of a call of `parse` that are not among `known`, and returns the schemas
+that exist. It raises an error if the registry cannot answer: the values then do not count as bad,
+and the caller must retry. An id without a schema is looked up again in the next call, because it
+may have been registered by then.
 
 Instances can be pickled if `look_up` can; the receiving process rebuilds the parsers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -60,7 +60,7 @@ from strandlog.errors import InvalidSchemaError
 from strandlog.formats.columns.values import NO_PREFIX, Parsed, schema_ids
 from strandlog.formats.registered_schema import AVRO, JSON, PROTOBUF, RegisteredSchema
 
-LookUp = Callable[[int], RegisteredSchema | None]
+LookUp = Callable[[Sequence[int]], Mapping[int, RegisteredSchema]]
 
 
 class ColumnReader(Protocol):
@@ -136,6 +136,7 @@ class RegistryColumns:
         """Parse values into the columns of `schema`, which is `self.schema` or a subset of it."""
         ids = schema_ids(values)
         numbers, counts = np.unique(ids, return_counts=True)
+        self._find(numbers)
         if len(numbers) == 1 and numbers[0] >= 0:
             return self._parse_group(values, int(numbers[0]), schema)
         pieces: list[Parsed] = []
@@ -152,7 +153,7 @@ class RegistryColumns:
         return _joined(pieces, rows, len(values), schema)
 
     def _parse_group(self, values: pa.Array, schema_id: int, schema: pa.Schema) -> Parsed:
-        writer = self._schema(schema_id)
+        writer = self._schemas.get(schema_id)
         if writer is None:
             reason = f"the registry has no schema {schema_id}"
             return _nulls(schema, len(values), reason)
@@ -161,13 +162,11 @@ class RegistryColumns:
             return _nulls(schema, len(values), reason)
         return self._parser.parse(values, writer, schema)
 
-    def _schema(self, schema_id: int) -> RegisteredSchema | None:
-        found = self._schemas.get(schema_id)
-        if found is None and self._look_up is not None:
-            found = self._look_up(schema_id)
-            if found is not None:
-                self._schemas[schema_id] = found
-        return found
+    def _find(self, numbers: Iterable[int]) -> None:
+        """Look up the schemas that are not known yet."""
+        missing = [int(each) for each in numbers if each >= 0 and each not in self._schemas]
+        if missing and self._look_up is not None:
+            self._schemas.update(self._look_up(missing))
 
 
 NO_REASON = "the value has no schema id: it does not start with a zero byte and four bytes"

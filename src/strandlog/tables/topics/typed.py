@@ -12,6 +12,8 @@ A value that cannot be decoded becomes a row with the reason in `error` and the 
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -50,12 +52,13 @@ class TypedColumns:
             ) from error
         return RegistryColumns(found.schema, look_up=self._look_up)
 
-    def _look_up(self, schema_id: int) -> RegisteredSchema | None:
+    def _look_up(self, schema_ids: Sequence[int]) -> dict[int, RegisteredSchema]:
         self._has_new_id = True
-        try:
-            return self._registry.by_id(schema_id)
-        except SchemaNotFoundError:
-            return None
+        found: dict[int, RegisteredSchema] = {}
+        for schema_id in schema_ids:
+            with contextlib.suppress(SchemaNotFoundError):
+                found[schema_id] = self._registry.by_id(schema_id)
+        return found
 
     def _parse(self, values: Any) -> Any:
         """Parse values into the columns of the newest known schema."""

@@ -58,6 +58,13 @@ def check_combinations(options: Options) -> None:
         raise InvalidSettingError(
             "startingOffsets", "latest", "a batch that starts at the end reads no records"
         )
+    most_bytes = options.values.get("maxBytesPerTrigger")
+    if most_bytes is not None and options.values.get("maxOffsetsPerTrigger") is not None:
+        raise InvalidSettingError(
+            "maxBytesPerTrigger",
+            most_bytes,
+            "maxOffsetsPerTrigger is also set; set only one of the two",
+        )
     least, most = (options.values.get(f"{word}OffsetsPerTrigger") for word in ("min", "max"))
     if least is not None and most is not None and least > most:
         raise InvalidSettingError(

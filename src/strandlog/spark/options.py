@@ -289,7 +289,7 @@ OPTIONS = (
         _STREAM,
         _integer(1),
         None,
-        "Approximate maximum bytes per micro-batch; ignored if `maxOffsetsPerTrigger` is set.",
+        "Approximate maximum bytes per micro-batch; not with `maxOffsetsPerTrigger`.",
     ),
     Option(
         "minOffsetsPerTrigger",

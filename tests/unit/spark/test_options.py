@@ -194,6 +194,12 @@ def test_options_that_a_table_does_not_support(more: dict[str, str], words: str)
         parse_options(BATCH, given(BATCH, history="/lake/t") | more)
 
 
+def test_a_limit_in_bytes_is_dropped_if_there_is_one_in_offsets() -> None:
+    limits = {"maxOffsetsPerTrigger": "10", "maxBytesPerTrigger": "1000"}
+    with pytest.raises(InvalidSettingError, match=r"maxBytesPerTrigger.*maxOffsetsPerTrigger is"):
+        parse_options(STREAM, given(STREAM) | limits)
+
+
 def test_kafka_group_id_means_group_id() -> None:
     assert parse_options(STREAM, given(STREAM) | {"kafka.group.id": "g"})["groupId"] == "g"
     with pytest.raises(InvalidSettingError, match="groupId is also set, to 'a'"):

@@ -7,6 +7,7 @@ import json
 import os
 import pickle
 import uuid
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -138,6 +139,25 @@ def test_a_writer_that_does_not_know_the_newest_schema_is_refused(
     with pytest.raises(TableConflictError):
         slow.add_files([], progress={"app": 1})
     table.load().add_files([], progress={"app": 1})
+
+
+def test_a_file_that_an_iceberg_table_cannot_have_is_retried_as_a_conflict(tmp_path: Path) -> None:
+    """Only a file that is already in the table is a conflict."""
+    table = open_table(tmp_path / "numbers", "iceberg")
+    table.create(SCHEMA)
+    snapshot = table.load()
+    other = pa.table({"number": ["x"]})
+    wrong = replace(snapshot.layout, schema=other.schema).write(other, "wrong", "0")
+    with pytest.raises(TableSchemaError, match="number"):
+        snapshot.add_files(wrong, progress={"app": 1})
+    [cut] = snapshot.layout.write(rows(0, 2), "cut", "0")
+    os.truncate(cut.path, 20)
+    with pytest.raises(TableDamagedError):
+        table.load().add_files([cut], progress={"app": 1})
+    [good] = snapshot.layout.write(rows(0, 2), "good", "0")
+    table.load().add_files([good], progress={"app": 1})
+    with pytest.raises(TableConflictError, match="already referenced"):
+        table.load().add_files([good], progress={"app": 2})
 
 
 def test_other_processes_write_data_files(made: Table) -> None:

@@ -384,7 +384,11 @@ class IcebergSnapshot:
                         [f"file://{each.path}" for each in files],
                         snapshot_properties=dict(metadata),
                     )
-        except ValueError as error:  # raised by the library if a file is already in the table
+        except pa.ArrowException as error:
+            raise damaged(self._folder, error) from error
+        except ValueError as error:
+            if {each.path for each in files}.isdisjoint(self.data_files()):
+                raise TableSchemaError(f"{self._folder}: {error}") from error
             raise TableConflictError(f"{self._folder}: {error}") from error
 
     def _set_progress(self, change: Any, progress: Progress) -> None:

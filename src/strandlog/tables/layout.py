@@ -24,6 +24,7 @@ In a table of plain Parquet files, readers may list the folder. Files are theref
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -247,6 +248,17 @@ def make_durable_folder(folder: str) -> None:
     """Create a folder and its missing parents, and fsync their directory entries."""
     if not os.path.isdir(folder):
         _make_durable_folder(table_files(), folder)
+
+
+def old_files(folder: str, limit_ms: int) -> Iterator[str]:
+    """Yield the files below a folder that were last changed at `limit_ms` or before, without those
+    that a writer renames or another process deletes meanwhile."""
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            path = os.path.join(parent, name)
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.getmtime(path) * 1000 <= limit_ms:
+                    yield path
 
 
 def _folder_of(value: tuple[str, str | None]) -> str:

@@ -320,6 +320,32 @@ def test_vacuum_removes_what_no_version_needs(made: Table) -> None:
     assert numbers(made) == [0, 1]
 
 
+@pytest.mark.parametrize("table_format", ["iceberg", "parquet"])
+def test_a_vacuum_fails_if_a_writer_renames_a_file_meanwhile(
+    tmp_path: Path, table_format: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = open_table(tmp_path / "numbers", table_format)
+    table.create(SCHEMA)
+    append(table, rows(0, 2), "numbers-0-0-2", app=2)
+    orphans = [
+        table.load().layout.write(rows(9, 10), f"numbers-0-2-{number}", "dead")[0].path
+        for number in range(2)
+    ]
+    for path in orphans:
+        os.utime(path, (0, 0))
+    walk = os.walk
+
+    def overtaken(folder: str) -> Any:
+        for found in walk(folder):
+            if os.path.lexists(orphans[0]) and os.path.basename(orphans[0]) in found[2]:
+                os.unlink(orphans[0])
+            yield found
+
+    monkeypatch.setattr(os, "walk", overtaken)
+    assert table.vacuum(1) == orphans[1:]
+    assert not os.path.lexists(orphans[1])
+
+
 def test_a_dry_run_of_vacuum_lists_the_files_of_expired_iceberg_snapshots(tmp_path: Path) -> None:
     table = open_table(tmp_path / "numbers", "iceberg")
     table.create(SCHEMA)

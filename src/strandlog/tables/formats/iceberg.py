@@ -59,7 +59,7 @@ from strandlog.storage.files import disk_error
 from strandlog.tables import schema as schemas
 from strandlog.tables.formats.merging import merge_small_files
 from strandlog.tables.formats.replacing import without_keys
-from strandlog.tables.layout import DataFile, Layout, make_durable_folder, table_files
+from strandlog.tables.layout import DataFile, Layout, make_durable_folder, old_files, table_files
 from strandlog.tables.reading import damaged, full, read_files
 from strandlog.tables.table import (
     NO_METADATA,
@@ -263,13 +263,12 @@ class IcebergTable:
             snapshot = self.load()
         with _reading(self.folder):
             needed = snapshot.needed_files(limit_ms)
-        found = []
-        for place in (DATA_FOLDER, "metadata"):
-            for folder, _, names in os.walk(os.path.join(self.folder, place)):
-                for name in names:
-                    path = os.path.join(folder, name)
-                    if path not in needed and os.path.getmtime(path) * 1000 <= limit_ms:
-                        found.append(path)
+        found = [
+            path
+            for place in (DATA_FOLDER, "metadata")
+            for path in old_files(os.path.join(self.folder, place), limit_ms)
+            if path not in needed
+        ]
         if not dry_run:
             for path in found:
                 table_files().remove(path)

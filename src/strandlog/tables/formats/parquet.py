@@ -43,6 +43,7 @@ from strandlog.tables.layout import (
     DataFile,
     Layout,
     make_durable_folder,
+    old_files,
     table_files,
 )
 from strandlog.tables.reading import check_present, damaged, read_files
@@ -285,13 +286,11 @@ class ParquetTable:
         snapshot = self.load()
         needed = set(snapshot.data_files())
         limit_ms = self._clock.now_ms() - older_than_hours * HOUR_MS
-        found = []
-        for folder, _, names in os.walk(self.folder):
-            for name in names:
-                path = os.path.join(folder, name)
-                is_ours = name.endswith((SUFFIX, STAGED_SUFFIX, TEMP_SUFFIX))
-                if is_ours and path not in needed and os.path.getmtime(path) * 1000 <= limit_ms:
-                    found.append(path)
+        found = [
+            path
+            for path in old_files(self.folder, limit_ms)
+            if path.endswith((SUFFIX, STAGED_SUFFIX, TEMP_SUFFIX)) and path not in needed
+        ]
         if not dry_run:
             for path in found:
                 self._files.remove(path)

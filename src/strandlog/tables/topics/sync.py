@@ -131,6 +131,7 @@ class Sync:
         self._options = options
         self._warn = warn
         self._advance: Callable[[int], None] = lambda _: None
+        # Until the changes are recorded (append mode) or followed by a commit of this sync.
         self._accepts_changes = options.accepts_changes
         # (partition, start) of each range of the last committed round
         self._starts: list[tuple[int, int]] = []
@@ -241,16 +242,16 @@ class Sync:
             decisions.check_partitions(properties, topic)
             if not self._accepts_changes:
                 decisions.check_history(snapshot.history(decisions.HISTORY_LIMIT))
-            self._accepts_changes = False
             return
         expected = snapshot.progress(app_id(topic, decisions.ROWS))
         found = snapshot.row_count()
         if expected is not None and self._accepts_changes:
-            self._accepts_changes = False
             if expected + decisions.accepted_rows(properties) != found:
                 difference = {decisions.ACCEPTED_ROWS: str(found - expected)}
                 self._table.set_properties(difference)
+                self._accepts_changes = False
                 raise _ExtendedError
+            self._accepts_changes = False
         has_changed = expected is not None and (
             expected + decisions.accepted_rows(properties) != found
         )
@@ -391,3 +392,4 @@ class Sync:
         self.report.rows += read.rows
         self.report.bad_rows += read.bad_rows
         self.report.commits += 1
+        self._accepts_changes = False

@@ -412,6 +412,33 @@ def test_foreign_rows_and_deletions_stop_the_sync_until_they_are_accepted(
     assert counts(delta) == (14, 14)
 
 
+def test_accepted_changes_are_forgotten_if_another_writer_commits_before_they_are_recorded(
+    log: strandlog.Log, data: Path, delta: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    produce(log, 0, 10)
+    sync(delta, data)
+    deltalake.DeltaTable(delta.folder).delete('"offset" = 0')
+    made = syncing(delta, data, accepts_changes=True)
+    load = delta.load
+    handles: list[Any] = []
+
+    def outdated() -> Any:
+        """Return a snapshot that another writer has changed before it is used."""
+        found = load()
+        handles.append(found)
+        if len(handles) == 2:  # of `set_properties`; the first one is of the round
+            deltalake.DeltaTable(delta.folder).alter.set_table_properties(
+                {"other": "1"}, raise_if_not_exists=False
+            )
+        return found
+
+    monkeypatch.setattr(delta, "load", outdated)
+    assert made.run().conflicts == 1
+    monkeypatch.undo()
+    produce(log, 10, 20)
+    assert sync(delta, data).rows == 10
+
+
 def test_compaction_between_rounds_changes_nothing(
     log: strandlog.Log, data: Path, table: Table
 ) -> None:

@@ -134,6 +134,34 @@ def test_changes_of_other_programs_stop_the_sync(log: strandlog.Log, tmp_path: P
     assert contents(table) == {b"b": b"2"}
 
 
+def test_accepted_changes_are_forgotten_after_a_conflict(
+    log: strandlog.Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = new_topic(log, 1)
+    table = open_table(tmp_path / "table", "delta")
+    with log.producer() as producer:
+        producer.send_batch(topic, [(b"a", b"1"), (b"b", b"2"), (b"c", b"3")])
+        sync(table, log, topic)
+        producer.send(topic, b"4", b"c")
+    deltalake.DeltaTable(table.folder).delete('"offset" = 0')
+    options = SyncOptions(mode="upsert", time_unit="none", accepts_changes=True)
+    made = Sync(table, FolderSource(log.path, topic), RawColumns(), options)
+    read = made._read
+
+    def overtaken(*arguments: Any) -> Any:
+        deltalake.DeltaTable(table.folder).delete('"offset" = 1')
+        return read(*arguments)
+
+    monkeypatch.setattr(made, "_read", overtaken)
+    assert made.run().conflicts == 1
+    assert contents(table) == {b"c": b"4"}
+    with log.producer() as producer:
+        producer.send(topic, b"5", b"d")
+    deltalake.DeltaTable(table.folder).delete('"offset" = 3')
+    with pytest.raises(TableChangedError, match="DELETE"):
+        made.run()
+
+
 def test_a_rollback_of_an_iceberg_table_stops_the_sync(log: strandlog.Log, tmp_path: Path) -> None:
     """It takes rows away, but not the progress; a sync would continue after the hole."""
     topic = new_topic(log, 1)

@@ -151,6 +151,62 @@ def test_offset_time_and_last(api: httpx.Client) -> None:
     assert values(page(api, topic, last=2, partition=0)) == ["0-18", "0-19"]
 
 
+def test_the_newest_records_are_missing_if_last_reaches_a_limit(
+    api: httpx.Client, broker: RunningBroker
+) -> None:
+    topic = make(api, "bulky", 2)
+    for number in range(40):
+        send(api, topic, [{"value": f"{number} " + "x" * 60_000}], partition=number % 2)
+    found = page(api, topic, last=40, max_bytes=500_000, max_value_bytes=2)
+    assert found["is_at_end"] and found["is_missing_older"]
+    for partition in range(2):
+        shown = [each["offset"] for each in found["records"] if each["partition"] == partition]
+        assert shown == list(range(20 - len(shown), 20)) and 3 <= len(shown) < 20
+    assert found["scanned_bytes"] < 1_000_000
+    send(api, topic, [{"value": "new"}])
+    assert values(page(api, topic, cursor=found["cursor"])) == ["new"]
+    everything = page(api, topic, last=41, max_value_bytes=2)
+    assert len(everything["records"]) == 41 and not everything["is_missing_older"]
+
+
+def test_last_returns_too_few_records_of_a_sparse_log(
+    api: httpx.Client, broker: RunningBroker
+) -> None:
+    topic = make(api, "sparse")
+    producer = Producer({"bootstrap.servers": broker.address, "transactional.id": "sparse"})
+    producer.init_transactions(PATIENCE_S)
+    for number in range(30):
+        producer.begin_transaction()
+        producer.produce(topic, str(number).encode())
+        end = producer.abort_transaction if number % 3 else producer.commit_transaction
+        producer.flush(PATIENCE_S)
+        end(PATIENCE_S)
+    for last in (1, 4, 10, 100):
+        found = page(api, topic, last=last)
+        assert [int(value) for value in values(found)] == list(range(0, 30, 3))[-last:]
+        assert not found["is_missing_older"] and found["is_at_end"]
+    assert len(page(api, topic, last=30, committed=False)["records"]) == 30
+
+
+def test_last_with_a_filter_searches_beyond_the_last_offsets(api: httpx.Client) -> None:
+    topic = make(api, "needles")
+    for number in range(20):
+        records = [{"value": f"hay {number} {n} " + "x" * 1000} for n in range(50)]
+        send(api, topic, [{"value": f"needle {number}"}, *records])
+    assert values(page(api, topic, last=3, value="needle")) == [
+        "needle 17",
+        "needle 18",
+        "needle 19",
+    ]
+    cut = page(api, topic, last=20, value="needle", max_bytes=200_000)
+    assert values(cut)[-1] == "needle 19" and len(cut["records"]) < 20
+    assert cut["is_missing_older"]
+    assert values(page(api, topic, last=1, value="needle 0")) == ["needle 0"]
+    nothing = page(api, topic, last=1, value="nothing like it")
+    assert nothing["records"] == [] and not nothing["is_missing_older"]
+    assert nothing["scanned_records"] == 20 * 51
+
+
 def test_filters(api: httpx.Client) -> None:
     topic = make(api, "filtered")
     send(
@@ -286,6 +342,9 @@ def test_damage_is_reported_and_skipped(tmp_path: Path, place: str) -> None:
             assert found["is_at_end"]
             [told] = found["problems"]
             assert "hurt-0" in told
+            newest = page(client, "hurt", last=4)
+            assert (values(newest), newest["problems"]) == (values(found), [told])
+            assert not newest["is_missing_older"]
 
 
 # -- bytes and JSON ------------------------------------------------------------------------------

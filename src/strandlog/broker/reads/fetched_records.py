@@ -57,23 +57,50 @@ def records_of(
     large, records before the first bad one may already have been yielded.
     """
     topic = str(found.topic)
-    aborted = AbortedBatches(found.aborted or ())
-    batches = iter_batches(found.data)
-    while (batch := _next(batches, problems)) is not None:
+    for batch, is_visible in checked_batches(found, problems):
         header = batch.header
-        try:
-            batch.check()
-            if not aborted.hides(batch):
+        if is_visible:
+            try:
                 for records in batch.pieces(topic, found.partition, offset, limit_bytes):
                     if records:
                         yield DecodedRecords(records, records[-1].offset + 1)
-        except DataError as damage:
-            offsets = header.base_offset, header.last_offset
-            error = UndecodableBatchError(topic, found.partition, *offsets, str(damage))
-            if problems is None:
-                raise error from damage
-            problems.append(error)
+            except DataError as damage:
+                _report(undecodable(found, batch, damage), problems)
         yield DecodedRecords([], header.last_offset + 1)
+
+
+def checked_batches(
+    found: FetchPartitionData, problems: list[UndecodableBatchError] | None = None
+) -> Iterator[tuple[BatchView, bool]]:
+    """Yield each batch, and whether readers see its records: not those of control batches, aborted
+    transactions and damaged batches. For a damaged batch, raise `UndecodableBatchError`, or add the
+    error to `problems`."""
+    aborted = AbortedBatches(found.aborted or ())
+    batches = iter_batches(found.data)
+    while (batch := _next(batches, problems)) is not None:
+        is_visible = False
+        try:
+            batch.check()
+            is_visible = not aborted.hides(batch)
+        except DataError as damage:
+            _report(undecodable(found, batch, damage), problems)
+        yield batch, is_visible
+
+
+def undecodable(
+    found: FetchPartitionData, batch: BatchView, damage: DataError
+) -> UndecodableBatchError:
+    """Return the error for a batch that cannot be decoded."""
+    offsets = batch.header.base_offset, batch.header.last_offset
+    error = UndecodableBatchError(str(found.topic), found.partition, *offsets, str(damage))
+    error.__cause__ = damage
+    return error
+
+
+def _report(error: UndecodableBatchError, problems: list[UndecodableBatchError] | None) -> None:
+    if problems is None:
+        raise error
+    problems.append(error)
 
 
 def _next(

@@ -6,9 +6,11 @@
                   log, clients can use it later to read records written since
 
 Partitions are read round-robin in small chunks, so that one partition does not fill the page alone;
-a page is ordered by time. `last=N` scans the last N offsets of each partition, oldest first, and
-returns the N newest matches; `limit` does not apply. If `max_bytes` or `max_ms` stops the scan, the
-newest records are missing, and `is_at_end` is false.
+a page is ordered by time.
+
+`last=N` returns the N newest matches; `limit` does not apply. It scans each partition backwards
+from its end until N records match or the beginning is reached. If `max_bytes` or `max_ms` stops the
+scan, older matches are missing, and `is_missing_older` is true. The cursor is at the end.
 
 With `committed`, the log ends at the last stable offset, and aborted transactions are omitted.
 
@@ -22,12 +24,14 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Iterable, Mapping
+from itertools import takewhile
 from typing import Annotated
 
 from msgspec import Meta, Struct
 
 from strandlog.broker.broker import Broker
 from strandlog.broker.context import RequestContext
+from strandlog.broker.reads.fetch import FetchPartitionData
 from strandlog.broker.reads.offset_lookup import NOT_FOUND
 from strandlog.broker.topics.topic import PartitionState
 from strandlog.clock import stopwatch
@@ -39,7 +43,9 @@ from strandlog.config.limits import (
     HTTP_PARSED_VALUE_ITEMS,
 )
 from strandlog.errors import CorruptSegmentError, OffsetOutOfRangeError
-from strandlog.model import IsolationLevel, Record, TopicPartition
+from strandlog.model import Buffer, IsolationLevel, Record, TopicPartition
+from strandlog.record.batch import iter_batches
+from strandlog.record.batch_header import end_offset_of
 from strandlog.server.background import as_future
 from strandlog.server.http.problems import bad_request
 from strandlog.server.http.records.filter import RecordFilter, Test
@@ -48,7 +54,7 @@ from strandlog.server.http.records.payload import (
     PayloadFormat,
     json_records,
 )
-from strandlog.server.http.records.scan import ScanLimits, scan
+from strandlog.server.http.records.scan import ScanLimits, ScanResult, scan, scan_back
 from strandlog.server.http.routing import ApiRequest
 from strandlog.server.http.state import HttpState
 from strandlog.server.record_io import fetch
@@ -56,6 +62,7 @@ from strandlog.server.value_schemas import ValueSchemas
 
 PIECE_BYTES = 256 * 1024
 LEAST_PIECE_BYTES = 16 * 1024
+MAX_GROWTH = 4  # of the next piece of a backward read, if the last one was small
 MIB = 1024 * 1024
 LARGEST_OFFSET = 2**63 - 1
 
@@ -82,12 +89,14 @@ class RecordsQuery(RecordFilter, forbid_unknown_fields=True):
 
 class RecordsPage(Struct):
     """Records ordered by time, and the cursor for the next page. `is_at_end` is true if there are
-    no more records yet. `uncommitted_offsets` is the number of offsets that a committed read does
-    not reach, because a transaction before them is open."""
+    no more records yet. `is_missing_older` is true if a limit stopped a read of the `last` records,
+    so that older ones may be missing. `uncommitted_offsets` is the number of offsets that a
+    committed read does not reach, because a transaction before them is open."""
 
     records: list[JsonRecord]
     cursor: str
     is_at_end: bool
+    is_missing_older: bool
     uncommitted_offsets: int
     scanned_records: int
     scanned_bytes: int
@@ -110,7 +119,8 @@ async def read_records(state: HttpState, request: ApiRequest[RecordsQuery, None]
         states = {number: broker.partition_state(context, topic, number) for number in numbers}
         begins = await _begins(state, context, states, query)
         chosen = {number: states[number] for number in begins}
-        reader = _PageReader(broker, request, test, chosen, begins)
+        kind = _PageReader if query.last is None else _NewestReader
+        reader = kind(broker, request, test, chosen, begins)
         await reader.run()
         return await reader.page(state.value_schemas)
 
@@ -142,7 +152,7 @@ async def _begins(
             found = await state.decode("records by time", work)
             start = end if found == NOT_FOUND else found.offset
         elif query.last is not None:
-            start = max(start, end - query.last)
+            start = end
         begins[number] = start
     return begins
 
@@ -196,7 +206,8 @@ class _PageReader:
             self._next[number] = min(inside, max(self._ends[number], each.start_offset))
         self._passed: list[Record] = []
         self._scanned_records = self._scanned_bytes = 0
-        self._problems: list[str] = []
+        self._problems: dict[str, None] = {}  # in order; a backward read may find one repeatedly
+        self._is_missing_older = False
         self._began = stopwatch()
         self._deadline = self._began + query.max_ms / 1000
 
@@ -211,8 +222,6 @@ class _PageReader:
 
     def _wanted(self, count: int) -> int:
         """Return how many records to take from the next partition."""
-        if self._query.last is not None:
-            return HTTP_PAGE_MAX_RECORDS
         left = self._query.limit - len(self._passed)
         return min(left, math.ceil(self._query.limit / count)) if left > 0 else 0
 
@@ -221,35 +230,46 @@ class _PageReader:
 
     async def _read_piece(self, number: int, wanted: int, count: int) -> None:
         offset = self._next[number]
-        share = (self._query.max_bytes - self._scanned_bytes) // count
-        size = max(LEAST_PIECE_BYTES, min(PIECE_BYTES, share))
         end = self._ends[number]
+        share = self._share(count)
         try:
-            found = await fetch(
-                self._broker,
-                self._context,
-                TopicPartition(self._topic, number),
-                offset,
-                max_bytes=size,
-                committed=self._query.committed,
-            )
+            found = await self._fetch(number, offset, share)
         except CorruptSegmentError as damage:
-            self._problems.append(str(damage))
+            self._problems[str(damage)] = None
             self._next[number] = max(offset, damage.resume_offset or end)
             return
-        batch_bytes = self._broker.settings.decompressed_max_bytes
-        bounds = ScanLimits(end, wanted, max(share, 1), self._deadline, batch_bytes)
+        bounds = self._bounds(end, wanted, share)
         piece = await asyncio.to_thread(scan, found, offset, self._test, bounds)
-        self._passed += piece.passed
-        self._problems += map(str, piece.problems)
-        if piece.not_searched:
-            self._problems.append(
-                _not_searched(TopicPartition(self._topic, number), piece.not_searched)
-            )
-        self._scanned_records += piece.scanned_records
-        self._scanned_bytes += piece.scanned_bytes
+        self._take(number, piece)
         # If the scan made no progress, nothing more can be read now.
         self._next[number] = piece.next_offset if piece.next_offset > offset else end
+
+    def _share(self, count: int) -> int:
+        """Return how many bytes may be scanned in one of `count` partitions."""
+        return (self._query.max_bytes - self._scanned_bytes) // count
+
+    async def _fetch(self, number: int, offset: int, share: int) -> FetchPartitionData:
+        return await fetch(
+            self._broker,
+            self._context,
+            TopicPartition(self._topic, number),
+            offset,
+            max_bytes=max(LEAST_PIECE_BYTES, min(PIECE_BYTES, share)),
+            committed=self._query.committed,
+        )
+
+    def _bounds(self, end: int, wanted: int, share: int) -> ScanLimits:
+        batch_bytes = self._broker.settings.decompressed_max_bytes
+        return ScanLimits(end, wanted, max(share, 1), self._deadline, batch_bytes)
+
+    def _take(self, number: int, piece: ScanResult) -> None:
+        self._passed += piece.passed
+        self._problems.update(dict.fromkeys(map(str, piece.problems)))
+        if piece.not_searched:
+            tp = TopicPartition(self._topic, number)
+            self._problems[_not_searched(tp, piece.not_searched)] = None
+        self._scanned_records += piece.scanned_records
+        self._scanned_bytes += piece.scanned_bytes
 
     async def page(self, schemas: ValueSchemas) -> RecordsPage:
         """Return the page that `run` has read."""
@@ -263,17 +283,104 @@ class _PageReader:
             records,
             ",".join(f"{number}:{offset}" for number, offset in self._next.items()),
             all(self._next[number] >= end for number, end in self._ends.items()),
+            self._is_missing_older,
             self._uncommitted_offsets,
             self._scanned_records,
             self._scanned_bytes,
             round((stopwatch() - self._began) * 1000, 1),
-            self._problems[:HTTP_PAGE_MAX_PROBLEMS],
+            list(self._problems)[:HTTP_PAGE_MAX_PROBLEMS],
         )
+
+
+class _NewestReader(_PageReader):
+    """Reads the newest records, alternating between the partitions.
+
+    Each piece of a partition is a range of offsets that ends where the piece before it began. Only
+    batches after an offset can be fetched, and their size is not known before. So if a fetch does
+    not reach the end of its range, the range is made shorter; the batches that were fetched are not
+    decoded, but left to a later piece.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        request: ApiRequest[RecordsQuery, None],
+        test: Test | None,
+        partitions: Mapping[int, PartitionState],
+        begins: Mapping[int, int],
+    ) -> None:
+        super().__init__(broker, request, test, partitions, begins)
+        assert request.query.last is not None
+        self._last = request.query.last
+        self._starts = {number: each.start_offset for number, each in partitions.items()}
+        self._reached = dict(self._next)  # all offsets from here on have been read
+        self._steps = dict.fromkeys(partitions, self._last)  # offsets of the next piece
+        self._left = dict.fromkeys(partitions, self._last)  # matching records to find
+
+    async def run(self) -> None:
+        """Scan backwards until enough records match or a limit is reached."""
+        while open_ones := [
+            n for n, left in self._left.items() if left and self._reached[n] > self._starts[n]
+        ]:
+            for place, number in enumerate(open_ones):
+                if self._is_over_limits():
+                    self._is_missing_older = True
+                    return
+                await self._read_piece(number, self._left[number], len(open_ones) - place)
+
+    async def _read_piece(self, number: int, wanted: int, count: int) -> None:
+        share = self._share(count)
+        end = self._reached[number]
+        begin, found = await self._fetch_up_to(number, end, share)
+        self._reached[number] = begin
+        size = 0
+        if found is not None:
+            bounds = self._bounds(end, wanted, share)
+            piece = await asyncio.to_thread(scan_back, found, begin, self._test, bounds)
+            self._take(number, piece)
+            self._left[number] -= len(piece.passed)
+            self._reached[number] = piece.next_offset
+            size = _size_below(found.data, end)
+        growth = MAX_GROWTH if not size else min(MAX_GROWTH, max(1, PIECE_BYTES // size))
+        self._steps[number] = (end - self._reached[number]) * growth
+
+    async def _fetch_up_to(
+        self, number: int, end: int, share: int
+    ) -> tuple[int, FetchPartitionData | None]:
+        """Return the first offset of a range that ends at `end`, and batches that cover the range;
+        None if it has no intact batch."""
+        state = self._broker.partition_state(self._context, self._topic, number)
+        self._starts[number] = state.start_offset  # retention may have deleted segments
+        begin = max(state.start_offset, end - self._steps[number])
+        while begin < end:
+            try:
+                found = await self._fetch(number, begin, share)
+            except CorruptSegmentError as damage:
+                self._problems[str(damage)] = None
+                if damage.resume_offset is None or not begin < damage.resume_offset < end:
+                    return begin, None
+                begin = damage.resume_offset
+                continue
+            if not len(found.data):
+                return begin, None
+            fetched_end = end_offset_of(found.data)
+            if fetched_end >= end or fetched_end <= begin:
+                return begin, found
+            # Assume that the rest of the range has batches of the same size.
+            fitting = max(1, (fetched_end - begin) * 3 // 4)
+            begin = max(fetched_end, end - fitting, (begin + end) // 2)
+        return begin, None
+
+
+def _size_below(data: Buffer, end: int) -> int:
+    """Return the size of the batches that start below an offset."""
+    batches = takewhile(lambda batch: batch.header.base_offset < end, iter_batches(data))
+    return sum(batch.size_bytes for batch in batches)
 
 
 def _not_searched(tp: TopicPartition, offsets: list[int]) -> str:
     return (
-        f"{tp}: {len(offsets)} values from offset {offsets[0]} on were not searched: `path` "
+        f"{tp}: {len(offsets)} values from offset {min(offsets)} on were not searched: `path` "
         f"applies to values of up to {HTTP_PARSED_VALUE_BYTES} bytes and "
         f"{HTTP_PARSED_VALUE_ITEMS} items"
     )

@@ -3,16 +3,26 @@
 A few kilobytes on disk may decompress to many megabytes, so the limit applies to decoded bytes. A
 scan stops after the record or batch that reaches a limit, so every scan makes progress. A batch
 that cannot be decoded is reported and skipped, and so is a value that is too large to search.
+
+`scan_back` scans from the newest batch to the oldest. It checks its limits after each batch and not
+after each record, because the records of a batch can only be decoded from the first to the last.
 """
 
 from __future__ import annotations
 
+from collections import deque
+from itertools import chain, takewhile
 from typing import NamedTuple
 
 from strandlog.broker.reads.fetch import FetchPartitionData
-from strandlog.broker.reads.fetched_records import records_of, size_of
+from strandlog.broker.reads.fetched_records import (
+    checked_batches,
+    records_of,
+    size_of,
+    undecodable,
+)
 from strandlog.clock import stopwatch
-from strandlog.errors import UndecodableBatchError
+from strandlog.errors import DataError, UndecodableBatchError
 from strandlog.model import Record
 from strandlog.server.http.records.filter import Test
 from strandlog.server.http.records.payload import TooLargeToParseError
@@ -32,7 +42,7 @@ class ScanResult(NamedTuple):
     """The matching records, and the progress of the scan."""
 
     passed: list[Record]
-    next_offset: int
+    next_offset: int  # the first offset after the scan; of `scan_back`, the lowest one that it read
     scanned_records: int
     scanned_bytes: int
     problems: list[UndecodableBatchError]
@@ -73,3 +83,48 @@ def scan(
         if stopwatch() >= limits.deadline:  # also checked here, because batches may be empty
             break
     return piece(offset)
+
+
+def scan_back(
+    found: FetchPartitionData, offset: int, test: Test | None, limits: ScanLimits
+) -> ScanResult:
+    """Scan the fetched records below `limits.end_offset`, newest batch first, down to the batch
+    that contains `offset`, or the next one. The matching records are not sorted."""
+    passed: list[Record] = []
+    problems: list[UndecodableBatchError] = []
+    not_searched: list[int] = []
+    scanned_records = scanned_bytes = 0
+    batches = list(
+        takewhile(
+            lambda each: each[0].header.base_offset < limits.end_offset,
+            checked_batches(found, problems),
+        )
+    )
+    reached = min([offset, *(batch.header.base_offset for batch, _ in batches[:1])])
+    for batch, is_visible in reversed(batches):
+        newest: deque[Record] = deque(maxlen=limits.max_records - len(passed))
+        pieces = batch.pieces(
+            str(found.topic), found.partition, found.log_start_offset, limits.batch_bytes
+        )
+        try:
+            for record in chain.from_iterable(pieces) if is_visible else ():
+                if record.offset >= limits.end_offset:
+                    break
+                scanned_records += 1
+                scanned_bytes += size_of(record)
+                try:
+                    if test is None or test(record):
+                        newest.append(record)
+                except TooLargeToParseError:
+                    not_searched.append(record.offset)
+        except DataError as damage:
+            problems.append(undecodable(found, batch, damage))
+        passed += newest
+        if (
+            len(passed) >= limits.max_records
+            or scanned_bytes >= limits.max_bytes
+            or stopwatch() >= limits.deadline
+        ):
+            reached = batch.header.base_offset
+            break
+    return ScanResult(passed, reached, scanned_records, scanned_bytes, problems, not_searched)

@@ -11,8 +11,7 @@ const BEGINNINGS = [["newest", "Newest"], ["oldest", "Oldest"], ["offset", "Offs
 const TRANSACTIONS = [["committed", "Committed"], ["all", "Also open and aborted"]];
 const WHERE = [["value", "Value"], ["key", "Key"], ["header", "Header"], ["path", "JSON path"]];
 const NEWEST_RECORDS = 100;
-// How many of the newest records of each partition are searched, at most.
-export const SEARCHED_RECORDS = 1000;
+const NEWEST_MATCHES = 1000;
 
 export function searchForm(given, { look, toggleLive }) {
   const partition = select("partition", [["", "All"]], "", { onchange: look });
@@ -105,7 +104,7 @@ export function searchForm(given, { look, toggleLive }) {
 
   function query() {
     const begin = {
-      newest: { last: search.value ? SEARCHED_RECORDS : NEWEST_RECORDS },
+      newest: { last: search.value ? NEWEST_MATCHES : NEWEST_RECORDS },
       oldest: {},
       offset: { offset: offset.value || 0 },
       time: { time_ms: new Date(time.value).getTime() },

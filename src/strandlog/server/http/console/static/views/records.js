@@ -11,7 +11,7 @@ import { bytes, count, counted } from "../format.js";
 import { tail } from "../live.js";
 import { failed, forbidden, loading, nothing, panel, permit } from "../components.js";
 import { session } from "../session.js";
-import { SEARCHED_RECORDS, searchForm } from "./record_search.js";
+import { searchForm } from "./record_search.js";
 import { RecordTable } from "./record_table.js";
 
 const PAGE_RECORDS = 100;
@@ -37,7 +37,7 @@ export function records(page) {
   results.note.replaceWith(status);
   const foot = results.lastChild;
   let cursor = null;
-  let isAtEnd = true; // false if a limit stopped the search before the end of the topic
+  let isMissingOlder = false; // a limit stopped the search of the newest records
   let looking = null;
   let endLive = null;
   let skipped = 0;
@@ -95,12 +95,12 @@ export function records(page) {
   }
 
   function take(found) {
-    ({ cursor, is_at_end: isAtEnd } = found);
+    ({ cursor, is_missing_older: isMissingOlder } = found);
     const isNewestFirst = form.isNewest();
-    table.add(isNewestFirst ? [...found.records].reverse() : found.records, isNewestFirst);
+    table.add(isNewestFirst ? [...found.records].reverse() : found.records, false);
     drawTable();
-    foot.hidden = more.hidden = isAtEnd;
-    more.textContent = !table.size ? "Search further" : isNewestFirst ? "Show newer" : "Show more";
+    foot.hidden = more.hidden = found.is_at_end;
+    more.textContent = table.size ? "Show more" : "Search further";
     const looked = `searched ${counted(found.scanned_records, "record")}, ${
       bytes(found.scanned_bytes)
     }, in ${found.elapsed_ms} ms`;
@@ -108,11 +108,11 @@ export function records(page) {
     const waiting = found.uncommitted_offsets && found.is_at_end
       ? `; ${counted(found.uncommitted_offsets, "offset")} after an open transaction not shown`
       : "";
-    const end = isAtEnd === isNewestFirst
-      ? ""
-      : isAtEnd
+    const end = isMissingOlder
+      ? "; older records not read"
+      : found.is_at_end && !isNewestFirst
       ? "; end of the topic"
-      : "; stopped before the newest records";
+      : "";
     status.textContent = `${
       counted(table.size, "record")
     } shown; ${looked}${end}${waiting}${trouble}`;
@@ -127,11 +127,11 @@ export function records(page) {
       area.replaceChildren(
         nothing("Waiting for records", "New records of this topic appear here."),
       );
-    } else if (form.isSearching() && form.isNewest() && isAtEnd) {
+    } else if (form.isSearching() && isMissingOlder) {
       area.replaceChildren(
         nothing(
           "Nothing found",
-          `None of the newest ${count(SEARCHED_RECORDS)} records of each partition matches.`,
+          "None of the newest records matches. The search stopped before the older ones.",
           h("button", { type: "button", onclick: form.startFromOldest }, "Search from the oldest"),
         ),
       );

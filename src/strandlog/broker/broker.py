@@ -434,11 +434,11 @@ class Broker(
         """Problems found in the data, failures of maintenance tasks, and problems with lake
         tables."""
         found = [*self._log_dir.problems, *self._maintenance.failures, *self._lake_tables.problems]
-        for log in self._log_dir.logs.values():
-            report = log.last_report
+        for report in self._log_dir.reports():
+            name = report.partition
             if report.torn_bytes:
-                found.append(f"{log.tp}: a torn tail of {report.torn_bytes} bytes was cut off")
-            found += [f"{log.tp}: {problem}" for problem in report.problems]
+                found.append(f"{name}: a torn tail of {report.torn_bytes} bytes was cut off")
+            found += [f"{name}: {problem}" for problem in report.problems]
         return found
 
     def refresh_metrics(self) -> Metrics:
@@ -458,11 +458,10 @@ class Broker(
         metrics.client_quotas = self._quotas.count
         metrics.quota_sensors = self._quotas.sensor_count
         metrics.audit_events_lost = self.audit.lost
-        reports = [log.last_report for log in self._log_dir.logs.values()]
         metrics.tables = len(self._lake_tables.wanted())
         metrics.tables_failing = self._lake_tables.failing_count
         metrics.retention_held_bytes = self._lake_tables.held_bytes
-        metrics.torn_bytes = sum(report.torn_bytes for report in reports)
+        metrics.torn_bytes = sum(report.torn_bytes for report in self._log_dir.reports())
         return metrics
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -27,6 +28,7 @@ from strandlog.protocol.group_records import GroupKey, encode_key
 from strandlog.protocol.transaction_records import encode_key as encode_transaction_key
 from strandlog.record.builder import build_batch, build_single
 from strandlog.record.codecs import Codec
+from strandlog.storage.partition.log import PartitionLog
 from strandlog.testing import FakeClock, SimulatedFiles
 
 CONTEXT = embedded_context()
@@ -90,6 +92,33 @@ def test_one_undecodable_group_record_does_not_hide_the_others() -> None:
     log.append(batch(b"no value of ours", key=b"\x00\x09strange"))
     log.flush()
     assert committed(open_broker(disk.after_kill())) == {TopicPartition("t", 0): 5}
+
+
+class CountedLogs(dict[TopicPartition, PartitionLog]):
+    """Partitions that count how often all of them are visited."""
+
+    visits = 0
+
+    def values(self) -> Any:
+        self.visits += 1
+        return super().values()
+
+
+def test_listing_problems_visits_every_partition() -> None:
+    disk = SimulatedFiles()
+    broker = open_broker(disk)
+    broker.create_topic(CONTEXT, "t", partitions=3).result()
+    logs = broker._log_dir.logs = CountedLogs(broker._log_dir.logs)
+    assert broker.problems == []
+    log = broker._catalog.log("t", 2)
+    log.report("a batch is damaged")
+    log.report("a batch is damaged")
+    assert broker.problems == ["t-2: a batch is damaged"]
+    assert broker.refresh_metrics().problems == 1
+    assert logs.visits == 0
+    broker.delete_topic(CONTEXT, "t").result()
+    assert broker.problems == []
+    broker.close()
 
 
 def test_records_of_the_coordinators_that_cannot_be_used_are_skipped_silently() -> None:

@@ -54,7 +54,7 @@ from strandlog.storage.partition.metadata import (
     read_metadata,
 )
 from strandlog.storage.partition.producer_state import EARLY_EXPIRATION_MS, ProducerIdsSeen
-from strandlog.storage.partition.recovery import KnownEnd
+from strandlog.storage.partition.recovery import KnownEnd, RecoveryReport
 from strandlog.storage.partition.recovery_point import read_recovery_point
 from strandlog.storage.paths import join
 from strandlog.storage.problem_list import ProblemList
@@ -100,6 +100,7 @@ class LogDir:
         self._producers_counted_ms = 0
         self.problems = ProblemList()
         self.logs: dict[TopicPartition, PartitionLog] = {}
+        self._unclean: dict[TopicPartition, PartitionLog] = {}
         self._removed: set[TopicPartition] = set()
         self._close_error: StorageError | None = None
         self._new_uuid = new_uuid
@@ -127,6 +128,7 @@ class LogDir:
                 self.steady_clock,
                 self.producer_ids_seen,
                 settings,
+                self._unclean,
             )
             self._log_starts = self._checkpoint(paths.LOG_START_CHECKPOINT)
             self._begin_log_starts()
@@ -340,6 +342,7 @@ class LogDir:
     def unregister(self, tp: TopicPartition) -> None:
         """Unregister a partition and release its files, before its folder is renamed."""
         log = self.logs.pop(tp, None)
+        self._unclean.pop(tp, None)
         if log is not None:
             log.abandon()
         self.cleaner_offsets.pop(tp, None)
@@ -366,6 +369,13 @@ class LogDir:
         renamed = join(self.path, name[: paths.MAX_NAME_BYTES - len(tail)] + tail)
         self.files.rename(join(self.path, name), renamed)
         return renamed
+
+    def reports(self) -> list[RecoveryReport]:
+        """Return the reports of the partitions that have problems. The cost does not depend on the
+        number of other partitions."""
+        found = list(self._unclean.items())
+        # A partition that was opened again, or whose creation failed, is not the registered one.
+        return [log.last_report for tp, log in found if self.logs.get(tp) is log]
 
     # -- checkpoints and shutdown -------------------------------------------------------------
 

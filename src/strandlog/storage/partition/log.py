@@ -87,6 +87,7 @@ class LogContext(NamedTuple):
     steady_clock: SteadyClock
     producer_ids_seen: ProducerIdsSeen
     settings: BrokerSettings
+    unclean: dict[TopicPartition, PartitionLog]  # the partitions whose report lists problems
 
 
 class PartitionLog:
@@ -167,11 +168,18 @@ class PartitionLog:
             self._claim_aborted()
         if self.manifest.is_damaged:
             self.manifest.shorten(self.claims_of(self.segments.sealed))
+        self._note_problems()
 
     def report(self, problem: str) -> bool:
         """Add a problem to the partition's report. Return False if it is already listed or the
         list is full."""
-        return self.last_report.problems.report(problem, _DAMAGE, MAX_LISTED_PROBLEMS)
+        is_added = self.last_report.problems.report(problem, _DAMAGE, MAX_LISTED_PROBLEMS)
+        self._note_problems()
+        return is_added
+
+    def _note_problems(self) -> None:
+        if not self.last_report.is_clean:
+            self.context.unclean[self.tp] = self
 
     # -- append ------------------------------------------------------------------------------
 
@@ -396,6 +404,7 @@ class PartitionLog:
         """Rebuild the list of aborted transactions from the log after an index proved wrong."""
         problems = self.last_report.problems
         rebuild_aborted(self.context.files, self.segments.all(), self.aborted, problems)
+        self._note_problems()
         self._flusher.renew_snapshot()
         self._claim_aborted()
 

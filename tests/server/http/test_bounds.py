@@ -11,6 +11,7 @@ from tests.support.http_client import client_of, http_address, http_broker, ok, 
 from tests.support.server import RunningBroker
 from tests.support.waiting import eventually
 
+from strandlog.config.limits import HTTP_SMALL_BODY_BYTES
 from strandlog.testing.server import ServerThread
 
 MAX_CONNECTIONS = 8
@@ -54,8 +55,7 @@ class Opened(list[socket.socket]):
         return connection
 
 
-def upload(length: int, data: bytes = b"") -> bytes:
-    path = "/api/v1/topics/made/records"
+def upload(length: int, data: bytes = b"", path: str = "/api/v1/topics/made/records") -> bytes:
     head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n"
     return head.encode() + b"Content-Type: application/json\r\n\r\n" + data
 
@@ -134,6 +134,20 @@ def everything(connection: socket.socket) -> bytes:
 def test_a_stalled_upload_loses_its_connection_and_its_rest_is_no_request(opened: Opened) -> None:
     connection = opened.connect(upload(1000, b'{"name":'))
     answer = connection.recv(1000)
+    assert b"\r\nconnection: close\r\n" in answer.lower()
+    with contextlib.suppress(ConnectionError):
+        connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    assert b"HTTP/1.1" not in everything(connection)
+
+
+@pytest.mark.parametrize("size", [HTTP_SMALL_BODY_BYTES + 1, 1 << 40])
+def test_a_body_of_too_large_a_declared_length_keeps_its_connection(
+    opened: Opened, size: int
+) -> None:
+    """The first length is over the limit of the route, the second over that of the listener."""
+    connection = opened.connect(upload(size, b'{"name":', "/api/v1/topics"))
+    answer = connection.recv(1000)
+    assert answer.startswith(b"HTTP/1.1 413")
     assert b"\r\nconnection: close\r\n" in answer.lower()
     with contextlib.suppress(ConnectionError):
         connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")

@@ -2,8 +2,9 @@
 
 All uploads share one budget, and all large responses share another (`peer_budget.py`). An upload
 that makes no progress for http.upload.stall.ms, or is not complete after http.upload.timeout.ms,
-gets a 408; it is aborted sooner if it stalls while other uploads wait for memory. The 408 closes
-the connection, so that the server need not receive the rest of the body.
+gets a 408; it is aborted sooner if it stalls while other uploads wait for memory. A body that is
+too large gets a 413. Both close the connection, so that the server need not receive the rest of the
+body.
 
 A large response acquires its share before it is built (`room`), so responses to slow clients do not
 pile up in memory. It is sent in chunks, each after the client has accepted the previous one. A
@@ -35,7 +36,7 @@ Disconnect = Callable[[tuple[str, int] | None], None]
 
 def too_large(limit: int) -> HttpError:
     words = f"the body of this request may have at most {limit} bytes; send less"
-    return HttpError(413, "Content too large", words)
+    return HttpError(413, "Content too large", words, CLOSE)
 
 
 def _too_slow(words: str) -> HttpError:

@@ -41,18 +41,24 @@ class Metered(Awaitable[T], Generic[T]):
                 value, error = None, thrown
 
 
-async def within_quota(broker: Broker, context: RequestContext, work: Coroutine[Any, Any, T]) -> T:
-    """Run a request and charge its time to the client. Raise `ThrottlingQuotaExceededError` instead
-    if the client has already exceeded its quota."""
+async def charged(broker: Broker, context: RequestContext, work: Coroutine[Any, Any, T]) -> T:
+    """Run a request, or part of a stream, and charge its time to the client."""
     if not broker.enforces_quotas:
         return await work
-    try:
-        broker.check_time(context)
-    except BaseException:
-        work.close()
-        raise
     metered = Metered(work)
     try:
         return await metered
     finally:
         broker.charge_time(context, context.client_id, metered.seconds)
+
+
+async def within_quota(broker: Broker, context: RequestContext, work: Coroutine[Any, Any, T]) -> T:
+    """Run a request and charge its time to the client. Raise `ThrottlingQuotaExceededError` instead
+    if the client has already exceeded its quota."""
+    if broker.enforces_quotas:
+        try:
+            broker.check_time(context)
+        except BaseException:
+            work.close()
+            raise
+    return await charged(broker, context, work)

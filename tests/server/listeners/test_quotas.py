@@ -109,6 +109,21 @@ def test_a_stream_pauses_until_its_user_is_below_the_quota(server: ServerThread,
     assert [message.next_offset for message in stream] == [2, 3]
 
 
+def test_the_time_of_a_stream_is_not_charged(
+    server: ServerThread, http: httpx.Client, stub: Any
+) -> None:
+    with Wire(server.port) as wire:
+        for _ in range(3):
+            produce(wire, "t", BATCH)
+    set_quota(server, "request_percentage", 0.0001)
+    stream = stub.Consume(pb.ConsumeRequest(topic="t", offset=0, max_bytes=1))
+    assert next(stream).next_offset == 1
+    server.wait_until(lambda running: running.broker.metrics.throttled_requests > 0, "it pauses")
+    assert http.get("/api/v1/topics/t").status_code == 429
+    set_quota(server, "request_percentage", None)
+    assert [message.next_offset for message in stream] == [2, 3]
+
+
 def test_topics_over_the_quota_are_refused_over_http_and_grpc(
     server: ServerThread, http: httpx.Client, stub: Any
 ) -> None:

@@ -10,7 +10,7 @@ request to its user and client id:
     max_fetch_bytes                  how many bytes the quota allows in one fetch
     check_produce, check_fetch,      raise if the client must pause now, for HTTP and gRPC
     check_time
-    fetch_delay_ms                   for how long a stream of records must pause
+    fetch_delay_ms, stream_delay_ms  for how long a stream of records must pause
     connection_delay_ms              when to close a new connection that exceeds a quota
 
 Kafka clients are paused: the broker sends the response at once and then reads no request from the
@@ -149,6 +149,13 @@ class QuotaRequests(AclRequests):
     def fetch_delay_ms(self, context: RequestContext) -> int:
         """Return how many milliseconds a consumer must pause."""
         return self._charge(context, QuotaKey.CONSUMER_BYTE_RATE, 0)
+
+    def stream_delay_ms(self, context: RequestContext) -> int:
+        """Return how many milliseconds a consumer must pause whose time is charged too."""
+        if not self.enforces_quotas:
+            return 0
+        by_time_ms = self.charge_time(context, context.client_id, 0)
+        return max(self.fetch_delay_ms(context), by_time_ms)
 
     def check_time(self, context: RequestContext) -> None:
         """Raise `ThrottlingQuotaExceededError` if the client's requests took more time than its

@@ -7,8 +7,8 @@ budget (`grpc.queued.max.response.bytes`).
 
 A client that exceeds its request quota gets RESOURCE_EXHAUSTED from every method but Consume; other
 quotas have this effect on Produce and on the methods that change topics. Consume pauses while the
-client exceeds consumer_byte_rate, because clients would only reopen a stream that ended. The
-request quota does not apply to it.
+client exceeds its request quota or consumer_byte_rate, because clients would only reopen a stream
+that ended.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from strandlog.server.background import as_future
 from strandlog.server.grpc.calls import Calls, encoded, small
 from strandlog.server.grpc.consume import messages_of
 from strandlog.server.grpc.produce_request import read_produce
+from strandlog.server.metered import charged
 from strandlog.server.peer_budget import Hold, PeerBudget
 from strandlog.server.record_io import (
     IN_LOOP_RECORDS,
@@ -104,7 +105,8 @@ class LogService:
         end = None if request.follow else await self._end(context, tp, committed)
         while end is None or offset < end or offset == first:
             before = offset
-            offset = await self._send_some(context, request, tp, offset, call)
+            some = self._send_some(context, request, tp, offset, call)
+            offset = await charged(self._broker, context, some)
             if offset == before and not request.follow:
                 return
 
@@ -161,11 +163,11 @@ class LogService:
 
     async def _wait_for_quota(self, context: RequestContext) -> None:
         """Wait while the user exceeds its quota, which may change meanwhile."""
-        delay_ms = self._broker.fetch_delay_ms(context)
+        delay_ms = self._broker.stream_delay_ms(context)
         self._broker.metrics.throttled_requests += delay_ms > 0
         while delay_ms:
             await asyncio.sleep(min(delay_ms, QUOTA_CHECK_MS) / 1000)
-            delay_ms = self._broker.fetch_delay_ms(context)
+            delay_ms = self._broker.stream_delay_ms(context)
 
     async def _end(self, context: RequestContext, tp: TopicPartition, committed: bool) -> int:
         """Return the end offset of a stream that does not follow the log.

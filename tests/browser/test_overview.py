@@ -142,6 +142,26 @@ def test_charts_are_blank_in_the_first_minute(tab: Tab, api: httpx.Client) -> No
     expect(tab.panel("Records in per second").locator("path.js-line")).to_be_attached()
 
 
+def test_an_error_in_drawing_is_shown_as_a_missing_package(tab: Tab) -> None:
+    broken = "globalThis.Plotly = { react() { throw new Error('no such axis'); }, purge() {} };"
+    tab.page.route(
+        "**/console/plotly.min.js",
+        lambda route: route.fulfill(content_type="text/javascript", body=broken),
+    )
+    tab.open()
+    chart = tab.panel("Throughput").locator(".chart")
+    expect(chart).to_contain_text("no such axis")
+    expect(chart).not_to_contain_text("pip install")
+
+
+def test_charts_without_the_plotly_package_say_what_to_install(tab: Tab) -> None:
+    tab.expect_trouble("status of 404")
+    tab.page.route("**/console/plotly.min.js", lambda route: route.fulfill(status=404))
+    tab.open()
+    chart = tab.panel("Throughput").locator(".chart")
+    expect(chart).to_contain_text("pip install 'strandlog[console]'")
+
+
 def test_the_broker_page_shows_listeners_requests_and_settings(
     tab: Tab, broker: RunningBroker
 ) -> None:

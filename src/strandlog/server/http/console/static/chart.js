@@ -23,6 +23,13 @@ const CONFIG = {
   showTips: false,
 };
 
+/** The script cannot be loaded; the server does not have it. */
+class NotInstalledError extends Error {
+  constructor() {
+    super("Plotly is not installed: pip install 'strandlog[console]'");
+  }
+}
+
 let plotly = null;
 
 function load() {
@@ -34,7 +41,7 @@ function load() {
     };
     const missing = () => {
       restore();
-      reject(new Error("Plotly is not installed"));
+      reject(new NotInstalledError());
     };
     document.head.append(h("script", { src: PLOTLY, onload: loaded, onerror: missing }));
   });
@@ -156,9 +163,8 @@ export class Chart {
       const Plotly = await load();
       if (!this.isOver && this.element.isConnected) await this.drawn(Plotly);
     } catch (error) {
-      this.element.replaceChildren(
-        nothing("No charts", `${error.message}: pip install 'strandlog[console]'`),
-      );
+      const title = error instanceof NotInstalledError ? "No charts" : "Chart not drawn";
+      this.element.replaceChildren(nothing(title, error.message));
       this.isOver = true;
     } finally {
       this.isDrawing = false;

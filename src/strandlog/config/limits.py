@@ -382,6 +382,12 @@ SCHEMA_MAX_COMPARISONS = _limit(
     above="the schemas are reported as incompatible",
     why="combinations such as unions multiply the number of comparisons",
 )
+SCHEMA_LIST_MAX_SCHEMAS = _limit(
+    1_000,
+    "schemas in one response to GET /schemas",
+    above="further ones are returned for a larger `offset`",
+    why="Confluent's registry has the same limit by default",
+)
 SCHEMA_MAX_MESSAGES = _limit(
     20,
     "reasons listed for an invalid or incompatible schema",

@@ -14,6 +14,7 @@ import pytest
 from tests.support.http_client import client_of, http_broker, ok
 
 from strandlog.broker.topics.topic import SCHEMAS_TOPIC
+from strandlog.server.http.schemas import routes
 from strandlog.testing.disk.files import SimulatedFiles
 from strandlog.testing.server import ServerThread
 
@@ -49,6 +50,23 @@ def failed(answer: httpx.Response, code: int) -> str:
     found = answer.json()
     assert found["error_code"] == code, found
     return str(found["message"])
+
+
+def test_a_list_of_schemas_without_a_limit_has_no_end(
+    shared: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routes, "SCHEMA_LIST_MAX_SCHEMAS", 3)
+    for number in range(5):
+        ok(register(shared, f"listed-{number}-value", record("a")))
+
+    def listed(**query: int) -> list[str]:
+        query_text = {"subjectPrefix": "listed-", **query}
+        found = ok(shared.get("/schemas", params=query_text))
+        return [each["subject"][7] for each in found]
+
+    assert listed() == listed(limit=4) == listed(limit=0) == ["0", "1", "2"]
+    assert listed(offset=3) == ["3", "4"]
+    assert listed(limit=2, offset=1) == ["1", "2"]
 
 
 def test_a_schema_has_one_id_in_all_subjects(shared: httpx.Client) -> None:

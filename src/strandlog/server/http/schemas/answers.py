@@ -79,8 +79,12 @@ class SchemaRequest:
         """Return the part of a list that the parameters offset and limit select."""
         return found[self.slice()]
 
-    def slice(self) -> slice:
+    def slice(self, max_count: int | None = None) -> slice:
+        """Return which part of a list is selected, of at most `max_count` items. As in Confluent's
+        registry, that is also the default, and replaces a limit that is not between 1 and it."""
         start, limit = max(0, self.number("offset", 0)), self.number("limit", -1)
+        if max_count is not None and not 0 < limit <= max_count:
+            limit = max_count
         return slice(start, None if limit < 0 else start + limit)
 
     def body(self, kind: type[Body]) -> Body:

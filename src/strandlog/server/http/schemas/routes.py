@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from strandlog.broker.schemas.schema import SCHEMA_TYPES, FoundSchema, Schema
-from strandlog.config.limits import SCHEMA_MAX_EXTRA_BYTES
+from strandlog.config.limits import SCHEMA_LIST_MAX_SCHEMAS, SCHEMA_MAX_EXTRA_BYTES
 from strandlog.errors import InvalidSchemaError
 from strandlog.formats.registered_schema import AVRO, PROTOBUF
 from strandlog.protocol.schema_records import MAX_ID, StoredReference
@@ -234,7 +234,7 @@ async def list_schemas(call: SchemaRequest) -> Any:
         call.text("subjectPrefix"),
         deleted=call.flag("deleted"),
         latest_only=call.flag("latestOnly"),
-        page=call.slice(),
+        page=call.slice(SCHEMA_LIST_MAX_SCHEMAS),
     )
     found = await as_future(await call.state.decode("schema list", work))
     return [await _version_fields(call, each) for each in found]

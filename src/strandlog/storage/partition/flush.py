@@ -289,6 +289,7 @@ class FlushState:
             self._point.sequence + 1,
             self._context.settings.waits_for_fsync,
             fsync_failed,
+            is_provisional=fsync_failed and self._point.is_provisional,
         )
         path = join(self._folder, RECOVERY_POINT)
         # If the write fails, the old point is still valid: the next start reads more, and processes
@@ -303,6 +304,7 @@ class FlushState:
         point = self._point._replace(
             sequence=self._point.sequence + 1,
             bounds_readers=self._context.settings.waits_for_fsync,
+            is_provisional=False,
         )
         begin_recovery_point(self._context.files, join(self._folder, RECOVERY_POINT), point)
         self._point = point
@@ -320,6 +322,7 @@ class FlushState:
             offset=self.flushed_offset,
             sequence=self._point.sequence + 1,
             bounds_readers=self._context.settings.waits_for_fsync,
+            is_provisional=False,
         )
         path = join(self._folder, RECOVERY_POINT)
         write_recovery_point(self._context.files, path, point, settled=True)

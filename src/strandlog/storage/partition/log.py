@@ -159,7 +159,7 @@ class PartitionLog:
             self._flusher.begin_recovery_point()
         elif (
             recovered.needs_flush
-            or not recovered.point.sequence
+            or recovered.point.is_provisional
             or recovered.point.bounds_readers != self._waits_for_fsync
         ):
             self.persist_recovery_point()

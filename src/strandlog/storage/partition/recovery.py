@@ -213,14 +213,15 @@ class Recovery:
         path = join(self._folder, RECOVERY_POINT)
         found, problems = mended_recovery_point(self._files, path)
         self._report.problems += problems
-        if found is None and any(names.get(f"{o:020d}{LOG_SUFFIX}") for o in _bases(names)):
-            self._report.problems.append(f"{path} is missing or empty; the whole log was read")
         point = found or START
-        if found is None:
+        is_lost = point.is_provisional
+        if is_lost and any(names.get(f"{o:020d}{LOG_SUFFIX}") for o in _bases(names)):
+            self._report.problems.append(f"{path} is missing or empty; the whole log was read")
+        if is_lost:
             self._unseen_offsets = known.unseen_offsets
         known_end = max([known.offset, *(claim.end_offset for claim in self._claims)])
         self._point = point._replace(offset=max(point.offset, known_end))
-        self._loss_from = NEVER if found is None else self._point.offset
+        self._loss_from = NEVER if is_lost else self._point.offset
 
     def _note_lonely(self, lonely: list[int], names: dict[str, int]) -> None:
         """Report segments below the recovery point of which only the indexes are left, unless the

@@ -1,7 +1,7 @@
 """The recovery point file, which records up to which offset a partition is known to be durable.
 
     slot:  i64 recovery point | i64 snapshot point | u64 sequence | u8 flags | u32 CRC-32C
-    flags: 1 bounds readers · 2 fsync failed
+    flags: 1 bounds readers · 2 fsync failed · 4 provisional
     file:  four slots, each in its own sector: two that are written alternately after each sync,
            and two that are written alternately and synced (`settled`). The slot with the highest
            sequence is current.
@@ -28,6 +28,10 @@ that records were written but did not reach the disk.
 rewritten since: the page cache may contain that data, marked clean, and never write it to disk. The
 flag survives a kill -9. It need not survive a power failure, because the page cache is lost too.
 
+`is_provisional` means that all slots were lost and that the recovery which followed has not
+finished. Such a slot is no recovery point: the next start reads the whole log again and again skips
+the offsets that may have been assigned (`KnownEnd`). It only keeps `fsync_failed`.
+
 `bounds_readers` tells other processes that read the folder whether to stop at the recovery point.
 With durability "fsync" they must not show anything above it, because a power failure could undo it.
 """
@@ -44,7 +48,7 @@ _BODY = struct.Struct(">qqQB")
 _CRC = struct.Struct(">I")
 SLOT_SIZE = _BODY.size + _CRC.size
 SECTOR_BYTES = 512
-_BOUNDS_READERS, _SUSPECT = 1, 2
+_BOUNDS_READERS, _SUSPECT, _PROVISIONAL = 1, 2, 4
 _FIRST_SYNCED_SLOT = 2
 
 
@@ -56,9 +60,10 @@ class RecoveryPoint(NamedTuple):
     sequence: int
     bounds_readers: bool
     fsync_failed: bool = False
+    is_provisional: bool = False
 
 
-START = RecoveryPoint(0, 0, 0, True)
+START = RecoveryPoint(0, 0, 0, bounds_readers=True, is_provisional=True)
 
 
 def _parse(slot: bytes) -> RecoveryPoint | None:
@@ -74,11 +79,16 @@ def _parse(slot: bytes) -> RecoveryPoint | None:
         sequence,
         bounds_readers=flags & _BOUNDS_READERS != 0,
         fsync_failed=flags & _SUSPECT != 0,
+        is_provisional=flags & _PROVISIONAL != 0,
     )
 
 
 def _packed(point: RecoveryPoint) -> bytes:
-    flags = _BOUNDS_READERS * point.bounds_readers | _SUSPECT * point.fsync_failed
+    flags = (
+        _BOUNDS_READERS * point.bounds_readers
+        | _SUSPECT * point.fsync_failed
+        | _PROVISIONAL * point.is_provisional
+    )
     body = _BODY.pack(point.offset, point.snapshot_offset, point.sequence, flags)
     return body + _CRC.pack(crc32c(body))
 
@@ -92,18 +102,22 @@ def _slots(files: Files, path: str) -> list[bytes]:
 
 
 def read_recovery_point(files: Files, path: str) -> RecoveryPoint | None:
-    """Return the newest intact slot, or None if there is none."""
-    slots = [_parse(piece) for piece in _slots(files, path)]
+    """Return the newest intact slot, or None if there is none or it is provisional."""
+    newest = _newest([_parse(piece) for piece in _slots(files, path)])
+    return None if newest is None or newest.is_provisional else newest
+
+
+def _newest(slots: list[RecoveryPoint | None]) -> RecoveryPoint | None:
     return max((slot for slot in slots if slot), key=lambda slot: slot.sequence, default=None)
 
 
 def mended_recovery_point(files: Files, path: str) -> tuple[RecoveryPoint | None, list[str]]:
     """Overwrite every slot that fails its checksum with the newest intact one, or with `START` if
-    there is none. Return the newest intact slot, or None, and the problems to report. For the owner
-    of the partition only."""
+    there is none. Return the newest intact slot, which may be provisional, or None, and the
+    problems to report. For the owner of the partition only."""
     pieces = _slots(files, path)
     slots = [_parse(piece) if any(piece) else None for piece in pieces]
-    newest = max((slot for slot in slots if slot), key=lambda slot: slot.sequence, default=None)
+    newest = _newest(slots)
     problems: list[str] = []
     for number, (piece, slot) in enumerate(zip(pieces, slots, strict=True)):
         if slot is None and any(piece):  # a slot of zeros was never written

@@ -130,6 +130,7 @@ class FlushState:
         "_names_changed",
         "_names_synced",
         "_point",
+        "_problems",
         "_producers",
         "_segments",
         "_since_snapshot_bytes",
@@ -148,6 +149,7 @@ class FlushState:
         self._aborted = recovered.aborted
         self._point = recovered.point
         self._snapshots = recovered.snapshots
+        self._problems = recovered.report.problems
         self._epoch = 0
         self._dirty_sealed: list[tuple[Segment, LogFile]] = []
         self._names_changed = self._names_synced = 0  # counters
@@ -282,7 +284,10 @@ class FlushState:
             self._drop_snapshots(plan)
         return True
 
-    def _move_point(self, offset: int, snapshot_offset: int, *, fsync_failed: bool = False) -> None:
+    def _move_point(
+        self, offset: int, snapshot_offset: int, *, fsync_failed: bool = False
+    ) -> StorageError | FileNotFoundError | None:
+        """Write the next recovery point. Return the error if that fails."""
         point = RecoveryPoint(
             offset,
             snapshot_offset,
@@ -294,9 +299,12 @@ class FlushState:
         path = join(self._folder, RECOVERY_POINT)
         # If the write fails, the old point is still valid: the next start reads more, and processes
         # that stop at the recovery point see fewer records.
-        with contextlib.suppress(StorageError, FileNotFoundError):
+        try:
             write_recovery_point(self._context.files, path, point)
-            self._point = point
+        except (StorageError, FileNotFoundError) as error:
+            return error
+        self._point = point
+        return None
 
     def begin_recovery_point(self) -> None:
         """Write the first recovery point of a new partition. The caller syncs the file and its
@@ -347,7 +355,15 @@ class FlushState:
         self._epoch += 1
         self._snapshot_due = True
         self._snapshots = {o for o in self._snapshots if o <= self._point.snapshot_offset}
-        self._move_point(self.flushed_offset, self._point.snapshot_offset, fsync_failed=True)
+        unwritten = self._move_point(
+            self.flushed_offset, self._point.snapshot_offset, fsync_failed=True
+        )
+        if unwritten is not None and not self.is_closed:
+            self._problems.report(
+                f"an fsync failed and could not be recorded ({unwritten}): if the process stops "
+                f"before the tail from offset {self.flushed_offset} on has been rewritten, the "
+                "next start does not know that this tail may be missing on the disk"
+            )
         self.failure = StorageError(
             f"{self._folder} rejects records: {error}; it accepts them again once its "
             f"unsynced tail has been read back, verified and synced"

@@ -395,6 +395,24 @@ def test_a_recovery_point_that_cannot_be_written_hides_no_record() -> None:
     assert offsets(after_power_cut(files)) == [0, 1, 2]
 
 
+def test_a_failed_fsync_that_cannot_be_recorded_is_reported() -> None:
+    files = SimulatedFiles()
+    _, log = new_log(files)
+    fill(log, 3)
+    log.flush()
+    fill(log, 2)
+    files.fail_on("sync", ".log")
+    files.fail_on("overwrite", "recovery-point")
+    with pytest.raises(StorageError):
+        log.flush()
+    (problem,) = log.last_report.problems
+    assert "an fsync failed and could not be recorded" in problem
+    assert "recovery-point" in problem
+    assert "the tail from offset 3 on" in problem
+    log.rewrite_tail()
+    assert offsets(after_power_cut(files)) == [0, 1, 2, 3, 4]
+
+
 def test_the_recovery_point_counts_further_than_an_unsigned_int() -> None:
     """A partition that syncs a thousand times a second gets there in seven weeks."""
     files = SimulatedFiles()

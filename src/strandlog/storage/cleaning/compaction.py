@@ -20,7 +20,9 @@ may still exist.
 Compaction has three phases: plan, execute and complete. The log's owner creates the plan and
 completes it. Any thread may execute it, because sealed segments do not change. Executing only
 writes `.cleaned` files; completing swaps them in (swap.py). A batch that fails its checksum aborts
-the compaction with `CorruptSegmentError` and leaves the originals untouched. A batch that is intact
+the compaction with `CorruptSegmentError` and leaves the originals untouched. If the list of aborted
+transactions contradicts the markers that it reads (outcome_check.py), the plan changes nothing
+either; completing it rebuilds that list, and the next plan uses the new one. A batch that is intact
 but cannot be decoded (the producer's fault) is kept unchanged and reported.
 """
 
@@ -36,8 +38,10 @@ from strandlog.record.batch import BatchView
 from strandlog.record.batch_header import BatchHeader
 from strandlog.record.builder import filtered_batch
 from strandlog.storage.cleaning.offset_map import SLOT_SIZE, OffsetMap
+from strandlog.storage.cleaning.outcome_check import OutcomeCheck
 from strandlog.storage.cleaning.policy import groups, need_for_compaction
 from strandlog.storage.partition.log import PartitionLog
+from strandlog.storage.partition.read import aborted_in
 from strandlog.storage.paths import ABORT_INDEX_SUFFIX, CLEANED_SUFFIX, SIDE_SUFFIXES
 from strandlog.storage.segment.scan import scan_strict, view_source
 from strandlog.storage.segment.segment import Segment, SegmentIndexes
@@ -79,6 +83,8 @@ class CompactionPlan:
     now_ms: int
     producer_offsets: set[int]
     aborted: list[AbortedTransaction]
+    later: list[Segment]  # sealed segments after the chosen ones
+    outcomes: OutcomeCheck | None  # None if the aborted transactions were derived from the log
     report: CompactionReport = field(default_factory=CompactionReport)
     cleaned: list[_CleanedGroup] = field(default_factory=list)
     _aborted_ranges: AbortedRanges = field(init=False)
@@ -98,6 +104,28 @@ class CompactionPlan:
         affected = [segment for segment in self.segments if segment.base_offset < map_end]
         for group in groups(affected, self.log.settings, self.end_offset):
             self._clean(group, last_offsets, map_end)
+        if self.outcomes is not None:
+            self._check_ends(self.outcomes, [*self.segments[len(affected) :], *self.later])
+
+    def _compare(self, outcomes: OutcomeCheck, header: BatchHeader, batch: BatchView) -> None:
+        if header.is_control:
+            outcomes.note_marker(header, batch)
+        else:
+            outcomes.note(header, is_aborted=self._is_aborted(header))
+
+    def _check_ends(self, outcomes: OutcomeCheck, segments: list[Segment]) -> None:
+        """Read on until the transactions in the compacted segments have ended. Discard the cleaned
+        files if the list of aborted transactions is wrong."""
+        for segment in segments:
+            if not outcomes.has_open:
+                break
+            for header, batch in self._batches(segment, 0):
+                if header.is_control:
+                    outcomes.note_marker(header, batch)
+        outcomes.end()
+        if outcomes.is_refuted:
+            self.cleaned.clear()
+            self.report = CompactionReport(next_dirty_offset=self.first_dirty_offset)
 
     def _build_map(self) -> tuple[OffsetMap, int]:
         """Run pass 1. Return the last offset of each key in the dirty part, and the offset at
@@ -176,6 +204,8 @@ class CompactionPlan:
         for segment in originals:
             self.report.bytes_before += segment.size_bytes
             for header, batch in self._batches(segment, 0):
+                if self.outcomes is not None and header.is_transactional:
+                    self._compare(self.outcomes, header, batch)
                 kept = self._filtered(header, batch, last_offsets, map_end)
                 if kept is not None:
                     max_timestamp = BatchView(kept).header.max_timestamp
@@ -242,6 +272,10 @@ class CompactionPlan:
         truncate the partition until this finishes. If the partition is closed or deleted meanwhile,
         this fails with a `StorageError`."""
         files, folder = self.log.context.files, self.log.folder
+        if self.outcomes is not None and self.outcomes.is_refuted:
+            self.log.report(f"{folder}: a transaction index was wrong and was rebuilt")
+            self.log.rebuild_aborted()
+            return self.report
         yield self.log.persist_recovery_point
         self.log.check_is_open()
         self.log.open_active_file()  # the file name records the next offset
@@ -295,7 +329,12 @@ def plan_compaction(
     ]
     if not chosen:
         return None
-    last_end = log.segments.end_of(log.segments.sealed.index(chosen[-1]))
+    last = log.segments.sealed.index(chosen[-1])
+    last_end = log.segments.end_of(last)
+    # The check of outcomes does not read the active segment, so check the entries with markers in
+    # it here. They are few: one for each transaction that began in an earlier segment.
+    active_base = log.segments.active.base_offset
+    aborted_in(log, active_base - 1, active_base)
     if first_dirty_offset > log.log_end_offset:
         first_dirty_offset = 0  # the checkpointed offset belongs to a different log
     return CompactionPlan(
@@ -307,6 +346,8 @@ def plan_compaction(
         now_ms=log.context.clock.now_ms(),
         producer_offsets=log.producers.last_offsets(),
         aborted=log.aborted.overlapping(chosen[0].base_offset, last_end),
+        later=log.segments.sealed[last + 1 :],
+        outcomes=None if log.aborted.is_derived else OutcomeCheck(),
     )
 
 

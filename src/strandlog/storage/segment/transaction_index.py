@@ -55,7 +55,16 @@ class AbortedTransactions:
     early.
     """
 
-    __slots__ = ("_first", "_last", "_lowest", "_producer", "_saved_end", "_stable", "unverified")
+    __slots__ = (
+        "_first",
+        "_last",
+        "_lowest",
+        "_producer",
+        "_saved_end",
+        "_stable",
+        "is_derived",
+        "unverified",
+    )
 
     def __init__(self) -> None:
         self._producer = array("q")
@@ -66,6 +75,7 @@ class AbortedTransactions:
         self._saved_end = 0  # entries with markers below this are in the file
         # Marker offsets of entries that were read from a file and not yet compared with the log.
         self.unverified: set[int] = set()
+        self.is_derived = False  # whether all entries were derived from the log
 
     def __len__(self) -> int:
         return len(self._last)
@@ -122,17 +132,18 @@ class AbortedTransactions:
         """Remove the entries with markers at or above `offset`, where the log was truncated."""
         kept = self.ending_in(0, offset)
         unverified = {last for last in self.unverified if last < offset}
-        saved_end = min(self._saved_end, offset)
+        saved_end, is_derived = min(self._saved_end, offset), self.is_derived
         self.replace(kept)
-        self._saved_end, self.unverified = saved_end, unverified
+        self._saved_end, self.unverified, self.is_derived = saved_end, unverified, is_derived
 
     def replace(self, entries: Iterable[AbortedTransaction]) -> None:
-        """Replace all entries with verified ones, none of which is in a file yet."""
+        """Replace all entries with those derived from the log, none of which is in a file yet."""
         for column in (self._producer, self._first, self._last, self._stable, self._lowest):
             del column[:]
         for entry in entries:
             self.add(entry)
         self.unverified.clear()
+        self.is_derived = True
         self._saved_end = 0
 
     # -- files ---------------------------------------------------------------------------------

@@ -1,0 +1,94 @@
+"""Compaction of a log whose transaction indexes have no checksum and are wrong."""
+
+from __future__ import annotations
+
+import pytest
+from tests.support.log_builders import FOLDER, batch, new_log, reopen, small_settings
+from tests.unit.storage.partition.test_transactions import ABORT, COMMIT, committed, end
+
+from strandlog.storage.cleaning.compaction import compact_now, plan_compaction
+from strandlog.storage.partition.log import PartitionLog
+from strandlog.storage.segment.transaction_index import ENTRY, VERSION
+from strandlog.storage.work import run_inline
+from strandlog.testing import SimulatedFiles
+
+SETTINGS = small_settings(
+    segment_bytes=10**6, cleanup_policy=("compact",), min_cleanable_dirty_ratio=0.0
+)
+INDEX = f"{FOLDER}/{0:020d}.txnindex"
+SHOWN = [b"old", b"kept", b"last"]
+
+
+def write(log: PartitionLog, key: bytes, value: bytes, sequence: int) -> None:
+    log.append(batch(value, keys=[key], producer=(7, 0, sequence), transactional=True))
+
+
+def older_folder(*, marker_in: int) -> SimulatedFiles:
+    """A partition without checksums of its transaction indexes. An aborted record has the key of a
+    committed one. The aborting marker at offset 4 is in the first or in the second segment."""
+    files = SimulatedFiles()
+    log_dir, log = new_log(files, settings=SETTINGS)
+    log.append(batch(b"old", keys=[b"k"]))
+    write(log, b"k2", b"kept", 0)
+    end(log, 7, COMMIT)  # at offset 2
+    write(log, b"k", b"aborted", 1)
+    if marker_in:
+        log.roll()
+    end(log, 7, ABORT)
+    log.append(batch(b"last", keys=[b"k3"]))
+    log.roll()
+    log_dir.close()
+    files.remove(f"{FOLDER}/segments")
+    return files
+
+
+def replace_index(files: SimulatedFiles, *entries: tuple[int, int, int, int]) -> None:
+    for name in files.list_dir(FOLDER):
+        if name.endswith(".txnindex"):
+            files.remove(f"{FOLDER}/{name}")
+    if entries:
+        files.append_to(INDEX, b"".join(ENTRY.pack(VERSION, *entry) for entry in entries))
+
+
+WRONG = {
+    "missing": [],
+    "of a committed transaction": [(7, 1, 2, 3), (7, 3, 4, 5)],
+    "that begins too early": [(7, 1, 4, 5)],
+    "of another producer": [(8, 3, 4, 5)],
+}
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_compaction_removes_no_committed_record_because_of_an_index_entry(kind: str) -> None:
+    files = older_folder(marker_in=0)
+    replace_index(files, *WRONG[kind])
+    log_dir, log = reopen(files, settings=SETTINGS)
+    assert log.last_report.problems == []
+    compact_now(log)
+    assert committed(log) == SHOWN
+    (problem,) = log.last_report.problems
+    assert "a transaction index was wrong and was rebuilt" in problem
+    log_dir.close()
+    log = reopen(files, settings=SETTINGS)[1]
+    assert (committed(log), log.last_report.problems) == (SHOWN, [])
+
+
+def test_compaction_reads_on_to_the_marker_of_a_transaction_in_a_later_segment() -> None:
+    files = older_folder(marker_in=1)
+    replace_index(files)
+    _, log = reopen(files, settings=SETTINGS)
+    plan = plan_compaction(log, 0, log.segments.sealed[0].end_offset)
+    assert plan is not None
+    plan.execute()
+    assert plan.cleaned == []
+    run_inline(plan.complete())
+    assert [entry[:3] for entry in log.aborted] == [(7, 3, 4)]
+    compact_now(log)
+    assert committed(log) == SHOWN
+
+
+def test_compaction_of_a_log_with_correct_indexes_rebuilds_nothing() -> None:
+    for marker_in in (0, 1):
+        log = reopen(older_folder(marker_in=marker_in), settings=SETTINGS)[1]
+        assert compact_now(log).records_removed == 1
+        assert (committed(log), log.last_report.problems) == (SHOWN, [])

@@ -22,10 +22,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from strandlog.errors import CorruptSegmentError
+from strandlog.errors import CorruptSegmentError, DataError
 from strandlog.model import Buffer
 from strandlog.record.batch import BatchView
-from strandlog.record.batch_header import HEADER_SIZE, BatchHeader, read_header
+from strandlog.record.batch_header import HEADER_SIZE, read_header
+from strandlog.record.control import ControlType, read_control
 from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.segment.read_plan import EMPTY, ReadPlan, locate_batch, source_and_entry
 from strandlog.storage.segment.scan import batches_of_read
@@ -256,21 +257,34 @@ def _is_aborted(log: PartitionLog, entry: AbortedTransaction) -> bool:
 
 
 def _is_in_log(log: PartitionLog, entry: AbortedTransaction) -> bool:
-    marker = _header_at(log, entry.last_offset)
-    if marker is None or not marker.is_control or marker.producer_id != entry.producer_id:
+    marker = _batch_at(log, entry.last_offset)
+    if marker is None or not _aborts(marker, entry):
         return False
     if entry.first_offset < log.log_start_offset:
         return True
-    first = _header_at(log, entry.first_offset)
-    if first is None or first.base_offset > entry.first_offset:
+    batch = _batch_at(log, entry.first_offset)
+    if batch is None or batch.header.base_offset > entry.first_offset:
         return True  # removed by compaction
+    first = batch.header
     return first.base_offset == entry.first_offset and first.producer_id == entry.producer_id
 
 
-def _header_at(log: PartitionLog, offset: int) -> BatchHeader | None:
+def _aborts(marker: BatchView, entry: AbortedTransaction) -> bool:
+    header = marker.header
+    is_at = (header.base_offset, header.producer_id) == (entry.last_offset, entry.producer_id)
+    if not is_at or not header.is_control:
+        return False
+    try:
+        return read_control(marker).kind is ControlType.ABORT
+    except DataError:  # its outcome is unknown, so keep its records hidden
+        return True
+
+
+def _batch_at(log: PartitionLog, offset: int) -> BatchView | None:
     segment, _ = log.segments.at(offset)
     position = locate_batch(log.context.cache, segment, offset)
     if position is None:
         return None
     source, _ = source_and_entry(log.context.cache, segment, offset)
-    return read_header(source(position, HEADER_SIZE))
+    header = read_header(source(position, HEADER_SIZE))
+    return BatchView(source(position, header.size_bytes))

@@ -92,3 +92,12 @@ def test_compaction_of_a_log_with_correct_indexes_rebuilds_nothing() -> None:
         log = reopen(older_folder(marker_in=marker_in), settings=SETTINGS)[1]
         assert compact_now(log).records_removed == 1
         assert (committed(log), log.last_report.problems) == (SHOWN, [])
+
+
+@pytest.mark.parametrize("kind", ["of a committed transaction", "of another producer"])
+def test_a_committed_transaction_that_an_index_lists_as_aborted_is_shown(kind: str) -> None:
+    files = older_folder(marker_in=0)
+    replace_index(files, *WRONG[kind])
+    _, log = reopen(files, settings=SETTINGS)
+    assert committed(log) == SHOWN
+    assert len(log.last_report.problems) == 1

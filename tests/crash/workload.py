@@ -251,7 +251,7 @@ class Life:
             log.flush()
         except StorageError:
             self.files.clear_faults()
-            log.rewrite_tail()
+            run_inline(log.rewrite_tail())
         self.files.clear_faults()
 
     def raise_start(self, log: PartitionLog) -> None:

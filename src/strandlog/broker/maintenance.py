@@ -201,10 +201,11 @@ class Maintenance:
 
     def _repair(self, log: PartitionLog) -> Work[None]:
         if log.failure is not None and not self._durability.is_busy(log):
-            # Not split into steps: the partition's state must not be read until this is done.
-            log.rewrite_tail()
-            self._durability.release(log)
-            yield yield_control
+            self._durability.hold(log)
+            try:
+                yield from log.rewrite_tail()
+            finally:
+                self._durability.release(log)
 
     # -- retention -------------------------------------------------------------------------------
 

@@ -221,6 +221,56 @@ def test_a_partition_whose_fsync_failed_is_repaired() -> None:
     assert "could not sync" in harness.broker.problems[0]
 
 
+def test_the_event_loop_does_not_read_the_unsynced_tail_of_a_partition_that_is_repaired() -> None:
+    tasks = StartedTasks()
+    harness = MaintenanceHarness(runtime=tasks, log_durability="page_cache")
+    harness.topic("t", flush_ms="10h", segment_bytes=1024)
+    for number in range(10):
+        harness.append("t", b"%d" % number + bytes(300))
+    harness.disk.fail_on("sync", "/t-0/")
+    log = harness.broker._catalog.log("t", 0)
+    with pytest.raises(StorageError):
+        log.flush()
+    harness.disk.fail_on("read", "/t-0/", count=99)  # fails in a step, not between steps
+    harness.clock.advance(5_000)
+    steps = tasks.take(harness.broker)["repair"]
+    step = next(steps)
+    assert harness.broker._durability.is_busy(log)
+    with pytest.raises(StorageError, match="rejects records"):
+        harness.append("t")
+    with pytest.raises(StorageError, match="could not read"):
+        step()
+    harness.disk.clear_faults()
+    done = 0
+    with contextlib.suppress(StopIteration):
+        while True:
+            step()
+            done += 1
+            step = next(steps)
+    assert done > len(log.segments.sealed)
+    assert (log.failure, log.unflushed_count) == (None, 0)
+    assert not harness.broker._durability.is_busy(log)
+    harness.append("t")
+
+
+def test_a_partition_that_is_deleted_during_its_repair_is_no_failure() -> None:
+    tasks = StartedTasks()
+    harness = MaintenanceHarness(runtime=tasks)
+    harness.topic("t", flush_ms=0)
+    harness.append("t")
+    harness.disk.fail_on("sync", "/t-0/")
+    with pytest.raises(StorageError):
+        harness.broker._catalog.log("t", 0).flush()
+    harness.clock.advance(5_000)
+    steps = tasks.take(harness.broker)["repair"]
+    next(steps)()
+    harness.broker.delete_topic(CONTEXT, "t").result()
+    for step in steps:
+        step()
+    assert list(harness.broker._maintenance.failures) == []
+    assert not harness.broker._durability.busy
+
+
 def test_a_partition_that_cannot_be_repaired_does_not_stop_the_repair_of_others() -> None:
     harness = MaintenanceHarness()
     for topic in ("bad", "good"):

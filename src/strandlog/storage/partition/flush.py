@@ -30,6 +30,7 @@ names the previous one, so the snapshot named by a surviving recovery point alwa
 from __future__ import annotations
 
 import contextlib
+from functools import partial
 from typing import TYPE_CHECKING
 
 from strandlog.errors import StorageError
@@ -44,6 +45,7 @@ from strandlog.storage.paths import RECOVERY_POINT, SIDE_SUFFIXES, SNAPSHOT_SUFF
 from strandlog.storage.segment.scan import scan_strict, view_source
 from strandlog.storage.segment.segment import LogPosition, Segment, stem_of
 from strandlog.storage.segment.transaction_index import IndexMark
+from strandlog.storage.work import Work
 
 if TYPE_CHECKING:
     from strandlog.storage.partition.log import LogContext
@@ -375,27 +377,34 @@ class FlushState:
         self.is_closed = True
         self.failure = StorageError(f"{self._folder} is closed; open it again")
 
-    def rewrite_tail(self) -> None:
+    def rewrite_tail(self) -> Work[None]:
         """Read back the unsynced tail, verify it and rewrite it and its indexes, so that the next
-        flush plan can sync them."""
+        flush plan can sync them. There is one step per segment. The log refuses appends until the
+        last step has finished, so the tail does not change meanwhile."""
+        epoch = self._epoch
         if self.is_closed:
             raise StorageError(str(self.failure))
+        base, position = self._flushed_position
         active = self._segments.active
         for segment, file in [*self._dirty_sealed, (active, active.file)]:
-            base, position = self._flushed_position
             start = position if segment.base_offset == base else 0
-            data = file.read(start, segment.size_bytes - start)
-            for _ in scan_strict(
-                view_source(memoryview(data)),
-                0,
-                segment.size_bytes - start,
-                path=segment.log_path,
-                next_offset=segment.base_offset,
-                crc_from_offset=0,
-            ):
-                pass
-            file.overwrite(start, data)
-            for path in self._indexes_of(segment):
-                self._context.files.replace(path, self._context.files.read(path))
+            yield partial(self._rewrite, segment, file, start, segment.size_bytes)
+            if self._epoch != epoch:  # the log was closed, or failed again
+                raise StorageError(str(self.failure))
         self._names_changed += 1
         self.failure = None
+
+    def _rewrite(self, segment: Segment, file: LogFile, start: int, end: int) -> None:
+        data = file.read(start, end - start)
+        for _ in scan_strict(
+            view_source(memoryview(data)),
+            0,
+            end - start,
+            path=segment.log_path,
+            next_offset=segment.base_offset,
+            crc_from_offset=0,
+        ):
+            pass
+        file.overwrite(start, data)
+        for path in self._indexes_of(segment):
+            self._context.files.replace(path, self._context.files.read(path))

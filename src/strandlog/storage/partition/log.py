@@ -438,10 +438,11 @@ class PartitionLog:
             raise
         self.flush_completed(plan)
 
-    def rewrite_tail(self) -> None:
-        """Resume after a failed sync, provided that the unsynced tail is intact."""
-        self._flusher.rewrite_tail()
-        self.flush()
+    def rewrite_tail(self) -> Work[None]:
+        """Resume after a failed sync, provided that the unsynced tail is intact. No other code may
+        flush or truncate the partition until this finishes."""
+        yield from self._flusher.rewrite_tail()
+        yield from self.flush_work()
 
     # -- trim --------------------------------------------------------------------------------
 

@@ -27,6 +27,7 @@ from strandlog.storage.files import DiskFiles
 from strandlog.storage.folder.log_dir import LogDir
 from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.partition.read import read
+from strandlog.storage.work import run_inline
 from strandlog.testing import FakeClock
 
 
@@ -108,7 +109,7 @@ def test_nothing_is_acknowledged_after_the_folder_is_removed_or_the_segment_trun
     with pytest.raises(StorageError):
         log.append(batch(b"refused"))
     with pytest.raises(StrandlogError):
-        log.rewrite_tail()
+        run_inline(log.rewrite_tail())
     if accident == "removed":
         with pytest.raises(StorageError, match="was removed"):
             create_partition(log_dir, TopicPartition("later", 0), "id", small_settings())

@@ -171,7 +171,7 @@ def test_a_plan_of_a_deleted_partition_acknowledges_nothing() -> None:
     with pytest.raises(StorageError, match="closed"):
         log.flush()
     with pytest.raises(StorageError, match="closed"):
-        log.rewrite_tail()
+        run_inline(log.rewrite_tail())
 
 
 # -- a sync that fails -------------------------------------------------------------------------
@@ -222,14 +222,14 @@ def test_a_plan_made_before_a_failed_fsync_does_not_count_after_it() -> None:
     log.flush_failed(refused, caught.value)
     log.flush_completed(other)
     assert log.high_watermark == 0
-    log.rewrite_tail()
+    run_inline(log.rewrite_tail())
     assert log.high_watermark == 2
     assert offsets(after_power_cut(files)) == [0, 1]
 
 
 def test_rewrite_tail_makes_records_durable_after_a_failed_fsync() -> None:
     files, log = failed_log()
-    log.rewrite_tail()
+    run_inline(log.rewrite_tail())
     assert log.failure is None
     assert (log.high_watermark, log.flushed_offset) == (5, 5)
     fill(log, 1)
@@ -249,7 +249,7 @@ def test_rewrite_tail_recovers_whichever_fsync_failed(refused: int) -> None:
         log.flush()
     except StorageError:
         files.clear_faults()
-        log.rewrite_tail()
+        run_inline(log.rewrite_tail())
     files.clear_faults()
     assert log.high_watermark == 12
     restarted = after_power_cut(files)
@@ -264,7 +264,7 @@ def test_rewrite_tail_repeats_a_failed_fsync_of_the_folder() -> None:
     files.fail_on("sync_dir", FOLDER)
     with pytest.raises(StorageError):
         log.flush()
-    log.rewrite_tail()
+    run_inline(log.rewrite_tail())
     assert offsets(after_power_cut(files)) == [0, 1, 2]
 
 
@@ -273,10 +273,10 @@ def test_rewrite_tail_fails_as_long_as_the_disk_fails() -> None:
     files.fail_on("sync", ".log", count=2)
     for _ in range(2):
         with pytest.raises(StorageError):
-            log.rewrite_tail()
+            run_inline(log.rewrite_tail())
         assert log.failure is not None
         assert log.high_watermark == 3
-    log.rewrite_tail()
+    run_inline(log.rewrite_tail())
     assert offsets(after_power_cut(files)) == [0, 1, 2, 3, 4]
 
 
@@ -342,7 +342,7 @@ def test_every_acknowledged_record_survives_a_disk_that_fills_up_at_any_step(roo
     assert offsets(log) == list(range(flushed)) == list(range(log.high_watermark))
     files.capacity_bytes = None
     if log.failure is not None:
-        log.rewrite_tail()
+        run_inline(log.rewrite_tail())
     fill(log, 12)
     log.flush()
     assert offsets(after_power_cut(files)) == list(range(log.log_end_offset))
@@ -409,7 +409,7 @@ def test_a_failed_fsync_that_cannot_be_recorded_is_reported() -> None:
     assert "an fsync failed and could not be recorded" in problem
     assert "recovery-point" in problem
     assert "the tail from offset 3 on" in problem
-    log.rewrite_tail()
+    run_inline(log.rewrite_tail())
     assert offsets(after_power_cut(files)) == [0, 1, 2, 3, 4]
 
 
@@ -431,7 +431,7 @@ def test_a_restart_after_a_failed_fsync_does_not_overwrite_durable_records() -> 
     """The mark of a failed sync may outlive its mending in a power cut: what was mended since is
     durable, and must not be written over in place."""
     files, log = failed_log()
-    log.rewrite_tail()
+    run_inline(log.rewrite_tail())
     suspect = log._flusher._point._replace(offset=3, sequence=99, fsync_failed=True)
     write_recovery_point(files, f"{FOLDER}/recovery-point", suspect, settled=True)
     killed = files.after_kill()

@@ -37,7 +37,14 @@ from strandlog.config.limits import (
 from strandlog.errors import CorruptRecordError, InvalidRecordError
 from strandlog.model import Headers, Record
 from strandlog.record.record_runs import MIN_RUN, Frame, read_run
-from strandlog.record.varint import MAX_INT64, MIN_INT64, VARINTS, decode_varint, encode_varint
+from strandlog.record.varint import (
+    MAX_INT64,
+    MIN_INT64,
+    VARINTS,
+    decode_varint,
+    encode_varint,
+    wrap_int64,
+)
 
 # Masks of the bits that must be zero in the zig-zag value of a non-negative number whose varint has
 # at most this many bytes. Bit 0 is the sign, and each byte holds seven bits.
@@ -294,7 +301,7 @@ def _read_careful(
         raise CorruptRecordError(f"offset {offset} follows offset {last_offset}")
     timestamp = frame.base_timestamp + (0 if frame.is_append_time else timestamp_delta)
     if not MIN_INT64 <= timestamp <= MAX_INT64:
-        timestamp = (timestamp - MIN_INT64) % (1 << 64) + MIN_INT64
+        timestamp = wrap_int64(timestamp)
     record = (frame.topic, frame.partition, offset, timestamp, key, value, headers)
     records.append(_new_tuple(Record, record))
     return position

@@ -25,11 +25,12 @@ from itertools import repeat
 from typing import Final, NamedTuple
 
 from strandlog.model import Record
-from strandlog.record.varint import decode_varint, varint_size
+from strandlog.record.varint import MAX_INT64, decode_varint, varint_size, wrap_int64
 
 # For a shorter run, analyzing the layout costs more than it saves.
 MIN_RUN: Final = 16
 
+_MAX_BASE: Final = MAX_INT64 - 0x1FFF  # the largest delta of two bytes
 _new_tuple: Final = tuple.__new__
 
 # The possible bytes of a non-negative varint: a single byte, the first of two, the last of two.
@@ -86,6 +87,8 @@ def read_run(
     if count < MIN_RUN:
         return end
     times = _times(data, layout, count, frame)
+    if times is None:
+        return end
     _append(data, layout, count, times, frame, records)
     return start + count * layout.size
 
@@ -174,8 +177,9 @@ def _offset_column(delta: int, count: int, index: int, width: int) -> bytes:
     return column[phase : phase + count]
 
 
-def _times(data: bytes, layout: _Layout, count: int, frame: Frame) -> Iterable[int]:
-    """Return the timestamps of the records after the first one."""
+def _times(data: bytes, layout: _Layout, count: int, frame: Frame) -> Iterable[int] | None:
+    """Return the timestamps of the records after the first one, or None if they differ and may
+    exceed 64 bits."""
     at, size = layout.time_at, layout.size
     base = frame.base_timestamp
     if frame.is_append_time:
@@ -184,7 +188,9 @@ def _times(data: bytes, layout: _Layout, count: int, frame: Frame) -> Iterable[i
         data[column : column + count * size : size] for column in range(at, layout.offset_at)
     ]
     if all(column == column[:1] * count for column in columns):
-        return repeat(base + decode_varint(data, at)[0])
+        return repeat(wrap_int64(base + decode_varint(data, at)[0]))
+    if base > _MAX_BASE:
+        return None
     if len(columns) == 1:
         return [base + (raw >> 1) for raw in columns[0][1:]]
     low, high = columns

@@ -95,3 +95,8 @@ class NumberCache(dict[int, T], Generic[T]):
 
 VARINTS: Final = NumberCache(encode_varint)
 VARINT_SIZES: Final = NumberCache(varint_size)
+
+
+def wrap_int64(value: int) -> int:
+    """Return the 64-bit integer that Java's arithmetic would give for an exact sum."""
+    return (value - MIN_INT64) % (1 << 64) + MIN_INT64

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from tests.support.examples import examples
 
 from strandlog.model import Record
-from strandlog.record.record import encode_record
+from strandlog.record.record import decode_records, encode_record
 from strandlog.record.record_runs import MIN_RUN, Frame, _offset_column, read_run
-from strandlog.record.varint import encode_varint
+from strandlog.record.varint import MAX_INT64, MIN_INT64, encode_varint
 
 FRAME = Frame("t", 0, 100, 1 << 20, 5000, False)
 
@@ -107,3 +107,17 @@ def test_offset_columns_spell_varints(width: int, delta: int, count: int) -> Non
     for index in range(width):
         column = _offset_column(delta, count, index, width)
         assert column == bytes(one[index] for one in spelled)
+
+
+@pytest.mark.parametrize("base", [MAX_INT64, MAX_INT64 - 50, MAX_INT64 - 0x1FFF, MIN_INT64, 5000])
+@pytest.mark.parametrize("step", [0, 1, 100])
+@pytest.mark.parametrize("first_delta", [0, 60, MAX_INT64, MIN_INT64])
+def test_timestamps_of_a_run_wrap_like_those_of_single_records(
+    base: int, step: int, first_delta: int
+) -> None:
+    count = 60
+    deltas = [min(first_delta + step * index, MAX_INT64) for index in range(count)]
+    frame = Frame("t", 0, 100, count, base, False)
+    payload = b"".join(encode_record(d, i, b"k", b"v") for i, d in enumerate(deltas))
+    found = [record.timestamp for record in decode_records(payload, count, frame)]
+    assert found == [(base + d + 2**63) % 2**64 - 2**63 for d in deltas]

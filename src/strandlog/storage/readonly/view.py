@@ -283,8 +283,7 @@ class PartitionView:
         for loss in self._losses:
             if loss.claim.base_offset < next_offset and loss.claim.end_offset > offset:
                 path = stem_of(self.folder, loss.claim.base_offset) + paths.LOG_SUFFIX
-                reason = "the file is missing" if loss.size_bytes is None else "its end is missing"
-                damage = CorruptSegmentError(path, loss.size_bytes or 0, reason, offset - 1)
+                damage = CorruptSegmentError(path, loss.size_bytes or 0, loss.reason, offset - 1)
                 damage.resume_offset = next_offset
                 raise damage
 

@@ -59,16 +59,25 @@ class Loss(NamedTuple):
     claim: Claim
     size_bytes: int | None
 
+    @property
+    def reason(self) -> str:
+        """What is wrong with the file."""
+        if self.size_bytes is None:
+            return "the file is missing"
+        if self.size_bytes > self.claim.size_bytes:
+            return "it is longer than when it was sealed"
+        return "its end is missing"
+
     def describe(self, folder: str) -> str:
-        """Return a message that describes the loss."""
+        """Return a message that describes what is wrong with the segment."""
         base, end, claimed, _ = self.claim
         path = join(folder, segment_stem(base) + LOG_SUFFIX)
         if self.size_bytes is None:
             return f"{path} is missing: offsets {base} to {end - 1} are lost"
-        return (
-            f"{path} has {self.size_bytes} bytes instead of {claimed}: some of the offsets "
-            f"{base} to {end - 1} are lost"
-        )
+        size = f"{path} has {self.size_bytes} bytes instead of {claimed}"
+        if self.size_bytes > claimed:
+            return f"{size}: {self.size_bytes - claimed} were added after the segment was sealed"
+        return f"{size}: some of the offsets {base} to {end - 1} are lost"
 
 
 class ReadManifest(NamedTuple):

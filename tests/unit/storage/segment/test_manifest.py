@@ -76,6 +76,19 @@ def test_a_lost_segment_is_reported_and_its_offsets_are_not_reused(
             damaged = damaged.after_kill()
 
 
+def test_a_sealed_segment_that_is_too_long_is_not_reported_as_lost() -> None:
+    files, log = filled()
+    path = log.segments.sealed[1].log_path
+    size = files.size(path)
+    files.append_to(path, bytes(70))
+    expected = f"{path} has {size + 70} bytes instead of {size}: 70 were added after the segment"
+    assert any(expected in found.text for found in look_at_partition(files, FOLDER).findings)
+    _, log = reopen(files)
+    (problem,) = log.last_report.problems
+    assert problem.startswith(expected)
+    assert "lost" not in problem
+
+
 def test_the_loss_of_the_only_segment_is_reported() -> None:
     for clean in (True, False):
         files = SimulatedFiles()

@@ -127,7 +127,7 @@ class Files(Protocol):
     def write_at(self, path: str, position: int, data: Buffer) -> None: ...
     def truncate(self, path: str, size: int) -> None: ...
     def allocate(self, path: str, size: int) -> None: ...
-    def replace(self, path: str, data: Buffer, *, keep_previous: bool = False) -> None: ...
+    def replace(self, path: str, data: Buffer) -> None: ...
     def rename(self, source: str, target: str) -> None: ...
     def remove(self, path: str) -> None: ...
     def make_dir(self, path: str) -> None: ...
@@ -380,7 +380,7 @@ class DiskFiles:
             finally:
                 os.close(fd)
 
-    def replace(self, path: str, data: Buffer, *, keep_previous: bool = False) -> None:
+    def replace(self, path: str, data: Buffer) -> None:
         temp = path + TEMP_SUFFIX
         with _disk_errors("write", temp):
             fd = self._new_file(temp)
@@ -392,8 +392,6 @@ class DiskFiles:
                 raise
             finally:
                 os.close(fd)
-        if keep_previous and os.path.lexists(path):
-            self.rename(path, path + PREVIOUS_SUFFIX)
         self.rename(temp, path)
         self.sync_dir(os.path.dirname(path) or ".")
 

@@ -49,10 +49,10 @@ class GatedDisk(DiskFiles):
         self._wait()
         super().sync_dir(path)
 
-    def replace(self, path: str, data: Buffer, *, keep_previous: bool = False) -> None:
+    def replace(self, path: str, data: Buffer) -> None:
         if self.is_gated and threading.get_ident() == self._loop_thread:
             self.synced_in_loop += 1
-        super().replace(path, data, keep_previous=keep_previous)
+        super().replace(path, data)
 
     def release_one(self) -> None:
         with self._lock:

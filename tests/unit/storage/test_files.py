@@ -213,10 +213,9 @@ def test_replace_is_durable_in_the_right_order(
     DiskFiles().replace(str(tmp_path / "a"), b"old")
     monkeypatch.setattr(os, "fsync", sync)
     monkeypatch.setattr(os, "replace", replace)
-    DiskFiles().replace(str(tmp_path / "a"), b"new", keep_previous=True)
+    DiskFiles().replace(str(tmp_path / "a"), b"new")
     assert seen == [
         f"sync a{TEMP_SUFFIX}",
-        "rename a a.previous",
         f"rename a{TEMP_SUFFIX} a",
         f"sync {tmp_path.name}",
     ]

@@ -39,7 +39,6 @@ from strandlog.errors import StorageError
 from strandlog.model import Buffer
 from strandlog.storage.files import (
     DIRECTORY,
-    PREVIOUS_SUFFIX,
     TEMP_SUFFIX,
     Lock,
     LogFile,
@@ -159,7 +158,7 @@ class SimulatedFiles:
             self.remove(path)
             raise
 
-    def replace(self, path: str, data: Buffer, *, keep_previous: bool = False) -> None:
+    def replace(self, path: str, data: Buffer) -> None:
         temp = path + TEMP_SUFFIX
         with disk_errors("write", temp):
             node = self._disk.open(temp)
@@ -168,8 +167,6 @@ class SimulatedFiles:
             if data:
                 self._disk.write("append", temp, node, 0, bytes(data))
             self._disk.sync(temp, node)
-        if keep_previous and self.exists(path):
-            self.rename(path, path + PREVIOUS_SUFFIX)
         self.rename(temp, path)
         self.sync_dir(posixpath.dirname(path))
 

@@ -11,7 +11,6 @@ from collections.abc import Callable
 
 from strandlog.model import Buffer
 from strandlog.storage.files import (
-    PREVIOUS_SUFFIX,
     TEMP_SUFFIX,
     DiskFiles,
     DiskLogFile,
@@ -44,13 +43,11 @@ class UnsyncedFiles(DiskFiles):
     def open_log(self, path: str) -> LogFile:
         return UnsyncedLogFile(path, self._mode, self._before_fsync)
 
-    def replace(self, path: str, data: Buffer, *, keep_previous: bool = False) -> None:
+    def replace(self, path: str, data: Buffer) -> None:
         temp = path + TEMP_SUFFIX
         if self.exists(temp):
             self.remove(temp)
         self.append_to(temp, data)
-        if keep_previous and self.exists(path):
-            self.rename(path, path + PREVIOUS_SUFFIX)
         self.rename(temp, path)
 
     def sync_file(self, path: str) -> None:

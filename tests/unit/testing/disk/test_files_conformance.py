@@ -12,7 +12,7 @@ import pytest
 
 from strandlog.errors import StorageError
 from strandlog.model import Buffer
-from strandlog.storage.files import PREVIOUS_SUFFIX, TEMP_SUFFIX
+from strandlog.storage.files import TEMP_SUFFIX
 
 if TYPE_CHECKING:
     from tests.unit.testing.disk.conftest import DiskUnderTest
@@ -233,16 +233,6 @@ def test_replace_leaves_one_file_with_the_new_contents(disk: DiskUnderTest) -> N
 def test_replace_can_write_an_empty_file(disk: DiskUnderTest) -> None:
     disk.files.replace(disk.path("a"), b"")
     assert disk.files.list_dir(disk.folder) == {"a": 0}
-
-
-def test_replace_can_keep_the_previous_contents(disk: DiskUnderTest) -> None:
-    disk.files.replace(disk.path("a"), b"1", keep_previous=True)
-    assert disk.files.list_dir(disk.folder) == {"a": 1}
-    disk.files.replace(disk.path("a"), b"22", keep_previous=True)
-    disk.files.replace(disk.path("a"), b"333", keep_previous=True)
-    assert disk.files.read(disk.path("a")) == b"333"
-    assert disk.files.read(disk.path("a" + PREVIOUS_SUFFIX)) == b"22"
-    assert disk.files.list_dir(disk.folder) == {"a": 3, "a" + PREVIOUS_SUFFIX: 2}
 
 
 def test_replace_takes_over_a_temp_file_that_was_left(disk: DiskUnderTest) -> None:

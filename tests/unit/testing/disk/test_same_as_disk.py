@@ -88,7 +88,7 @@ def work_on_names(rng: random.Random, name: str, other: str, data: bytes) -> Wor
             lambda w: w.files.append_to(w.path(name), data),
             lambda w: w.files.write_at(w.path(name), number, data),
             lambda w: w.files.truncate(w.path(name), number),
-            lambda w: w.files.replace(w.path(name), data, keep_previous=number < 6),
+            lambda w: w.files.replace(w.path(name), data),
             lambda w: w.files.rename(w.path(name), w.path(other)),
             lambda w: w.files.remove(w.path(name)),
             lambda w: w.files.make_dir(w.path(name)),

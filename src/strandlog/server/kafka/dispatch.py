@@ -79,20 +79,15 @@ class Dispatcher:
             elif request.meter is not None:
                 request.meter.pause()
         except Exception as error:  # noqa: BLE001 - it closes the connection
-            self._failed(request_host=connection.peer_host, reply=reply, error=error)
+            _close_failed(connection, reply, error)
         took = stopwatch() - reply.began
         self._metrics.handler_seconds.observe(took)
         if took > SLOW_HANDLER_SECONDS:
             self._log_slow(name, took)
 
-    def _failed(self, *, request_host: str, reply: PendingReply, error: Exception) -> None:
-        """Close the connection of a request that cannot be answered."""
-        if isinstance(error, DataError):
-            logger.warning("closing the connection from %s: %s", request_host, error)
-        else:
-            text = "internal error in a request from %s; closing the connection"
-            logger.error(text, request_host, exc_info=error)
-        reply.fail()
+    def fail(self, request: Request, error: Exception) -> None:
+        """Close the connection of a request whose handler raised an exception."""
+        _close_failed(request.connection, request.pending, error)
 
     def throttle_ms(self, request: Request, meter: Meter) -> int:
         """Charge the time of a request to its client, and return the throttle time for the
@@ -148,7 +143,7 @@ class Dispatcher:
                 if not connection.is_open:
                     return  # no response can be sent
         except Exception as error:  # noqa: BLE001 - it closes the connection
-            self._failed(request_host=connection.peer_host, reply=request.pending, error=error)
+            self.fail(request, error)
         connection.release_line()
         self._runtime.handle_wake()
 
@@ -160,8 +155,7 @@ class Dispatcher:
         try:
             result = yield from work
         except Exception as error:  # noqa: BLE001 - it closes the connection
-            host = request.connection.peer_host
-            self._failed(request_host=host, reply=request.pending, error=error)
+            self.fail(request, error)
             return
         self.guard(request, lambda: then(result))
 
@@ -173,11 +167,20 @@ class Dispatcher:
         try:
             run()
         except Exception as error:  # noqa: BLE001 - it closes the connection
-            host = request.connection.peer_host
-            self._failed(request_host=host, reply=request.pending, error=error)
+            self.fail(request, error)
         if meter is not None:
             meter.pause()
         self._runtime.handle_wake()
+
+
+def _close_failed(connection: Connection, reply: PendingReply, error: Exception) -> None:
+    """Close the connection of a request that cannot be answered."""
+    if isinstance(error, DataError):
+        logger.warning("closing the connection from %s: %s", connection.peer_host, error)
+    else:
+        text = "internal error in a request from %s; closing the connection"
+        logger.error(text, connection.peer_host, exc_info=error)
+    reply.fail()
 
 
 def _metered(work: Work[None], meter: Meter) -> Work[None]:

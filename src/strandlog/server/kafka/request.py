@@ -215,6 +215,11 @@ class Request:
 
         result.on_done(lambda finished: self._dispatcher.guard(self, lambda: done(finished)))
 
+    def fail(self, error: Exception) -> None:
+        """Log an exception and close the connection. For callbacks of Produce and Fetch, which the
+        flush task runs: they catch exceptions themselves, because `when_done` costs more."""
+        self._dispatcher.fail(self, error)
+
 
 def breathing(steps: Generator[None, None, T]) -> Work[T]:
     """Convert a generator to `Work` that yields control wherever the generator yields."""

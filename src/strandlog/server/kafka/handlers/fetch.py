@@ -99,8 +99,11 @@ def fetch(broker: Broker, request: Request) -> Work[None]:
 
     def reply(done: Deferred[FetchResult]) -> None:
         request.connection.release_line()  # the next request starts after `reply` returns
-        request.pending.hold([each.data for each in done.result()])
-        request.in_slices(_reply_fetch(broker, request, done.result()))
+        try:
+            request.pending.hold([each.data for each in done.result()])
+            request.in_slices(_reply_fetch(broker, request, done.result()))
+        except Exception as error:  # noqa: BLE001 - it closes the connection
+            request.fail(error)
 
     delayed.on_done(reply)
 

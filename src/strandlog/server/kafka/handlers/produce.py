@@ -113,10 +113,17 @@ def _reply_when_done(
     body: ProduceRequest,
     result: list[ProduceResult] | Deferred[list[ProduceResult]],
 ) -> None:
-    if isinstance(result, Deferred):
-        result.on_done(lambda done: _reply_produce(request, body, done.result()))
-    else:
+    if not isinstance(result, Deferred):
         _reply_produce(request, body, result)
+        return
+
+    def reply(done: Deferred[list[ProduceResult]]) -> None:
+        try:
+            _reply_produce(request, body, done.result())
+        except Exception as error:  # noqa: BLE001 - it closes the connection
+            request.fail(error)
+
+    result.on_done(reply)
 
 
 def _reply_produce(request: Request, body: ProduceRequest, results: list[ProduceResult]) -> None:

@@ -1,0 +1,89 @@
+"""A bug in a delayed response closes one connection; the server logs it and keeps running."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from tests.support.kafka_requests import (
+    Wire,
+    build,
+    create_topic,
+    encode,
+    produce,
+    request_header,
+)
+
+from strandlog.protocol.kafka.api import FETCH
+from strandlog.record.builder import build_batch
+from strandlog.server.kafka.handlers import produce as produce_handler
+from strandlog.server.kafka.pending_reply import PendingReply
+from strandlog.testing.server import ServerThread
+
+BATCH = bytes(build_batch(1_700_000_000_000, [b"value"]))
+LOGGED = "internal error in a request from 127.0.0.1; closing the connection"
+
+
+def _fail(*_: object, **__: object) -> Any:
+    raise RuntimeError("a bug")
+
+
+def _fetch_frame(topic: str, partitions: Iterable[int], max_wait: int) -> bytes:
+    rows = [{"partition": n, "fetch_offset": 0, "partition_max_bytes": 10**6} for n in partitions]
+    body = build(
+        FETCH.key,
+        11,
+        replica_id=-1,
+        max_wait=max_wait,
+        min_bytes=1,
+        max_bytes=10**6,
+        session_epoch=-1,
+        topics=[{"topic": topic, "partitions": rows}],
+    )
+    return request_header(FETCH.key, 11, 1) + encode(body)
+
+
+def _wait_for_fetch(server: ServerThread) -> None:
+    server.wait_until(
+        lambda running: running.broker.refresh_metrics().waiting_fetches == 1, "a fetch waits"
+    )
+
+
+def _check_flushes_continue(server: ServerThread, topic: str) -> None:
+    """Produce with acks=all, which is answered only if the flush task still runs."""
+    with Wire(server.port) as other:
+        assert produce(other, topic, BATCH).error_code == 0
+
+
+def test_a_bug_in_a_produce_response_does_not_stop_the_server(
+    wire: Wire,
+    shared_broker: ServerThread,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    create_topic(wire, "produced")
+    with monkeypatch.context() as patched:
+        patched.setattr(produce_handler, "_row", _fail)
+        with pytest.raises(ConnectionError):
+            produce(wire, "produced", BATCH)
+    assert LOGGED in caplog.text
+    _check_flushes_continue(shared_broker, "produced")
+
+
+def test_a_bug_in_a_delayed_fetch_response_does_not_stop_the_server(
+    wire: Wire,
+    shared_broker: ServerThread,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    create_topic(wire, "replied")
+    wire.send(_fetch_frame("replied", [0], 60_000))
+    _wait_for_fetch(shared_broker)
+    with monkeypatch.context() as patched, Wire(shared_broker.port) as producer:
+        patched.setattr(PendingReply, "hold", _fail)
+        assert produce(producer, "replied", BATCH).error_code == 0
+        with pytest.raises(ConnectionError):
+            wire.receive()
+    assert LOGGED in caplog.text
+    _check_flushes_continue(shared_broker, "replied")

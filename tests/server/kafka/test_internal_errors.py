@@ -15,6 +15,7 @@ from tests.support.kafka_requests import (
     request_header,
 )
 
+from strandlog.broker.reads import fetch as broker_fetch
 from strandlog.protocol.kafka.api import FETCH
 from strandlog.record.builder import build_batch
 from strandlog.server.kafka.handlers import produce as produce_handler
@@ -87,3 +88,45 @@ def test_a_bug_in_a_delayed_fetch_response_does_not_stop_the_server(
             wire.receive()
     assert LOGGED in caplog.text
     _check_flushes_continue(shared_broker, "replied")
+
+
+@pytest.mark.parametrize("partitions", [1, broker_fetch.FEW_PARTITIONS + 1])
+def test_a_fetch_whose_read_raises_a_bug_is_not_left_unanswered(
+    wire: Wire,
+    shared_broker: ServerThread,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    partitions: int,
+) -> None:
+    topic = f"read-{partitions}"
+    create_topic(wire, topic, partitions)
+    wire.send(_fetch_frame(topic, range(partitions), 60_000))
+    _wait_for_fetch(shared_broker)
+    with monkeypatch.context() as patched, Wire(shared_broker.port) as producer:
+        patched.setattr(broker_fetch, "read", _fail)
+        assert produce(producer, topic, BATCH).error_code == 0
+        with pytest.raises(ConnectionError):
+            wire.receive()
+    assert LOGGED in caplog.text
+    _check_flushes_continue(shared_broker, topic)
+    with Wire(shared_broker.port) as other:  # later fetches are served
+        other.send(_fetch_frame(topic, range(partitions), 60_000))
+        assert b"value" in other.receive()
+
+
+def test_a_fetch_whose_size_estimate_raises_a_bug_is_not_left_unanswered(
+    wire: Wire,
+    shared_broker: ServerThread,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    create_topic(wire, "estimated")
+    wire.send(_fetch_frame("estimated", [0], 60_000))
+    _wait_for_fetch(shared_broker)
+    with monkeypatch.context() as patched, Wire(shared_broker.port) as producer:
+        patched.setattr(broker_fetch.DelayedFetch, "is_enough", _fail)
+        assert produce(producer, "estimated", BATCH).error_code == 0
+        with pytest.raises(ConnectionError):
+            wire.receive()
+    assert LOGGED in caplog.text
+    _check_flushes_continue(shared_broker, "estimated")

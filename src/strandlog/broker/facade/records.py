@@ -11,6 +11,7 @@ its records are returned.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import NamedTuple
 from uuid import UUID
 
@@ -286,12 +287,21 @@ class RecordRequests(AccessRequests):
         now_ms = self.clock.monotonic_ms()
         found = self._delayed_fetches.fetch(request, targets, now_ms, self._visibility.when_visible)
         if isinstance(found, Deferred):
-            version = self._access.version
-            found.on_done(lambda done: self._withhold(context, request, version, done.result()))
-            found.on_done(lambda done: self._note_positions(positions, request, done.result()))
+            found.on_done(partial(self._fetch_done, context, request, self._access.version))
         else:
             self._note_positions(positions, request, found)
         return found
+
+    def _fetch_done(
+        self,
+        context: RequestContext,
+        request: FetchRequest,
+        version: tuple[bool, int],
+        done: Deferred[FetchResult],
+    ) -> None:
+        if done.error is None:
+            self._withhold(context, request, version, done.result())
+            self._note_positions(context.fetch_positions, request, done.result())
 
     def _withhold(
         self,

@@ -18,6 +18,9 @@ acknowledged and the consumer expects them.
 
 Fetches of many partitions are served in slices, one fetch at a time. This lets other requests run,
 and at most one such response is in memory before it counts against a memory budget.
+
+An error of a partition is part of its result. Any other exception is a bug: it fails the deferred
+result of this fetch, and neither the flush that woke the fetch nor other fetches are affected.
 """
 
 from __future__ import annotations
@@ -232,13 +235,22 @@ class DelayedFetches:
                 delayed = next(iter(self._woken))
                 logs = self._woken.pop(delayed)
                 # Sending a response may close another fetch's connection, which cancels that fetch.
-                if delayed in self._waiting and delayed.is_enough(logs):
+                if delayed in self._waiting and self._is_enough(delayed, logs):
                     self._finish(delayed)
         finally:  # an error in one fetch must not leave the others asleep
             if self._woken:
                 self._runtime.run_soon(self._wake)
             else:
                 self._is_waking = False
+
+    def _is_enough(self, delayed: DelayedFetch, logs: Iterable[PartitionLog]) -> bool:
+        """Return whether a fetch is ready; if this raises, the fetch fails."""
+        try:
+            return delayed.is_enough(logs)
+        except Exception as error:  # noqa: BLE001 - the fetch fails with it
+            self._stop_waiting(delayed)
+            delayed.fail(error)
+            return False
 
     def deleted(self, log: PartitionLog) -> None:
         """Answer the fetches that wait for a deleted partition, with an error for it."""
@@ -275,8 +287,13 @@ class DelayedFetches:
             if not self._is_reading:
                 self._is_reading = True
                 self._read_large()
+            return
+        try:
+            found = self._read(delayed.request, delayed.targets)
+        except Exception as error:  # noqa: BLE001 - the fetch fails with it
+            delayed.fail(error)
         else:
-            delayed.complete(self._read(delayed.request, delayed.targets))
+            delayed.complete(found)
 
     def _read(self, request: FetchRequest, targets: list[Target]) -> FetchResult:
         max_bytes = min(request.max_bytes, self._runtime.response_room())
@@ -304,6 +321,10 @@ class DelayedFetches:
                 except StopIteration as end:
                     del self._large[delayed]
                     delayed.complete(self._count(end.value))
+                    break
+                except Exception as error:  # noqa: BLE001 - the fetch fails with it
+                    del self._large[delayed]
+                    delayed.fail(error)
                     break
                 if stopwatch() - began > WAKE_SECONDS:
                     self._runtime.run_soon(lambda: self._read_slice(delayed, reading))

@@ -15,7 +15,8 @@ handed to the runtime as work in steps. If its previous run is still in progress
 after that run starts it. Tasks are independent of each other. So are partitions: an error is
 recorded in `failures`, and the task continues with the next partition. A partition that cannot be
 compacted because it is damaged is not tried again until it is reopened; everything else is retried
-at the next interval.
+at the next interval. If the compaction of a partition keeps failing, for example because the disk
+is full, other partitions that are due come first for more and more intervals.
 
 Repair and retention skip busy partitions (`Durability.is_busy`), and retention also skips the one
 that is being compacted; retention retries them after one second. Tasks yield to other work at least
@@ -26,6 +27,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from typing import NamedTuple
 
 from strandlog.broker.flushing.durability import Durability
 from strandlog.broker.metrics import Metrics
@@ -47,11 +49,20 @@ REPAIR_INTERVAL_MS = 5_000
 REMOVE_INTERVAL_MS = 1_000
 RETRY_MS = 1_000
 FAILURES_KEPT = 100
+MAX_POSTPONED_INTERVALS = 64  # maximum number of intervals for which a failed compaction yields
 MAX_UNDECODABLE = 10  # maximum number of undecodable batches that one compaction reports
 PARTITIONS_AT_A_TIME = 50
 
 COMPACTION = "compaction"
 RETENTION = "retention"
+
+
+class _Postponed(NamedTuple):
+    """A partition whose last compaction failed; others come first for a number of intervals, up to
+    the interval with the number `until`."""
+
+    intervals: int
+    until: int
 
 
 class _Task:
@@ -105,6 +116,8 @@ class Maintenance:
         self.failures: deque[str] = deque(maxlen=FAILURES_KEPT)
         self.compacting: CompactionPlan | None = None
         self._uncleanable: set[PartitionLog] = set()
+        self._postponed: dict[PartitionLog, _Postponed] = {}
+        self._compaction_interval = 0  # the number of the current interval
         self._is_stopped = False
         works = {
             "repair": (REPAIR_INTERVAL_MS, self._repair_all),
@@ -176,6 +189,7 @@ class Maintenance:
             if log.is_closed:
                 return  # the partition and its files were deleted meanwhile
             if not isinstance(error, StrandlogError):
+                self._catalog.reopen_before_use(log)
                 raise
             self.note(error)
         except BaseException:
@@ -244,7 +258,12 @@ class Maintenance:
     # -- compaction ------------------------------------------------------------------------------
 
     def _compact_dirtiest(self) -> Work[None]:
-        """Compact the partition with the highest dirty ratio of those that are due."""
+        """Compact the partition with the highest dirty ratio of those that are due. A partition
+        whose last compaction failed may have to wait for others (`_postpone`)."""
+        self._compaction_interval += 1
+        self._uncleanable = {log for log in self._uncleanable if not log.is_closed}
+        for log in [log for log in self._postponed if log.is_closed]:
+            del self._postponed[log]
         due: list[tuple[float, PartitionLog]] = []
 
         def check(log: PartitionLog) -> Work[None]:
@@ -258,26 +277,44 @@ class Maintenance:
         due = [pair for pair in due if not pair[1].is_closed]
         if not due:
             return
-        _, log = max(due, key=lambda pair: pair[0])
-        plan = plan_due_compaction(
-            log,
-            self._log_dir.cleaner_offsets.get(log.tp, 0),
-            self._settings.log_cleaner_dedupe_buffer_size,
-        )
-        if plan is not None:
-            self.compacting = plan
-            try:
-                yield from self._isolated(log, self._compact(plan))
-            finally:
-                self.compacting = None
-
-    def _compact(self, plan: CompactionPlan) -> Work[None]:
-        log = plan.log
+        _, log = min(due, key=lambda pair: (self._postponed_until(pair[1]), -pair[0]))
         try:
-            yield plan.execute
+            yield from self._isolated(log, self._compact(log))
+        finally:
+            self.compacting = None
+
+    def _postponed_until(self, log: PartitionLog) -> int:
+        """Return the interval until which other partitions come first; 0 if none do."""
+        until = self._postponed[log].until if log in self._postponed else 0
+        return until if until > self._compaction_interval else 0
+
+    def _postpone(self, log: PartitionLog) -> None:
+        """Let other partitions come first for some intervals: 2, 4, 8 and so on."""
+        before = self._postponed[log].intervals if log in self._postponed else 1
+        intervals = min(2 * before, MAX_POSTPONED_INTERVALS)
+        self._postponed[log] = _Postponed(intervals, self._compaction_interval + intervals)
+
+    def _compact(self, log: PartitionLog) -> Work[None]:
+        try:
+            plan = plan_due_compaction(
+                log,
+                self._log_dir.cleaner_offsets.get(log.tp, 0),
+                self._settings.log_cleaner_dedupe_buffer_size,
+            )
+            if plan is not None:
+                self.compacting = plan
+                yield from self._execute(plan)
         except (CorruptSegmentError, DataError):
             self._uncleanable.add(log)
             raise
+        except StrandlogError:
+            self._postpone(log)
+            raise
+        self._postponed.pop(log, None)
+
+    def _execute(self, plan: CompactionPlan) -> Work[None]:
+        log = plan.log
+        yield plan.execute
         while self._durability.is_busy(log) and self._runtime.executes_flushes:
             yield yield_control  # wait for the fsync in flight
         if log.is_closed:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import itertools
 from uuid import UUID
 
@@ -15,6 +16,7 @@ from strandlog.broker.runtime import InlineRuntime, Runtime
 from strandlog.config.tables.broker import BROKER_SETTINGS, broker_settings
 from strandlog.errors import StorageError
 from strandlog.record.builder import build_single
+from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.work import Work
 from strandlog.testing import FakeClock, SimulatedFiles
 
@@ -309,6 +311,58 @@ def test_a_damaged_partition_does_not_stop_the_compaction_of_others() -> None:
     harness.pass_ms(60_000)
     assert harness.broker._catalog.log("whole", 0).segments.size_bytes < size / 2
     assert [p for p in harness.broker.problems if "damaged-0" in p and "is damaged" in p]
+
+
+def _due_for_compaction(harness: MaintenanceHarness, topic: str, count: int) -> PartitionLog:
+    harness.topic(topic, cleanup_policy="compact", segment_bytes=1024, retention_ms="-1")
+    for number in range(count):
+        harness.append(topic, bytes(200), b"k%d" % (number % 2))
+    log = harness.broker._catalog.log(topic, 0)
+    log.flush()
+    return log
+
+
+def test_a_partition_whose_compaction_keeps_failing_does_not_starve_others() -> None:
+    harness = MaintenanceHarness(log_cleaner_backoff_ms="15s")
+    failing = _due_for_compaction(harness, "failing", 60)
+    others = [_due_for_compaction(harness, f"other-{number}", 40) for number in range(2)]
+    sizes = {log: log.segments.size_bytes for log in (failing, *others)}
+    harness.disk.fail_on("create", "/failing-0/", count=10_000)
+    harness.pass_ms(60_000)
+    assert all(log.segments.size_bytes < sizes[log] / 2 for log in others)
+    assert failing.segments.size_bytes == sizes[failing]
+    assert [each for each in harness.broker._maintenance.failures if "failing-0" in each]
+    harness.disk.clear_faults()
+    harness.pass_ms(15_000)  # retried at the next interval if no other partition is due
+    assert failing.segments.size_bytes < sizes[failing] / 2
+
+
+def test_a_deleted_partition_that_was_damaged_is_not_kept_in_memory() -> None:
+    harness = MaintenanceHarness(log_cleaner_backoff_ms="15s")
+    context = _due_for_compaction(harness, "damaged", 60).context
+    harness.rot("damaged")
+    harness.pass_ms(15_000)
+    harness.broker.delete_topic(CONTEXT, "damaged").result()
+    harness.pass_ms(120_000)  # its files are removed too
+    gc.collect()
+    logs = [each for each in gc.get_objects() if type(each) is PartitionLog]
+    assert "damaged" not in {log.tp.topic for log in logs if log.context is context}
+
+
+def test_a_partition_of_which_a_task_finds_no_file_is_reopened() -> None:
+    tasks = StartedTasks()
+    harness = MaintenanceHarness(runtime=tasks, log_retention_check_interval_ms="1m")
+    harness.topic("t", segment_bytes=1024, retention_ms="1h")
+    for number in range(20):
+        harness.append("t", b"%d" % number + bytes(300))
+    log = harness.broker._catalog.log("t", 0)
+    log.flush()
+    harness.clock.advance(7_200_000)
+    steps = tasks.take(harness.broker)["retention"]
+    next(steps)
+    with pytest.raises(FileNotFoundError):
+        steps.throw(FileNotFoundError("a segment"))
+    assert harness.broker._catalog.log("t", 0) is not log
 
 
 def test_repeated_failures_are_noted_once_and_limited() -> None:

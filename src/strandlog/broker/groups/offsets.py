@@ -2,6 +2,8 @@
 
     committed      group ─▶ topic-partition ─▶ offset, leader epoch, metadata, commit timestamp
     transactional  producer id ─▶ group ─▶ topic-partition ─▶ offset, and its number in commit order
+                   group ─▶ topic-partition ─▶ ids of the producers, so that a plain commit does not
+                   search all open transactions
 
 This module never writes to the log. The coordinator appends the encoded records (`commit_records`,
 `tombstones`) and only then updates `CommittedOffsets` (`put`, `delete`), so memory is never ahead
@@ -131,18 +133,24 @@ class _Numbered(NamedTuple):
 class TransactionOffsets:
     """The offsets committed in all open transactions."""
 
-    __slots__ = ("_numbers", "_producers", "size_bytes")
+    __slots__ = ("_holders", "_numbers", "_producers", "size_bytes")
 
     def __init__(self) -> None:
         self._producers: dict[int, dict[str, dict[TopicPartition, _Numbered]]] = {}
+        # The producers whose transactions have an offset of a group for a partition.
+        self._holders: dict[str, dict[TopicPartition, set[int]]] = {}
         self._numbers = count()
         self.size_bytes = 0  # approximate memory used by all offsets
 
     def add(self, producer_id: int, group: str, offsets: Offsets) -> None:
         """Add offsets committed in the open transaction of a producer."""
         number = next(self._numbers)
+        if not offsets:
+            return
         held = self._producers.setdefault(producer_id, {}).setdefault(group, {})
+        holders = self._holders.setdefault(group, {})
         for partition, value in offsets.items():
+            holders.setdefault(partition, set()).add(producer_id)
             if (old := held.get(partition)) is not None:
                 self.size_bytes -= _pending_bytes(group, old)
             held[partition] = new = _Numbered(number, value)
@@ -151,7 +159,7 @@ class TransactionOffsets:
     def supersede(self, group: str, partitions: Iterable[TopicPartition]) -> None:
         """Remove offsets that were superseded by a commit or delete outside transactions."""
         newest = next(self._numbers)
-        for partition in partitions if self._producers else ():
+        for partition in partitions if group in self._holders else ():
             self._drop_older(group, partition, newest)
 
     def commit(self, producer_id: int) -> dict[str, dict[TopicPartition, OffsetAndMetadata]]:
@@ -174,24 +182,37 @@ class TransactionOffsets:
         groups = self._producers.pop(producer_id, {})
         for group, held in groups.items():
             self.size_bytes -= sum(_pending_bytes(group, each) for each in held.values())
+            for partition in held:
+                self._forget_holder(group, partition, producer_id)
         return groups
 
     def _drop_older(self, group: str, partition: TopicPartition, number: int) -> None:
-        for groups in self._producers.values():
-            held = groups.get(group)
-            if held is not None and partition in held and held[partition].number < number:
+        for producer_id in list(self._holders.get(group, {}).get(partition, ())):
+            held = self._producers[producer_id][group]
+            if held[partition].number < number:
                 self.size_bytes -= _pending_bytes(group, held.pop(partition))
+                self._forget_holder(group, partition, producer_id)
+
+    def _forget_holder(self, group: str, partition: TopicPartition, producer_id: int) -> None:
+        partitions = self._holders[group]
+        producers = partitions[partition]
+        producers.discard(producer_id)
+        if not producers:
+            del partitions[partition]
+            if not partitions:
+                del self._holders[group]
 
     def has_pending_commit(self, group: str, partition: TopicPartition) -> bool:
         """Return whether an open transaction commits an offset of the group for this partition."""
-        return any(partition in groups.get(group, ()) for groups in self._producers.values())
+        return partition in self._holders.get(group, ())
 
     def of_group(self, group: str) -> set[TopicPartition]:
         """Return the partitions for which the group has offsets in open transactions."""
-        return {tp for groups in self._producers.values() for tp in groups.get(group, ())}
+        return set(self._holders.get(group, ()))
 
     def groups(self) -> set[str]:
-        return {group for groups in self._producers.values() for group in groups}
+        """Return the groups that have offsets in open transactions."""
+        return set(self._holders)
 
 
 def _pending_bytes(group: str, pending: _Numbered) -> int:

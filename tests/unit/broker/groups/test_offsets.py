@@ -7,6 +7,7 @@ import pytest
 from strandlog.broker.groups.offsets import (
     CommittedOffsets,
     ExpiryRule,
+    TransactionOffsets,
     commit_records,
     expired_partitions,
     offset_error,
@@ -90,3 +91,43 @@ def test_when_offsets_expire(
         U0: OffsetAndMetadata(1, commit_timestamp=1_400),
     }
     assert expired_partitions(offsets, rule, now_ms, retention_ms=100) == expired
+
+
+class _CountedPartition(TopicPartition):
+    """Counts how often it is looked up."""
+
+    lookups = 0
+
+    def __hash__(self) -> int:
+        _CountedPartition.lookups += 1
+        return super().__hash__()
+
+
+def _lookups_of_a_commit(producers: int) -> int:
+    pending = TransactionOffsets()
+    for producer_id in range(producers):
+        own = TopicPartition("t", producer_id)
+        pending.add(producer_id, "g", {own: OffsetAndMetadata(producer_id)})
+    before = _CountedPartition.lookups
+    pending.supersede("g", [_CountedPartition("other", 0)])
+    return _CountedPartition.lookups - before
+
+
+def test_a_plain_commit_does_not_search_all_open_transactions() -> None:
+    assert _lookups_of_a_commit(500) == _lookups_of_a_commit(1)
+
+
+def test_offsets_of_ended_transactions_use_no_memory() -> None:
+    pending = TransactionOffsets()
+    for producer_id in range(4):
+        for group in ("g", "h"):
+            rows = {TopicPartition("t", n): OffsetAndMetadata(n) for n in range(producer_id, 5)}
+            pending.add(producer_id, group, rows)
+    pending.supersede("g", [TopicPartition("t", 4)])
+    pending.commit(0)
+    pending.abort(1)
+    pending.supersede("h", [TopicPartition("t", n) for n in range(5)])
+    assert (pending.groups(), pending.of_group("h")) == ({"g"}, set())
+    pending.commit(3)
+    pending.abort(2)
+    assert (pending.groups(), pending.size_bytes, pending._holders) == (set(), 0, {})

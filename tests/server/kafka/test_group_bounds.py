@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.kafka_requests import Wire, create_topic, request_header
 from tests.support.server import RunningBroker
 
+from strandlog.server import turns as turns_module
+from strandlog.server.kafka.handlers import group_offsets
+from strandlog.server.turns import Turns
 from strandlog.testing.server import ServerThread
 
 JOIN_GROUP, SYNC_GROUP, LEAVE_GROUP, DESCRIBE_GROUPS = 11, 14, 13, 15
@@ -47,6 +52,47 @@ def test_a_group_repeated_3000_times_is_described_once(wire: Wire) -> None:
     _join(wire, "crowd")
     found = wire.ask(DESCRIBE_GROUPS, 0, groups=["crowd"] * 3000 + ["other"]).groups
     assert [(each.group_id, len(each.members)) for each in found] == [("crowd", 1), ("other", 0)]
+
+
+@pytest.mark.parametrize("version", [7, 8, 10])
+@pytest.mark.parametrize("is_listing", [True, False])
+def test_an_offset_fetch_of_many_offsets_does_not_build_all_rows_in_one_slice(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch, version: int, is_listing: bool
+) -> None:
+    count, topic = 30, f"rows-{version}-{is_listing}"
+    topic_id = create_topic(wire, topic, count)
+    rows = [
+        {"partition_index": number, "committed_offset": number, "committed_metadata": ""}
+        for number in range(count)
+    ]
+    topics = [{"name": topic, "partitions": rows}]
+    wire.ask(OFFSET_COMMIT, 2, group_id=topic, generation_id_or_member_epoch=-1, topics=topics)
+    built = [0]  # in each slice
+    build_row, slices = group_offsets._offset_row, Turns.slices
+
+    def counted(number: int, value: Any) -> dict[str, Any]:
+        built[-1] += 1
+        return build_row(number, value)
+
+    def sliced(turns: Turns, steps: Generator[object, None, None]) -> bool:
+        built.append(0)
+        return slices(turns, steps)
+
+    monkeypatch.setattr(turns_module, "SLICE_SECONDS", -1)  # pause wherever a handler may pause
+    monkeypatch.setattr(group_offsets, "_offset_row", counted)
+    monkeypatch.setattr(Turns, "slices", sliced)
+    one = {"topic_id": topic_id} if version >= group_offsets.TOPIC_IDS_FROM else {"name": topic}
+    wanted = None if is_listing else [{**one, "partition_indexes": range(count)}]
+    if version >= group_offsets.MANY_GROUPS_FROM:
+        [found] = wire.ask(
+            OFFSET_FETCH, version, groups=[{"group_id": topic, "topics": wanted}]
+        ).groups
+    else:
+        found = wire.ask(OFFSET_FETCH, version, group_id=topic, topics=wanted)
+    [offsets] = found.topics
+    assert [each.committed_offset for each in offsets.partitions] == list(range(count))
+    assert sum(built) == count
+    assert max(built) <= 2
 
 
 def test_the_offsets_of_a_group_listed_1000_times_are_returned_once(wire: Wire) -> None:

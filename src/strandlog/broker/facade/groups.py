@@ -251,10 +251,8 @@ class GroupRequests(TopicRequests):
         if self._access.is_on:
             self._hide_offsets(context, found, is_listing=partitions is None)
         if require_stable:
-            for tp, value in found.items():
-                if isinstance(value, StrandlogError):
-                    continue
-                if self._group_coordinator.has_pending_commit(group, tp):
+            for tp in found.keys() & self._group_coordinator.pending_commits(group):
+                if not isinstance(found[tp], StrandlogError):
                     found[tp] = UnstableOffsetError(
                         f"an open transaction may change the offset of {group!r} in {tp}"
                     )

@@ -32,7 +32,7 @@ Before `load()`, every request raises CoordinatorLoadingError.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from itertools import islice
 from typing import NamedTuple
 
@@ -214,14 +214,15 @@ class GroupCoordinator:
 
     def fetch_offsets(
         self, group_id: str, partitions: Iterable[TopicPartition] | None = None
-    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+    ) -> Mapping[TopicPartition, OffsetAndMetadata | None]:
         """Return the committed offset of each partition, or None if it has none.
 
         Without `partitions`, return all committed offsets of the group.
         """
         self._check_name(group_id)
-        wanted = self._offsets.of_group(group_id) if partitions is None else partitions
-        return self._offsets.fetch(group_id, wanted)
+        if partitions is None:
+            return self._offsets.of_group(group_id)
+        return self._offsets.fetch(group_id, partitions)
 
     def delete_offsets(
         self, group_id: str, partitions: Sequence[TopicPartition]
@@ -294,9 +295,9 @@ class GroupCoordinator:
                 self._groups[group_id] = Group(group_id, self._services)
             self._offsets.put(group_id, offsets)
 
-    def has_pending_commit(self, group_id: str, partition: TopicPartition) -> bool:
-        """Return whether an open transaction commits an offset of the group for this partition."""
-        return self._transaction_offsets.has_pending_commit(group_id, partition)
+    def pending_commits(self, group_id: str) -> Set[TopicPartition]:
+        """Return the partitions for which open transactions commit offsets of the group."""
+        return self._transaction_offsets.of_group(group_id)
 
     # Groups.
 
@@ -437,7 +438,7 @@ class GroupCoordinator:
 
     def _held(self, group_id: str) -> set[TopicPartition]:
         """Return the partitions for which the group has offsets, including in open transactions."""
-        return self._transaction_offsets.of_group(group_id).union(self._offsets.of_group(group_id))
+        return {*self._transaction_offsets.of_group(group_id), *self._offsets.of_group(group_id)}
 
     def _delete_offsets(
         self, offsets: Mapping[str, set[TopicPartition]], *others: TableRecord

@@ -30,7 +30,7 @@ they were just reset manually; here a new commit restarts the retention period.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from itertools import count
 from typing import NamedTuple
 
@@ -202,13 +202,9 @@ class TransactionOffsets:
             if not partitions:
                 del self._holders[group]
 
-    def has_pending_commit(self, group: str, partition: TopicPartition) -> bool:
-        """Return whether an open transaction commits an offset of the group for this partition."""
-        return partition in self._holders.get(group, ())
-
-    def of_group(self, group: str) -> set[TopicPartition]:
+    def of_group(self, group: str) -> Set[TopicPartition]:
         """Return the partitions for which the group has offsets in open transactions."""
-        return set(self._holders.get(group, ()))
+        return self._holders.get(group, {}).keys()
 
     def groups(self) -> set[str]:
         """Return the groups that have offsets in open transactions."""

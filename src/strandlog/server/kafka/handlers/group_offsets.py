@@ -154,7 +154,7 @@ def offset_fetch(broker: Broker, request: Request) -> Work[None]:
     body = yield from request.reading(broker.settings.group_request_max_items)
     require_stable = getattr(body, "require_stable", False)
 
-    def fetched(group: str, topics: Any) -> dict[str, Any]:
+    def fetched(group: str, topics: Any) -> Work[dict[str, Any]]:
         return _fetched(broker, request, group, topics, require_stable=require_stable)
 
     if request.version >= MANY_GROUPS_FROM:
@@ -166,59 +166,68 @@ def offset_fetch(broker: Broker, request: Request) -> Work[None]:
                 code = GroupMetadataTooLargeError.kafka_code
                 rows.append({"group_id": group.group_id, "error_code": code, "topics": []})
             else:
-                rows.append(fetched(group.group_id, group.topics))
+                rows.append((yield from fetched(group.group_id, group.topics)))
                 left_rows -= sum(len(topic["partitions"]) for topic in rows[-1]["topics"])
             yield yield_control
         yield from request.replying({"groups": rows})
     else:
-        yield from request.replying(fetched(body.group_id, body.topics))
+        found = yield from fetched(body.group_id, body.topics)
+        yield from request.replying(found)
 
 
 def _fetched(
     broker: Broker, request: Request, group: str, topics: Any, *, require_stable: bool
-) -> dict[str, Any]:
+) -> Work[dict[str, Any]]:
     fetch = partial(broker.fetch_offsets, request.context, group, require_stable=require_stable)
+    listed: list[dict[str, Any]] = []
     try:
         broker.check_access(request.context, DESCRIBE.on(GROUP), group)
-        listed = (
-            _all_offsets(broker, request, fetch())
-            if topics is None
-            else [_offsets_in(broker, request, topic, fetch) for topic in topics]
-        )
+        if topics is None:
+            listed = yield from _all_offsets(broker, request, fetch())
+        else:
+            for topic in topics:
+                listed.append((yield from _offsets_in(broker, request, topic, fetch)))
     except StrandlogError as error:
         return {"group_id": group, "error_code": error.kafka_code, "topics": []}
     return {"group_id": group, "error_code": 0, "topics": listed}
 
 
-def _all_offsets(broker: Broker, request: Request, found: Found) -> list[dict[str, Any]]:
+def _all_offsets(broker: Broker, request: Request, found: Found) -> Work[list[dict[str, Any]]]:
+    """Build the rows of all offsets of a group; from version 10 on, without topics that do not
+    exist, because they have no id."""
     context, by_id = request.context, request.version >= TOPIC_IDS_FROM
     rows: dict[str, list[dict[str, Any]]] = {}
+    topics: list[dict[str, Any]] = []
     for tp, value in found.items():
-        if not by_id or broker.has_topic(context, tp.topic):
-            rows.setdefault(tp.topic, []).append(_offset_row(tp.partition, value))
-    return [
-        {
-            "name": name,
-            "topic_id": broker.topic(context, name).uuid if by_id else None,
-            "partitions": partitions,
-        }
-        for name, partitions in rows.items()
-    ]
+        partitions = rows.get(tp.topic)
+        if partitions is None:
+            partitions = rows[tp.topic] = []
+            if not by_id:
+                topics.append({"name": tp.topic, "topic_id": None, "partitions": partitions})
+            elif broker.has_topic(context, tp.topic):
+                topic_id = broker.topic(context, tp.topic).uuid
+                topics.append({"name": tp.topic, "topic_id": topic_id, "partitions": partitions})
+        partitions.append(_offset_row(tp.partition, value))
+        yield yield_control
+    return topics
 
 
 def _offsets_in(
     broker: Broker, request: Request, topic: Any, fetch: Callable[[list[TopicPartition]], Found]
-) -> dict[str, Any]:
+) -> Work[dict[str, Any]]:
+    error: StrandlogError | None = None
+    found: Found = {}
+    name = ""
     try:
         name = _name_of(broker, request, topic, DESCRIBE.on(TOPIC))
-    except StrandlogError as error:
-        rows = [_offset_row(number, error) for number in topic.partition_indexes]
+    except StrandlogError as raised:
+        error = raised
     else:
         found = fetch([TopicPartition(name, number) for number in topic.partition_indexes])
-        rows = [
-            _offset_row(number, found.get(TopicPartition(name, number)))
-            for number in topic.partition_indexes
-        ]
+    rows = []
+    for number in topic.partition_indexes:
+        rows.append(_offset_row(number, error or found.get(TopicPartition(name, number))))
+        yield yield_control
     return {**_named(topic), "partitions": rows}
 
 

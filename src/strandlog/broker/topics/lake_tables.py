@@ -83,7 +83,9 @@ class TableState(NamedTuple):
 
     wanted: WantedTable
     report: TableReport | None
-    lag: int  # number of offsets that are not known to be in the table
+    # Number of offsets that were not in the table at the last successful sync, or that were
+    # appended since.
+    lag: int
     age_ms: int  # age of the report; -1 if there is none
 
     @property
@@ -119,6 +121,7 @@ class LakeTables:
         self._wanted_version = -1
         # The last report of each topic, and when it arrived.
         self._reports: dict[str, tuple[TableReport, int]] = {}
+        self._synced: dict[str, TableReport] = {}  # the last report without an error
         self._checks: set[str] = set()  # topics to check; cleared by `take_checks`
         self._awaited: set[str] = set()  # topics whose report retention waits for
         self._held: dict[TopicPartition, _Held] = {}
@@ -140,10 +143,16 @@ class LakeTables:
             }
             if found != self._wanted:
                 self._wanted = found
-                self._reports = {
-                    name: each for name, each in self._reports.items() if name in found
-                }
+                self._forget_reports()
         return self._wanted
+
+    def _forget_reports(self) -> None:
+        """Forget the reports about topics that were deleted or recreated or have no table."""
+        ids = {wanted.topic_id for wanted in self._wanted.values()}
+        self._reports = {
+            name: each for name, each in self._reports.items() if each[0].topic_id in ids
+        }
+        self._synced = {name: each for name, each in self._synced.items() if each.topic_id in ids}
 
     def _wanted_of(self, topic: Topic) -> WantedTable:
         settings = topic.settings
@@ -166,6 +175,8 @@ class LakeTables:
         if wanted is None or wanted.topic_id != report.topic_id:
             return False  # the topic was deleted or recreated during the sync
         self._reports[report.topic] = (report, self._clock.monotonic_ms())
+        if not report.error:
+            self._synced[report.topic] = report
         is_awaited = report.topic in self._awaited
         self._awaited.discard(report.topic)
         return is_awaited
@@ -182,7 +193,8 @@ class LakeTables:
         if wanted is None:
             return None
         report, at_ms = self._reports.get(topic, (None, 0))
-        offsets = NO_OFFSETS if report is None else report.offsets
+        # A report about a failed sync has no offsets; the table keeps what it had before.
+        offsets = self._synced[topic].offsets if topic in self._synced else NO_OFFSETS
         lag = sum(
             max(0, log.last_stable_offset - max(offsets.get(log.tp.partition, 0), start))
             for log in self._catalog.logs(topic)
@@ -194,6 +206,7 @@ class LakeTables:
     @property
     def failing_count(self) -> int:
         """The number of tables whose last sync failed."""
+        self.wanted()  # forgets the reports about deleted topics
         return sum(bool(report.error) for report, _ in self._reports.values())
 
     # -- retention -------------------------------------------------------------------------------
@@ -275,6 +288,7 @@ class LakeTables:
     @property
     def problems(self) -> list[str]:
         """One problem for each topic whose retention has stalled, and for each failing table."""
+        self.wanted()  # forgets the reports about deleted topics
         failing = [
             f"the table of topic {report.topic!r} is not in sync: {report.error}"
             for report, _ in self._reports.values()

@@ -201,3 +201,28 @@ def test_the_state_of_a_table_has_its_lag() -> None:
     harness.broker.alter_topic(CONTEXT, "orders", {"table.format": None}).result()
     assert harness.broker.table_state(CONTEXT, "orders") is None
     assert harness.broker.wanted_tables() == {}
+
+
+def test_the_lag_of_a_table_does_not_jump_to_the_whole_log_when_a_sync_fails() -> None:
+    harness = Harness({**RETAINED, **TABLE})
+    harness.report(15)
+    harness.report(0, error="the disk is full")
+    state = harness.broker.table_state(CONTEXT, "orders")
+    assert state is not None
+    assert (state.lag, state.is_failing) == (25, True)
+
+
+def test_a_recreated_topic_does_not_show_the_report_of_the_deleted_one() -> None:
+    harness = Harness({**RETAINED, **TABLE})
+    harness.report(15)
+    harness.report(15, error="the disk is full")
+    harness.broker.delete_topic(CONTEXT, "orders").result()
+    harness.broker.create_topic(CONTEXT, "orders", 1, TABLE).result()
+    assert harness.broker.refresh_metrics().tables_failing == 0
+    assert harness.broker.problems == []
+    log = harness.broker._catalog.log("orders", 0)
+    harness.broker._appender.append(log, build_single(harness.clock.now_ms(), b"value"))
+    harness.broker.flush_all()
+    state = harness.broker.table_state(CONTEXT, "orders")
+    assert state is not None
+    assert (state.report, state.lag, state.age_ms) == (None, 1, -1)

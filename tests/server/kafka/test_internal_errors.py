@@ -15,8 +15,9 @@ from tests.support.kafka_requests import (
     request_header,
 )
 
+from strandlog.broker.deferred import Deferred
 from strandlog.broker.reads import fetch as broker_fetch
-from strandlog.protocol.kafka.api import FETCH
+from strandlog.protocol.kafka.api import FETCH, TXN_OFFSET_COMMIT
 from strandlog.record.builder import build_batch
 from strandlog.server.kafka.handlers import produce as produce_handler
 from strandlog.server.kafka.pending_reply import PendingReply
@@ -130,3 +131,28 @@ def test_a_fetch_whose_size_estimate_raises_a_bug_is_not_left_unanswered(
             wire.receive()
     assert LOGGED in caplog.text
     _check_flushes_continue(shared_broker, "estimated")
+
+
+def test_a_transactional_commit_that_fails_with_a_bug_is_logged(
+    wire: Wire,
+    shared_broker: ServerThread,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    create_topic(wire, "committed")
+    broker = shared_broker.call(lambda: shared_broker.server.broker)
+    failed: Deferred[Any] = Deferred.failed(RuntimeError("a bug"))
+    row = {"partition_index": 0, "committed_offset": 1, "committed_metadata": ""}
+    with monkeypatch.context() as patched:
+        patched.setattr(broker, "commit_transaction_offsets", lambda *_: failed)
+        with pytest.raises(ConnectionError):
+            wire.ask(
+                TXN_OFFSET_COMMIT.key,
+                2,
+                transactional_id="t",
+                group_id="g",
+                producer_id=1,
+                producer_epoch=0,
+                topics=[{"name": "committed", "partitions": [row]}],
+            )
+    assert LOGGED in caplog.text

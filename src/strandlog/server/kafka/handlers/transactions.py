@@ -64,13 +64,13 @@ STATE_NAMES = {
 }
 
 
-def _code(request: Request, error: Exception) -> int:
+def _code(request: Request, error: StrandlogError) -> int:
     header = request.header
     if isinstance(error, ProducerFencedError) and header.version < FENCED_FROM[header.api_key]:
         return INVALID_PRODUCER_EPOCH
     if isinstance(error, StorageError):
         return COORDINATOR_NOT_AVAILABLE
-    return error.kafka_code if isinstance(error, StrandlogError) else -1
+    return error.kafka_code
 
 
 def _identity(body: Any) -> ProducerIdentity:
@@ -220,10 +220,11 @@ def txn_offset_commit(broker: Broker, request: Request) -> Work[None]:
 
     def reply(_: None) -> None:
         codes: dict[TopicPartition, int] = {}
-        failure = next((each.error for each in commits if each.error is not None), None)
-        if failure is not None:
-            codes = dict.fromkeys(offsets, _code(request, failure))
-        for commit in () if failure else commits:
+        for commit in commits:
+            if isinstance(failure := commit.error, StrandlogError):
+                codes = dict.fromkeys(offsets, _code(request, failure))
+                break
+            # If it failed with another exception, this raises it, which closes the connection.
             codes |= {tp: _code(request, error) for tp, error in commit.result().items()}
         topics = [
             {

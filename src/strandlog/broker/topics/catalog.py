@@ -16,8 +16,9 @@ Because of this order, a crash can only leave behind directories of a topic that
 created again, empty, and reported; its offsets do not restart at 0.
 
 A change that fails on disk has no effect: memory is updated after the file, and completed steps are
-undone. If the directories of a deleted topic cannot be renamed, the topic stays marked; the rename
-is retried when a topic of that name is created, and at the next start.
+undone. If the directories of a deleted topic cannot be renamed, the problem is reported, and the
+topic stays marked and deleted; the rename is retried when a topic of that name is created, and at
+the next start.
 
 A partition whose change was interrupted (Ctrl-C, out of memory) may no longer match its files. It
 is reopened from disk before its next use, as after a crash.
@@ -32,7 +33,7 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from strandlog.broker.topics.catalog_recovery import Reconciled, Reconciliation
+from strandlog.broker.topics.catalog_recovery import Reconciled, Reconciliation, belongs_to
 from strandlog.broker.topics.dynamic_settings import DynamicSettings, Layer, Layers, layers_document
 from strandlog.broker.topics.topic import (
     INTERNAL_TOPICS,
@@ -342,10 +343,15 @@ class TopicCatalog:
         deleting = replace(self.topic(name), is_deleting=True)
         others = {other: topic for other, topic in self._topics.items() if other != name}
         yield from self._save(others, {**self._deleting, name: deleting})
+        yield from self._try_finish_delete(deleting)
+
+    def _try_finish_delete(self, topic: Topic) -> Work[None]:
+        """Remove the directories of a deleted topic; report a disk error. The topic then stays
+        marked."""
         try:
-            yield from self._finish_delete(deleting)
+            yield from self._finish_delete(topic)
         except StorageError as error:
-            problem = f"files of the deleted topic {name!r} were not removed: {error}"
+            problem = f"files of the deleted topic {topic.name!r} were not removed: {error}"
             self._log_dir.problems.report(problem, kind="files of deleted topics were not removed")
 
     def _finish_delete(self, topic: Topic) -> Work[None]:
@@ -365,8 +371,7 @@ class TopicCatalog:
         for tp in self._log_dir.partitions_on_disk():
             if tp.topic != topic.name:
                 continue
-            metadata = self._log_dir.metadata(tp)
-            if metadata.is_sealed and metadata.topic_id != topic.topic_id:
+            if not belongs_to(self._log_dir.metadata(tp), topic):
                 continue  # it belongs to a newer topic that is not in the catalog yet
             renamed.append((tp, self._log_dir.rename_away(tp)))
         self._log_dir.fsync_directory()
@@ -429,10 +434,10 @@ class TopicCatalog:
             topic = topic_from_document(name, described, self._settings.topic_defaults)
             (self._deleting if topic.is_deleting else self._topics)[name] = topic
         for topic in list(self._deleting.values()):
-            run_inline(self._finish_delete(topic))
+            run_inline(self._try_finish_delete(topic))
         compared = Reconciliation(
             self._log_dir, self._settings, self.effective_settings, self._new_uuid
-        ).run(self._topics, is_lost=document is None)
+        ).run(self._topics, self._deleting, is_lost=document is None)
         if document is None and compared.topics and not problems:
             problems.append(f"{self._path} is missing, and so is its copy")
         problems += compared.problems

@@ -10,6 +10,10 @@ when they were written. Where the two disagree, the directory wins:
     nothing about orders     orders-0 has records          topic `orders`, as in the first row
     nothing about orders     orders-0 never written to     an unfinished creation: set aside
     orders, id X             all: id Y, checksum valid     id Y: the file is older than the topic
+    orders, id X, deleting   orders-0, id X                still deleted; its removal failed, so the
+                                                           directory is ignored
+    orders, id X, deleting   orders-1, id Y                the broker does not start, because the
+                                                           file can list only one topic of a name
 
 A directory that was copied or renamed by hand (`cp -r orders-0 orders-20261116`) is not evidence:
 its `partition.metadata` was written for another directory. It is set aside, and so is a directory
@@ -36,6 +40,7 @@ from strandlog.broker.topics.topic import (
 from strandlog.config.setting import Value
 from strandlog.config.tables.broker import BrokerSettings
 from strandlog.config.tables.topic import TOPIC_SETTINGS, LogSettings
+from strandlog.errors import StorageError
 from strandlog.model import TopicPartition
 from strandlog.storage.folder.identity import base64_id, uuid_of
 from strandlog.storage.folder.log_dir import LogDir
@@ -77,9 +82,18 @@ class Reconciliation:
         self._problems: list[str] = []
         self._strays: list[TopicPartition] = []
 
-    def run(self, topics: Mapping[str, Topic], *, is_lost: bool) -> Reconciled:
-        """Compare the topics with the directories. `is_lost` means that the catalog file and its
-        copy are missing or unusable."""
+    def run(
+        self, topics: Mapping[str, Topic], deleting: Mapping[str, Topic], *, is_lost: bool
+    ) -> Reconciled:
+        """Compare the topics with the directories. `deleting` are deleted topics whose directories
+        could not be removed. `is_lost` means that the catalog file and its copy are missing or
+        unusable."""
+        for tp in [tp for tp in self._metadata if tp.topic in deleting]:
+            if not belongs_to(self._metadata.pop(tp), deleting[tp.topic]):
+                raise StorageError(
+                    f"{tp} belongs to a new topic, but the deletion of the old topic {tp.topic!r} "
+                    "cannot be completed; make the data folder writable and start the broker again"
+                )
         known_ids = {topic.topic_id for topic in topics.values()}
         found = dict(topics)
         by_topic: dict[str, list[TopicPartition]] = {}
@@ -166,6 +180,12 @@ class Reconciliation:
             f"folders is used"
         )
         return replace(topic, topic_id=metadata.topic_id)
+
+
+def belongs_to(metadata: PartitionMetadata, topic: Topic) -> bool:
+    """Return whether a directory with this topic's name belongs to the topic, and not to another
+    topic that was created later under the same name."""
+    return not metadata.is_sealed or metadata.topic_id == topic.topic_id
 
 
 def _majority(found: Iterable[PartitionMetadata]) -> str:

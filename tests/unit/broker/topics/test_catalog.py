@@ -262,6 +262,51 @@ def test_folders_that_could_not_be_removed_are_removed_when_the_topic_is_recreat
     assert harness.ends() == harness.killed().ends() == {"t": [0]}
 
 
+def test_a_broker_starts_although_the_folders_of_a_deleted_topic_cannot_be_renamed(
+    harness: CatalogHarness,
+) -> None:
+    run_inline(harness.catalog.create("t", 2))
+    run_inline(harness.catalog.create("other"))
+    harness.append("t", b"deleted")
+    harness.append("other", b"kept")
+    harness.disk.fail_on("rename", "data/t-")
+    run_inline(harness.catalog.delete("t"))
+    disk = harness.disk.after_kill()
+    for _ in range(2):  # the topic stays deleted across starts
+        disk.fail_on("rename", "data/t-", count=100)
+        again = CatalogHarness(disk)
+        assert again.ends() == {"other": [1]}
+        [problem] = again.log_dir.problems
+        assert "files of the deleted topic 't' were not removed" in problem
+        with pytest.raises(StorageError):
+            run_inline(again.catalog.create("t"))
+        run_inline(again.catalog.alter("other", {"retention.ms": 1}))
+        disk = again.disk.after_kill()
+    disk.clear_faults()
+    last = CatalogHarness(disk)
+    assert (last.ends(), last.log_dir.problems) == ({"other": [1]}, [])
+    run_inline(last.catalog.create("t"))
+    assert last.killed().ends() == {"other": [1], "t": [0]}
+
+
+def test_a_new_topic_is_not_mixed_with_a_deleted_one_whose_folders_cannot_be_renamed(
+    harness: CatalogHarness,
+) -> None:
+    run_inline(harness.catalog.create("t", 2))
+    harness.append("t", b"deleted", partition=1)
+    harness.disk.fail_on("rename", "data/t-", count=2)
+    run_inline(harness.catalog.delete("t"))
+    new = CatalogHarness()  # has another topic of that name, as a restored backup would
+    new._ids = itertools.count(10**6)
+    run_inline(new.catalog.create("t"))
+    metadata = "data/t-0/partition.metadata"
+    disk = harness.disk.after_kill()
+    disk.replace(metadata, new.disk.contents()[metadata])
+    disk.fail_on("rename", "data/t-1", count=100)
+    with pytest.raises(StorageError, match="belongs to a new topic"):
+        CatalogHarness(disk)
+
+
 def test_a_missing_folder_is_recreated_and_reported(harness: CatalogHarness) -> None:
     run_inline(harness.catalog.create("t", 2))
     harness.append("t")

@@ -380,6 +380,26 @@ def test_files_that_delta_has_merged_are_fsynced_when_a_compaction_ends(
     assert set(table.load().data_files()) <= synced
 
 
+def test_the_outer_folders_of_two_partition_columns_are_not_fsynced_in_delta(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Delta's library, or another writer, has created them."""
+    table = open_table(tmp_path / "numbers", "delta")
+    table.create(SCHEMA, partition_by=("day", "text"))
+    deltalake.write_deltalake(table.folder, rows(0, 1), mode="append")
+    synced: set[str] = set()
+    sync_dir = DiskFiles.sync_dir
+
+    def recorded(files: DiskFiles, path: str) -> None:
+        sync_dir(files, path)
+        synced.add(os.path.relpath(path, table.folder))
+
+    monkeypatch.setattr(DiskFiles, "sync_dir", recorded)
+    table.make_durable()
+    assert synced >= {".", "day=2026-11-01", "day=2026-11-01/text=n0"}
+    assert ".." not in synced
+
+
 def test_a_missing_data_file_is_reported_with_advice(made: Table) -> None:
     append(made, rows(0, 2), "numbers-0-0-2", app=2)
     [path] = made.load().data_files()

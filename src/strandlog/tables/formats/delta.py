@@ -166,7 +166,7 @@ class DeltaLakeTable:
         found = Durable(snapshot.version, frozenset(snapshot.data_files()))
         version, files = known or Durable(-1, frozenset())
         if found.version != version:
-            _sync_files(found.files - files)
+            _sync_files(self.folder, found.files - files)
             _sync_log(self.folder, version if version < found.version else -1)
         return found
 
@@ -192,7 +192,7 @@ class DeltaLakeTable:
         before = set(snapshot.data_files())
         with _errors(self.folder):
             found = snapshot.handle.optimize.compact(target_size=target_bytes)
-        _sync_files(set(self.load().data_files()) - before)
+        _sync_files(self.folder, set(self.load().data_files()) - before)
         _sync_log(self.folder, snapshot.version)
         return Compacted(found["numFilesRemoved"], found["numFilesAdded"])
 
@@ -354,7 +354,7 @@ class DeltaSnapshot:
         if self.handle.version() == self.version:  # a merge that changes no row commits nothing
             self.add_files([], progress=progress, metadata=metadata)
             return
-        _sync_files(set(DeltaLakeTable(self._folder).load().data_files()) - before)
+        _sync_files(self._folder, set(DeltaLakeTable(self._folder).load().data_files()) - before)
         _sync_log(self._folder, self.version)
 
 
@@ -366,12 +366,16 @@ def _targets(columns: Mapping[str, str]) -> dict[str, str]:
     return {_quoted(name): value for name, value in columns.items()}
 
 
-def _sync_files(paths: Iterable[str]) -> None:
-    """Fsync data files and their folders."""
+def _sync_files(table_folder: str, paths: Iterable[str]) -> None:
+    """Fsync data files, and the folders from theirs up to the table's."""
     files = table_files()
+    folders = {table_folder}
     for path in paths:
         files.sync_file(path)
-    for folder in {os.path.dirname(path) for path in paths}:
+        folder = path
+        while (folder := os.path.dirname(folder)) not in folders:
+            folders.add(folder)
+    for folder in folders:
         files.sync_dir(folder)
 
 

@@ -26,6 +26,7 @@ from tests.support.server import RunningBroker
 from tests.support.waiting import eventually
 
 from strandlog import RemoteLog, connect
+from strandlog.broker.context import RequestContext
 from strandlog.config.limits import (
     HTTP_MAX_PIPELINES,
     HTTP_PIPELINE_MAX_POINTS,
@@ -127,6 +128,28 @@ def test_the_topic_list_has_sizes_and_omits_internal_topics(api: httpx.Client) -
     assert found["groups"] == ["for-the-list"]
     [reader] = found["readers"]
     assert (reader["group"], reader["state"], reader["members"]) == ("for-the-list", "Empty", 0)
+
+
+def test_describing_a_topic_reads_the_offsets_of_all_groups(
+    api: httpx.Client, broker: ServerThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for topic, group in (("mine", "my-group"), ("other", "other-group")):
+        make(api, topic, partitions=2)
+        send(api, topic, "a", "b", "c", partition=1)
+        reset = {"to": "earliest", "topic": topic, "is_dry_run": False}
+        ok(api.post(f"groups/{group}/reset", json=reset))
+    read: list[str] = []
+    fetch_offsets = broker.server.broker.fetch_offsets
+
+    def counted(context: RequestContext, group: str, *arguments: Any) -> Any:
+        if not context.is_owner:  # the history reads all groups too
+            read.append(group)
+        return fetch_offsets(context, group, *arguments)
+
+    monkeypatch.setattr(broker.server.broker, "fetch_offsets", counted)
+    found = ok(api.get("topics/mine"))
+    assert [(each["group"], each["lag"]) for each in found["readers"]] == [("my-group", 3)]
+    assert set(read) == {"my-group"}
 
 
 def test_rates_are_available_from_the_second_snapshot(api: httpx.Client) -> None:

@@ -316,6 +316,15 @@ class GroupRequests(TopicRequests):
             each for each in listings if self._access.allows(context, LIST_GROUP, each.group_id)
         ]
 
+    def groups_with_offsets(self, context: RequestContext, topic: str) -> list[GroupListing]:
+        """Return the groups that the client may describe and that have committed offsets in a
+        topic, sorted by name."""
+        self._access.require(context, DESCRIBE_TOPIC, topic)
+        listings = self._group_coordinator.groups_with_offsets(topic)
+        names = [each.group_id for each in listings]
+        allowed = set(self._access.allowed(context, DESCRIBE_GROUP, names))
+        return [each for each in listings if each.group_id in allowed]
+
     def describe_group(self, context: RequestContext, group: str) -> GroupDescription:
         """Return the state and members of a group."""
         self._access.require(context, DESCRIBE_GROUP, group)

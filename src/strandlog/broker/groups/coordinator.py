@@ -315,6 +315,13 @@ class GroupCoordinator:
         self._check_loaded()
         return [listing(self._groups[name]) for name in sorted(self._groups)]
 
+    def groups_with_offsets(self, topic: str) -> list[GroupListing]:
+        """Return the groups that have committed offsets in this topic. The cost does not depend on
+        the number of other groups."""
+        self._check_loaded()
+        names = sorted(self._offsets.groups_of(topic))
+        return [listing(self._groups[name]) for name in names if name in self._groups]
+
     def groups_subscribed_to(self, topic: str) -> list[str]:
         """Return the groups that have a member subscribed to this topic."""
         self._check_loaded()

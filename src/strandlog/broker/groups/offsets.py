@@ -64,10 +64,12 @@ class ExpiryRule(NamedTuple):
 class CommittedOffsets:
     """The committed offsets of every group."""
 
-    __slots__ = ("_groups", "size_bytes")
+    __slots__ = ("_groups", "_topics", "size_bytes")
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[TopicPartition, OffsetAndMetadata]] = {}
+        # For each topic, how many of its partitions each group has offsets for.
+        self._topics: dict[str, dict[str, int]] = {}
         self.size_bytes = 0  # approximate memory used by all offsets
 
     def groups(self) -> list[str]:
@@ -76,6 +78,10 @@ class CommittedOffsets:
     def of_group(self, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return all offsets of a group; empty if the group is unknown."""
         return dict(self._groups.get(group, {}))
+
+    def groups_of(self, topic: str) -> list[str]:
+        """Return the groups that have offsets in a topic."""
+        return list(self._topics.get(topic, ()))
 
     def has_offsets(self, group: str) -> bool:
         return group in self._groups
@@ -91,7 +97,12 @@ class CommittedOffsets:
         if not offsets:
             return
         self.size_bytes += self._growth(group, offsets)
-        self._groups.setdefault(group, {}).update(offsets)
+        held = self._groups.setdefault(group, {})
+        for tp in offsets:
+            if tp not in held:
+                counts = self._topics.setdefault(tp.topic, {})
+                counts[group] = counts.get(group, 0) + 1
+        held.update(offsets)
 
     def check_room(
         self, group: str, offsets: Offsets, limit_bytes: int, pending_bytes: int
@@ -121,8 +132,17 @@ class CommittedOffsets:
             deleted = held.pop(partition, None)
             if deleted is not None:
                 self.size_bytes -= len(deleted.metadata) + ENTRY_BYTES
+                self._uncount(partition.topic, group)
         if not held:
             del self._groups[group]
+
+    def _uncount(self, topic: str, group: str) -> None:
+        counts = self._topics[topic]
+        counts[group] -= 1
+        if not counts[group]:
+            del counts[group]
+        if not counts:
+            del self._topics[topic]
 
 
 class _Numbered(NamedTuple):

@@ -33,6 +33,19 @@ def test_offsets_are_kept_per_group() -> None:
     assert not store.has_offsets("h")
 
 
+def test_the_groups_of_a_topic_are_those_with_offsets_in_it() -> None:
+    store = CommittedOffsets()
+    store.put("g", {T0: OffsetAndMetadata(1), T1: OffsetAndMetadata(1), U0: OffsetAndMetadata(1)})
+    store.put("g", {T0: OffsetAndMetadata(2)})
+    store.put("h", {T0: OffsetAndMetadata(1)})
+    assert (store.groups_of("t"), store.groups_of("u")) == (["g", "h"], ["g"])
+    store.delete("g", [T0, U0])
+    store.delete("g", [T0, U0])
+    assert (store.groups_of("t"), store.groups_of("u")) == (["g", "h"], [])
+    store.delete("g", [T1])
+    assert store.groups_of("t") == ["h"]
+
+
 def test_returned_offsets_are_a_copy() -> None:
     store = CommittedOffsets()
     store.put("g", {T0: OffsetAndMetadata(1)})

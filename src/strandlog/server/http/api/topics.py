@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import defaultdict
 from typing import Annotated, Literal
 
@@ -15,13 +16,14 @@ from strandlog.broker.topics.topic import PartitionState, Topic
 from strandlog.config.setting import Setting
 from strandlog.config.tables.broker import BrokerSettings
 from strandlog.config.tables.topic import TOPIC_SETTINGS
+from strandlog.errors import GroupNotFoundError
 from strandlog.server.background import as_future
 from strandlog.server.http.api.session import operation_names
 from strandlog.server.http.metrics.rates import TopicRate
 from strandlog.server.http.metrics.snapshot import (
     PARTITIONS_AT_ONCE,
-    group_snapshots,
     partition_snapshots,
+    topic_lag,
     topic_partitions,
 )
 from strandlog.server.http.routing import ApiRequest, Nothing
@@ -200,10 +202,11 @@ async def _described(state: HttpState, context: RequestContext, name: str) -> To
     states = await topic_partitions(broker, context, name)
     summary = _summary(topic, states, state.rates.topics().get(name))
     readers = []
-    for each in await group_snapshots(broker, context):
-        lags = [offset.lag for offset in each.offsets if offset.tp.topic == name]
-        if lags:
-            readers.append(TopicReader(each.group, each.state, each.members, sum(lags)))
+    for each in broker.groups_with_offsets(context, name):
+        lag = await topic_lag(broker, context, each.group_id, states)
+        with contextlib.suppress(GroupNotFoundError):  # it may have been deleted meanwhile
+            members = broker.member_count(context, each.group_id)
+            readers.append(TopicReader(each.group_id, each.state, members, lag))
     groups = [each.group for each in readers]
     config = []
     if broker.has_access(context, DESCRIBE_CONFIGS.on(TOPIC), name):

@@ -8,6 +8,7 @@ internally consistent.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from strandlog.broker.access.permission import DESCRIBE, GROUP
@@ -111,6 +112,24 @@ async def group_snapshots(broker: Broker, context: RequestContext) -> list[Group
         if not number % GROUPS_AT_ONCE:
             await asyncio.sleep(0)
     return found
+
+
+async def topic_lag(
+    broker: Broker, context: RequestContext, group: str, partitions: Sequence[PartitionState]
+) -> int:
+    """Return the lag of a group in partitions of one topic."""
+    lag = 0
+    for first in range(0, len(partitions), PARTITIONS_AT_ONCE):
+        some = {
+            TopicPartition(each.topic, each.partition): each
+            for each in partitions[first : first + PARTITIONS_AT_ONCE]
+        }
+        for tp, value in broker.fetch_offsets(context, group, some).items():
+            if isinstance(value, OffsetAndMetadata):
+                state = some[tp]
+                lag += GroupOffset(tp, value, state.start_offset, state.high_watermark).lag
+        await asyncio.sleep(0)
+    return lag
 
 
 async def group_offsets(broker: Broker, context: RequestContext, group: str) -> list[GroupOffset]:

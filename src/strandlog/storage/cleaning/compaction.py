@@ -274,7 +274,7 @@ class CompactionPlan:
         files, folder = self.log.context.files, self.log.folder
         if self.outcomes is not None and self.outcomes.is_refuted:
             self.log.report(f"{folder}: a transaction index was wrong and was rebuilt")
-            self.log.rebuild_aborted()
+            yield from self.log.rebuild_aborted()
             return self.report
         yield self.log.persist_recovery_point
         self.log.check_is_open()

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import NamedTuple
 
 from strandlog.clock import Clock, SteadyClock
@@ -45,7 +46,7 @@ from strandlog.storage.partition.producer_state import (
     WrittenBatch,
 )
 from strandlog.storage.partition.recovery import NOT_KNOWN, KnownEnd, Recovery
-from strandlog.storage.partition.replay import end_of_transaction, rebuild_aborted
+from strandlog.storage.partition.replay import AbortedReplay, end_of_transaction, store_aborted
 from strandlog.storage.paths import ABORT_INDEX_SUFFIX, SIDE_SUFFIXES
 from strandlog.storage.segment.cache import SegmentCache
 from strandlog.storage.segment.manifest import Claim
@@ -400,13 +401,36 @@ class PartitionLog:
             for segment in sealed
         ]
 
-    def rebuild_aborted(self) -> None:
-        """Rebuild the list of aborted transactions from the log after an index proved wrong."""
-        problems = self.last_report.problems
-        rebuild_aborted(self.context.files, self.segments.all(), self.aborted, problems)
+    def rebuild_aborted(self) -> Work[None]:
+        """Rebuild the list of aborted transactions from the log after an index proved wrong. There
+        is one step per segment. If one of the segments is replaced meanwhile, start again."""
+        files, is_done = self.context.files, False
+        while not is_done:
+            read = [(segment, segment.size_bytes) for segment in self.segments.all()]
+            end_offset, replay = self.log_end_offset, AbortedReplay(files)
+            for segment, size_bytes in read:
+                with contextlib.suppress(FileNotFoundError):  # it was removed or replaced
+                    yield partial(replay.read, segment, size_bytes)
+                self.check_is_open()
+            is_done = all(self._still_has(*each) for each in read)
+        replay.report_to(self.last_report.problems)
         self._note_problems()
+        first_base = self.segments.first_base  # retention may have removed segments
+        found = [entry for entry in replay.found if entry.last_offset >= first_base]
+        found += self.aborted.ending_in(end_offset, self.log_end_offset)  # appended meanwhile
+        store_aborted(files, self.segments.all(), self.aborted, found)
         self._flusher.renew_snapshot()
         self._claim_aborted()
+
+    def _still_has(self, segment: Segment, size_bytes: int) -> bool:
+        """Return whether the bytes of a segment are unchanged: it is the same segment, or was
+        active and has been sealed, or was removed by retention."""
+        now, _ = self.segments.at(segment.base_offset)
+        if now is segment or segment.base_offset < self.segments.first_base:
+            return True
+        was_active = isinstance(segment, ActiveSegment)
+        is_same_file = now.base_offset == segment.base_offset and now.size_bytes >= size_bytes
+        return was_active and is_same_file
 
     def _claim_aborted(self) -> None:
         with contextlib.suppress(StorageError, FileNotFoundError):

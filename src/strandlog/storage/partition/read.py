@@ -32,6 +32,7 @@ from strandlog.storage.segment.read_plan import EMPTY, ReadPlan, locate_batch, s
 from strandlog.storage.segment.scan import batches_of_read
 from strandlog.storage.segment.segment import ActiveSegment, Segment
 from strandlog.storage.segment.transaction_index import AbortedTransaction
+from strandlog.storage.work import run_inline
 
 CHECKED_BYTES = 4 * 1024 * 1024
 CHECKED_BATCHES = 1000
@@ -238,7 +239,7 @@ def aborted_in(log: PartitionLog, offset: int, end_offset: int) -> list[AbortedT
     for entry in unverified:
         if not _is_aborted(log, entry):
             log.report(f"{log.folder}: a transaction index was wrong and was rebuilt")
-            log.rebuild_aborted()
+            run_inline(log.rebuild_aborted())
             return log.aborted.overlapping(offset, end_offset)
         log.aborted.unverified.discard(entry.last_offset)
     return found

@@ -34,30 +34,65 @@ def rebuild_aborted(
     files: Files, segments: Sequence[Segment], aborted: AbortedTransactions, problems: ProblemList
 ) -> None:
     """Rebuild the aborted transactions of a partition from its log, in memory and in the index
-    files. A transaction that started before the oldest segment is treated as starting at its first
-    batch that is still in the log. A marker that cannot be decoded is added to `problems`."""
-    found: list[AbortedTransaction] = []
-    producers = ProducerState()
+    files. A marker that cannot be decoded is added to `problems`."""
+    replay = AbortedReplay(files)
     for segment in segments:
-        if not segment.size_bytes:
-            continue
-        mapped = files.map(segment.log_path)
+        replay.read(segment, segment.size_bytes)
+    replay.report_to(problems)
+    store_aborted(files, segments, aborted, replay.found)
+
+
+class AbortedReplay:
+    """Derives the aborted transactions of a partition from its segments, oldest first. A
+    transaction that started before the oldest segment is treated as starting at its first batch
+    that is still in the log."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self._producers = ProducerState()
+        self._problems = ProblemList()
+        self.found: list[AbortedTransaction] = []
+
+    def read(self, segment: Segment, size_bytes: int) -> None:
+        """Read the first `size_bytes` of the next segment. May be called from any thread."""
+        if not size_bytes:
+            return
+        mapped = self._files.map(segment.log_path)
         try:
             source = view_source(mapped.view)
-            for position, header in intact_batches(source, segment, len(mapped.view)):
+            for position, header in intact_batches(source, segment, size_bytes):
                 data = source(position, header.size_bytes) if header.is_control else b""
-                ended = replay_or_report(producers, header, data, problems)
+                ended = replay_or_report(self._producers, header, data, self._problems)
                 if ended is not None:
-                    found.append(ended)
+                    self.found.append(ended)
         finally:
             mapped.close()
+
+    def report_to(self, problems: ProblemList) -> None:
+        """Report the markers that cannot be decoded."""
+        for problem in self._problems:
+            problems.report(problem)
+
+
+def store_aborted(
+    files: Files,
+    segments: Sequence[Segment],
+    aborted: AbortedTransactions,
+    found: list[AbortedTransaction],
+) -> None:
+    """Replace the aborted transactions of a partition, in memory and in the index files that
+    differ."""
     aborted.replace(found)
     # The last segment is included, because a start that loads a snapshot may not read its log.
     for segment in segments:
-        entries = aborted.ending_in(segment.base_offset, segment.end_offset)
+        data = packed(aborted.ending_in(segment.base_offset, segment.end_offset))
         path = segment.stem + ABORT_INDEX_SUFFIX
-        if entries or files.exists(path):
-            files.replace(path, packed(entries))
+        try:
+            is_right = files.read(path) == data
+        except FileNotFoundError:
+            is_right = not data
+        if not is_right:
+            files.replace(path, data)
     last = found[-1].last_offset if found else -1
     aborted.note_saved(max(segments[-1].base_offset, last + 1))
 

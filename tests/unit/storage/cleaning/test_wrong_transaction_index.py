@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import count
+
 import pytest
 from tests.support.log_builders import FOLDER, batch, new_log, reopen, small_settings
 from tests.unit.storage.partition.test_transactions import ABORT, COMMIT, committed, end
 
 from strandlog.storage.cleaning.compaction import compact_now, plan_compaction
+from strandlog.storage.cleaning.retention import drop_oldest
 from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.segment.transaction_index import ENTRY, VERSION
-from strandlog.storage.work import run_inline
+from strandlog.storage.work import Step, Work, run_inline
 from strandlog.testing import SimulatedFiles
 
 SETTINGS = small_settings(
@@ -101,3 +104,52 @@ def test_a_committed_transaction_that_an_index_lists_as_aborted_is_shown(kind: s
     _, log = reopen(files, settings=SETTINGS)
     assert committed(log) == SHOWN
     assert len(log.last_report.problems) == 1
+
+
+def run_rest(work: Work[None], step: Step) -> int:
+    """Execute the remaining steps; return how many there were."""
+    for number in count(1):
+        try:
+            step()
+        except FileNotFoundError as error:
+            step = work.throw(error)
+            continue
+        try:
+            step = next(work)
+        except StopIteration:
+            return number
+    raise AssertionError
+
+
+@pytest.mark.parametrize("change", ["nothing", "abort", "roll", "compaction", "retention"])
+def test_the_log_may_change_between_the_steps_of_a_rebuild(change: str) -> None:
+    """The log is read in the steps, which other threads execute, and not between them."""
+    files = older_folder(marker_in=1)
+    replace_index(files)
+    _, log = reopen(files, settings=SETTINGS)
+    if change == "compaction":
+        run_inline(log.rebuild_aborted())
+    expected = [(7, 3, 4)]
+    files.fail_on("map", FOLDER, count=99)
+    work = log.rebuild_aborted()
+    step = next(work)
+    files.clear_faults()
+    step()
+    step = next(work)
+    if change in ("abort", "roll"):
+        write(log, b"k4", b"also aborted", 2)
+        if change == "roll":
+            log.roll()
+        end(log, 7, ABORT)
+        expected.append((7, 6, 7))
+    elif change == "compaction":
+        compact_now(log)
+    elif change == "retention":
+        run_inline(drop_oldest(log, 1))
+    steps = run_rest(work, step)
+    log.flush()
+    assert [entry[:3] for entry in log.aborted] == expected
+    assert (steps == 2) is (change != "compaction"), "only then it starts again"
+    again = reopen(files.after_kill(), settings=SETTINGS)[1]
+    assert [entry[:3] for entry in again.aborted] == expected
+    assert again.last_report.problems == []

@@ -17,6 +17,7 @@ from strandlog.storage.readonly.committed import committed_view
 from strandlog.storage.readonly.verify import look_at_partition
 from strandlog.storage.readonly.view import FolderView
 from strandlog.storage.segment.transaction_index import ENTRY
+from strandlog.storage.work import run_inline
 from strandlog.testing import SimulatedFiles
 
 pytestmark = pytest.mark.slow
@@ -153,6 +154,6 @@ def test_a_marker_that_cannot_be_decoded_does_not_keep_a_partition_closed() -> N
     offset = read_header(data, position).base_offset
     assert sum(f"control batch at offset {offset}" in problem for problem in problems) == 1
     assert committed(log) == KEPT
-    log.rebuild_aborted()  # finds it again and lists it once
+    run_inline(log.rebuild_aborted())  # finds it again and lists it once
     assert log.last_report.problems == problems
     log_dir.close()

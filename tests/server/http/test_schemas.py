@@ -60,8 +60,8 @@ def test_a_list_of_schemas_without_a_limit_has_no_end(
         ok(register(shared, f"listed-{number}-value", record("a")))
 
     def listed(**query: int) -> list[str]:
-        query_text = {"subjectPrefix": "listed-", **query}
-        found = ok(shared.get("/schemas", params=query_text))
+        params: dict[str, str | int] = {"subjectPrefix": "listed-", **query}
+        found = ok(shared.get("/schemas", params=params))
         return [each["subject"][7] for each in found]
 
     assert listed() == listed(limit=4) == listed(limit=0) == ["0", "1", "2"]

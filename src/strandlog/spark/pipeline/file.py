@@ -338,9 +338,15 @@ class PipelineFile:
             use = BATCH if source.is_static else STREAM
             more = {**common, "subscribe": source.topic, "valueFormat": source.format}
             self._check_options("source", number, use, more, source.options)
-        for number, sink in enumerate(sinks):
-            if sink.kind == "topic" and pipeline.data is None:
-                self._check_options("sink", number, SINK, {**common, "topic": "x"}, sink.options)
+        if pipeline.data is None:
+            self._check_sink_options(pipeline)
+
+    def _check_sink_options(self, pipeline: Pipeline) -> None:
+        common = {**dict([pipeline.log_option]), "topic": "x"}
+        for number, sink in enumerate(pipeline.sinks):
+            if sink.kind == "topic":
+                typed = {"valueFormat": sink.format} if sink.format in TOPIC_FORMATS else {}
+                self._check_options("sink", number, SINK, common | typed, sink.options)
 
     def _report_loops(self, pipeline: Pipeline) -> None:
         for loop in loops(pipeline):

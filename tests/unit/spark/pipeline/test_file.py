@@ -56,6 +56,15 @@ def test_values_with_a_registered_schema() -> None:
     assert (source.format, source.schema, sink.format) == ("protobuf", None, "avro")
 
 
+def test_a_topic_with_a_format_cannot_name_its_schema_registry() -> None:
+    options = 'options = { schemaRegistry = "http://host:8081", schemaSubject = "s" }'
+    for form in ("json", "avro", "protobuf"):
+        read = PipelineFile(GOOD.replace('mode = "update"', f'format = "{form}"\n{options}'))
+        assert read.pipeline is not None, read.problems
+    [problem] = PipelineFile(GOOD.replace('mode = "update"', options)).problems
+    assert "requires valueFormat" in problem.text
+
+
 def test_the_report_address_is_optional() -> None:
     reporting = GOOD.replace("checkpoint =", 'report = "http://host:9095"\ncheckpoint =')
     for text, report in ((GOOD, None), (reporting, "http://host:9095")):

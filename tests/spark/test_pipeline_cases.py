@@ -108,6 +108,52 @@ def test_a_case_with_the_right_expectations_passes(spark: Any, file: Path) -> No
     assert spark.streams.active == []
 
 
+TYPED = """
+[pipeline]
+name = "typed"
+bootstrap = "127.0.0.1:1"
+checkpoint = "/nowhere"
+
+[[source]]
+name = "flights"
+topic = "flights"
+schema = "carrier STRING, delay DOUBLE, at TIMESTAMP"
+
+[[view]]
+name = "late"
+sql = "SELECT carrier, delay, at FROM flights"
+
+[[sink]]
+from = "late"
+topic = "late"
+key = "carrier"
+format = "avro"
+options = { schemaRegistry = "http://127.0.0.1:1" }
+"""
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_a_case_of_a_sink_with_a_format_ends_with_a_decode_error(
+    spark: Any, tmp_path: Path
+) -> None:
+    """Nothing listens on port 1: a case uses the registry of its own broker."""
+    path = tmp_path / "typed.toml"
+    path.write_text(TYPED)
+    at = "at = 2026-01-01T10:00:00Z"
+    case = f"""
+[[case]]
+name = "typed"
+[case.input]
+flights = [{{ carrier = "AA", delay = 1.5, {at} }}]
+[case.expect]
+late = [{{ carrier = "AA", delay = 1.5, {at}, _key = "AA" }}]
+"""
+    path.with_name("typed.test.toml").write_text(case)
+    [result] = run_cases(path, spark=spark)
+    assert result.lines() == []
+
+
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_case_that_fails_shows_the_difference(spark: Any, file: Path, capsys: Any) -> None:

@@ -11,6 +11,7 @@ for these differences:
     users and certificates are left out
     sources start at the beginning; their topics have one partition
     a console sink writes to a topic, so that its rows can be compared
+    a topic with a `format` has its schema in the registry of the case's broker
     `trigger` and `every` have no effect, and no progress is reported to a broker
 
 A step sends its records in order and runs the pipeline until all data is processed (availableNow).
@@ -41,6 +42,7 @@ from strandlog.errors import (
     PipelineError,
     StrandlogError,
 )
+from strandlog.formats.registry.decoder import ValueDecoder
 from strandlog.model import IsolationLevel, Record, TopicPartition
 from strandlog.record.batch import iter_batches
 from strandlog.record.builder import build_batch
@@ -50,7 +52,7 @@ from strandlog.spark.pipeline.cases import file as case_file
 from strandlog.spark.pipeline.cases.file import Case, InputRecord, Output, Step
 from strandlog.spark.pipeline.cases.rows import Difference, Row, difference
 from strandlog.spark.pipeline.file import load
-from strandlog.spark.pipeline.model import Pipeline, SinkTable, SourceTable
+from strandlog.spark.pipeline.model import TOPIC_FORMATS, Pipeline, SinkTable, SourceTable
 from strandlog.spark.pipeline.runner import start
 from strandlog.spark.pipeline.session import open_session
 
@@ -60,7 +62,7 @@ if TYPE_CHECKING:
     from strandlog.testing.server import ServerThread
 
 BROKER_SETTINGS = {"log.retention.ms": "-1"}  # records of a case may have old timestamps
-SECURITY = ("security.", "sasl.", "ssl.")
+OUTSIDE = ("security.", "sasl.", "ssl.", "schema.registry.")  # clients' settings to leave out
 STARTS = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
 MAX_ROUNDS = 20  # per step, for a pipeline that reads its own topics
 ERROR_PREFIX = "__strandlog.errors."
@@ -170,11 +172,16 @@ def _case_run(pipeline: Pipeline, spark: SparkSession, folder: Path) -> Iterator
         from strandlog.testing.server import ServerThread  # noqa: PLC0415 - imports an optional dependency
     except ImportError as error:
         raise MissingExtraError("server", error.name or "uvloop") from error
+    from strandlog.client.registry.connect import connect_registry  # noqa: PLC0415 - slow to load
+
+    has_schemas = any(sink.format in TOPIC_FORMATS for sink in pipeline.sinks)
     with (
-        ServerThread(folder / "data", BROKER_SETTINGS) as server,
+        ServerThread(folder / "data", BROKER_SETTINGS, http=has_schemas) as server,
         WireClient(server.address) as client,
+        connect_registry(server.address) as registry,
     ):
-        yield _CaseRun(pipeline, spark, folder, server, client)
+        decoder = ValueDecoder(registry.by_id, registry.by_guid, SystemClock())
+        yield _CaseRun(pipeline, spark, folder, server, client, decoder)
 
 
 class _CaseRun:
@@ -187,9 +194,11 @@ class _CaseRun:
         folder: Path,
         server: ServerThread,
         client: WireClient,
+        decoder: ValueDecoder,
     ) -> None:
         self._spark = spark
         self._client = client
+        self._decoder = decoder
         self._pipeline = _adapted(pipeline, server.address, folder)
         self._sources = {source.name: source for source in self._pipeline.sources}
         # Maps each output of the pipeline to the adapted output that this run writes.
@@ -256,7 +265,7 @@ class _CaseRun:
         elif place.kind == "table":
             rows = self._table(place.target)
         else:
-            rows = [_row(output, record) for record in self._records(place.target)]
+            rows = [_row(output, record, self._decoder) for record in self._records(place.target)]
         counts = Counter(map(_identity, self._seen[output]))
         self._seen[output] = rows
         added: list[Row] = []
@@ -301,7 +310,7 @@ def _adapted(pipeline: Pipeline, address: str, folder: Path) -> Pipeline:
         data=None,
         checkpoint=str(folder / "checkpoints"),
         trigger=None,
-        options=_without_security(pipeline.options),
+        options=_without_outside(pipeline.options),
         sources=tuple(_adapted_source(source) for source in pipeline.sources),
         sinks=tuple(
             _adapted_sink(number, sink, folder) for number, sink in enumerate(pipeline.sinks)
@@ -311,7 +320,7 @@ def _adapted(pipeline: Pipeline, address: str, folder: Path) -> Pipeline:
 
 def _adapted_source(source: SourceTable) -> SourceTable:
     kept = {name: value for name, value in source.options.items() if not _is_start(name)}
-    return replace(source, starting="earliest", options=_without_security(kept))
+    return replace(source, starting="earliest", options=_without_outside(kept))
 
 
 def _is_start(name: str) -> bool:
@@ -323,14 +332,20 @@ def _adapted_sink(number: int, sink: SinkTable, folder: Path) -> SinkTable:
         return replace(sink, target=str(folder / f"{sink.kind}-{number}"))
     if sink.kind == "console":
         return replace(sink, kind="topic", target=f"console-{number}", options={})
-    return replace(sink, options=_without_security(sink.options))
+    kept = {
+        name: value
+        for name, value in sink.options.items()
+        if option_named(name) != "schemaRegistry"
+    }
+    return replace(sink, options=_without_outside(kept))
 
 
-def _without_security(options: Mapping[str, str]) -> dict[str, str]:
+def _without_outside(options: Mapping[str, str]) -> dict[str, str]:
+    """Leave out users, certificates and the address of a schema registry."""
     return {
         name: value
         for name, value in options.items()
-        if not name.lower().removeprefix(PREFIX).startswith(SECURITY)
+        if not name.lower().removeprefix(PREFIX).startswith(OUTSIDE)
     }
 
 
@@ -378,7 +393,7 @@ def _json(value: object) -> str:
     raise TypeError(f"{value!r} cannot be written as JSON")
 
 
-def _row(output: Output, record: Record) -> Row:
+def _row(output: Output, record: Record, decoder: ValueDecoder) -> Row:
     """Convert a record to a row, or a dead letter to its key, value and error headers."""
     key = None if record.key is None else record.key.decode(errors="backslashreplace")
     text = None if record.value is None else record.value.decode(errors="backslashreplace")
@@ -390,7 +405,16 @@ def _row(output: Output, record: Record) -> Row:
         }
         numbers = {name: int(added[name]) for name in ("partition", "offset", "timestamp")}
         return {"key": key, "value": text, **added, **numbers}
-    return {**json.loads(text or "{}"), "_key": key}
+    decoded = decoder.value(record.value, record.headers)
+    try:
+        if decoded is not None and decoded.error is None:
+            return {**decoded.value, "_key": key}
+        return {**json.loads(text or "{}"), "_key": key}
+    except (ValueError, TypeError) as error:
+        reason = (decoded and decoded.error) or error
+        raise PipelineError(
+            f"the record at offset {record.offset} of {output} is not a row: {reason}"
+        ) from error
 
 
 def _identity(row: Row) -> str:

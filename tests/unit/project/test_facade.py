@@ -82,6 +82,7 @@ UNCHECKED = {
     "max_fetch_bytes": "only counts",
     "mutation_delay_ms": "only counts",
     "schema_text": "the caller has read the schema",
+    "stream_delay_ms": "only counts",
 }
 HELPERS = {"_audited", "_in_order"}  # they check nothing by themselves
 CHECKS = ("self._access", "self._in_order(", "self._resolve(", "self._denial(", "_check_change(")
@@ -124,7 +125,8 @@ NOT_ADMINISTRATIVE = {
     "has_access_to_any_topic",
     *("check_new_topic", "has_topic", "partition_count", "partition_state", "partition_states"),
     *("producers", "size_from", "table_state", "topic", "topic_names", "topics", "writable_topic"),
-    *("describe_group", "fetch_offsets", "groups", "member_count", "subscribed_groups"),
+    *("describe_group", "fetch_offsets", "groups", "groups_with_offsets", "member_count"),
+    "subscribed_groups",
     *("heartbeat", "join_group", "leave_group", "sync_group"),
     *("append", "append_all", "produce", "produce_all", "produce_work", "record_checks"),
     *("epoch_end_offset", "fetch", "fetch_work", "file_position", "list_offset", "read"),
@@ -140,6 +142,7 @@ NOT_ADMINISTRATIVE = {
         "fetch_delay_ms",
         "max_fetch_bytes",
         "mutation_delay_ms",
+        "stream_delay_ms",
     ),
     *("check_schema", "find_schema", "schema_by_guid", "schema_by_id", "schema_config"),
     *("schema_mode", "schema_referrers", "schema_subjects", "schema_text", "schema_uses"),

@@ -16,7 +16,7 @@ SOURCES = sorted((ROOT / "src").rglob("*.py"))
 MAX_FILE_LINES = 600
 LONGER_FILES = {  # tables: one error, or one limit, per entry
     "src/strandlog/errors.py": 1000,
-    "src/strandlog/config/limits.py": 650,
+    "src/strandlog/config/limits.py": 660,
 }
 MAX_FUNCTION_LINES = 60
 MAX_PACKAGE_MODULES = 13

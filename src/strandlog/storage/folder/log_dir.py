@@ -107,10 +107,7 @@ class LogDir:
         check_layout(files, path)
         self.is_new = not is_identified(files, path)
         make_durable_folder(files, path)
-        lock = files.lock(join(path, paths.LOCK))
-        if lock is None:
-            raise AlreadyOpenError(path)
-        self._lock: Lock = lock
+        self._lock = self._acquired_lock()
         self.reserve = DiskReserve(files, path, settings.log_reserve_bytes)
         try:
             self.cluster_id = take_identity(files, path, new_uuid, self.problems)
@@ -137,8 +134,14 @@ class LogDir:
             self.cleaner_offsets = dict(self._cleaner_points.offsets)
             self._drop_deleted_folders()
         except BaseException:
-            lock.release()
+            self._lock.release()
             raise
+
+    def _acquired_lock(self) -> Lock:
+        lock = self.files.lock(join(self.path, paths.LOCK))
+        if lock is None:
+            raise AlreadyOpenError(self.path)
+        return lock
 
     def _count_producers(self) -> int:
         """Forget long-idle producers, and return the number of producers in all partitions. This

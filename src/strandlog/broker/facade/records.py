@@ -55,7 +55,7 @@ from strandlog.clock import Clock
 from strandlog.errors import StorageError, StrandlogError, TopicAuthorizationError
 from strandlog.model import Buffer, IsolationLevel, PartitionRecords, TimestampOffset, TopicRef
 from strandlog.storage.partition.log import AppendResult, PartitionLog
-from strandlog.storage.partition.read import read, read_plan
+from strandlog.storage.partition.read import aborted_in, read, read_plan
 from strandlog.storage.work import Work, run_inline, yield_control
 
 PARTITIONS_PER_STEP = 32  # partitions of a fetch that one step resolves
@@ -379,7 +379,9 @@ class RecordRequests(AccessRequests):
         if high_watermark <= offset and high_watermark < log.log_end_offset:
             self._durability.try_flush(log)
         data = read(log, offset, max_bytes, committed=True)
-        aborted = aborted_in_data(log, offset, data) if len(log.aborted) else ()
+        aborted: Sequence[tuple[int, int]] = ()
+        if len(log.aborted):
+            aborted = aborted_in_data(log, offset, data, aborted_in) or ()
         found = (data, log.last_stable_offset, log.log_end_offset, log.folder, aborted)
         return _new_tuple(ReadBatches, found)
 

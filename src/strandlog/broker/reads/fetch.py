@@ -33,16 +33,17 @@ from strandlog.broker.runtime import Runtime
 from strandlog.broker.timers import Timer, Timers
 from strandlog.clock import stopwatch
 from strandlog.config.limits import MAX_WAITING_PARTITIONS
-from strandlog.errors import CorruptSegmentError, StrandlogError, TopicNotFoundError
+from strandlog.errors import CorruptSegmentError, StorageError, StrandlogError, TopicNotFoundError
 from strandlog.model import Buffer, IsolationLevel, TopicRef
 from strandlog.record.batch_header import end_offset_of
 from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.partition.read import (
     CheckBudget,
-    aborted_in,
     read,
     read_plan,
+    verified_aborted,
 )
+from strandlog.storage.segment.transaction_index import AbortedTransaction
 from strandlog.storage.work import Work, run_inline, yield_control
 
 FEW_ABORTED = 100
@@ -50,6 +51,8 @@ WAKE_SECONDS = 0.004
 FEW_PARTITIONS = 32  # up to this many partitions are read in a single step
 NO_EPOCH = -1
 TOO_LARGE = bytearray()
+BEING_REBUILT = "a transaction index is wrong and is being rebuilt from the log; read again later"
+FindAborted = Callable[[PartitionLog, int, int], list[AbortedTransaction] | None]
 
 
 class FetchPartition(NamedTuple):
@@ -153,6 +156,7 @@ class DelayedFetches:
         # Large fetches that can be answered; the first one is being served.
         self._large: dict[DelayedFetch, None] = {}
         self._is_reading = False
+        self._rebuilding: set[PartitionLog] = set()  # the list of aborted transactions was wrong
         self.read_bytes = 0
 
     @property
@@ -356,7 +360,13 @@ class DelayedFetches:
                 results.append(failed_fetch(part, log))
                 yield yield_control
                 continue
-            found = _read_part(part, log, left, budget, is_first=not took_any, committed=committed)
+            is_first = not took_any
+            found = _read_part(part, log, left, budget, is_first=is_first, committed=committed)
+            if committed and found.aborted is None:
+                if self._rebuild_aborted(log):
+                    found = _read_part(part, log, left, budget, is_first=is_first, committed=True)
+                else:
+                    found = failed_fetch(part, StorageError(f"{log.tp}: {BEING_REBUILT}"))
             if isinstance(found.error, CorruptSegmentError):
                 problem = str(found.error)
                 if log.report(problem):
@@ -369,6 +379,24 @@ class DelayedFetches:
             results.append(found)
             yield yield_control
         return results
+
+    def _rebuild_aborted(self, log: PartitionLog) -> bool:
+        """Start to rebuild the list of aborted transactions of a partition, unless that is under
+        way. Return whether it has finished, which it has if the runtime is inline."""
+        if log not in self._rebuilding:
+            self._rebuilding.add(log)
+            work = self._rebuilding_aborted(log)
+            self._runtime.run_in_background("transaction index", work, is_long=False)
+        return log not in self._rebuilding
+
+    def _rebuilding_aborted(self, log: PartitionLog) -> Work[None]:
+        try:
+            yield from log.rebuild_aborted()
+        except StrandlogError as error:
+            if not log.is_closed:
+                self._runtime.report(f"{log.tp}: could not rebuild a transaction index: {error}")
+        finally:
+            self._rebuilding.discard(log)
 
     def _stop_waiting(self, delayed: DelayedFetch) -> None:
         if delayed in self._waiting:
@@ -445,6 +473,8 @@ def _read_part(
     is_first: bool,
     committed: bool,
 ) -> FetchPartitionData:
+    """Read one partition. With `committed`, `aborted` is None if the list of aborted transactions
+    is wrong."""
     data: Buffer = b""
     error: StrandlogError | None = None
     try:
@@ -463,16 +493,19 @@ def _read_part(
         log.log_start_offset,
         data,
         log.last_stable_offset,
-        aborted_in_data(log, part.offset, data) if committed else None,
+        aborted_in_data(log, part.offset, data, verified_aborted) if committed else None,
     )
 
 
-def aborted_in_data(log: PartitionLog, offset: int, data: Buffer) -> list[tuple[int, int]]:
+def aborted_in_data(
+    log: PartitionLog, offset: int, data: Buffer, find: FindAborted
+) -> list[tuple[int, int]] | None:
     """Return (producer id, first offset) of aborted transactions that may be in the data of a read
-    at `offset`."""
+    at `offset`, or None if `find` does."""
     if not len(log.aborted) or not len(data):
         return []
     end_offset = log.last_stable_offset
     if len(log.aborted) > FEW_ABORTED:  # otherwise parsing the batches costs more than it saves
         end_offset = min(end_offset, end_offset_of(data))
-    return [entry[:2] for entry in aborted_in(log, offset, end_offset)]
+    found = find(log, offset, end_offset)
+    return None if found is None else [entry[:2] for entry in found]

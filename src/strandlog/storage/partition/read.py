@@ -233,14 +233,26 @@ def read_done(log: PartitionLog, plan: ReadPlan) -> None:
 
 def aborted_in(log: PartitionLog, offset: int, end_offset: int) -> list[AbortedTransaction]:
     """Return the aborted transactions that overlap a range of offsets, ordered by first offset.
-    Entries from an index file are first compared with the log; if one is wrong, all are rebuilt."""
+    Entries from an index file are first compared with the log; if one is wrong, all are rebuilt in
+    this thread."""
+    found = verified_aborted(log, offset, end_offset)
+    if found is None:
+        run_inline(log.rebuild_aborted())
+        found = log.aborted.overlapping(offset, end_offset)
+    return found
+
+
+def verified_aborted(
+    log: PartitionLog, offset: int, end_offset: int
+) -> list[AbortedTransaction] | None:
+    """Do the same as `aborted_in`, but return None if an entry is wrong. The caller then rebuilds
+    them (`PartitionLog.rebuild_aborted`)."""
     found = log.aborted.overlapping(offset, end_offset)
     unverified = [entry for entry in found if entry.last_offset in log.aborted.unverified]
     for entry in unverified:
         if not _is_aborted(log, entry):
             log.report(f"{log.folder}: a transaction index was wrong and was rebuilt")
-            run_inline(log.rebuild_aborted())
-            return log.aborted.overlapping(offset, end_offset)
+            return None
         log.aborted.unverified.discard(entry.last_offset)
     return found
 

@@ -38,6 +38,11 @@ COMPARED = frozenset(
     | {"uniqueItems", "type", "enum", "const", "required", "properties", "additionalProperties"}
     | {"items", "prefixItems", "additionalItems", "allOf", "not", "$ref"}
 )
+# Keywords whose value maps names, which may be those of keywords, to schemas.
+SCHEMAS_BY_NAME = frozenset(
+    {"properties", "patternProperties", "definitions", "$defs", "dependencies", "dependentSchemas"}
+)
+VALUES = frozenset({"enum", "const", "default", "examples"})  # keywords that contain no schemas
 TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
 NOTHING: dict[str, Any] = {"not": {}}
 
@@ -116,7 +121,9 @@ def _references(found: Any) -> Iterator[str]:
         if isinstance(found.get("$ref"), str):
             yield found["$ref"]
         for key, each in found.items():
-            if key not in ("enum", "const", "default", "examples"):
+            if key in SCHEMAS_BY_NAME and isinstance(each, dict):
+                yield from _references(list(each.values()))
+            elif key not in VALUES:
                 yield from _references(each)
 
 

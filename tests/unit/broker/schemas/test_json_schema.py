@@ -162,6 +162,26 @@ def test_invalid_schemas(text: str) -> None:
         TYPES.parse(Schema(JSON, text), ())
 
 
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"properties": {"default": {"$ref": "#/definitions/missing"}}},
+        {"properties": {"enum": {"items": {"$ref": "#/definitions/missing"}}}},
+        {"$defs": {"const": {"$ref": "#/definitions/missing"}}},
+        {"properties": {"properties": {"properties": {"examples": {"$ref": "other.json"}}}}},
+    ],
+)
+def test_a_missing_reference_in_a_property_named_like_a_keyword_is_rejected(schema: Any) -> None:
+    with pytest.raises(InvalidSchemaError, match="matches neither a part of the schema"):
+        parsed(schema)
+
+
+def test_a_reference_in_a_value_or_a_property_of_that_name_is_not_followed() -> None:
+    value = {"$ref": "#/definitions/missing"}
+    properties = {"$ref": {"const": value}, "enum": {"enum": [value]}}
+    parsed({"default": value, "examples": [value], "properties": properties})
+
+
 def test_references() -> None:
     narrow = ResolvedReference("other.json", json.dumps({"definitions": {"x": INT}}))
     wide = ResolvedReference("other.json", json.dumps({"definitions": {"x": NUMBER}}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from base64 import b64encode
 from collections.abc import Iterator
@@ -16,8 +17,10 @@ from tests.support.http_client import PATIENCE_S, client_of, http_broker, ok
 from tests.support.server import RunningBroker
 
 from strandlog.model import Record
+from strandlog.server.http.records import produce
 from strandlog.server.http.records.filter import RecordFilter, at_path, parse_path
 from strandlog.server.http.records.payload import PayloadFormat, payload
+from strandlog.server.record_io import NewRecord
 from strandlog.testing.server import ServerThread
 
 
@@ -49,6 +52,38 @@ def page(api: httpx.Client, topic: str, **query: Any) -> Any:
 
 def values(found: Any) -> list[Any]:
     return [each["value"] and each["value"]["data"] for each in found["records"]]
+
+
+@pytest.mark.parametrize(
+    ("record", "is_in_loop"),
+    [
+        ({"value": "small", "headers": [{"name": "h"}]}, True),
+        ({"value": "x" * 20_000}, False),
+        ({"value_json": ["x" * 20_000]}, False),
+        ({"key_base64": b64encode(bytes(20_000)).decode()}, False),
+        ({"headers": [{"name": "h", "value": "x" * 20_000}]}, False),
+        ({"headers": [{"name": "h"}] * 200}, False),
+    ],
+)
+def test_a_large_record_is_not_converted_in_the_event_loop(
+    broker: ServerThread,
+    api: httpx.Client,
+    monkeypatch: pytest.MonkeyPatch,
+    record: dict[str, Any],
+    is_in_loop: bool,
+) -> None:
+    threads: list[int] = []
+    convert = produce._records
+
+    def noted(sent: list[produce.ProduceRecord]) -> list[NewRecord]:
+        threads.append(threading.get_ident())
+        return convert(sent)
+
+    if "conversions" not in {each["name"] for each in ok(api.get("topics"))["topics"]}:
+        make(api, "conversions")
+    monkeypatch.setattr(produce, "_records", noted)
+    send(api, "conversions", [record])
+    assert (threads == [broker.call(threading.get_ident)]) == is_in_loop
 
 
 @pytest.mark.parametrize("acks", ["none", "leader", "all"])

@@ -13,6 +13,7 @@ from strandlog.server.http.records.payload import NewHeader, header_pairs, taken
 from strandlog.server.http.routing import ApiRequest, Nothing
 from strandlog.server.http.state import HttpState
 from strandlog.server.record_io import (
+    IN_LOOP_BYTES,
     IN_LOOP_RECORDS,
     NewRecord,
 )
@@ -62,10 +63,10 @@ async def produce(
 ) -> ProduceResponse:
     sent = request.body
     topic = state.broker.topic(request.context, request.path["topic"])
-    if len(sent.records) > IN_LOOP_RECORDS:
-        records = await asyncio.to_thread(_records, sent.records)
-    else:
+    if _is_small(sent.records):
         records = _records(sent.records)
+    else:
+        records = await asyncio.to_thread(_records, sent.records)
     acks = ACKS[sent.acks]
     positions = await state.producer.produce(
         request.context, topic.name, sent.partition, records, acks
@@ -73,6 +74,25 @@ async def produce(
     if acks is Acks.NONE:
         return ProduceResponse([])
     return ProduceResponse([ProduceResult(*position) for position in positions])
+
+
+def _is_small(sent: list[ProduceRecord]) -> bool:
+    """Return whether converting the records is faster than handing them to a thread."""
+    count, size = len(sent), 0
+    if count > IN_LOOP_RECORDS:
+        return False
+    for record in sent:
+        count += len(record.headers)
+        if count > IN_LOOP_RECORDS:
+            return False
+        parts = [record.key, record.key_json, record.key_base64]
+        parts += [record.value, record.value_json, record.value_base64]
+        for header in record.headers:
+            parts += [header.name, header.value, header.value_base64]
+        size += sum([len(part) for part in parts if part])
+        if size > IN_LOOP_BYTES:
+            return False
+    return True
 
 
 def _records(sent: list[ProduceRecord]) -> list[NewRecord]:

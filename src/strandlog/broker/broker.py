@@ -363,7 +363,7 @@ class Broker(
         aborted = self._transaction_coordinator.load()
         self._report_skipped(TRANSACTIONS_TOPIC, self._transaction_coordinator.skipped_records)
         if aborted:
-            self._runtime.report(
+            self._log_dir.problems.append(
                 f"aborted {aborted} open transactions that were not in the coordinator's table"
             )
         for transaction in self._transaction_coordinator.all():

@@ -769,3 +769,16 @@ def test_transactional_ids_take_a_bounded_amount_of_memory() -> None:
     again = harness.after_crash()
     with pytest.raises(TooManyTransactionalIdsError):
         again.init("y" * 30_000)
+
+
+def test_an_embedded_broker_lists_transactions_that_were_aborted_at_start() -> None:
+    harness = TransactionHarness()
+    producer = harness.begun(T0)
+    harness.send(producer, T0, b"open")
+    harness.settle()
+    disk = harness.disk.after_kill()
+    for path in [path for path in disk.contents() if path.startswith("data/__transaction_state-")]:
+        disk.remove(path)
+    again = TransactionHarness(disk, harness.clock)
+    problem = "aborted 1 open transactions that were not in the coordinator's table"
+    assert problem in again.broker.problems

@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import ipaddress
+import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -92,6 +93,18 @@ class Authority:
             certificate.public_bytes(Encoding.PEM),
             certificate.public_bytes(Encoding.DER),
         )
+
+    def with_version(self, issued: Issued, version: int) -> Issued:
+        """Sign a certificate again, with another version number in it; 2 stands for version 3."""
+        signed = x509.load_der_x509_certificate(issued.der)
+        old = signed.tbs_certificate_bytes
+        tbs = old.replace(b"\xa0\x03\x02\x01\x02", bytes([0xA0, 3, 2, 1, version]), 1)
+        algorithm = issued.der[issued.der.index(old) + len(old) :][:12]  # ecdsa-with-SHA256
+        signature = self._key.sign(tbs, ec.ECDSA(hashes.SHA256()))
+        bits = bytes([3, len(signature) + 1, 0]) + signature
+        body = tbs + algorithm + bits
+        der = b"\x30\x82" + len(body).to_bytes(2) + body
+        return self._write(issued.key.read_bytes(), ssl.DER_cert_to_PEM_cert(der).encode(), der)
 
     def _write(self, key: bytes, certificate: bytes, der: bytes) -> Issued:
         number = next(_numbers)

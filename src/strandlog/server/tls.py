@@ -85,12 +85,16 @@ class TlsContexts:
     def principal_of(self, certificate: bytes | None) -> Principal | None:
         """Return the principal for a client's certificate (DER), or None without a certificate.
 
-        Raise `AuthenticationError` if no rule of ssl.principal.mapping.rules matches its subject,
-        or if the resulting name is not a valid user name.
+        Raise `AuthenticationError` if the certificate cannot be parsed, if no rule of
+        ssl.principal.mapping.rules matches its subject, or if the resulting name is not a valid
+        user name.
         """
         if certificate is None:
             return None
-        subject = self._certificates.subject_text(certificate)
+        try:
+            subject = self._certificates.subject_text(certificate)
+        except ValueError as error:
+            raise AuthenticationError(f"the certificate cannot be parsed: {error}") from error
         name = self._rules.name_of(subject)
         if name is None:
             raise AuthenticationError(

@@ -91,6 +91,16 @@ def test_a_certificate_for_a_name_that_no_user_can_have_is_not_accepted(
     assert "\nforged line" not in caplog.text
 
 
+def test_a_certificate_that_only_openssl_can_parse_is_reported_and_not_accepted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with running(tmp_path, {"ssl.client.auth": "required"}) as scene:
+        strange = scene.authority.with_version(scene.client("alice"), 5)
+        with scene.tls(strange) as tls:
+            assert is_closed(tls)
+    assert "the certificate cannot be parsed" in caplog.text
+
+
 def test_a_connection_without_a_match_executes_no_request(tmp_path: Path) -> None:
     settings = {"ssl.client.auth": "required", "ssl.principal.mapping.rules": "RULE:^CN=a$/a/"}
     with running(tmp_path, settings) as scene:

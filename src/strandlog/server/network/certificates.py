@@ -227,8 +227,13 @@ def subject_text(certificate: bytes) -> str:
 
     `cryptography` has a method for RFC 4514, which differs in two respects: Java also escapes `=`
     and `#`, and it writes the value of a type without a short name as the hexadecimal DER encoding.
+
+    Raise `ValueError` if `cryptography` cannot parse the certificate; OpenSSL accepts some of these.
     """
-    subject = x509.load_der_x509_certificate(certificate).subject
+    try:
+        subject = x509.load_der_x509_certificate(certificate).subject
+    except x509.InvalidVersion as error:
+        raise ValueError(str(error)) from error
     parts = ["+".join(_attribute_text(each) for each in rdn) for rdn in reversed(subject.rdns)]
     return ",".join(parts)
 

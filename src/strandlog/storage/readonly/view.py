@@ -392,11 +392,20 @@ class PartitionView:
                 position = entry.position
         yield from self._visible(segment, SearchStart(position, segment.base_offset))
 
-    def _visible(self, segment: Segment, start: SearchStart) -> Iterator[Batch | Damage]:
+    def _visible(
+        self, segment: Segment, start: SearchStart, crc_from_offset: int = NEVER
+    ) -> Iterator[Batch | Damage]:
         """Yield the batches and the damage of a segment below the end offset. Above it, the owner
-        may be writing, or may have been killed while writing."""
+        may be writing, or may have been killed while writing. The checksums of batches that reach
+        `crc_from_offset` are verified."""
         source = buffered(self._reader(segment))
-        for item in scan(source, start.position, segment.size_bytes, next_offset=start.next_offset):
+        for item in scan(
+            source,
+            start.position,
+            segment.size_bytes,
+            next_offset=start.next_offset,
+            crc_from_offset=crc_from_offset,
+        ):
             offset = item.header.base_offset if isinstance(item, Batch) else item.start_offset
             if offset >= self._end_offset:
                 return
@@ -421,7 +430,9 @@ class PartitionView:
         for segment in self._segments:
             if not self._is_last(segment) and self._is_older(segment, timestamp_ms):
                 continue
-            for item in self._visible(segment, self._time_start(segment, timestamp_ms)):
+            start = self._time_start(segment, timestamp_ms)
+            # A damaged timestamp would hide the batch, so verify the checksum of each.
+            for item in self._visible(segment, start, self.start_offset):
                 if isinstance(item, Damage):
                     raise item.error(segment.log_path)
                 position, header = item

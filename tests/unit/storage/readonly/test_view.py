@@ -17,7 +17,7 @@ from tests.support.log_builders import (
 
 from strandlog.errors import CorruptSegmentError, CorruptStateError
 from strandlog.model import Buffer
-from strandlog.record.batch_header import HEADER_SIZE, MAGIC_POSITION
+from strandlog.record.batch_header import HEADER_SIZE, MAGIC_POSITION, MAX_TIMESTAMP_POSITION
 from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.readonly.view import FolderView
 from strandlog.storage.segment.scan import BUFFER_BYTES
@@ -205,3 +205,23 @@ def test_a_changed_durability_applies_to_readers_before_the_first_flush(
     _, log = reopen(files, log_durability=after)
     fill(log, 2)
     assert FolderView(files, DATA).view(TP).end_offset == log.high_watermark
+
+
+@pytest.mark.parametrize("is_sealed", [False, True])
+def test_a_flipped_bit_in_a_timestamp_does_not_make_a_time_lookup_skip_a_record(
+    is_sealed: bool,
+) -> None:
+    files, clock = SimulatedFiles(), FakeClock(START_MS)
+    log_dir, log = new_log(files, clock, small_settings(segment_bytes=10**6))
+    fill(log, 5, advance_ms=10)
+    size = log.segments.active.size_bytes // 5
+    path = log.segments.active.log_path
+    if is_sealed:
+        log.roll()
+        fill(log, 1)
+    log_dir.close()
+    assert FolderView(files, DATA).view(TP).find_timestamp(START_MS + 20) == (START_MS + 20, 2)
+    position = 2 * size + MAX_TIMESTAMP_POSITION + 2  # its value becomes smaller
+    files.write_at(path, position, bytes([files.read(path)[position] & ~1]))
+    with pytest.raises(CorruptSegmentError):
+        FolderView(files, DATA).view(TP).find_timestamp(START_MS + 20)

@@ -228,7 +228,7 @@ def subject_text(certificate: bytes) -> str:
     `cryptography` has a method for RFC 4514, which differs in two respects: Java also escapes `=`
     and `#`, and it writes the value of a type without a short name as the hexadecimal DER encoding.
 
-    Raise `ValueError` if `cryptography` cannot parse the certificate; OpenSSL accepts some of these.
+    Raise `ValueError` if `cryptography` cannot parse a certificate that OpenSSL accepts.
     """
     try:
         subject = x509.load_der_x509_certificate(certificate).subject

@@ -62,7 +62,7 @@ from strandlog.server.value_schemas import ValueSchemas
 
 PIECE_BYTES = 256 * 1024
 LEAST_PIECE_BYTES = 16 * 1024
-MAX_GROWTH = 4  # of the next piece of a backward read, if the last one was small
+PIECE_GROWTH = 4  # how much larger the next piece of a backward read may be than the last one
 MIB = 1024 * 1024
 LARGEST_OFFSET = 2**63 - 1
 
@@ -341,7 +341,7 @@ class _NewestReader(_PageReader):
             self._left[number] -= len(piece.passed)
             self._reached[number] = piece.next_offset
             size = _size_below(found.data, end)
-        growth = MAX_GROWTH if not size else min(MAX_GROWTH, max(1, PIECE_BYTES // size))
+        growth = PIECE_GROWTH if not size else min(PIECE_GROWTH, max(1, PIECE_BYTES // size))
         self._steps[number] = (end - self._reached[number]) * growth
 
     async def _fetch_up_to(

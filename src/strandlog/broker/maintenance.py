@@ -49,7 +49,7 @@ REPAIR_INTERVAL_MS = 5_000
 REMOVE_INTERVAL_MS = 1_000
 RETRY_MS = 1_000
 FAILURES_KEPT = 100
-LONGEST_POSTPONEMENT = 64  # number of intervals for which a failed compaction yields
+POSTPONED_INTERVALS = 64  # number of intervals for which a failed compaction yields
 MAX_UNDECODABLE = 10  # maximum number of undecodable batches that one compaction reports
 PARTITIONS_AT_A_TIME = 50
 
@@ -291,7 +291,7 @@ class Maintenance:
     def _postpone(self, log: PartitionLog) -> None:
         """Let other partitions come first for some intervals: 2, 4, 8 and so on."""
         before = self._postponed[log].intervals if log in self._postponed else 1
-        intervals = min(2 * before, LONGEST_POSTPONEMENT)
+        intervals = min(2 * before, POSTPONED_INTERVALS)
         self._postponed[log] = _Postponed(intervals, self._compaction_interval + intervals)
 
     def _compact(self, log: PartitionLog) -> Work[None]:

@@ -50,7 +50,11 @@ from strandlog.storage.partition.recovery_point import (
     mended_recovery_point,
 )
 from strandlog.storage.partition.recovery_start import ScanStart, trusted_start
-from strandlog.storage.partition.replay import rebuild_aborted, replay_or_report
+from strandlog.storage.partition.replay import (
+    rebuild_aborted,
+    replay_or_report,
+    report_unknown_outcomes,
+)
 from strandlog.storage.paths import (
     ABORT_INDEX_SUFFIX,
     DAMAGED_SUFFIX,
@@ -91,7 +95,6 @@ class KnownEnd(NamedTuple):
 
 
 NOT_KNOWN = KnownEnd(0)
-NAMES_SHOWN = 5  # maximum number of producers that one problem lists
 
 
 @dataclass(slots=True)
@@ -404,25 +407,11 @@ class Recovery:
                 break
             else:
                 found.damage.append(item)
-                self._say_unknown_outcomes(item)
+                problems = self._report.problems
+                report_unknown_outcomes(self._producers, self._folder, item, problems)
                 if item.end_offset is not None:
                     found.next_offset = item.end_offset
         return found
-
-    def _say_unknown_outcomes(self, damage: Damage) -> None:
-        """Report the transactions that were open where the log is damaged, because the damage may
-        have destroyed their markers. If it did, the producer's next marker also applies to its
-        records before the damage."""
-        began = self._producers.open_transactions()
-        if not began:
-            return
-        names = [f"producer {key} from offset {first}" for key, first in sorted(began.items())]
-        more = f" and {len(names) - NAMES_SHOWN} others" if len(names) > NAMES_SHOWN else ""
-        self._report.problems.append(
-            f"{self._folder}: the damage at offset {damage.start_offset} may include the end of "
-            f"transactions: {', '.join(names[:NAMES_SHOWN])}{more}. Whether they were committed or "
-            "aborted is unknown; the next marker of each producer will apply to them too"
-        )
 
     def _note_batch(self, batch: Batch, view: memoryview, active: ActiveSegment) -> None:
         position, header = batch

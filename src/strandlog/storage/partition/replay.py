@@ -18,8 +18,8 @@ from strandlog.storage.files import Files
 from strandlog.storage.partition.producer_state import UNKNOWN_TIME, ProducerState
 from strandlog.storage.paths import ABORT_INDEX_SUFFIX
 from strandlog.storage.problem_list import ProblemList
-from strandlog.storage.segment.cache import intact_batches
-from strandlog.storage.segment.scan import view_source
+from strandlog.storage.segment.cache import scan_segment
+from strandlog.storage.segment.scan import Damage, view_source
 from strandlog.storage.segment.segment import Segment
 from strandlog.storage.segment.transaction_index import (
     AbortedTransaction,
@@ -27,6 +27,7 @@ from strandlog.storage.segment.transaction_index import (
     packed,
 )
 
+NAMES_SHOWN = 5  # maximum number of producers that one problem lists
 _UNDECODABLE = "a transaction marker cannot be decoded"
 
 
@@ -34,7 +35,8 @@ def rebuild_aborted(
     files: Files, segments: Sequence[Segment], aborted: AbortedTransactions, problems: ProblemList
 ) -> None:
     """Rebuild the aborted transactions of a partition from its log, in memory and in the index
-    files. A marker that cannot be decoded is added to `problems`."""
+    files. Markers that cannot be decoded, and transactions that were open where the log is damaged,
+    are added to `problems`: if they were aborted, their records are no longer hidden."""
     replay = AbortedReplay(files)
     for segment in segments:
         replay.read(segment, segment.size_bytes)
@@ -60,7 +62,11 @@ class AbortedReplay:
         mapped = self._files.map(segment.log_path)
         try:
             source = view_source(mapped.view)
-            for position, header in intact_batches(source, segment, size_bytes):
+            for item in scan_segment(source, segment, size_bytes):
+                if isinstance(item, Damage):
+                    report_unknown_outcomes(self._producers, segment.stem, item, self._problems)
+                    continue
+                position, header = item
                 data = source(position, header.size_bytes) if header.is_control else b""
                 ended = replay_or_report(self._producers, header, data, self._problems)
                 if ended is not None:
@@ -69,7 +75,8 @@ class AbortedReplay:
             mapped.close()
 
     def report_to(self, problems: ProblemList) -> None:
-        """Report the markers that cannot be decoded."""
+        """Report the markers that cannot be decoded, and the transactions that were open where the
+        log is damaged."""
         for problem in self._problems:
             problems.report(problem)
 
@@ -95,6 +102,25 @@ def store_aborted(
             files.replace(path, data)
     last = found[-1].last_offset if found else -1
     aborted.note_saved(max(segments[-1].base_offset, last + 1))
+
+
+def report_unknown_outcomes(
+    producers: ProducerState, place: str, damage: Damage, problems: ProblemList
+) -> None:
+    """Report the transactions that were open where the log is damaged, because the damage may have
+    destroyed their markers. If it did, the producer's next marker also applies to its records
+    before the damage."""
+    began = producers.open_transactions()
+    if not began:
+        return
+    names = [f"producer {key} from offset {first}" for key, first in sorted(began.items())]
+    more = f" and {len(names) - NAMES_SHOWN} others" if len(names) > NAMES_SHOWN else ""
+    problems.report(
+        f"{place}: the damage at offset {damage.start_offset} may include the end of "
+        f"transactions: {', '.join(names[:NAMES_SHOWN])}{more}. Whether they were committed or "
+        "aborted is unknown; the next marker of each producer will apply to them too",
+        "damage that may include the end of transactions",
+    )
 
 
 def replay_or_report(

@@ -28,7 +28,14 @@ from strandlog.storage.paths import INDEX_SUFFIX, TIME_INDEX_SUFFIX
 from strandlog.storage.segment.offset_index import ENTRY as OFFSET_ENTRY
 from strandlog.storage.segment.offset_index import IndexEntry
 from strandlog.storage.segment.offset_index import search as search_offset
-from strandlog.storage.segment.scan import Batch, ByteSource, padded_source, scan, view_source
+from strandlog.storage.segment.scan import (
+    Batch,
+    ByteSource,
+    Damage,
+    padded_source,
+    scan,
+    view_source,
+)
 from strandlog.storage.segment.segment import Segment, SegmentIndexes
 from strandlog.storage.segment.time_index import ENTRY as TIME_ENTRY
 
@@ -97,7 +104,10 @@ class SegmentMaps:
         rebuilt = SegmentIndexes(
             files, segment.stem, segment.base_offset, INTERVAL_BYTES, in_memory=True
         )
-        for position, header in intact_batches(self.source, segment, len(self.log)):
+        for item in scan_segment(self.source, segment, len(self.log)):
+            if isinstance(item, Damage):
+                continue
+            position, header = item
             rebuilt.note_header(position, header)
         rebuilt.note_largest()
         index, time_index = rebuilt.offsets.unsaved_entries, rebuilt.times.unsaved_entries
@@ -208,15 +218,13 @@ class SegmentCache:
 INTERVAL_BYTES = 4096
 
 
-def intact_batches(source: ByteSource, segment: Segment, size_bytes: int) -> Iterator[Batch]:
-    """Yield every intact batch of a segment and skip damage."""
-    for item in scan(
+def scan_segment(source: ByteSource, segment: Segment, size_bytes: int) -> Iterator[Batch | Damage]:
+    """Scan the first `size_bytes` of a segment, with checksums."""
+    return scan(
         source,
         0,
         size_bytes,
         next_offset=segment.base_offset,
         crc_from_offset=0,
         end_offset=segment.end_offset,
-    ):
-        if isinstance(item, Batch):
-            yield item
+    )

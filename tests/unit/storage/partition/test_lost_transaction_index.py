@@ -157,3 +157,21 @@ def test_a_marker_that_cannot_be_decoded_does_not_keep_a_partition_closed() -> N
     run_inline(log.rebuild_aborted())  # finds it again and lists it once
     assert log.last_report.problems == problems
     log_dir.close()
+
+
+def test_a_damaged_abort_marker_without_an_index_is_not_passed_over_silently() -> None:
+    files = filled("clean")
+    path = f"{FOLDER}/{0:020d}.log"
+    data = files.read(path)
+    markers, position = [], 0
+    while len(markers) < 2:
+        header = read_header(data, position)
+        markers += [(position, header)] if header.is_control else []
+        position += header.size_bytes
+    position, header = markers[1]  # the first ABORT
+    files.write_at(path, position + header.size_bytes - 1, bytes([data[position + 60] ^ 0xFF]))
+    lose(files, indexes(files)[0], "deleted")
+    _, log = reopen(files, settings=small_settings(segment_bytes=900))
+    [unknown] = [text for text in log.last_report.problems if "committed or aborted" in text]
+    assert f"the damage at offset {header.base_offset} may include the end" in unknown
+    assert f"producer {header.producer_id} from offset {header.base_offset - 2}" in unknown

@@ -57,7 +57,7 @@ def test_a_list_of_schemas_without_a_limit_has_no_end(
 ) -> None:
     monkeypatch.setattr(routes, "SCHEMA_LIST_MAX_SCHEMAS", 3)
     for number in range(5):
-        ok(register(shared, f"listed-{number}-value", record("a")))
+        ok(register(shared, f"listed-{number}-value", record("listed")))
 
     def listed(**query: int) -> list[str]:
         params: dict[str, str | int] = {"subjectPrefix": "listed-", **query}

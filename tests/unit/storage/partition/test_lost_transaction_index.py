@@ -163,12 +163,12 @@ def test_a_damaged_abort_marker_without_an_index_is_not_passed_over_silently() -
     files = filled("clean")
     path = f"{FOLDER}/{0:020d}.log"
     data = files.read(path)
-    markers, position = [], 0
-    while len(markers) < 2:
+    next_position = count = 0
+    while count < 2:  # the second marker is the first ABORT
+        position = next_position
         header = read_header(data, position)
-        markers += [(position, header)] if header.is_control else []
-        position += header.size_bytes
-    position, header = markers[1]  # the first ABORT
+        count += header.is_control
+        next_position += header.size_bytes
     files.write_at(path, position + header.size_bytes - 1, bytes([data[position + 60] ^ 0xFF]))
     lose(files, indexes(files)[0], "deleted")
     _, log = reopen(files, settings=small_settings(segment_bytes=900))

@@ -10,7 +10,8 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.command_line import CommandLine
 
 
-@pytest.mark.parametrize("target", ["broker", pytest.param("folder", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("target", ["broker", "folder"])
 def test_spark_reads_all_records_in_each_round(
     spark: Any, broker: BrokerProcess, tmp_path: Path, target: str
 ) -> None:

@@ -88,6 +88,7 @@ def test_a_query_that_only_writes_is_shown_and_one_of_another_format_is_not(
             query.stop()
 
 
+@pytest.mark.long
 def test_a_query_that_fails_is_shown_with_the_reason(
     spark: Any, broker: BrokerProcess, client: WireClient, topic: str, checkpoint: str
 ) -> None:

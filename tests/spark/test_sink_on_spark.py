@@ -55,6 +55,7 @@ def forget_last_commit(checkpoint: str) -> None:
     (commits[-1].parent / f".{commits[-1].name}.crc").unlink(missing_ok=True)
 
 
+@pytest.mark.long
 def test_transactions_left_open_by_dead_tasks_are_aborted(
     spark: Any, broker: BrokerProcess, client: WireClient, topic: str, checkpoint: str
 ) -> None:
@@ -168,6 +169,7 @@ def save(frame: Any, broker: BrokerProcess, **options: str) -> None:
     writer.option("bootstrap.servers", broker.address).options(**options).save()
 
 
+@pytest.mark.long
 def test_a_named_batch_is_written_once_by_default(
     spark: Any, broker: BrokerProcess, topic: str
 ) -> None:

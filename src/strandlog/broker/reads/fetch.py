@@ -317,27 +317,24 @@ class DelayedFetches:
         self._read_slice(delayed, self._reading(delayed.request, delayed.targets, max_bytes))
 
     def _read_slice(self, delayed: DelayedFetch, reading: Work[FetchResult]) -> None:
-        began = stopwatch()
+        began, is_paused = stopwatch(), False
         try:
             while delayed in self._large:  # removed if the consumer disconnects
-                try:
-                    next(reading)
-                except StopIteration as end:
-                    del self._large[delayed]
-                    delayed.complete(self._count(end.value))
-                    break
-                except Exception as error:  # noqa: BLE001 - the fetch fails with it
-                    del self._large[delayed]
-                    delayed.fail(error)
-                    break
+                next(reading)
                 if stopwatch() - began > WAKE_SECONDS:
                     self._runtime.run_soon(lambda: self._read_slice(delayed, reading))
+                    is_paused = True
                     return
-        except BaseException:
-            self._large.pop(delayed, None)
-            self._read_next()
-            raise
-        self._read_next()
+        except StopIteration as end:
+            del self._large[delayed]
+            delayed.complete(self._count(end.value))
+        except Exception as error:  # noqa: BLE001 - the fetch fails with it
+            del self._large[delayed]
+            delayed.fail(error)
+        finally:  # whatever happens to this fetch, the next one is served
+            if not is_paused:
+                self._large.pop(delayed, None)
+                self._read_next()
 
     def _read_next(self) -> None:
         if self._large:

@@ -72,6 +72,10 @@ class PartitionState(NamedTuple):
     active_base_offset: int  # base offset of the active segment, which receives appends
     active_size_bytes: int
 
+    def readable_end(self, *, committed: bool) -> int:
+        """Return the last stable offset for a committed read, otherwise the high watermark."""
+        return self.last_stable_offset if committed else self.high_watermark
+
     @property
     def active_file_name(self) -> str:
         """The name of the active segment's log file."""

@@ -176,8 +176,7 @@ class LogService:
         """
         self._broker.partition_state(context, *tp)  # raises if the partition does not exist
         await as_future(self._broker.make_visible(context, [tp]))
-        state = self._broker.partition_state(context, *tp)
-        return state.last_stable_offset if committed else state.high_watermark
+        return self._broker.partition_state(context, *tp).readable_end(committed=committed)
 
     # -- topics --------------------------------------------------------------------------------
 

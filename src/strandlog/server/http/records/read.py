@@ -142,7 +142,7 @@ async def _begins(
     )
     begins = {}
     for number, each in partitions.items():
-        start, end = each.start_offset, end_offset(each, query.committed)
+        start, end = each.start_offset, each.readable_end(committed=query.committed)
         if query.offset is not None:
             if query.partition is not None and not start <= query.offset <= end:
                 raise OffsetOutOfRangeError(each.topic, number, query.offset, start, end)
@@ -155,11 +155,6 @@ async def _begins(
             start = end
         begins[number] = start
     return begins
-
-
-def end_offset(partition: PartitionState, committed: bool) -> int:
-    """Return the last stable offset for a committed read, otherwise the high watermark."""
-    return partition.last_stable_offset if committed else partition.high_watermark
 
 
 def _parse_cursor(text: str, partitions: Mapping[int, PartitionState]) -> dict[int, int]:
@@ -196,7 +191,8 @@ class _PageReader:
         self._test = test
         self._next = dict(begins)
         self._ends = {
-            number: end_offset(each, query.committed) for number, each in partitions.items()
+            number: each.readable_end(committed=query.committed)
+            for number, each in partitions.items()
         }
         self._uncommitted_offsets = sum(
             each.high_watermark - self._ends[number] for number, each in partitions.items()

@@ -24,7 +24,6 @@ from strandlog.server.background import as_future
 from strandlog.server.http.metrics.snapshot import topic_partitions
 from strandlog.server.http.records.filter import Test
 from strandlog.server.http.records.payload import JsonRecord, PayloadFormat, json_records
-from strandlog.server.http.records.read import end_offset
 from strandlog.server.http.records.scan import ScanLimits, scan
 from strandlog.server.http.state import HttpState
 from strandlog.server.record_io import fetch
@@ -75,7 +74,7 @@ class Tail:
         self._next = {each.partition: self._end(each) for each in await self._partitions()}
 
     def _end(self, partition: PartitionState) -> int:
-        return end_offset(partition, self._options.committed)
+        return partition.readable_end(committed=self._options.committed)
 
     async def _partitions(self) -> list[PartitionState]:
         """Wait until everything written before this call is visible; return the partitions."""

@@ -119,3 +119,33 @@ def test_many_requests_sent_at_once_all_get_responses(
             assert {wire.receive()[:4] for _ in range(1000)} == {struct.pack(">i", 7)}
 
     serve(tmp_path, {}, client)
+
+
+def test_replies_to_a_client_with_many_requests_in_flight_are_not_written_one_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its requests take longer than `LONG_SECONDS` together, but no other connection waits."""
+    now, writes = 0.0, 0
+    send = connections.Connection._send
+
+    def slow_stopwatch() -> float:
+        nonlocal now
+        now += connections.LONG_SECONDS / 16  # the connection looks after each request
+        return now
+
+    def counted_send(connection: connections.Connection) -> None:
+        nonlocal writes
+        writes += 1
+        send(connection)
+
+    def client(_: Server, port: int) -> None:
+        with Wire(port) as wire:
+            wire.socket.settimeout(DEADLINE_S)
+            wire.socket.sendall(framed(18, 0, b"") * 1000)
+            for _each in range(1000):
+                wire.receive()
+
+    monkeypatch.setattr(connections, "stopwatch", slow_stopwatch)
+    monkeypatch.setattr(connections.Connection, "_send", counted_send)
+    serve(tmp_path, {}, client)
+    assert writes < 200

@@ -15,7 +15,7 @@ after it stay buffered. A complete frame (`_next`) waits while any of these cond
                  requests (`DecodingGate`)
     mute         the client exceeds a quota (`throttle.py`)
     turn         requests of this connection occupied the event loop for too long, so the next ones
-                 start one at a time, alternating with other connections; or this iteration of the
+                 start in short turns, alternating with other connections; or this iteration of the
                  loop has no time left (`turns.py`)
 
 The connection reads no data while a frame waits, while the client does not read its responses,
@@ -66,7 +66,7 @@ logger = logging.getLogger(__name__)
 WRITE_HIGH_WATER_BYTES = 128 * 1024  # with more unsent bytes, the transport calls `pause_writing`
 PIECE_BYTES = 256 * 1024  # chunk size for passing a large reply to the transport
 LONG_SECONDS = 0.002  # a connection whose requests take longer has to queue for a turn
-TURN_SECONDS = 0.0001  # length of a turn; short, because hundreds of connections may be queued
+MIN_TURN_SECONDS = 0.0001  # length of a turn if hundreds of connections are queued
 COUNTED_FRAME_BYTES = 16 * 1024  # smaller frames do not count towards the budget
 GATED_FRAME_BYTES = 32 * 1024  # from this size on, all frames but Produce enter the gate
 PRODUCE = b"\0\0"  # the API key of Produce, the first bytes of a request
@@ -276,7 +276,7 @@ class Connection(asyncio.Protocol):
     def _begin_or_wait(self) -> None:
         """Start requests, unless they have to queue for a turn; queue if any are left."""
         if not self._takes_long and self._next is not None and self._owner.turns.may_begin():
-            self._begin(MAX_REQUESTS_IN_FLIGHT, LONG_SECONDS)
+            self._begin(LONG_SECONDS)
         self._wait_for_turn()
 
     def _wait_for_turn(self) -> None:
@@ -293,11 +293,15 @@ class Connection(asyncio.Protocol):
 
     def _take_turn(self) -> None:
         self._waits_for_turn = False
-        self._begin(1 if self._takes_long else MAX_REQUESTS_IN_FLIGHT, TURN_SECONDS)
+        # One write for the replies of many requests costs much less than one for each. So a turn is
+        # longer if few connections wait.
+        share = min(self._owner.turns.share(), LONG_SECONDS)
+        self._begin(max(share, MIN_TURN_SECONDS))
         self._wait_for_turn()
 
-    def _begin(self, most: int, seconds: float) -> None:
-        """Start at most `most` requests, but none after `seconds` have passed."""
+    def _begin(self, seconds: float) -> None:
+        """Start requests, but none after `seconds` have passed."""
+        most = MAX_REQUESTS_IN_FLIGHT
         began = stopwatch()
         self._is_beginning = True  # replies that are ready immediately are written together
         while most and (frame := self._next) is not None and self._may_begin():

@@ -38,7 +38,6 @@ from strandlog.config.tables.tls import for_listener
 from strandlog.errors import ServerCrashError
 from strandlog.formats.protobuf.compiler import compile_proto
 from strandlog.server.access.audit_log import AuditFile, AuditLog
-from strandlog.server.access.jwks import token_keys
 from strandlog.server.access.logins import Logins
 from strandlog.server.background import BrokerDriver, ServerRuntime
 from strandlog.server.kafka.api import warm_up
@@ -52,6 +51,7 @@ from strandlog.server.table_process import TableProcess
 from strandlog.server.tls import CertificateReload, TlsContexts
 
 if TYPE_CHECKING:
+    from strandlog.server.access.jwks import JwksSource
     from strandlog.storage.files import Files
 
 logger = logging.getLogger(__name__)
@@ -92,6 +92,16 @@ def tls_contexts(
         for each in configs
         if each.uses_tls
     }
+
+
+def token_keys(settings: BrokerSettings) -> JwksSource | None:
+    """Return the configured source of keys for bearer tokens, or None if none is configured."""
+    address = settings.jwks_address()
+    if address is None:
+        return None
+    from strandlog.server.access.jwks import JwksSource  # noqa: PLC0415 - slow to import
+
+    return JwksSource(address, settings)
 
 
 def _load() -> None:

@@ -48,12 +48,6 @@ CHUNK_BYTES = 16 * 1024
 TOO_SLOW = "the JWKS document arrives too slowly"
 
 
-def token_keys(settings: BrokerSettings) -> JwksSource | None:
-    """Return the configured key source, or None if none is configured."""
-    address = settings.jwks_address()
-    return None if address is None else JwksSource(address, settings)
-
-
 class JwksSource:
     """The keys of one provider; a `KeySource` of the broker. Used in the event loop."""
 

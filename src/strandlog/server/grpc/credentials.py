@@ -9,14 +9,16 @@ one. Settings that contradict this raise an error instead of being ignored.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 
 from strandlog.config.tables.tls import REQUESTED, REQUIRED, TLS_1_2, TLS_1_3, TlsSettings
 from strandlog.errors import ConfigurationError
-from strandlog.server.network.certificates import KeyMaterial
 from strandlog.server.tls import TlsContexts
+
+if TYPE_CHECKING:
+    from strandlog.server.network.certificates import KeyMaterial
 
 
 def server_credentials(contexts: TlsContexts) -> Any:

@@ -30,7 +30,8 @@ from strandlog.config.limits import JWKS_MAX_BYTES
 from strandlog.config.tables.broker import BROKER_SETTINGS, BrokerSettings, broker_settings
 from strandlog.errors import ConfigurationError, DataError, InvalidSettingError
 from strandlog.server.access import jwks
-from strandlog.server.access.jwks import JwksSource, load, token_keys
+from strandlog.server.access.jwks import JwksSource, load
+from strandlog.server.app import token_keys
 
 URL = "sasl.oauthbearer.jwks.endpoint.url"
 

@@ -12,8 +12,8 @@
             consumer.commit()
 
 The names in `__all__` and those in `strandlog.aio`, the asyncio API, are the public API;
-everything else may change. Clients are imported on first use, so that `strandlog --help` starts
-fast.
+everything else may change. All of them are imported on first use, so that `import strandlog` and
+`strandlog --help` are fast.
 """
 
 from __future__ import annotations
@@ -22,30 +22,6 @@ import importlib
 import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
-
-from strandlog.errors import (
-    AlreadyOpenError,
-    AuthenticationError,
-    AuthorizationError,
-    ClosedError,
-    CorruptSegmentError,
-    GroupError,
-    InvalidGroupError,
-    InvalidPartitionsError,
-    InvalidTopicError,
-    MessageTooLargeError,
-    NotOwnerError,
-    OffsetOutOfRangeError,
-    StorageError,
-    StrandlogError,
-    TopicExistsError,
-    TopicInUseError,
-    TopicNotFoundError,
-    UndecodableBatchError,
-    UnknownLayoutError,
-    UnreachableError,
-)
-from strandlog.model import Record, RecordMetadata, SkippedOffsets, TopicPartition
 
 if TYPE_CHECKING:
     from strandlog.broker.access.acl import Acl, AclFilter
@@ -61,6 +37,29 @@ if TYPE_CHECKING:
     from strandlog.client.embedded.producer import Producer
     from strandlog.client.readonly.log import ReadOnlyLog
     from strandlog.client.remote.log import RemoteLog
+    from strandlog.errors import (
+        AlreadyOpenError,
+        AuthenticationError,
+        AuthorizationError,
+        ClosedError,
+        CorruptSegmentError,
+        GroupError,
+        InvalidGroupError,
+        InvalidPartitionsError,
+        InvalidTopicError,
+        MessageTooLargeError,
+        NotOwnerError,
+        OffsetOutOfRangeError,
+        StorageError,
+        StrandlogError,
+        TopicExistsError,
+        TopicInUseError,
+        TopicNotFoundError,
+        UndecodableBatchError,
+        UnknownLayoutError,
+        UnreachableError,
+    )
+    from strandlog.model import Record, RecordMetadata, SkippedOffsets, TopicPartition
 
 __version__ = "0.2.0"
 
@@ -76,15 +75,39 @@ _IMPORTED_WHEN_USED = {
     "Log": "strandlog.client.embedded.log",
     "PartitionInfo": "strandlog.client.api",
     "Producer": "strandlog.client.embedded.producer",
+    "Record": "strandlog.model",
+    "RecordMetadata": "strandlog.model",
     "RemoteLog": "strandlog.client.remote.log",
+    "SkippedOffsets": "strandlog.model",
     "TopicInfo": "strandlog.client.api",
+    "TopicPartition": "strandlog.model",
     "UserInfo": "strandlog.client.api",
+    "AlreadyOpenError": "strandlog.errors",
+    "AuthenticationError": "strandlog.errors",
+    "AuthorizationError": "strandlog.errors",
+    "ClosedError": "strandlog.errors",
+    "CorruptSegmentError": "strandlog.errors",
+    "GroupError": "strandlog.errors",
+    "InvalidGroupError": "strandlog.errors",
+    "InvalidPartitionsError": "strandlog.errors",
+    "InvalidTopicError": "strandlog.errors",
+    "MessageTooLargeError": "strandlog.errors",
+    "NotOwnerError": "strandlog.errors",
+    "OffsetOutOfRangeError": "strandlog.errors",
+    "StorageError": "strandlog.errors",
+    "StrandlogError": "strandlog.errors",
+    "TopicExistsError": "strandlog.errors",
+    "TopicInUseError": "strandlog.errors",
+    "TopicNotFoundError": "strandlog.errors",
+    "UndecodableBatchError": "strandlog.errors",
+    "UnknownLayoutError": "strandlog.errors",
+    "UnreachableError": "strandlog.errors",
 }
 
 
 def __getattr__(name: str) -> object:
-    if name == "aio":
-        return importlib.import_module("strandlog.aio")
+    if name in ("aio", "errors"):
+        return importlib.import_module(f"strandlog.{name}")
     if name in _IMPORTED_WHEN_USED:
         value = getattr(importlib.import_module(_IMPORTED_WHEN_USED[name]), name)
         globals()[name] = value

@@ -85,7 +85,7 @@ def test_a_project_without_the_fixtures_imports_no_broker(tmp_path: Path) -> Non
         "import sys\n"
         "def test_nothing():\n"
         "    names = {name for name in sys.modules if name.startswith('strandlog.')}\n"
-        "    assert names <= {'strandlog.errors', 'strandlog.model', 'strandlog.testing',\n"
+        "    assert names <= {'strandlog.errors', 'strandlog.testing',\n"
         "                     'strandlog.testing.pytest_plugin'}, names\n"
     )
     assert "1 passed" in _run(tmp_path)

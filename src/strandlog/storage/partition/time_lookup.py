@@ -27,7 +27,7 @@ from strandlog.storage.segment.read_plan import indexed_header, source_and_entry
 from strandlog.storage.segment.scan import Batch, Damage, buffered, scan
 from strandlog.storage.segment.segment import ActiveSegment, Segment
 from strandlog.storage.segment.time_index import NO_TIME_ENTRY, TimeEntry
-from strandlog.storage.segment.time_search import SearchStart, search_start
+from strandlog.storage.segment.time_search import SearchStart, is_largest, search_start
 from strandlog.storage.work import Work
 
 
@@ -51,17 +51,17 @@ def largest_timestamp(log: PartitionLog, segment: Segment) -> TimeEntry:
 
 
 def _is_true(log: PartitionLog, segment: Segment, entry: TimeEntry) -> bool:
-    """Return whether the batch that the entry refers to has the entry's timestamp."""
+    """Return whether the last entry of a sealed segment is right: the batch that it refers to has
+    its timestamp, and the next batches have none that is larger."""
     if not segment.base_offset <= entry.offset:
         return False
     try:
-        data = plan_in_whole(log, segment, entry.offset).execute()
+        found = plan_in_whole(log, segment, entry.offset).locate()
     except CorruptSegmentError:
         return False
-    if not data:
+    if found is None or (found.header.max_timestamp, found.header.last_offset) != entry:
         return False
-    header = BatchView(data).header
-    return header.last_offset == entry.offset and header.max_timestamp == entry.timestamp
+    return is_largest(log.context.cache.get(segment).source, segment, found)
 
 
 def find_latest(log: PartitionLog) -> Work[TimestampOffset | None]:

@@ -56,7 +56,7 @@ from strandlog.storage.segment.scan import (
 from strandlog.storage.segment.segment import Segment, stem_of
 from strandlog.storage.segment.time_index import ENTRY as TIME_ENTRY
 from strandlog.storage.segment.time_index import entry_before, last_two
-from strandlog.storage.segment.time_search import SearchStart, search_start
+from strandlog.storage.segment.time_search import SearchStart, is_largest, search_start
 
 
 class SegmentRange(NamedTuple):
@@ -483,7 +483,11 @@ class PartitionView:
             if segment.largest is None and entry is not None:
                 with contextlib.suppress(CorruptSegmentError):
                     found = self._plan(segment, entry.offset).locate()
-                    if found and (found.header.max_timestamp, found.header.last_offset) == entry:
+                    is_right = found is not None and (
+                        (found.header.max_timestamp, found.header.last_offset) == entry
+                        and is_largest(maps.source, segment, found)
+                    )
+                    if is_right:
                         segment.largest = entry
         return segment.largest is not None and segment.largest.timestamp < timestamp_ms
 

@@ -3,17 +3,23 @@
 A time index entry names the first batch to reach its timestamp, so no batch before the last entry
 at or below the wanted timestamp can match. The log is scanned from the previous entry to make sure
 that the entry is correct, because several batches may have the same timestamp.
+
+The last entry of a sealed segment has its largest timestamp, unless the file was truncated. So the
+batches that follow it are checked, but only a few: with ascending timestamps the next one is newer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import islice
 from typing import NamedTuple
 
 from strandlog.errors import CorruptSegmentError
 from strandlog.storage.segment.scan import Batch, ByteSource, Damage, buffered, scan
 from strandlog.storage.segment.segment import Segment
 from strandlog.storage.segment.time_index import TimeEntry
+
+CHECKED_AFTER_LAST = 32  # batches after the last entry; each may be a page that is not in memory
 
 
 class SearchStart(NamedTuple):
@@ -69,3 +75,21 @@ def search_start(
 
 def _names(entry: TimeEntry, batch: Batch) -> bool:
     return (batch.header.max_timestamp, batch.header.last_offset) == entry
+
+
+def is_largest(source: ByteSource, segment: Segment, batch: Batch) -> bool:
+    """Return whether no batch among the next ones in a sealed segment has a larger timestamp."""
+    following = scan(
+        buffered(source),
+        batch.position,
+        segment.size_bytes,
+        next_offset=batch.header.base_offset,
+        end_offset=segment.end_offset,
+    )
+    largest = batch.header.max_timestamp
+    for item in islice(following, 1 + CHECKED_AFTER_LAST):
+        if isinstance(item, Damage):
+            break
+        if item.header.max_timestamp > largest:
+            return False
+    return True

@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.log_builders import FOLDER, START_MS, batch, new_log, reopen, small_settings
+from tests.support.log_builders import (
+    DATA,
+    FOLDER,
+    START_MS,
+    TP,
+    batch,
+    new_log,
+    reopen,
+    small_settings,
+)
 
 from strandlog.record.batch_header import MAGIC_POSITION
 from strandlog.record.codecs import Codec
+from strandlog.storage.cleaning.retention import enforce_retention
 from strandlog.storage.partition.time_lookup import find_latest, find_timestamp
+from strandlog.storage.readonly.view import FolderView
+from strandlog.storage.segment.time_index import ENTRY
 from strandlog.storage.work import run_inline
-from strandlog.testing import SimulatedFiles
+from strandlog.testing import FakeClock, SimulatedFiles
 
 MAX_TIMESTAMP_POSITION = 35
 
@@ -53,6 +65,35 @@ def test_a_segment_whose_end_is_zeros_is_not_passed_over_silently() -> None:
     assert found is not None
     assert found.offset == bases[1]
     assert any(path in problem for problem in log.last_report.problems)
+
+
+def with_truncated_time_index() -> SimulatedFiles:
+    """A folder whose first time index lacks its last entries."""
+    files, settings = SimulatedFiles(), small_settings(segment_bytes=1500, index_interval_bytes=1)
+    log_dir, log = new_log(files, settings=settings)
+    for number in range(60):
+        log.append(batch(b"value", timestamp=START_MS + 10 * number))
+    log.flush()
+    log_dir.close()
+    files.truncate(f"{FOLDER}/{0:020d}.timeindex", 2 * ENTRY.size)
+    return files
+
+
+def test_a_truncated_time_index_does_not_hide_the_rest_of_its_segment() -> None:
+    files = with_truncated_time_index()
+    view = FolderView(files, DATA).view(TP)
+    assert view.find_timestamp(START_MS + 50) == (START_MS + 50, 5)
+    _, log = reopen(files, settings=small_settings(segment_bytes=1500))
+    assert run_inline(find_timestamp(log, START_MS + 50)) == (START_MS + 50, 5)
+    assert any("time index" in problem for problem in log.last_report.problems)
+
+
+def test_retention_does_not_take_a_truncated_time_index_for_the_age_of_a_segment() -> None:
+    files = with_truncated_time_index()
+    settings = small_settings(segment_bytes=1500, retention_ms=1000)
+    _, log = reopen(files, settings=settings, clock=FakeClock(START_MS + 1050))
+    assert enforce_retention(log) == 0
+    assert log.log_start_offset == 0
 
 
 def test_the_largest_visible_timestamp_is_found_behind_a_damaged_batch() -> None:

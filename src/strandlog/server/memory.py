@@ -56,16 +56,20 @@ class DecodingGate:
     """Limits the bytes of large requests that are in progress concurrently.
 
     A decoded request takes up to a hundred times the memory of its encoded bytes. A request may
-    always enter an empty gate; otherwise, it waits until there is room for it (`wait`).
+    always enter an empty gate; otherwise, it waits until there is room for it (`wait`). Requests
+    enter in order, even those that would fit before a larger one, which would wait forever if there
+    were always smaller ones.
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._waiting: dict[Callable[[], None], None] = {}
+        self._waiting: dict[Callable[[], None], None] = {}  # oldest first
+        self._is_opening = False  # `_open` is scheduled
         self.total = 0
 
     def has_room(self, size: int) -> bool:
-        return not self.total or self.total + size <= self._limit
+        """Return whether a request may enter. If not, it has to `wait`."""
+        return not self._waiting and (not self.total or self.total + size <= self._limit)
 
     def enter(self, size: int) -> None:
         self.total += size
@@ -73,12 +77,18 @@ class DecodingGate:
     def leave(self, size: int) -> None:
         """Stop counting a request, and let the waiting ones check whether there is room now."""
         self.total -= size
+        if self._waiting and not self._is_opening:
+            self._is_opening = True
+            asyncio.get_running_loop().call_soon(self._open)
+
+    def _open(self) -> None:
+        self._is_opening = False
         waiting, self._waiting = self._waiting, {}
-        for run in waiting:
-            asyncio.get_running_loop().call_soon(run)
+        for run in waiting:  # those that do not fit wait again, in the same order
+            run()
 
     def wait(self, run: Callable[[], None]) -> None:
-        """Call `run` once there may be room."""
+        """Call `run` once there may be room. A request that already waits keeps its place."""
         self._waiting[run] = None
 
 

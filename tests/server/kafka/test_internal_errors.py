@@ -19,6 +19,7 @@ from strandlog.broker.deferred import Deferred
 from strandlog.broker.reads import fetch as broker_fetch
 from strandlog.protocol.kafka.api import FETCH, TXN_OFFSET_COMMIT
 from strandlog.record.builder import build_batch
+from strandlog.server.kafka.connections import KafkaConnections
 from strandlog.server.kafka.handlers import produce as produce_handler
 from strandlog.server.kafka.pending_reply import PendingReply
 from strandlog.testing.server import ServerThread
@@ -156,3 +157,20 @@ def test_a_transactional_commit_that_fails_with_a_bug_is_logged(
                 topics=[{"name": "committed", "partitions": [row]}],
             )
     assert LOGGED in caplog.text
+
+
+@pytest.mark.parametrize("method", ["opened", "begin_sasl"])
+def test_a_bug_while_a_connection_opens_does_not_stop_the_server(
+    shared_broker: ServerThread,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    method: str,
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(KafkaConnections, method, _fail)
+        with Wire(shared_broker.port) as refused, pytest.raises(ConnectionError):
+            refused.ask(18, 0)
+    assert "internal error while opening a connection from 127.0.0.1" in caplog.text
+    shared_broker.wait_until(lambda running: not running.kafka.connections(), "it is closed")
+    with Wire(shared_broker.port) as other:
+        other.ask(18, 0)

@@ -25,7 +25,7 @@ from strandlog.clock import stopwatch
 from strandlog.config.limits import HTTP_HEALTH_CONNECTIONS
 from strandlog.server.http.parsing import BoundedParser
 from strandlog.server.http.problems import CLOSE, HttpError, problem_response
-from strandlog.server.network.acceptor import Slot
+from strandlog.server.network.acceptor import Slot, closing_on_error
 
 HEALTH_PATHS = ("/healthz", "/readyz")
 LOOKS = 10  # checks for idle connections per idle timeout
@@ -126,7 +126,11 @@ class HttpConnection(H11Protocol):
         return self.cycle is None or self.cycle.response_complete
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+        with closing_on_error(transport, self.slot.host):
+            super().connection_made(transport)
+            self._open(transport)
+
+    def _open(self, transport: asyncio.Transport) -> None:
         tls = transport.get_extra_info("ssl_object")
         if tls is not None:
             self.app = _with_certificate(self.app, tls.getpeercert(True))

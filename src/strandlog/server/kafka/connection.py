@@ -54,7 +54,7 @@ from strandlog.server.kafka.pending_reply import WRITE_AT_ONCE_BYTES, PendingRep
 from strandlog.server.kafka.throttle import Mute
 from strandlog.server.listeners import ListenerConfig
 from strandlog.server.memory import ByteBudget, DecodingGate
-from strandlog.server.network.acceptor import Slot
+from strandlog.server.network.acceptor import Slot, closing_on_error
 from strandlog.server.tls import TlsContexts
 from strandlog.server.turns import Turns
 
@@ -163,7 +163,11 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports do not inherit from asyncio's; they have the same interface.
-        self._transport = transport = cast(asyncio.Transport, transport)
+        self._transport = cast(asyncio.Transport, transport)
+        with closing_on_error(transport, self._slot.host):
+            self._open(self._transport)
+
+    def _open(self, transport: asyncio.Transport) -> None:
         local, peer = transport.get_extra_info("sockname"), transport.get_extra_info("peername")
         self.local_address = Address(local[0], local[1]) if local else self.local_address
         self.peer_host = self.context.client_host = peer[0] if peer else ""

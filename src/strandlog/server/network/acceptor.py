@@ -28,8 +28,8 @@ import errno
 import logging
 import socket
 import ssl
-from collections.abc import Callable, Coroutine
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, NamedTuple, Protocol, cast
 
 from strandlog.broker.metrics import Metrics
 from strandlog.clock import stopwatch
@@ -419,6 +419,19 @@ class Acceptor:
             self._loop.remove_reader(handshake.sock)
             handshake.sock.close()
         handshake.slot.release()
+
+
+@contextlib.contextmanager
+def closing_on_error(transport: asyncio.BaseTransport, host: str) -> Iterator[None]:
+    """Close a connection and log the error if a bug prevents its protocol from opening it. Without
+    this, asyncio would report it as a failed callback, which stops the server."""
+    try:
+        yield
+    except Exception:
+        logger.exception(
+            "internal error while opening a connection from %s; closing the connection", host
+        )
+        cast(asyncio.Transport, transport).abort()
 
 
 def _acknowledge(sock: socket.socket) -> None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable
-from decimal import Context, Decimal
+from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, InvalidOperation
 from typing import Any
 from uuid import UUID
 
@@ -27,6 +27,7 @@ from strandlog.formats.registry.avro_tree import UNION, Node
 
 MAX_DEPTH = 100  # maximum depth of nested records, as in Protobuf
 MAX_DECIMAL_BYTES = 256  # conversion time grows with the square of the size
+MAX_DECIMAL_SCALE = 1000  # with more digits after the point, a few bytes would become a long text
 FREE_ITEMS = 10_000  # array and map items that are allowed beyond one per byte
 _FLOAT, _DOUBLE = struct.Struct("<f"), struct.Struct("<d")
 _MAX_VARINT_SHIFT = 63
@@ -241,14 +242,19 @@ def _union(branches: list[Read]) -> Read:
 def _logical(node: Node) -> Read:
     if node.logical == "decimal":
         scale = -node.scale
-        exact = Context(prec=3 * MAX_DECIMAL_BYTES)
+        exact = Context(prec=3 * MAX_DECIMAL_BYTES, Emax=MAX_EMAX, Emin=MIN_EMIN)
+        is_short = node.scale <= MAX_DECIMAL_SCALE
 
         def decimal(source: _Input) -> str:
             size = _long(source) if node.kind == "bytes" else node.size
             if size > MAX_DECIMAL_BYTES:
                 raise DataError(f"a decimal has more than {MAX_DECIMAL_BYTES} bytes")
             unscaled = Decimal(int.from_bytes(source.take(size), "big", signed=True))
-            return f"{unscaled.scaleb(scale, exact):f}"
+            try:
+                value = unscaled.scaleb(scale, exact)
+            except InvalidOperation:
+                raise DataError(f"the scale {node.scale} of a decimal is too large") from None
+            return f"{value:f}" if is_short else str(value)
 
         return decimal
     if node.logical == "uuid":

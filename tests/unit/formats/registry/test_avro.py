@@ -167,6 +167,7 @@ def test_a_missing_field_gets_its_default() -> None:
         ({"type": "array", "items": "null"}, b"\xff" * 9 + b"\x01\x00", "more items than bytes"),
         (record("int", "string"), b"\x02\x7f", "field f1: the data ends too early"),
         (logical("bytes", "decimal", precision=9), b"\x80\x08" + bytes(512), "more than 256"),
+        (logical("bytes", "decimal", precision=10**30, scale=10**30), b"\x02\x0f", "too large"),
     ],
 )
 def test_a_damaged_value_is_an_error(schema: Any, data: bytes, reason: str) -> None:
@@ -215,6 +216,14 @@ def test_a_decimal_of_38_digits_is_not_rounded(sign: str) -> None:
     schema = logical("bytes", "decimal", precision=38, scale=10)
     text = f"{sign}{'9' * 28}.{'9' * 10}"
     assert codec(schema).decode(codec(schema).encode(text), None) == text
+
+
+@pytest.mark.parametrize("scale", [999_990, 5_000_000])
+def test_a_huge_decimal_scale_does_not_make_a_long_text(scale: int) -> None:
+    schema = logical("bytes", "decimal", precision=scale, scale=scale)
+    found = codec(schema).decode(b"\x02\x0f", None)
+    assert found == f"1.5E-{scale - 1}"
+    assert codec(schema).encode(found) == b"\x02\x0f"
 
 
 def test_the_default_of_a_decimal_is_its_bytes() -> None:

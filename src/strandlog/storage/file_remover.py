@@ -32,10 +32,11 @@ class FileRemover:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def retire(self, path: str, due_ms: int) -> None:
-        """Rename a file and schedule it for deletion at `due_ms`. Do nothing if it is missing."""
+    def retire(self, files: Files, path: str, due_ms: int) -> None:
+        """Rename a file and schedule it for deletion at `due_ms`. Do nothing if it is missing.
+        `files` are those of its partition, which refuse the rename once it is closed."""
         try:
-            self._files.rename(path, path + DELETED_SUFFIX)
+            files.rename(path, path + DELETED_SUFFIX)
         except FileNotFoundError:
             return
         heapq.heappush(self._waiting, (due_ms, path + DELETED_SUFFIX))

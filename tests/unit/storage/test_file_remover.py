@@ -23,8 +23,8 @@ def disk(*names: str) -> SimulatedFiles:
 def test_a_retired_file_is_renamed_immediately_and_removed_when_due() -> None:
     files = disk("a.log", "b.log")
     remover = FileRemover(files)
-    remover.retire("a.log", 200)
-    remover.retire("b.log", 100)
+    remover.retire(files, "a.log", 200)
+    remover.retire(files, "b.log", 100)
     assert set(files.contents()) == {"a.log.deleted", "b.log.deleted"}
     assert (len(remover), remover.next_due_ms()) == (2, 100)
     assert run_inline(remover.remove(99)) == 0
@@ -37,7 +37,7 @@ def test_a_retired_file_is_renamed_immediately_and_removed_when_due() -> None:
 def test_retiring_a_missing_file_is_no_error() -> None:
     files = disk()
     remover = FileRemover(files)
-    remover.retire("a.index", 100)
+    remover.retire(files, "a.index", 100)
     assert len(remover) == 0
     remover.remove_later("nowhere", 100)
     assert run_inline(remover.remove(100)) == 1
@@ -46,7 +46,7 @@ def test_retiring_a_missing_file_is_no_error() -> None:
 def test_a_retired_file_that_another_program_removed_is_no_error() -> None:
     files = disk("a.log")
     remover = FileRemover(files)
-    remover.retire("a.log", 100)
+    remover.retire(files, "a.log", 100)
     files.remove("a.log.deleted")
     assert run_inline(remover.remove(100)) == 1
 
@@ -66,8 +66,8 @@ def test_a_folder_is_removed_with_its_contents() -> None:
 def test_a_stop_removes_retired_files_before_they_are_due() -> None:
     files = disk("a.log", "b.log")
     remover = FileRemover(files)
-    remover.retire("a.log", 2**62)
-    remover.retire("b.log", 5)
+    remover.retire(files, "a.log", 2**62)
+    remover.retire(files, "b.log", 5)
     assert run_inline(remover.remove(EVERYTHING_MS)) == 2
     assert files.contents() == {}
 
@@ -115,8 +115,8 @@ def test_a_file_that_could_not_be_deleted_is_deleted_later() -> None:
     for name in ("a.log", "b.log"):
         files.append_to(name, b"x")
     remover = FileRemover(files)
-    remover.retire("a.log", 100)
-    remover.retire("b.log", 200)
+    remover.retire(files, "a.log", 100)
+    remover.retire(files, "b.log", 200)
     with pytest.raises(StorageError, match="busy"):
         run_inline(remover.remove(300))
     assert set(files.contents()) == {"a.log.deleted"}, "it keeps no other from being deleted"

@@ -147,7 +147,7 @@ class CompactionPlan:
         self, segment: Segment, from_offset: int
     ) -> Iterator[tuple[BatchHeader, BatchView]]:
         try:
-            mapped = self.log.context.files.map(segment.log_path)
+            mapped = self.log.files.map(segment.log_path)
         except FileNotFoundError:
             raise StorageError(
                 f"{segment.log_path} was removed while it was being compacted"
@@ -191,7 +191,7 @@ class CompactionPlan:
 
     def _clean(self, originals: list[Segment], last_offsets: OffsetMap, map_end: int) -> None:
         """Run pass 2 for one group of segments: write the retained batches to one new file."""
-        files, settings = self.log.context.files, self.log.settings
+        files, settings = self.log.files, self.log.settings
         first = originals[0]
         log_path = first.log_path + CLEANED_SUFFIX
         for suffix in SWAPPED_SUFFIXES:
@@ -270,18 +270,16 @@ class CompactionPlan:
     def complete(self) -> Work[CompactionReport]:
         """Swap the cleaned segments in. Called by the owner of the log; no other code may flush or
         truncate the partition until this finishes. If the partition is closed or deleted meanwhile,
-        this fails with a `StorageError`."""
-        files, folder = self.log.context.files, self.log.folder
+        its next change to a file is refused with a `StorageError`."""
+        files, folder = self.log.files, self.log.folder
         if self.outcomes is not None and self.outcomes.is_refuted:
             self.log.report(f"{folder}: a transaction index was wrong and was rebuilt")
             yield from self.log.rebuild_aborted()
             return self.report
         yield self.log.persist_recovery_point
-        self.log.check_is_open()
         self.log.open_active_file()  # the file name records the next offset
         yield partial(files.sync_dir, folder)
         for group in self.cleaned:
-            self.log.check_is_open()
             first = group.originals[0]
             if any(segment not in self.log.segments.sealed for segment in group.originals):
                 # An original was removed or truncated meanwhile, so discard the cleaned files.
@@ -291,10 +289,8 @@ class CompactionPlan:
             self.log.manifest.withdraw(first.base_offset, group.originals[-1].end_offset)
             yield self.log.manifest.sync
             yield partial(commit_swap, files, folder, first.base_offset)
-            self.log.check_is_open()
             self._swap(group)
             yield partial(files.sync_dir, folder)
-            self.log.check_is_open()
             self.log.claim([group.cleaned])
         return self.report
 
@@ -306,7 +302,7 @@ class CompactionPlan:
         base_offset = group.originals[0].base_offset
         swap = partial(
             finish_swap,
-            context.files,
+            self.log.files,
             self.log.folder,
             group.originals,
             base_offset,

@@ -17,7 +17,8 @@ segment always remains.
        retention run removes them again
 
 No other code may flush or truncate the partition until this work finishes; appends and reads
-continue. If the partition is deleted while it runs, the work fails with a `StorageError`.
+continue. If the partition is deleted while it runs, its next change to a file is refused with a
+`StorageError` (partition_files.py).
 """
 
 from __future__ import annotations
@@ -30,7 +31,6 @@ from strandlog.config.tables.topic import LogSettings
 from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.partition.read import end_offset_of
 from strandlog.storage.partition.time_lookup import largest_timestamp
-from strandlog.storage.segment.manifest import Claim
 from strandlog.storage.segment.segment import ActiveSegment, Segment
 from strandlog.storage.work import Work, run_inline, yield_control
 
@@ -158,22 +158,14 @@ def drop_oldest(log: PartitionLog, count: int) -> Work[int]:
         return 0
     if log.request_snapshot(expired_segments[-1].end_offset):
         yield from log.flush_work()
-        log.check_is_open()
     log.open_active_file()
     log.manifest.withdraw(0, expired_segments[-1].end_offset)
     yield log.manifest.sync
-    fsync_directory = partial(log.context.files.sync_dir, log.folder)
+    fsync_directory = partial(log.files.sync_dir, log.folder)
     yield fsync_directory
-    log.check_is_open()
     for first in range(0, len(expired_segments), RETIRED_AT_A_TIME):
         log.remove_segments(expired_segments[first : first + RETIRED_AT_A_TIME])
         yield yield_control
-        log.check_is_open()
     yield fsync_directory
-    yield partial(_shorten_manifest, log, log.claims_of(log.segments.sealed))
+    yield partial(log.manifest.shorten, log.claims_of(log.segments.sealed))
     return sum(segment.size_bytes for segment in expired_segments)
-
-
-def _shorten_manifest(log: PartitionLog, sealed: Sequence[Claim]) -> None:
-    log.check_is_open()  # else the folder may already belong to a new partition of the same name
-    log.manifest.shorten(sealed)

@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING
 
 from strandlog.errors import StorageError
 from strandlog.storage.files import LogFile
+from strandlog.storage.partition.partition_files import PartitionFiles
 from strandlog.storage.partition.producer_state import snapshot_name
 from strandlog.storage.partition.recovery_point import (
     RecoveryPoint,
@@ -127,6 +128,7 @@ class FlushState:
         "_context",
         "_dirty_sealed",
         "_epoch",
+        "_files",
         "_flushed_position",
         "_folder",
         "_names_changed",
@@ -140,11 +142,13 @@ class FlushState:
         "_snapshots",
         "failure",
         "flushed_offset",
-        "is_closed",
     )
 
-    def __init__(self, folder: str, context: LogContext, recovered: Recovered) -> None:
+    def __init__(
+        self, folder: str, files: PartitionFiles, context: LogContext, recovered: Recovered
+    ) -> None:
         self._folder = folder
+        self._files = files
         self._context = context
         self._segments = recovered.segments
         self._producers = recovered.producers
@@ -159,7 +163,6 @@ class FlushState:
         self._snapshot_due = False
         self._flushed_position = self._segments.end_position
         self.failure: StorageError | None = None
-        self.is_closed = False
         self.flushed_offset = recovered.log_end_offset
         if recovered.needs_flush:
             # Anything that recovery read or changed must be on disk before it is served.
@@ -192,7 +195,7 @@ class FlushState:
         self._flushed_position = self._segments.end_position
         self._snapshot_due = True
         for newer in [number for number in self._snapshots if number > offset]:
-            self._context.files.remove(self._snapshot_path(newer))
+            self._files.remove(self._snapshot_path(newer))
             self._snapshots.discard(newer)
 
     def request_snapshot(self, offset: int) -> bool:
@@ -230,7 +233,7 @@ class FlushState:
         # completed.
         folder = self._folder if self._names_changed != self._names_synced else None
         return FlushPlan(
-            self._context.files,
+            self._files,
             side_paths=side_paths,
             log_files=log_files,
             sealed=[sealed for sealed, _ in self._dirty_sealed],
@@ -245,11 +248,11 @@ class FlushState:
 
     def _indexes_of(self, segment: Segment) -> list[str]:
         paths = (segment.stem + suffix for suffix in SIDE_SUFFIXES)
-        return [path for path in paths if self._context.files.exists(path)]
+        return [path for path in paths if self._files.exists(path)]
 
     def _write_snapshot(self, end_offset: int) -> list[str]:
         """Update the indexes and write the producer state. Return the paths to sync."""
-        files, active = self._context.files, self._segments.active
+        files, active = self._files, self._segments.active
         active.indexes.finish()
         if self._aborted.save(files, active.stem, active.base_offset, end_offset):
             self._names_changed += 1
@@ -302,7 +305,7 @@ class FlushState:
         # If the write fails, the old point is still valid: the next start reads more, and processes
         # that stop at the recovery point see fewer records.
         try:
-            write_recovery_point(self._context.files, path, point)
+            write_recovery_point(self._files, path, point)
         except (StorageError, FileNotFoundError) as error:
             return error
         self._point = point
@@ -316,7 +319,7 @@ class FlushState:
             bounds_readers=self._context.settings.waits_for_fsync,
             is_provisional=False,
         )
-        begin_recovery_point(self._context.files, join(self._folder, RECOVERY_POINT), point)
+        begin_recovery_point(self._files, join(self._folder, RECOVERY_POINT), point)
         self._point = point
 
     def persist_recovery_point(self) -> None:
@@ -326,8 +329,6 @@ class FlushState:
         truncates the log there. The point is rewritten even if it has not changed, because an
         earlier write may not be durable if its sync failed.
         """
-        if self.is_closed:
-            raise StorageError(str(self.failure))
         point = self._point._replace(
             offset=self.flushed_offset,
             sequence=self._point.sequence + 1,
@@ -335,16 +336,16 @@ class FlushState:
             is_provisional=False,
         )
         path = join(self._folder, RECOVERY_POINT)
-        write_recovery_point(self._context.files, path, point, settled=True)
+        write_recovery_point(self._files, path, point, settled=True)
         self._point = point
-        self._context.files.sync_dir(self._folder)
+        self._files.sync_dir(self._folder)
 
     def _drop_snapshots(self, plan: FlushPlan) -> None:
         for offset in list(self._snapshots):
             if offset >= plan.snapshot_offset or offset == plan.older_snapshot_offset:
                 continue
             with contextlib.suppress(StorageError):
-                self._context.files.remove(self._snapshot_path(offset))
+                self._files.remove(self._snapshot_path(offset))
                 self._snapshots.discard(offset)
 
     # -- failures ----------------------------------------------------------------------------
@@ -352,15 +353,15 @@ class FlushState:
     def failed(self, error: StorageError) -> None:
         """Record that a plan failed or could not be created. No records are acknowledged until
         `rewrite_tail` succeeds."""
-        if self.is_closed:
-            return  # the files may already belong to a new partition of the same name
+        if self._files.is_closed:
+            return
         self._epoch += 1
         self._snapshot_due = True
         self._snapshots = {o for o in self._snapshots if o <= self._point.snapshot_offset}
         unwritten = self._move_point(
             self.flushed_offset, self._point.snapshot_offset, fsync_failed=True
         )
-        if unwritten is not None and not self.is_closed:
+        if unwritten is not None:
             self._problems.report(
                 f"an fsync failed and could not be recorded ({unwritten}): if the process stops "
                 f"before the tail from offset {self.flushed_offset} on has been rewritten, the "
@@ -374,7 +375,7 @@ class FlushState:
     def close(self) -> None:
         """Mark the partition as closed or deleted: pending plans are ignored, appends fail."""
         self._epoch += 1
-        self.is_closed = True
+        self._files.close()
         self.failure = StorageError(f"{self._folder} is closed; open it again")
 
     def rewrite_tail(self) -> Work[None]:
@@ -382,8 +383,7 @@ class FlushState:
         flush plan can sync them. There is one step per segment. The log refuses appends until the
         last step has finished, so the tail does not change meanwhile."""
         epoch = self._epoch
-        if self.is_closed:
-            raise StorageError(str(self.failure))
+        self._files.check_is_open()
         base, position = self._flushed_position
         active = self._segments.active
         for segment, file in [*self._dirty_sealed, (active, active.file)]:
@@ -407,4 +407,4 @@ class FlushState:
             pass
         file.overwrite(start, data)
         for path in self._indexes_of(segment):
-            self._context.files.replace(path, self._context.files.read(path))
+            self._files.replace(path, self._files.read(path))

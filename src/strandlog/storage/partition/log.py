@@ -40,6 +40,7 @@ from strandlog.storage.file_remover import FileRemover
 from strandlog.storage.files import Files
 from strandlog.storage.partition.append_checks import check_batch, split_batches
 from strandlog.storage.partition.flush import FlushPlan, FlushState
+from strandlog.storage.partition.partition_files import PartitionFiles
 from strandlog.storage.partition.producer_state import (
     ProducerIdsSeen,
     ProducerState,
@@ -101,6 +102,7 @@ class PartitionLog:
         "_waits_for_fsync",
         "aborted",
         "context",
+        "files",
         "folder",
         "high_watermark",
         "high_watermark_position",
@@ -133,10 +135,11 @@ class PartitionLog:
         self.folder = folder
         self.settings = settings
         self.context = context
+        self.files = PartitionFiles(context.files, folder)
         self._batch_max_records = context.settings.batch_max_records
         self._waits_for_fsync = context.settings.waits_for_fsync
         now_ms = context.clock.now_ms()
-        recovery = Recovery(context.files, folder, settings, now_ms)
+        recovery = Recovery(self.files, folder, settings, now_ms)
         recovered = recovery.begin() if is_new else recovery.run(log_start_offset, known_end)
         self.segments = recovered.segments
         self.segments.active.open_files = context.open_files
@@ -153,7 +156,7 @@ class PartitionLog:
         # Cache: the most recently requested last stable offset, and its position.
         self._last_stable_position = (-1, self.high_watermark_position)
         self.manifest = recovered.manifest
-        self._flusher = FlushState(folder, context, recovered)
+        self._flusher = FlushState(folder, self.files, context, recovered)
         if recovered.needs_flush:
             self.flush()
         if is_new:
@@ -179,7 +182,7 @@ class PartitionLog:
         return is_added
 
     def _note_problems(self) -> None:
-        if not self.last_report.is_clean:
+        if not self.last_report.is_clean and not self.is_closed:
             self.context.unclean[self.tp] = self
 
     # -- append ------------------------------------------------------------------------------
@@ -290,7 +293,7 @@ class PartitionLog:
 
     def _new_active(self, base_offset: int) -> ActiveSegment:
         active = ActiveSegment(
-            self.context.files,
+            self.files,
             stem_of(self.folder, base_offset),
             base_offset,
             self.settings.index_interval_bytes,
@@ -302,7 +305,7 @@ class PartitionLog:
     def save_aborted(self) -> None:
         """Bring the transaction index of the active segment up to date."""
         active = self.segments.active
-        self.aborted.save(self.context.files, active.stem, active.base_offset, self.log_end_offset)
+        self.aborted.save(self.files, active.stem, active.base_offset, self.log_end_offset)
 
     # -- visibility --------------------------------------------------------------------------
 
@@ -355,7 +358,7 @@ class PartitionLog:
     @property
     def is_closed(self) -> bool:
         """Whether the partition was closed or deleted."""
-        return self._flusher.is_closed
+        return self.files.is_closed
 
     def flush_plan(self) -> FlushPlan | None:
         """Return the plan that makes everything written so far durable. Return None if there is
@@ -404,14 +407,14 @@ class PartitionLog:
     def rebuild_aborted(self) -> Work[None]:
         """Rebuild the list of aborted transactions from the log after an index proved wrong. There
         is one step per segment. If one of the segments is replaced meanwhile, start again."""
-        files, is_done = self.context.files, False
+        files, is_done = self.files, False
         while not is_done:
             read = [(segment, segment.size_bytes) for segment in self.segments.all()]
             end_offset, replay = self.log_end_offset, AbortedReplay(files)
             for segment, size_bytes in read:
                 with contextlib.suppress(FileNotFoundError):  # it was removed or replaced
                     yield partial(replay.read, segment, size_bytes)
-                self.check_is_open()
+                self.files.check_is_open()
             is_done = all(self._still_has(*each) for each in read)
         replay.report_to(self.last_report.problems)
         self._note_problems()
@@ -498,17 +501,12 @@ class PartitionLog:
         """Make the name of the active segment durable before other segments are removed. Once they
         are removed, the next offset is known only from that name."""
         self.open_active_file()
-        self.context.files.sync_dir(self.folder)
+        self.files.sync_dir(self.folder)
 
     def open_active_file(self) -> None:
         """Ensure that the active segment has a file."""
         if not self.segments.active.size_bytes:
             self.segments.active.open_file()
-
-    def check_is_open(self) -> None:
-        """Raise `StorageError` if the partition was closed or deleted."""
-        if self.is_closed:
-            raise StorageError(f"{self.tp} was closed or deleted during the operation")
 
     def remove_segments(self, segments: list[Segment]) -> None:
         """Remove the oldest segments and advance the log start offset accordingly."""
@@ -521,7 +519,7 @@ class PartitionLog:
         for segment in segments:
             self.context.cache.drop(segment.stem)
             for path in segment.paths:
-                self.context.remover.retire(path, due_ms)
+                self.context.remover.retire(self.files, path, due_ms)
         self._flusher.forget(segments)
         self.segments.replace(segments, None)
 
@@ -543,7 +541,7 @@ class PartitionLog:
             self._remove_segments(self.segments.sealed[-1:])
         if self.segments.sealed:
             self._cut_last_sealed(offset)
-        self.context.files.sync_dir(self.folder)
+        self.files.sync_dir(self.folder)
         self.producers.truncate_to(offset)
         self.aborted.truncate_to(offset)
         self._last_stable_position = (-1, self.high_watermark_position)
@@ -559,7 +557,7 @@ class PartitionLog:
         position = locate_batch(self.context.cache, segment, offset)
         if position is None:
             return
-        files = self.context.files
+        files = self.files
         files.replace(segment.log_path, self.context.cache.get(segment).log[:position])
         for suffix in SIDE_SUFFIXES:
             files.remove(segment.stem + suffix)

@@ -55,7 +55,7 @@ def finish_swap(
     """Run steps 3 and 4 while the log is open. The caller must sync the folder afterwards."""
     for segment in originals:
         for path in segment.paths:
-            remover.retire(path, due_ms)
+            remover.retire(files, path, due_ms)
     _rename_all(files, folder, base_offset, SWAP_SUFFIX, "")
 
 

@@ -292,10 +292,7 @@ class Recovery:
 
     def _load_aborted(self, segments: list[Segment], names: dict[str, int]) -> None:
         """Load the transaction indexes up to the offset of the snapshot; the scan adds the rest. If
-        one of them is wrong, or the manifest with their checksums is lost, let `_recovered` rebuild
-        all of them."""
-        is_proven = self._claims or len(segments) == 1
-        self._aborted_in_doubt = not is_proven and segments[1].base_offset <= self._producers_from
+        one of them is wrong, stop and let `_recovered` rebuild all of them."""
         ends = [*(segment.base_offset for segment in segments[1:]), NEVER]
         for segment, end_offset in zip(segments, ends, strict=True):
             name = segment_stem(segment.base_offset) + ABORT_INDEX_SUFFIX
@@ -520,13 +517,7 @@ class Recovery:
 
     def _recovered(self, segments: SegmentList, next_offset: int) -> Recovered:
         if self._aborted_in_doubt:
-            before = [entry.last_offset for entry in self._aborted]
             rebuild_aborted(self._files, segments.all(), self._aborted, self._report.problems)
-            if not self._claims and before != [entry.last_offset for entry in self._aborted]:
-                self._report.problems.append(
-                    f"{self._folder}: the transaction indexes were wrong and were rebuilt from the "
-                    "log; their checksums are lost"
-                )
             self._drop_snapshot(self._producers_from)
         claimed = {claim.base_offset for claim in self._claims}
         return Recovered(

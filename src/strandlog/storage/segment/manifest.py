@@ -70,12 +70,10 @@ class Loss(NamedTuple):
 
     def describe(self, folder: str) -> str:
         """Return a message that describes what is wrong with the segment."""
-        base, end, claimed, aborted_crc = self.claim
+        base, end, claimed, _ = self.claim
         path = join(folder, segment_stem(base) + LOG_SUFFIX)
         if self.size_bytes is None:
-            # The records before the lost ones have no marker anymore.
-            ends = "; transactions that were aborted there count as committed" * bool(aborted_crc)
-            return f"{path} is missing: offsets {base} to {end - 1} are lost{ends}"
+            return f"{path} is missing: offsets {base} to {end - 1} are lost"
         size = f"{path} has {self.size_bytes} bytes instead of {claimed}"
         if self.size_bytes > claimed:
             return f"{size}: {self.size_bytes - claimed} were added after the segment was sealed"

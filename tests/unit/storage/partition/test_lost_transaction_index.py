@@ -13,7 +13,6 @@ from strandlog.record.batch_header import read_header, stamp
 from strandlog.record.builder import build_single
 from strandlog.storage.cleaning.compaction import compact_now
 from strandlog.storage.partition.read import aborted_in
-from strandlog.storage.paths import SEGMENT_MANIFEST
 from strandlog.storage.readonly.committed import committed_view
 from strandlog.storage.readonly.verify import look_at_partition
 from strandlog.storage.readonly.view import FolderView
@@ -176,30 +175,3 @@ def test_a_damaged_abort_marker_without_an_index_is_not_passed_over_silently() -
     [unknown] = [text for text in log.last_report.problems if "committed or aborted" in text]
     assert f"the damage at offset {header.base_offset} may include the end" in unknown
     assert f"producer {header.producer_id} from offset {header.base_offset - 2}" in unknown
-
-
-@pytest.mark.parametrize("stop", ["clean", "killed"])
-@pytest.mark.parametrize("how", ["deleted", "emptied", "one entry less"])
-def test_aborted_records_are_not_shown_after_the_loss_of_an_index_and_the_manifest(
-    how: str, stop: str
-) -> None:
-    files = filled(stop)
-    path = indexes(files)[0]
-    lose(files, path, how)
-    files.remove(f"{FOLDER}/{SEGMENT_MANIFEST}")
-    view = committed_view(files, FolderView(files, DATA).view(TP))
-    for attempt in range(2):
-        log_dir, log = reopen(files, settings=small_settings(segment_bytes=900))
-        assert committed(log) == KEPT
-        assert [entry[:3] for entry in view.aborted] == [entry[:3] for entry in log.aborted]
-        said = any("checksums are lost" in problem for problem in log.last_report.problems)
-        assert said is (attempt == 0)
-        log_dir.close()
-
-
-def test_a_lost_segment_says_that_its_aborted_transactions_count_as_committed() -> None:
-    files = filled("clean")
-    files.remove(f"{FOLDER}/{0:020d}.log")
-    _, log = reopen(files, settings=small_settings(segment_bytes=900))
-    [problem] = [text for text in log.last_report.problems if "is missing" in text]
-    assert problem.endswith("transactions that were aborted there count as committed")

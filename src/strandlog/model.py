@@ -100,6 +100,11 @@ class IsolationLevel(IntEnum):
     READ_UNCOMMITTED = 0
     READ_COMMITTED = 1
 
+    @classmethod
+    def of(cls, *, committed: bool) -> IsolationLevel:
+        """Return the level that shows only committed records, or the one that shows all."""
+        return cls.READ_COMMITTED if committed else cls.READ_UNCOMMITTED
+
 
 class OffsetAndMetadata(NamedTuple):
     """The offset that a group has committed for one partition."""

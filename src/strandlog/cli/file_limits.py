@@ -13,7 +13,7 @@ from __future__ import annotations
 import resource
 from typing import NamedTuple
 
-from strandlog.config.limits import HTTP_HEALTH_CONNECTIONS
+from strandlog.config.limits.http import HTTP_HEALTH_CONNECTIONS
 from strandlog.config.setting import Value
 from strandlog.config.tables.broker import BrokerSettings, broker_settings
 from strandlog.errors import TooFewDescriptorsError

@@ -47,7 +47,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn
 
-from strandlog.config.limits import (
+from strandlog.config.limits.node import (
     NODE_MAX_DEPTH,
     NODE_MAX_ERROR_CHARACTERS,
     NODE_MAX_LINE_BYTES,

@@ -24,7 +24,7 @@ import struct
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-from strandlog.config.limits import MAX_STRING_BYTES
+from strandlog.config.limits.kafka import MAX_STRING_BYTES
 from strandlog.errors import DataError
 from strandlog.model import Buffer
 

@@ -30,10 +30,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from strandlog.config.limits import (
-    MAX_BATCH_HEADERS,
-    MAX_RECORD_HEADERS,
-)
+from strandlog.config.limits.records import MAX_BATCH_HEADERS, MAX_RECORD_HEADERS
 from strandlog.errors import CorruptRecordError, InvalidRecordError
 from strandlog.model import Headers, Record
 from strandlog.record.record_runs import MIN_RUN, Frame, read_run

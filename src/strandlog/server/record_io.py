@@ -174,7 +174,7 @@ async def fetch(
     is set, the batches count towards the user's quota."""
     limit = min(max(1, max_bytes), MAX_READ_BYTES)
     deadline_ms = broker.clock.monotonic_ms() + wait_ms
-    isolation = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+    isolation = IsolationLevel.of(committed=committed)
     part = FetchPartition(tp.topic, tp.partition, offset, limit)
     found = broker.fetch(context, FetchRequest([part], 1, limit, deadline_ms, isolation))
     if isinstance(found, Deferred):

@@ -32,7 +32,7 @@ from strandlog.broker.access.sasl import problem_of_principal
 from strandlog.broker.context import Principal
 from strandlog.broker.metrics import Metrics
 from strandlog.clock import Clock
-from strandlog.config.limits import SUBJECT_MAX_CHARACTERS
+from strandlog.config.limits.access import SUBJECT_MAX_CHARACTERS
 from strandlog.config.principal_rules import parse_principal_rules
 from strandlog.config.tables.tls import (
     NO_CLIENT_CERTIFICATE,

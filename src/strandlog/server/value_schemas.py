@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from strandlog.broker.broker import Broker
 from strandlog.broker.context import RequestContext
 from strandlog.clock import stopwatch
-from strandlog.config.limits import (
+from strandlog.config.limits.schemas import (
     HTTP_DECODE_MAX_SCHEMAS,
     HTTP_DECODE_PAGE_MS,
     HTTP_DECODED_VALUE_BYTES,

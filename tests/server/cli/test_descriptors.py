@@ -15,7 +15,7 @@ from strandlog.cli.file_limits import (
     fit_to_limit,
     wanted,
 )
-from strandlog.config.limits import HTTP_HEALTH_CONNECTIONS
+from strandlog.config.limits.http import HTTP_HEALTH_CONNECTIONS
 from strandlog.config.tables.broker import broker_settings
 from strandlog.errors import TooFewDescriptorsError
 

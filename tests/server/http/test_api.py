@@ -27,7 +27,7 @@ from tests.support.waiting import eventually
 
 from strandlog import RemoteLog, connect
 from strandlog.broker.context import RequestContext
-from strandlog.config.limits import (
+from strandlog.config.limits.http import (
     HTTP_MAX_PIPELINES,
     HTTP_PIPELINE_MAX_POINTS,
     HTTP_PIPELINE_MAX_QUERIES,

@@ -11,7 +11,7 @@ from tests.support.http_client import client_of, http_address, http_broker, ok, 
 from tests.support.server import RunningBroker
 from tests.support.waiting import eventually
 
-from strandlog.config.limits import HTTP_SMALL_BODY_BYTES
+from strandlog.config.limits.http import HTTP_SMALL_BODY_BYTES
 from strandlog.testing.server import ServerThread
 
 MAX_CONNECTIONS = 8

@@ -20,7 +20,7 @@ from tests.support.server import RunningBroker
 
 from strandlog.broker.reads.fetch import FetchPartitionData
 from strandlog.clock import stopwatch
-from strandlog.config.limits import (
+from strandlog.config.limits.http import (
     HTTP_JSON_VALUE_BYTES,
     HTTP_PARSED_VALUE_ITEMS,
     HTTP_SMALL_BODY_BYTES,

@@ -22,10 +22,7 @@ from tests.support.kafka_requests import (
 from tests.support.server import RunningBroker
 from tests.support.waiting import eventually_in_loop
 
-from strandlog.config.limits import (
-    MAX_STRING_BYTES,
-    MAX_TAGGED_FIELDS,
-)
+from strandlog.config.limits.kafka import MAX_STRING_BYTES, MAX_TAGGED_FIELDS
 from strandlog.config.tables.broker import BROKER_SETTINGS, broker_settings
 from strandlog.errors import DataError
 from strandlog.protocol.kafka.decoder import decode_request

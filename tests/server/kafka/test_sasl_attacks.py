@@ -26,7 +26,7 @@ from tests.support.sasl import (
 from tests.support.users import delete_user, set_password
 
 from strandlog.client.wire.sasl import tokens
-from strandlog.config.limits import MAX_REQUESTS_BEFORE_AUTHENTICATION
+from strandlog.config.limits.kafka import MAX_REQUESTS_BEFORE_AUTHENTICATION
 from strandlog.server.kafka.handlers import declared_apis
 from strandlog.server.kafka.login_throttle import BURST_SECONDS
 from strandlog.testing.server import ServerThread

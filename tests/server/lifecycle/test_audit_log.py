@@ -24,7 +24,7 @@ from tests.support.users import set_password
 from tests.support.waiting import eventually
 
 import strandlog
-from strandlog.config.limits import AUDIT_MAX_EVENTS_PER_CLIENT
+from strandlog.config.limits.access import AUDIT_MAX_EVENTS_PER_CLIENT
 from strandlog.errors import StrandlogError
 from strandlog.protocol.rpc import log_pb2 as pb
 from strandlog.protocol.rpc import log_pb2_grpc

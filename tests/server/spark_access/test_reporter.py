@@ -19,7 +19,7 @@ from tests.support.waiting import eventually
 pytest.importorskip("pyspark", reason="reports come out of Spark")
 
 from strandlog.client.http.address import HttpAddress
-from strandlog.config.limits import HTTP_PIPELINE_MAX_QUERIES
+from strandlog.config.limits.http import HTTP_PIPELINE_MAX_QUERIES
 from strandlog.errors import UnreachableError
 from strandlog.spark.monitoring import reporter as module
 from strandlog.spark.monitoring.progress import QueryReport

@@ -16,7 +16,7 @@ from tests.server.tls.scene import TIMEOUT_SECONDS, TlsScene, is_closed, running
 from tests.support.certificates import Authority, Issued
 from tests.support.waiting import eventually
 
-from strandlog.config.limits import HTTP_HEALTH_CONNECTIONS
+from strandlog.config.limits.http import HTTP_HEALTH_CONNECTIONS
 from strandlog.errors import ConfigurationError
 from strandlog.protocol.rpc import log_pb2
 from strandlog.server.grpc import listener

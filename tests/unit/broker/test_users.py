@@ -19,7 +19,11 @@ from strandlog.broker.access.users import CredentialDeletion, CredentialUpsertio
 from strandlog.broker.broker import Broker
 from strandlog.broker.context import ANONYMOUS, OWNER, Principal, RequestContext
 from strandlog.client.wire.sasl import tokens
-from strandlog.config.limits import PASSWORD_MAX_BYTES, SALT_MAX_BYTES, USER_NAME_MAX_CHARACTERS
+from strandlog.config.limits.access import (
+    PASSWORD_MAX_BYTES,
+    SALT_MAX_BYTES,
+    USER_NAME_MAX_CHARACTERS,
+)
 from strandlog.config.tables.broker import BROKER_SETTINGS, broker_settings
 from strandlog.errors import (
     AuthenticationError,

@@ -1,4 +1,4 @@
-"""Limits are declared in one place: as settings, or in `config/limits.py` if they are fixed."""
+"""Limits are declared in one place: as settings, or in `config/limits` if they are fixed."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _found() -> dict[str, set[str]]:
 
 def test_every_limit_is_a_setting_or_declared_in_limits() -> None:
     elsewhere = {name: rest for name, found in _found().items() if (rest := found - NOT_LIMITS)}
-    assert not elsewhere, "declare it in config/limits.py, or as a setting in config/tables"
+    assert not elsewhere, "declare it in config/limits, or as a setting in config/tables"
 
 
 def test_every_exception_still_exists() -> None:

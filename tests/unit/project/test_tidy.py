@@ -14,10 +14,7 @@ from tests.support.syntax_trees import nodes, parse
 ROOT = Path(__file__).parents[3]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 MAX_FILE_LINES = 600
-LONGER_FILES = {  # tables: one error, or one limit, per entry
-    "src/strandlog/errors.py": 1000,
-    "src/strandlog/config/limits.py": 660,
-}
+LONGER_FILES = {"src/strandlog/errors.py": 1000}  # a table: one error per entry
 MAX_FUNCTION_LINES = 60
 MAX_PACKAGE_MODULES = 13
 # Spelled in pieces, so that this file does not trip over itself.

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandlog.config.limits import (
+from strandlog.config.limits.node import (
     NODE_MAX_DEPTH,
     NODE_MAX_ERROR_CHARACTERS,
     NODE_MAX_LINE_BYTES,

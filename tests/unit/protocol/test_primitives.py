@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandlog.config.limits import MAX_STRING_BYTES
+from strandlog.config.limits.kafka import MAX_STRING_BYTES
 from strandlog.errors import DataError
 from strandlog.protocol.primitives import Reader, Writer, encoded_text
 

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.examples import examples
 
-from strandlog.config.limits import MAX_RECORD_HEADERS
+from strandlog.config.limits.records import MAX_RECORD_HEADERS
 from strandlog.errors import CorruptRecordError, InvalidRecordError
 from strandlog.model import Headers, Record
 from strandlog.record import record as record_module

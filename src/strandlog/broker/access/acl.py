@@ -32,7 +32,7 @@ from strandlog.broker.access.permission import (
     PermissionType,
     ResourceType,
 )
-from strandlog.config.limits import ACL_MAX_TEXT_CHARACTERS
+from strandlog.config.limits.access import ACL_MAX_TEXT_CHARACTERS
 from strandlog.errors import InvalidRequestError
 
 EVERY_PRINCIPAL = "User:*"

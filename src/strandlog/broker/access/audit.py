@@ -39,7 +39,7 @@ from strandlog.broker.context import RequestContext
 from strandlog.broker.deferred import Deferred
 from strandlog.broker.timers import Timers
 from strandlog.clock import Clock
-from strandlog.config.limits import (
+from strandlog.config.limits.access import (
     AUDIT_MAX_DETAILS,
     AUDIT_MAX_DISTINCT_EVENTS,
     AUDIT_MAX_EVENTS_PER_CLIENT,

@@ -28,7 +28,7 @@ from strandlog.broker.access.permission import (
     PermissionType,
     ResourceType,
 )
-from strandlog.config.limits import ACL_MAX_TEXT_CHARACTERS, AUTHORIZER_MAX_CACHED_DECISIONS
+from strandlog.config.limits.access import ACL_MAX_TEXT_CHARACTERS, AUTHORIZER_MAX_CACHED_DECISIONS
 
 _Rules = dict[str, dict[Acl, None]]  # the ACLs of one pattern, by principal
 

@@ -28,7 +28,7 @@ from strandlog.broker.access.scram import (
     ScramCredential,
     ScramMechanism,
 )
-from strandlog.config.limits import USER_NAME_MAX_CHARACTERS
+from strandlog.config.limits.access import USER_NAME_MAX_CHARACTERS
 
 SECRET_BYTES = 32
 

@@ -25,7 +25,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from strandlog.broker.access.acl import normalized_host
-from strandlog.config.limits import QUOTA_MAX_NAME_CHARACTERS
+from strandlog.config.limits.access import QUOTA_MAX_NAME_CHARACTERS
 from strandlog.config.setting import MAX_INT, MAX_LONG
 from strandlog.errors import InvalidRequestError, UnsupportedVersionError
 

@@ -43,7 +43,7 @@ from strandlog.broker.access.quota_entity import (
     QuotaKey,
 )
 from strandlog.broker.access.quota_rates import TokenBucket, Window, WindowedRate
-from strandlog.config.limits import QUOTA_MAX_NAME_CHARACTERS
+from strandlog.config.limits.access import QUOTA_MAX_NAME_CHARACTERS
 from strandlog.config.setting import MAX_INT
 from strandlog.errors import ThrottlingQuotaExceededError
 

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from strandlog.broker.context import ANONYMOUS, Principal
-from strandlog.config.limits import USER_NAME_MAX_CHARACTERS
+from strandlog.config.limits.access import USER_NAME_MAX_CHARACTERS
 from strandlog.config.tables.client import PLAIN
 from strandlog.errors import AuthenticationError
 from strandlog.storage.work import Work

@@ -41,7 +41,7 @@ from strandlog.broker.access.sasl import (
     invalid_credentials,
 )
 from strandlog.broker.context import Principal
-from strandlog.config.limits import SCRAM_MAX_MESSAGE_BYTES
+from strandlog.config.limits.access import SCRAM_MAX_MESSAGE_BYTES
 from strandlog.config.tables.client import SCRAM_SHA_256, SCRAM_SHA_512
 from strandlog.errors import AuthenticationError
 from strandlog.storage.work import Work

@@ -22,7 +22,7 @@ from strandlog.broker.access.scram import (
     ScramMechanism,
     credential_of,
 )
-from strandlog.config.limits import PASSWORD_MAX_BYTES, SALT_MAX_BYTES, SCRAM_MAX_ITERATIONS
+from strandlog.config.limits.access import PASSWORD_MAX_BYTES, SALT_MAX_BYTES, SCRAM_MAX_ITERATIONS
 from strandlog.errors import (
     StrandlogError,
     UnacceptableCredentialError,

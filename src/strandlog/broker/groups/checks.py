@@ -23,10 +23,7 @@ from strandlog.broker.groups.group import Group
 from strandlog.broker.groups.members import Member, protocols_bytes
 from strandlog.broker.groups.offsets import offset_error
 from strandlog.broker.groups.requests import CommitRequest, JoinRequest
-from strandlog.config.limits import (
-    MAX_GROUP_NAME_CHARACTERS,
-    MAX_MEMBER_ASSIGNORS,
-)
+from strandlog.config.limits.records import MAX_GROUP_NAME_CHARACTERS, MAX_MEMBER_ASSIGNORS
 from strandlog.config.setting import MAX_INT
 from strandlog.config.tables.broker import BrokerSettings
 from strandlog.errors import (

@@ -36,7 +36,7 @@ from typing import NamedTuple
 
 from strandlog.broker.compacted_table import TableRecord
 from strandlog.broker.groups.group import EMPTY, STABLE, Group
-from strandlog.config.limits import MAX_TOPIC_NAME_CHARACTERS
+from strandlog.config.limits.records import MAX_TOPIC_NAME_CHARACTERS
 from strandlog.errors import (
     DataError,
     OffsetMetadataTooLargeError,

@@ -32,7 +32,7 @@ from strandlog.broker.deferred import Deferred
 from strandlog.broker.runtime import Runtime
 from strandlog.broker.timers import Timer, Timers
 from strandlog.clock import stopwatch
-from strandlog.config.limits import MAX_WAITING_PARTITIONS
+from strandlog.config.limits.kafka import MAX_WAITING_PARTITIONS
 from strandlog.errors import CorruptSegmentError, StorageError, StrandlogError, TopicNotFoundError
 from strandlog.model import Buffer, IsolationLevel, TopicRef
 from strandlog.record.batch_header import end_offset_of

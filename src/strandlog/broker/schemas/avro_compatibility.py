@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable
 from typing import Any
 
-from strandlog.config.limits import SCHEMA_MAX_COMPARISONS, SCHEMA_MAX_MESSAGES
+from strandlog.config.limits.schemas import SCHEMA_MAX_COMPARISONS, SCHEMA_MAX_MESSAGES
 
 PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 NAMED = frozenset({"fixed", "enum", "record"})

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from strandlog.broker.schemas.schema import Schema, canonical_json, parsed_json
-from strandlog.config.limits import SCHEMA_MAX_COMPARISONS, SCHEMA_MAX_MESSAGES
+from strandlog.config.limits.schemas import SCHEMA_MAX_COMPARISONS, SCHEMA_MAX_MESSAGES
 from strandlog.errors import InvalidSchemaError, MissingExtraError
 from strandlog.formats.registered_schema import Resolved
 

@@ -30,7 +30,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from strandlog.broker.schemas.schema import Schema
-from strandlog.config.limits import SCHEMA_MAX_MESSAGES
+from strandlog.config.limits.schemas import SCHEMA_MAX_MESSAGES
 from strandlog.errors import InvalidSchemaError
 from strandlog.formats.protobuf.files import (
     WHAT,

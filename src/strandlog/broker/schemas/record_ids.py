@@ -15,7 +15,7 @@ from collections.abc import Callable
 from uuid import UUID
 
 from strandlog.broker.schemas.state import RegistryState
-from strandlog.config.limits import MAX_REPORTED_RECORDS
+from strandlog.config.limits.records import MAX_REPORTED_RECORDS
 from strandlog.config.tables.topic import LogSettings
 from strandlog.errors import InvalidRecordError
 from strandlog.formats.registry.framing import (

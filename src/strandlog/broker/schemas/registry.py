@@ -30,7 +30,7 @@ from strandlog.broker.schemas.state import (
     READONLY,
     RegistryState,
 )
-from strandlog.config.limits import (
+from strandlog.config.limits.schemas import (
     SCHEMA_MAX_IDS,
     SCHEMA_MAX_SUBJECT_CHARACTERS,
     SCHEMA_MAX_TOTAL_VERSIONS,

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
-from strandlog.config.limits import (
+from strandlog.config.limits.schemas import (
     SCHEMA_MAX_DEPTH,
     SCHEMA_MAX_REFERENCE_DEPTH,
     SCHEMA_MAX_REFERENCES,

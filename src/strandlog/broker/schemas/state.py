@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from strandlog.broker.schemas.schema import Schema, SubjectVersion, too_many_references
-from strandlog.config.limits import SCHEMA_MAX_REFERENCE_DEPTH, SCHEMA_MAX_REFERENCES
+from strandlog.config.limits.schemas import SCHEMA_MAX_REFERENCE_DEPTH, SCHEMA_MAX_REFERENCES
 from strandlog.errors import DataError, InvalidSchemaError
 from strandlog.formats.registered_schema import Resolved, ResolvedReference
 from strandlog.protocol.schema_records import (

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from strandlog.broker.access.access import SECURITY_TOPIC
-from strandlog.config.limits import MAX_TOPIC_NAME_CHARACTERS
+from strandlog.config.limits.records import MAX_TOPIC_NAME_CHARACTERS
 from strandlog.config.setting import Value
 from strandlog.config.tables.topic import TOPIC_SETTINGS, LogSettings, log_settings
 from strandlog.errors import InvalidPartitionsError, InvalidTopicError, StorageError

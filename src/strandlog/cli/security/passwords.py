@@ -20,7 +20,7 @@ import typer
 
 from strandlog.cli.output import message
 from strandlog.cli.security.key_files import others_can_read, read_file, write_private
-from strandlog.config.limits import PASSWORD_MAX_BYTES
+from strandlog.config.limits.access import PASSWORD_MAX_BYTES
 from strandlog.errors import RemoteError, SecurityFileError
 
 STDIN = "-"

@@ -30,7 +30,7 @@ from strandlog.client.registry.api import (
     SubjectSchema,
 )
 from strandlog.clock import Clock, SystemClock
-from strandlog.config.limits import SCHEMA_MAX_REFERENCE_DEPTH, SCHEMA_MAX_REFERENCES
+from strandlog.config.limits.schemas import SCHEMA_MAX_REFERENCE_DEPTH, SCHEMA_MAX_REFERENCES
 from strandlog.errors import (
     AuthenticationError,
     AuthorizationError,

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path, PurePosixPath
 
-from strandlog.config.limits import SCHEMA_MAX_MESSAGES
+from strandlog.config.limits.schemas import SCHEMA_MAX_MESSAGES
 from strandlog.errors import InvalidSchemaError, MissingExtraError
 
 

@@ -47,10 +47,7 @@ from functools import cache, lru_cache
 from typing import Any
 from uuid import UUID
 
-from strandlog.config.limits import (
-    MAX_ARRAY_ELEMENTS,
-    MAX_STRING_BYTES,
-)
+from strandlog.config.limits.kafka import MAX_ARRAY_ELEMENTS, MAX_STRING_BYTES
 from strandlog.errors import DataError
 from strandlog.protocol.kafka.headers import (
     read_unsigned_varint,

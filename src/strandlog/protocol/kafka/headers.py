@@ -15,7 +15,7 @@ import struct
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from strandlog.config.limits import MAX_TAGGED_FIELDS
+from strandlog.config.limits.kafka import MAX_TAGGED_FIELDS
 from strandlog.errors import DataError
 from strandlog.protocol.kafka.api import API_BY_KEY, API_VERSIONS, Api
 

@@ -32,7 +32,7 @@ from collections.abc import Generator, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
-from strandlog.config.limits import MAX_STRING_BYTES
+from strandlog.config.limits.kafka import MAX_STRING_BYTES
 from strandlog.errors import DataError, shortened
 from strandlog.model import Buffer, PartitionRecords, TopicRef
 from strandlog.protocol.kafka.headers import (

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from strandlog.config.limits import MAX_RECORD_HEADERS
+from strandlog.config.limits.records import MAX_RECORD_HEADERS
 from strandlog.errors import InvalidRecordError, InvalidTimestampError
 from strandlog.record.arrow.kernels.compile import ByteArray, Int32Array, Int64Array
 from strandlog.record.arrow.kernels.encode import NOT_GIVEN

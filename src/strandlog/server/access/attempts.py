@@ -15,7 +15,7 @@ import ipaddress
 from typing import NamedTuple
 
 from strandlog.clock import Clock
-from strandlog.config.limits import LOGINS_MAX_FAILING_ADDRESSES
+from strandlog.config.limits.access import LOGINS_MAX_FAILING_ADDRESSES
 
 MINUTE_MS = 60_000
 IPV6_BITS = 64

@@ -32,7 +32,7 @@ from collections.abc import Callable, Iterator
 
 from strandlog.broker.access.audit import Event, time_text
 from strandlog.clock import Clock, stopwatch
-from strandlog.config.limits import AUDIT_MAX_QUEUED_EVENTS
+from strandlog.config.limits.access import AUDIT_MAX_QUEUED_EVENTS
 from strandlog.errors import AuditLogError
 
 logger = logging.getLogger(__name__)

@@ -34,7 +34,7 @@ from urllib.parse import SplitResult, unquote
 from strandlog.broker.access.tokens.bearer import KeySet, check_library, parse_keys
 from strandlog.clock import stopwatch
 from strandlog.config.authentication import is_loopback
-from strandlog.config.limits import JWKS_MAX_BYTES
+from strandlog.config.limits.access import JWKS_MAX_BYTES
 from strandlog.config.tables.authentication import JWKS_URL
 from strandlog.config.tables.broker import BrokerSettings
 from strandlog.errors import ConfigurationError, DataError, StrandlogError

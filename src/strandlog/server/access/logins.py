@@ -38,7 +38,7 @@ from strandlog.broker.access.sasl import Identity
 from strandlog.broker.broker import Broker
 from strandlog.broker.context import ANONYMOUS, Principal, RequestContext
 from strandlog.broker.runtime import Work
-from strandlog.config.limits import (
+from strandlog.config.limits.access import (
     AUTHORIZATION_MAX_CHARACTERS,
     LOGINS_MAX_CONCURRENT,
     LOGINS_MAX_REMEMBERED,

@@ -27,7 +27,7 @@ from urllib.parse import unquote
 from strandlog.broker.broker import Broker
 from strandlog.broker.context import Principal, RequestContext
 from strandlog.config.authentication import AuthenticationMode, authentication_mode
-from strandlog.config.limits import GRPC_REMEMBERED_CERTIFICATES
+from strandlog.config.limits.grpc import GRPC_REMEMBERED_CERTIFICATES
 from strandlog.errors import AuthenticationError
 from strandlog.server.access.logins import INVALID_HEADER, Login, Logins
 

@@ -28,7 +28,7 @@ from grpc import StatusCode
 
 from strandlog.broker.broker import Broker
 from strandlog.broker.context import RequestContext
-from strandlog.config.limits import GRPC_SMALL_REQUEST_BYTES
+from strandlog.config.limits.grpc import GRPC_SMALL_REQUEST_BYTES
 from strandlog.errors import (
     MalformedMessageError,
     StrandlogError,

@@ -20,10 +20,7 @@ from grpc_health.v1 import health, health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from strandlog.broker.context import RequestContext
-from strandlog.config.limits import (
-    GRPC_MAX_NAME_BYTES,
-    GRPC_REFLECTION_STREAMS,
-)
+from strandlog.config.limits.grpc import GRPC_MAX_NAME_BYTES, GRPC_REFLECTION_STREAMS
 from strandlog.config.tables.broker import BrokerSettings
 from strandlog.errors import UnknownServiceError
 from strandlog.server.grpc.calls import UPLOAD_PATIENCE_SECONDS, Calls, encoded, small

@@ -18,10 +18,7 @@ from grpc_health.v1 import health
 from grpc_reflection.v1alpha import reflection
 
 from strandlog.broker.broker import Broker
-from strandlog.config.limits import (
-    GRPC_HANDSHAKE_TIMEOUT_MS,
-    GRPC_MAX_METADATA_BYTES,
-)
+from strandlog.config.limits.grpc import GRPC_HANDSHAKE_TIMEOUT_MS, GRPC_MAX_METADATA_BYTES
 from strandlog.config.setting import MAX_INT
 from strandlog.config.tables.server import Address
 from strandlog.protocol.rpc import log_pb2

@@ -23,7 +23,7 @@ from strandlog.broker.broker import Broker
 from strandlog.broker.context import RequestContext
 from strandlog.broker.groups.requests import CommitRequest
 from strandlog.broker.topics.topic import Topic
-from strandlog.config.limits import GRPC_CONSUME_MESSAGE_BYTES
+from strandlog.config.limits.grpc import GRPC_CONSUME_MESSAGE_BYTES
 from strandlog.config.tables.topic import TOPIC_SETTINGS
 from strandlog.errors import StrandlogError
 from strandlog.model import Acks, OffsetAndMetadata, TopicPartition

@@ -22,7 +22,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from strandlog.broker.metrics import Metrics
 from strandlog.clock import stopwatch
-from strandlog.config.limits import HTTP_HEALTH_CONNECTIONS
+from strandlog.config.limits.http import HTTP_HEALTH_CONNECTIONS
 from strandlog.server.http.parsing import BoundedParser
 from strandlog.server.http.problems import CLOSE, HttpError, problem_response
 from strandlog.server.network.acceptor import Slot, closing_on_error

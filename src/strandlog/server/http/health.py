@@ -20,7 +20,7 @@ from starlette.responses import Response
 from strandlog.broker.access.permission import CLUSTER, DESCRIBE, TOPIC
 from strandlog.broker.broker import Broker
 from strandlog.broker.context import RequestContext
-from strandlog.config.limits import HTTP_READY_MAX_REASONS
+from strandlog.config.limits.http import HTTP_READY_MAX_REASONS
 from strandlog.errors import StorageError
 from strandlog.server.http.routing import context_of
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from strandlog.broker.broker import Broker
 from strandlog.broker.context import Principal
 from strandlog.config.authentication import is_loopback
-from strandlog.config.limits import HTTP_HEALTH_CONNECTIONS, HTTP_STALL_SECONDS
+from strandlog.config.limits.http import HTTP_HEALTH_CONNECTIONS, HTTP_STALL_SECONDS
 from strandlog.config.resolve import ResolvedSetting
 from strandlog.config.tables.server import Address
 from strandlog.server.access.logins import Logins

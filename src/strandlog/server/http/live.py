@@ -34,7 +34,7 @@ from starlette.types import Receive, Scope, Send
 from strandlog.broker.access.permission import CLUSTER, DESCRIBE
 from strandlog.broker.context import OWNER, RequestContext
 from strandlog.clock import stopwatch
-from strandlog.config.limits import HTTP_LIVE_MAX_GROUPS
+from strandlog.config.limits.http import HTTP_LIVE_MAX_GROUPS
 from strandlog.server.background import as_future
 from strandlog.server.http.access.credentials import EVENT_STREAM
 from strandlog.server.http.metrics.rates import BrokerRates

@@ -12,10 +12,7 @@ import re
 
 import h11
 
-from strandlog.config.limits import (
-    HTTP_MAX_HEAD_BYTES,
-    HTTP_MAX_HEAD_LINES,
-)
+from strandlog.config.limits.http import HTTP_MAX_HEAD_BYTES, HTTP_MAX_HEAD_LINES
 
 PIECE_BYTES = 16 * 1024
 

@@ -20,7 +20,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from strandlog.clock import Clock
-from strandlog.config.limits import (
+from strandlog.config.limits.http import (
     HTTP_MAX_PIPELINES,
     HTTP_PIPELINE_ERROR_CHARACTERS,
     HTTP_PIPELINE_MAX_POINTS,

@@ -23,7 +23,7 @@ from starlette.types import Scope
 from strandlog.broker.access.permission import Permission
 from strandlog.broker.context import RequestContext
 from strandlog.clock import stopwatch
-from strandlog.config.limits import HTTP_SMALL_BODY_BYTES
+from strandlog.config.limits.http import HTTP_SMALL_BODY_BYTES
 from strandlog.server.http.access.authentication import CLIENT, Client
 from strandlog.server.http.problems import HttpError, bad_request
 from strandlog.server.http.security import check_is_json

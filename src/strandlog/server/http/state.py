@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 from strandlog.broker.broker import Broker
 from strandlog.broker.metrics import Metrics
 from strandlog.broker.runtime import Work
-from strandlog.config.limits import HTTP_CONCURRENT_READS
+from strandlog.config.limits.http import HTTP_CONCURRENT_READS
 from strandlog.server.access.logins import Logins
 from strandlog.server.background import ServerRuntime
 from strandlog.server.http.access.authentication import Authentication

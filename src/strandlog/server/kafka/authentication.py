@@ -33,7 +33,7 @@ from enum import Enum, auto
 
 from strandlog.broker.access.sasl import Identity, SaslExchange
 from strandlog.broker.context import Principal
-from strandlog.config.limits import MAX_REQUESTS_BEFORE_AUTHENTICATION
+from strandlog.config.limits.kafka import MAX_REQUESTS_BEFORE_AUTHENTICATION
 from strandlog.errors import AuthenticationError
 from strandlog.protocol.kafka.api import API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE
 

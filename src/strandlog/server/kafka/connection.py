@@ -45,7 +45,7 @@ from strandlog.broker.access.audit import Audit
 from strandlog.broker.context import RequestContext
 from strandlog.broker.metrics import Metrics
 from strandlog.clock import Clock, stopwatch
-from strandlog.config.limits import MAX_REQUESTS_IN_FLIGHT
+from strandlog.config.limits.kafka import MAX_REQUESTS_IN_FLIGHT
 from strandlog.config.tables.server import LOOPBACK, Address
 from strandlog.errors import AuthenticationError, DataError
 from strandlog.model import Buffer

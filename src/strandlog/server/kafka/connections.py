@@ -14,7 +14,7 @@ from functools import partial
 from typing import Protocol
 
 from strandlog.broker.broker import Broker
-from strandlog.config.limits import LARGE_REQUESTS_MAX_BYTES
+from strandlog.config.limits.kafka import LARGE_REQUESTS_MAX_BYTES
 from strandlog.server.background import ServerRuntime
 from strandlog.server.kafka.connection import Connection, HandleFrame
 from strandlog.server.kafka.dispatch import Dispatcher

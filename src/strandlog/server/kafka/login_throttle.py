@@ -35,7 +35,7 @@ from collections.abc import Callable, Hashable
 from typing import Protocol
 
 from strandlog.clock import Clock
-from strandlog.config.limits import LOGIN_THROTTLE_MAX_KEYS
+from strandlog.config.limits.kafka import LOGIN_THROTTLE_MAX_KEYS
 from strandlog.server.access.attempts import network_of
 
 BURST_SECONDS = 10

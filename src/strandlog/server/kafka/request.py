@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from strandlog.broker.context import RequestContext
 from strandlog.broker.deferred import Deferred
 from strandlog.broker.runtime import Work, yield_control
-from strandlog.config.limits import RESPONSE_MAX_BYTES
+from strandlog.config.limits.kafka import RESPONSE_MAX_BYTES
 from strandlog.config.setting import Value
 from strandlog.config.tables.server import Address
 from strandlog.errors import StrandlogError

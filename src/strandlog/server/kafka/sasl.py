@@ -36,7 +36,7 @@ from strandlog.broker.access.sasl import Identity, SaslExchange, SaslStep
 from strandlog.broker.broker import Broker
 from strandlog.broker.runtime import Work
 from strandlog.clock import Clock
-from strandlog.config.limits import UNAUTHENTICATED_MAX_BYTES
+from strandlog.config.limits.kafka import UNAUTHENTICATED_MAX_BYTES
 from strandlog.config.tables.broker import BrokerSettings
 from strandlog.config.tables.client import OAUTHBEARER, PLAIN
 from strandlog.errors import (

@@ -33,7 +33,8 @@ from typing import Any, NamedTuple, Protocol, cast
 
 from strandlog.broker.metrics import Metrics
 from strandlog.clock import stopwatch
-from strandlog.config.limits import MAX_CONNECTIONS_OVER_QUOTA, TLS_MAX_HANDSHAKES
+from strandlog.config.limits.access import MAX_CONNECTIONS_OVER_QUOTA
+from strandlog.config.limits.tls import TLS_MAX_HANDSHAKES
 from strandlog.config.tables.server import Address
 from strandlog.server.network.connection_limits import ConnectionLimits, plain_host
 

@@ -32,7 +32,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import NameOID, ObjectIdentifier
 
-from strandlog.config.limits import TLS_STORE_MAX_BYTES
+from strandlog.config.limits.tls import TLS_STORE_MAX_BYTES
 from strandlog.config.tables.tls import CONVERSIONS, JKS, PKCS12, TlsSettings
 from strandlog.errors import ConfigurationError
 

@@ -26,7 +26,7 @@ from typing import Literal
 
 from strandlog.broker.broker import Broker
 from strandlog.clock import SystemClock
-from strandlog.config.limits import NODE_MAX_PARTITIONS
+from strandlog.config.limits.node import NODE_MAX_PARTITIONS
 from strandlog.config.tables.broker import BROKER_SETTINGS, broker_settings
 from strandlog.protocol.node import LineSplitter
 from strandlog.server.node.peer import NodePeer

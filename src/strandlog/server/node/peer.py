@@ -40,7 +40,7 @@ from strandlog.broker.groups.requests import CommitRequest
 from strandlog.broker.reads.fetch import FetchPartition, FetchRequest
 from strandlog.broker.reads.fetched_records import records_of
 from strandlog.broker.topics.topic import INTERNAL_TOPICS, PartitionState, check_topic_name
-from strandlog.config.limits import NODE_POLL_MAX_BYTES
+from strandlog.config.limits.node import NODE_POLL_MAX_BYTES
 from strandlog.errors import InvalidTopicError, OffsetOutOfRangeError, StrandlogError
 from strandlog.model import (
     Acks,

@@ -31,7 +31,7 @@ from urllib.parse import quote
 
 from strandlog.client.http.address import HttpAddress
 from strandlog.client.http.login import HttpLogin
-from strandlog.config.limits import (
+from strandlog.config.limits.http import (
     HTTP_PIPELINE_ERROR_CHARACTERS,
     HTTP_PIPELINE_MAX_QUERIES,
     HTTP_PIPELINE_NAME_CHARACTERS,

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from strandlog.config.limits import MAX_REPORTED_RECORDS
+from strandlog.config.limits.records import MAX_REPORTED_RECORDS
 from strandlog.config.setting import MAX_LONG
 from strandlog.config.tables.topic import LogSettings
 from strandlog.errors import (

@@ -28,7 +28,7 @@ from strandlog.broker.context import Principal, RequestContext, embedded_context
 from strandlog.broker.deferred import Deferred
 from strandlog.broker.groups.requests import CommitRequest
 from strandlog.broker.reads.fetch import FetchPartition, FetchRequest
-from strandlog.config.limits import (
+from strandlog.config.limits.access import (
     AUDIT_MAX_DISTINCT_EVENTS,
     AUDIT_MAX_EVENTS_PER_CLIENT,
     AUDIT_MAX_TEXT_CHARACTERS,

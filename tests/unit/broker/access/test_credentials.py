@@ -8,7 +8,7 @@ from strandlog.broker.access.scram import (
     ScramCredential,
     ScramMechanism,
 )
-from strandlog.config.limits import USER_NAME_MAX_CHARACTERS
+from strandlog.config.limits.access import USER_NAME_MAX_CHARACTERS
 
 SHA_256, SHA_512 = ScramMechanism.SHA_256, ScramMechanism.SHA_512
 

@@ -23,7 +23,7 @@ from strandlog.broker.access.quota_entity import (
 )
 from strandlog.broker.access.quota_rates import Window
 from strandlog.broker.access.quotas import Quotas
-from strandlog.config.limits import QUOTA_MAX_NAME_CHARACTERS
+from strandlog.config.limits.access import QUOTA_MAX_NAME_CHARACTERS
 from strandlog.errors import (
     InvalidRequestError,
     StrandlogError,

@@ -25,7 +25,7 @@ from strandlog.broker.access.scram import (
 )
 from strandlog.broker.context import Principal
 from strandlog.client.wire.sasl import tokens
-from strandlog.config.limits import SCRAM_MAX_MESSAGE_BYTES
+from strandlog.config.limits.access import SCRAM_MAX_MESSAGE_BYTES
 from strandlog.errors import AuthenticationError
 from strandlog.storage.work import run_inline
 

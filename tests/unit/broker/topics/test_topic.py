@@ -10,7 +10,7 @@ from strandlog.broker.topics.topic import (
     check_topic_name,
     forbid_internal,
 )
-from strandlog.config.limits import MAX_TOPIC_NAME_CHARACTERS
+from strandlog.config.limits.records import MAX_TOPIC_NAME_CHARACTERS
 from strandlog.errors import InvalidPartitionsError, InvalidTopicError
 
 

@@ -13,7 +13,7 @@ from tests.support.examples import examples
 from tests.support.kafka_requests import encode, request_bodies
 from tests.support.samples import outer_versions
 
-from strandlog.config.limits import MAX_ARRAY_ELEMENTS
+from strandlog.config.limits.kafka import MAX_ARRAY_ELEMENTS
 from strandlog.errors import DataError
 from strandlog.protocol.kafka.api import FETCH, PRODUCE
 from strandlog.protocol.kafka.decoder import decode_request

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.unit.record.arrow.column_cases import Row
 
 from strandlog.client.arrow.table import items_of
-from strandlog.config.limits import MAX_RECORD_HEADERS
+from strandlog.config.limits.records import MAX_RECORD_HEADERS
 from strandlog.errors import InvalidRecordError
 from strandlog.record.arrow.columns import encode_columns, ready_rows, route_rows
 from strandlog.record.builder import BatchBuilder

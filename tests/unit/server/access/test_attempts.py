@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from strandlog.config.limits import LOGINS_MAX_FAILING_ADDRESSES
+from strandlog.config.limits.access import LOGINS_MAX_FAILING_ADDRESSES
 from strandlog.server.access.attempts import Attempts, network_of
 from strandlog.testing.clock import FakeClock
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from strandlog.clock import SystemClock
-from strandlog.config.limits import AUDIT_MAX_QUEUED_EVENTS
+from strandlog.config.limits.access import AUDIT_MAX_QUEUED_EVENTS
 from strandlog.errors import AuditLogError
 from strandlog.server.access import audit_log
 from strandlog.server.access.audit_log import AuditFile, AuditLog

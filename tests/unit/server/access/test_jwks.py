@@ -26,7 +26,7 @@ from strandlog.cli.security.certificates import (
     new_key,
     new_server,
 )
-from strandlog.config.limits import JWKS_MAX_BYTES
+from strandlog.config.limits.access import JWKS_MAX_BYTES
 from strandlog.config.tables.broker import BROKER_SETTINGS, BrokerSettings, broker_settings
 from strandlog.errors import ConfigurationError, DataError, InvalidSettingError
 from strandlog.server.access import jwks

@@ -5,10 +5,7 @@ from __future__ import annotations
 import h11
 import pytest
 
-from strandlog.config.limits import (
-    HTTP_MAX_HEAD_BYTES,
-    HTTP_MAX_HEAD_LINES,
-)
+from strandlog.config.limits.http import HTTP_MAX_HEAD_BYTES, HTTP_MAX_HEAD_LINES
 from strandlog.server.http.parsing import (
     PIECE_BYTES,
     BoundedParser,

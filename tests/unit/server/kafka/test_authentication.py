@@ -6,7 +6,7 @@ import pytest
 
 from strandlog.broker.access.sasl import Identity, SaslStep
 from strandlog.broker.context import Principal
-from strandlog.config.limits import MAX_REQUESTS_BEFORE_AUTHENTICATION
+from strandlog.config.limits.kafka import MAX_REQUESTS_BEFORE_AUTHENTICATION
 from strandlog.errors import AuthenticationError
 from strandlog.server.kafka.authentication import Authentication, State, Verdict
 from strandlog.server.kafka.handlers import declared_apis

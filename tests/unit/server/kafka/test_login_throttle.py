@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from strandlog.config.limits import LOGIN_THROTTLE_MAX_KEYS
+from strandlog.config.limits.kafka import LOGIN_THROTTLE_MAX_KEYS
 from strandlog.server.kafka.login_throttle import (
     BURST_SECONDS,
     EXCESS_SECONDS,

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strandlog.broker.broker import Broker
-from strandlog.config.limits import NODE_MAX_PARTITIONS
+from strandlog.config.limits.node import NODE_MAX_PARTITIONS
 from strandlog.errors import DiskFullError
 from strandlog.model import TopicPartition
 from strandlog.record.builder import build_single

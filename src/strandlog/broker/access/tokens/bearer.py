@@ -32,7 +32,7 @@ from typing import Any, NamedTuple, Protocol
 from strandlog.broker.access.sasl import Identity, problem_of_principal
 from strandlog.broker.context import Principal
 from strandlog.clock import Clock
-from strandlog.config.limits import JWKS_MAX_KEYS, TOKEN_MAX_CHARACTERS
+from strandlog.config.limits.access import JWKS_MAX_KEYS, TOKEN_MAX_CHARACTERS
 from strandlog.errors import AuthenticationError, DataError, MissingExtraError
 from strandlog.storage.work import Work
 

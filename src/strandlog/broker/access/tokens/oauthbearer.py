@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable
 
 from strandlog.broker.access.sasl import Identity, SaslStep, invalid_credentials
-from strandlog.config.limits import TOKEN_MAX_CHARACTERS
+from strandlog.config.limits.access import TOKEN_MAX_CHARACTERS
 from strandlog.config.tables.client import OAUTHBEARER
 from strandlog.errors import AuthenticationError
 from strandlog.storage.work import Work

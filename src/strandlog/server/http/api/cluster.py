@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from strandlog.broker.metrics import Histogram, table
-from strandlog.config.limits import HTTP_STATUS_MAX_PROBLEMS
+from strandlog.config.limits.http import HTTP_STATUS_MAX_PROBLEMS
 from strandlog.config.origin import DEFAULT, DYNAMIC, Origin, OriginKind
 from strandlog.config.resolve import all_rows
 from strandlog.config.setting import Setting, Value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from strandlog.config.limits import HTTP_PIPELINE_NAME_CHARACTERS
+from strandlog.config.limits.http import HTTP_PIPELINE_NAME_CHARACTERS
 from strandlog.server.http.pipeline_reports import PipelineProgress, PipelineStatus
 from strandlog.server.http.problems import HttpError, bad_request
 from strandlog.server.http.routing import ApiRequest, Nothing

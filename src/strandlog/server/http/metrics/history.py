@@ -25,7 +25,7 @@ import msgspec
 from strandlog.broker.broker import Broker
 from strandlog.broker.context import OWNER, RequestContext
 from strandlog.clock import stopwatch
-from strandlog.config.limits import HISTORY_MAX_GROUPS, HISTORY_MAX_TOPICS
+from strandlog.config.limits.http import HISTORY_MAX_GROUPS, HISTORY_MAX_TOPICS
 from strandlog.server.http.metrics.rates import BrokerRates, Totals, count_totals
 from strandlog.server.http.metrics.snapshot import group_snapshots, partition_snapshots
 

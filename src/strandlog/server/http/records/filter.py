@@ -19,7 +19,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from strandlog.config.limits import HTTP_PATH_MAX_STEPS
+from strandlog.config.limits.http import HTTP_PATH_MAX_STEPS
 from strandlog.model import Record
 from strandlog.server.http.problems import bad_request
 from strandlog.server.http.records.payload import parsed

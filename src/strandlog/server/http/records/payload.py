@@ -26,7 +26,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from strandlog.broker.reads.fetched_records import size_of
-from strandlog.config.limits import (
+from strandlog.config.limits.http import (
     HTTP_JSON_VALUE_BYTES,
     HTTP_PARSED_VALUE_BYTES,
     HTTP_PARSED_VALUE_ITEMS,

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from strandlog.config.limits import HTTP_PRODUCE_MAX_RECORDS
+from strandlog.config.limits.http import HTTP_PRODUCE_MAX_RECORDS
 from strandlog.model import Acks
 from strandlog.server.http.records.payload import NewHeader, header_pairs, taken
 from strandlog.server.http.routing import ApiRequest, Nothing

@@ -35,7 +35,7 @@ from strandlog.broker.reads.fetch import FetchPartitionData
 from strandlog.broker.reads.offset_lookup import NOT_FOUND
 from strandlog.broker.topics.topic import PartitionState
 from strandlog.clock import stopwatch
-from strandlog.config.limits import (
+from strandlog.config.limits.http import (
     HTTP_PAGE_MAX_BYTES,
     HTTP_PAGE_MAX_PROBLEMS,
     HTTP_PAGE_MAX_RECORDS,
@@ -137,9 +137,7 @@ async def _begins(
         raise bad_request("give only one of cursor, offset, time_ms and last")
     if query.cursor is not None:
         return _parse_cursor(query.cursor, partitions)
-    isolation = (
-        IsolationLevel.READ_COMMITTED if query.committed else IsolationLevel.READ_UNCOMMITTED
-    )
+    isolation = IsolationLevel.of(committed=query.committed)
     begins = {}
     for number, each in partitions.items():
         start, end = each.start_offset, each.readable_end(committed=query.committed)

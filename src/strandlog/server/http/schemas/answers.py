@@ -22,7 +22,7 @@ from starlette.responses import Response
 
 from strandlog.broker.context import RequestContext
 from strandlog.clock import stopwatch
-from strandlog.config.limits import SCHEMA_MAX_REQUEST_BYTES
+from strandlog.config.limits.schemas import SCHEMA_MAX_REQUEST_BYTES
 from strandlog.errors import InvalidSchemaError
 from strandlog.server.http.problems import REGISTRY_TYPE, HttpError, registry_response
 from strandlog.server.http.routing import context_of, path_parameters

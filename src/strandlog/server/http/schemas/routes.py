@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from strandlog.broker.schemas.schema import SCHEMA_TYPES, FoundSchema, Schema
-from strandlog.config.limits import SCHEMA_LIST_MAX_SCHEMAS, SCHEMA_MAX_EXTRA_BYTES
+from strandlog.config.limits.schemas import SCHEMA_LIST_MAX_SCHEMAS, SCHEMA_MAX_EXTRA_BYTES
 from strandlog.errors import InvalidSchemaError
 from strandlog.formats.registered_schema import AVRO, PROTOBUF
 from strandlog.protocol.schema_records import MAX_ID, StoredReference

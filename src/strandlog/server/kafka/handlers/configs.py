@@ -44,7 +44,7 @@ from strandlog.broker.runtime import Work, yield_control
 from strandlog.broker.topics.dynamic_settings import AT_START_UP, DynamicSettings
 from strandlog.broker.topics.dynamic_settings import Layer as DynamicLayer
 from strandlog.broker.topics.topic import Topic
-from strandlog.config.limits import MAX_RESOURCE_SETTINGS
+from strandlog.config.limits.kafka import MAX_RESOURCE_SETTINGS
 from strandlog.config.setting import MAX_INT, START_UP_ONLY, Setting, SettingTable, Value
 from strandlog.config.tables.broker import BROKER_SETTINGS
 from strandlog.config.tables.groups import GROUP_SETTINGS

@@ -25,7 +25,7 @@ from strandlog.broker.reads.fetch import (
     FetchResult,
 )
 from strandlog.broker.runtime import Work, yield_control
-from strandlog.config.limits import FETCH_MAX_WAIT_MS
+from strandlog.config.limits.kafka import FETCH_MAX_WAIT_MS
 from strandlog.errors import (
     StrandlogError,
     TopicNotFoundError,
@@ -82,7 +82,7 @@ def fetch(broker: Broker, request: Request) -> Work[None]:
         min(body.min_bytes, max(max_bytes, 1)) if request.meter is not None else body.min_bytes,
         max_bytes,
         broker.clock.monotonic_ms() + min(_ms(body.max_wait), FETCH_MAX_WAIT_MS),
-        IsolationLevel.READ_COMMITTED if is_committed else IsolationLevel.READ_UNCOMMITTED,
+        IsolationLevel.of(committed=is_committed),
         is_from_broker=_replica_id(body) >= 0,
     )
     found = yield from broker.fetch_work(context, wanted)

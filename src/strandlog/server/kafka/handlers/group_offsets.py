@@ -17,7 +17,7 @@ from strandlog.broker.broker import Broker
 from strandlog.broker.deferred import Deferred, gather
 from strandlog.broker.groups.requests import CommitRequest
 from strandlog.broker.runtime import Work, yield_control
-from strandlog.config.limits import OFFSET_FETCH_MAX_ROWS
+from strandlog.config.limits.kafka import OFFSET_FETCH_MAX_ROWS
 from strandlog.errors import (
     GroupAuthorizationError,
     GroupMetadataTooLargeError,

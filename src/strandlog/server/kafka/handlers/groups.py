@@ -16,7 +16,7 @@ from strandlog.broker.groups.requests import (
     SyncResult,
 )
 from strandlog.broker.runtime import Work, yield_control
-from strandlog.config.limits import DESCRIBE_GROUPS_MAX_BYTES
+from strandlog.config.limits.kafka import DESCRIBE_GROUPS_MAX_BYTES
 from strandlog.errors import (
     GroupAuthorizationError,
     GroupMetadataTooLargeError,

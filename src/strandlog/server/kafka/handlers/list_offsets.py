@@ -65,7 +65,7 @@ def list_offsets(broker: Broker, request: Request) -> Work[None]:
     }
     partitions = yield from existing_partitions(broker, request.context, ends)
     is_committed = getattr(body, "isolation_level", 0) == IsolationLevel.READ_COMMITTED
-    isolation = IsolationLevel.READ_COMMITTED if is_committed else IsolationLevel.READ_UNCOMMITTED
+    isolation = IsolationLevel.of(committed=is_committed)
 
     def look_up(_: None) -> None:
         work = _offset_rows(broker, request, asked, isolation)

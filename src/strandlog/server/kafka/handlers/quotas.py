@@ -18,7 +18,7 @@ from strandlog.broker.access.quota_entity import (
 )
 from strandlog.broker.broker import Broker
 from strandlog.broker.runtime import Work, yield_control
-from strandlog.config.limits import QUOTA_REQUEST_MAX_ENTITIES
+from strandlog.config.limits.access import QUOTA_REQUEST_MAX_ENTITIES
 from strandlog.errors import InvalidRequestError, PolicyViolationError, StrandlogError
 from strandlog.protocol.kafka import api
 from strandlog.server.kafka.api import kafka_api

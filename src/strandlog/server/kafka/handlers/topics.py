@@ -32,7 +32,7 @@ from strandlog.broker.broker import Broker
 from strandlog.broker.deferred import Deferred, gather
 from strandlog.broker.runtime import Work, yield_control
 from strandlog.broker.topics.topic import Topic, check_partition_count, forbid_internal
-from strandlog.config.limits import MAX_RESOURCE_SETTINGS
+from strandlog.config.limits.kafka import MAX_RESOURCE_SETTINGS
 from strandlog.errors import (
     InvalidPartitionsError,
     InvalidReplicaAssignmentError,

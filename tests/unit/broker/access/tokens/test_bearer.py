@@ -26,7 +26,7 @@ from strandlog.broker.access.tokens.bearer import (
 )
 from strandlog.broker.access.tokens.oauthbearer import FAILURE, OauthBearerExchange
 from strandlog.broker.context import Principal
-from strandlog.config.limits import JWKS_MAX_KEYS, TOKEN_MAX_CHARACTERS
+from strandlog.config.limits.access import JWKS_MAX_KEYS, TOKEN_MAX_CHARACTERS
 from strandlog.errors import AuthenticationError, DataError
 from strandlog.storage.work import run_inline
 from strandlog.testing.clock import FakeClock

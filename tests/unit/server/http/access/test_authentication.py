@@ -15,7 +15,7 @@ from strandlog.broker.access.sasl import Identity
 from strandlog.broker.broker import Broker
 from strandlog.broker.context import ANONYMOUS, OWNER, Principal, RequestContext
 from strandlog.broker.runtime import Work
-from strandlog.config.limits import LOGINS_MAX_REMEMBERED, LOGINS_MAX_WAITING
+from strandlog.config.limits.access import LOGINS_MAX_REMEMBERED, LOGINS_MAX_WAITING
 from strandlog.config.tables.broker import BROKER_SETTINGS, broker_settings
 from strandlog.errors import AuthenticationError
 from strandlog.server.access.logins import REMEMBERED_SECONDS, Logins

@@ -9,11 +9,11 @@ from urllib.parse import urlencode
 
 import httpx
 import pytest
-from confluent_kafka import Producer
 from playwright.sync_api import Locator, expect
 from tests.browser.browsing import Tab
 from tests.browser.feeding import make, produce, send
-from tests.support.http_client import PATIENCE_S, ok
+from tests.support.http_client import ok
+from tests.support.kafka_transactions import KafkaTransactions
 from tests.support.server import RunningBroker
 
 LARGE = '{"id": 12345678901234567890, "name": "café", "price": 1.50, "tags": [], "none": null}'
@@ -294,15 +294,10 @@ def test_open_and_aborted_transactions_are_shown_on_request(
     tab: Tab, api: httpx.Client, broker: RunningBroker
 ) -> None:
     make(api, "transactions")
-    producer = Producer({"bootstrap.servers": broker.address, "transactional.id": "console"})
-    producer.init_transactions(PATIENCE_S)
-    producer.begin_transaction()
-    producer.produce("transactions", b"aborted")
-    producer.flush(PATIENCE_S)
-    producer.abort_transaction(PATIENCE_S)
-    producer.begin_transaction()
-    producer.produce("transactions", b"open")
-    producer.flush(PATIENCE_S)
+    transactions = KafkaTransactions(broker.address, "console")
+    transactions.begin("transactions", b"aborted")
+    transactions.abort()
+    transactions.begin("transactions", b"open")
     tab.open("#/topics/transactions/records")
     status = tab.panel("Records").get_by_role("status")
     expect(status).to_contain_text("1 offset after an open transaction not shown")
@@ -311,7 +306,7 @@ def test_open_and_aborted_transactions_are_shown_on_request(
     expect(rows(tab)).to_have_count(2)
     expect(tab.page).to_have_url(re.compile("transactions=all"))
     tab.keep_picture("transactions")
-    producer.commit_transaction(PATIENCE_S)
+    transactions.commit()
     tab.page.get_by_label("Transactions").select_option("Committed")
     expect(rows(tab)).to_have_count(1)
     expect(rows(tab).first).to_contain_text("open")

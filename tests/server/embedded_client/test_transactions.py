@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer as KafkaConsumer
 from confluent_kafka import KafkaError
-from confluent_kafka import Producer as KafkaProducer
 from confluent_kafka import TopicPartition as KafkaPartition
 from tests.server.wire_client.records import batch_of, end_txn, write
 from tests.support.broker_process import BrokerProcess
 from tests.support.command_line import CommandLine
+from tests.support.kafka_transactions import KafkaTransactions
 
 import strandlog
 import strandlog.aio
@@ -177,23 +177,14 @@ def test_aborted_records_come_back_after_kill_9(tmp_path: Path) -> None:
     try:
         with strandlog.connect(broker.address) as log:
             log.create_topic("orders", 1)
-        producer = KafkaProducer(
-            {
-                "bootstrap.servers": broker.address,
-                "transactional.id": "shop",
-                "transaction.timeout.ms": 2_000,
-            }
+        transactions = KafkaTransactions(
+            broker.address, "shop", **{"transaction.timeout.ms": 2_000}
         )
-        producer.init_transactions(PATIENCE_S)
-        for word, end in (
-            (b"committed", producer.commit_transaction),
-            (b"aborted", producer.abort_transaction),
-            (b"open", lambda _: None),
-        ):
-            producer.begin_transaction()
-            producer.produce("orders", word)
-            producer.flush(PATIENCE_S)
-            end(PATIENCE_S)
+        transactions.begin("orders", b"committed")
+        transactions.commit()
+        transactions.begin("orders", b"aborted")
+        transactions.abort()
+        transactions.begin("orders", b"open")
     finally:
         broker.stop(signal.SIGKILL)
     data = tmp_path / "data"

@@ -19,6 +19,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from tests.support.broker_process import BrokerProcess
 from tests.support.http_client import client_of
+from tests.support.kafka_transactions import KafkaTransactions
 from tests.support.waiting import eventually
 from tools.gen_grpc import TARGET, generate
 
@@ -178,16 +179,11 @@ def test_consume_omits_aborted_transactions_unless_uncommitted_records_are_reque
     log: Any, broker: BrokerProcess
 ) -> None:
     topic = make(log, "committed")
-    producer = Producer({"bootstrap.servers": broker.address, "transactional.id": "grpc-test"})
-    producer.init_transactions(PATIENCE_S)
-    for word, ends in (
-        (b"kept", producer.commit_transaction),
-        (b"not", producer.abort_transaction),
-    ):
-        producer.begin_transaction()
-        producer.produce(topic, word)
-        producer.flush(PATIENCE_S)
-        ends(PATIENCE_S)
+    transactions = KafkaTransactions(broker.address, "grpc-test")
+    transactions.begin(topic, b"kept")
+    transactions.commit()
+    transactions.begin(topic, b"not")
+    transactions.abort()
     assert [entry.value for entry in entries(log, topic)] == [b"kept"]
     everything = entries(log, topic, include_uncommitted=True)
     assert [entry.value for entry in everything] == [b"kept", b"not"]

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import httpx
 import pytest
-from confluent_kafka import Producer
 from tests.support.http_client import (
     PATIENCE_S,
     client_of,
@@ -21,6 +20,7 @@ from tests.support.http_client import (
     ok,
     problem,
 )
+from tests.support.kafka_transactions import KafkaTransactions
 from tests.support.server import RunningBroker
 from tests.support.waiting import eventually
 
@@ -147,23 +147,17 @@ def test_a_tail_omits_uncommitted_records_unless_they_are_requested(
     client: httpx.Client, broker: RunningBroker
 ) -> None:
     topic = make(client, "tailed-transactions")
-    producer = Producer({"bootstrap.servers": broker.address, "transactional.id": "tail-test"})
-    producer.init_transactions(PATIENCE_S)
+    transactions = KafkaTransactions(broker.address, "tail-test")
     query = {"topic": topic, "interval_ms": 100, "rates": False, "lag": False}
     with (
         client_of(broker) as other,
         events(client, **query) as committed,
         events(other, **query, committed=False) as everything,
     ):
-        for value, end in (
-            (b"aborted", producer.abort_transaction),
-            (b"kept", producer.commit_transaction),
-        ):
-            producer.begin_transaction()
-            producer.produce(topic, value)
-            producer.flush(PATIENCE_S)
+        for value, end in ((b"aborted", transactions.abort), (b"kept", transactions.commit)):
+            transactions.begin(topic, value)
             assert shown_next(everything) == [value.decode()], "before the transaction ends"
-            end(PATIENCE_S)
+            end()
         assert shown_next(committed) == ["kept"]
 
 

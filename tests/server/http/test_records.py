@@ -14,6 +14,7 @@ import httpx
 import pytest
 from confluent_kafka import Producer
 from tests.support.http_client import PATIENCE_S, client_of, http_broker, ok
+from tests.support.kafka_transactions import KafkaTransactions
 from tests.support.server import RunningBroker
 
 from strandlog.model import Record
@@ -208,14 +209,11 @@ def test_last_returns_too_few_records_of_a_sparse_log(
     api: httpx.Client, broker: RunningBroker
 ) -> None:
     topic = make(api, "sparse")
-    producer = Producer({"bootstrap.servers": broker.address, "transactional.id": "sparse"})
-    producer.init_transactions(PATIENCE_S)
+    transactions = KafkaTransactions(broker.address, "sparse")
     for number in range(30):
-        producer.begin_transaction()
-        producer.produce(topic, str(number).encode())
-        end = producer.abort_transaction if number % 3 else producer.commit_transaction
-        producer.flush(PATIENCE_S)
-        end(PATIENCE_S)
+        transactions.begin(topic, str(number).encode())
+        end = transactions.abort if number % 3 else transactions.commit
+        end()
     for last in (1, 4, 10, 100):
         found = page(api, topic, last=last)
         assert [int(value) for value in values(found)] == list(range(0, 30, 3))[-last:]
@@ -304,26 +302,19 @@ def test_a_page_omits_aborted_and_open_transactions_unless_they_are_requested(
     api: httpx.Client, broker: RunningBroker
 ) -> None:
     topic = make(api, "committed")
-    producer = Producer({"bootstrap.servers": broker.address, "transactional.id": "http-test"})
-    producer.init_transactions(PATIENCE_S)
-    for word, end in (
-        (b"kept", producer.commit_transaction),
-        (b"not", producer.abort_transaction),
-    ):
-        producer.begin_transaction()
-        producer.produce(topic, word)
-        producer.flush(PATIENCE_S)
-        end(PATIENCE_S)
-    producer.begin_transaction()
-    producer.produce(topic, b"open")
-    producer.flush(PATIENCE_S)
+    transactions = KafkaTransactions(broker.address, "http-test")
+    transactions.begin(topic, b"kept")
+    transactions.commit()
+    transactions.begin(topic, b"not")
+    transactions.abort()
+    transactions.begin(topic, b"open")
     everything = page(api, topic, committed=False)
     assert values(everything) == ["kept", "not", "open"]
     assert everything["uncommitted_offsets"] == 0
     committed = page(api, topic)
     assert values(committed) == ["kept"] and committed["is_at_end"]
     assert committed["uncommitted_offsets"] == 1
-    producer.commit_transaction(PATIENCE_S)
+    transactions.commit()
     assert values(page(api, topic, cursor=committed["cursor"])) == ["open"]
 
 

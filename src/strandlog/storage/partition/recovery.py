@@ -3,7 +3,7 @@
 What recovery reads of the log (see the diagram in recovery_point.py):
 
     below the snapshot point      a few headers, to check the indexes; more if an index or a
-                                  snapshot is damaged
+                                  snapshot is damaged, or the manifest is lost
     above the snapshot point      everything, verifying checksums and rebuilding the indexes and
                                   the producer state
 
@@ -68,11 +68,13 @@ from strandlog.storage.paths import (
     segment_stem,
 )
 from strandlog.storage.problem_list import ProblemList
+from strandlog.storage.segment.index_check import IndexCheck
 from strandlog.storage.segment.manifest import (
     NOTHING,
     Claim,
     Loss,
     SegmentManifest,
+    lacks_checksums,
     losses,
     read_manifest,
 )
@@ -157,6 +159,8 @@ class Recovery:
         self._producers_from = 0
         self._aborted = AbortedTransactions()
         self._aborted_in_doubt = False
+        self._index_check: IndexCheck | None = None  # of indexes without checksums
+        self._wrong_indexes: set[str] = set()  # those of them that were reported
         self._index_mark: IndexMark | None = None
         self._snapshots: set[int] = set()
         self._needs_flush = False
@@ -292,7 +296,10 @@ class Recovery:
 
     def _load_aborted(self, segments: list[Segment], names: dict[str, int]) -> None:
         """Load the transaction indexes up to the offset of the snapshot; the scan adds the rest. If
-        one of them is wrong, stop and let `_recovered` rebuild all of them."""
+        one of them is wrong, stop and let `_recovered` rebuild all of them. If the manifest with
+        their checksums is lost, load them all, and let `_recovered` compare them with the log."""
+        bases = [segment.base_offset for segment in segments]
+        has_no_checksums = lacks_checksums(self._claims, bases, self._producers_from)
         ends = [*(segment.base_offset for segment in segments[1:]), NEVER]
         for segment, end_offset in zip(segments, ends, strict=True):
             name = segment_stem(segment.base_offset) + ABORT_INDEX_SUFFIX
@@ -307,10 +314,16 @@ class Recovery:
                 what = "was wrong" if name in names else "was missing"
                 self._report.problems.append(f"{path} {what} and was rebuilt from the log")
                 self._aborted_in_doubt = True
+                if has_no_checksums:
+                    self._wrong_indexes.add(path)
+                    continue
                 return
             kept = self._aborted.ending_in(segment.base_offset, end_offset)
             if len(data) > len(packed(kept)):
                 self._files.truncate(path, len(packed(kept)))
+        if has_no_checksums:
+            self._aborted_in_doubt = True
+            self._index_check = IndexCheck(self._aborted)
 
     def _index_is_whole(self, base_offset: int) -> bool:
         """Return whether the loaded part of a segment's transaction index matches the checksum in
@@ -517,7 +530,10 @@ class Recovery:
 
     def _recovered(self, segments: SegmentList, next_offset: int) -> Recovered:
         if self._aborted_in_doubt:
-            rebuild_aborted(self._files, segments.all(), self._aborted, self._report.problems)
+            problems, check = self._report.problems, self._index_check
+            rebuild_aborted(self._files, segments.all(), self._aborted, problems, check)
+            if check is not None:
+                self._report_wrong_indexes(segments, check)
             self._drop_snapshot(self._producers_from)
         claimed = {claim.base_offset for claim in self._claims}
         return Recovered(
@@ -533,6 +549,18 @@ class Recovery:
             [s for s in segments.sealed if s.base_offset not in claimed],
             self._aborted_in_doubt,
         )
+
+    def _report_wrong_indexes(self, segments: SegmentList, check: IndexCheck) -> None:
+        """Report the transaction indexes without a checksum that contradict the log, unless they
+        are listed already."""
+        for offset in check.wrong_markers(self._producers_from):
+            path = segments.at(offset)[0].stem + ABORT_INDEX_SUFFIX
+            if path not in self._wrong_indexes:
+                self._wrong_indexes.add(path)
+                self._report.problems.append(
+                    f"{path} was wrong or missing and was rebuilt from the log; its checksum in "
+                    f"{join(self._folder, SEGMENT_MANIFEST)} is lost too"
+                )
 
     def _drop_snapshot(self, offset: int) -> None:
         """Remove a snapshot whose checksum of the transaction index is outdated, so that it is

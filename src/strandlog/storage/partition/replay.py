@@ -19,6 +19,7 @@ from strandlog.storage.partition.producer_state import UNKNOWN_TIME, ProducerSta
 from strandlog.storage.paths import ABORT_INDEX_SUFFIX
 from strandlog.storage.problem_list import ProblemList
 from strandlog.storage.segment.cache import scan_segment
+from strandlog.storage.segment.index_check import IndexCheck
 from strandlog.storage.segment.scan import Damage, view_source
 from strandlog.storage.segment.segment import Segment
 from strandlog.storage.segment.transaction_index import (
@@ -32,16 +33,22 @@ _UNDECODABLE = "a transaction marker cannot be decoded"
 
 
 def rebuild_aborted(
-    files: Files, segments: Sequence[Segment], aborted: AbortedTransactions, problems: ProblemList
+    files: Files,
+    segments: Sequence[Segment],
+    aborted: AbortedTransactions,
+    problems: ProblemList,
+    check: IndexCheck | None = None,
 ) -> None:
     """Rebuild the aborted transactions of a partition from its log, in memory and in the index
     files. Markers that cannot be decoded, and transactions that were open where the log is damaged,
-    are added to `problems`: if they were aborted, their records are no longer hidden."""
-    replay = AbortedReplay(files)
+    are added to `problems`: if they were aborted, their records are no longer hidden. A `check`
+    compares the loaded indexes with the log, and keeps entries that damage in the log hides."""
+    replay = AbortedReplay(files, check)
     for segment in segments:
         replay.read(segment, segment.size_bytes)
     replay.report_to(problems)
-    store_aborted(files, segments, aborted, replay.found)
+    found = replay.found if check is None else check.resolved(replay.found)
+    store_aborted(files, segments, aborted, found)
 
 
 class AbortedReplay:
@@ -49,8 +56,9 @@ class AbortedReplay:
     transaction that started before the oldest segment is treated as starting at its first batch
     that is still in the log."""
 
-    def __init__(self, files: Files) -> None:
+    def __init__(self, files: Files, check: IndexCheck | None = None) -> None:
         self._files = files
+        self._check = check  # learns what the log contains, if there is one
         self._producers = ProducerState()
         self._problems = ProblemList()
         self.found: list[AbortedTransaction] = []
@@ -65,12 +73,19 @@ class AbortedReplay:
             for item in scan_segment(source, segment, size_bytes):
                 if isinstance(item, Damage):
                     report_unknown_outcomes(self._producers, segment.stem, item, self._problems)
+                    if self._check is not None:
+                        self._check.note_damage(item)
                     continue
                 position, header = item
                 data = source(position, header.size_bytes) if header.is_control else b""
                 ended = replay_or_report(self._producers, header, data, self._problems)
                 if ended is not None:
                     self.found.append(ended)
+                if self._check is not None:
+                    self._check.note_batch(header)
+                    if header.is_control:
+                        is_abort = _is_abort(data)
+                        self._check.note_marker(header, ended, is_abort=is_abort)
         finally:
             mapped.close()
 
@@ -79,6 +94,14 @@ class AbortedReplay:
         log is damaged."""
         for problem in self._problems:
             problems.report(problem)
+
+
+def _is_abort(data: Buffer) -> bool:
+    """Return whether a marker aborts its transaction. One that cannot be decoded may do so."""
+    try:
+        return read_control(BatchView(data)).kind is ControlType.ABORT
+    except DataError:
+        return True
 
 
 def store_aborted(

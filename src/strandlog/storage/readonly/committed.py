@@ -3,7 +3,8 @@
 The newest intact producer snapshot contains the transactions that were open at its offset, and
 later batches are replayed. The transaction indexes contain the transactions that were aborted
 before that offset; checksums in the manifest and the snapshot prove that an index is complete. The
-writer takes a snapshot with the first flush after 16 MiB, so usually little is scanned.
+writer takes a snapshot with the first flush after 16 MiB, so usually little is scanned. If the
+manifest is lost, the whole log is scanned instead.
 
 Damage after the snapshot may hide the marker of a transaction that is open there, so it is unknown
 whether that transaction was aborted. The last stable offset then stays at the start of the
@@ -12,6 +13,7 @@ transaction until the owner writes a newer snapshot, and `CommittedView.damage` 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from strandlog.errors import CorruptSegmentError, DataError
@@ -21,7 +23,7 @@ from strandlog.storage.partition.producer_state import ProducerState, index_mark
 from strandlog.storage.partition.replay import replay_batch
 from strandlog.storage.paths import ABORT_INDEX_SUFFIX, SNAPSHOT_SUFFIX, segment_offsets
 from strandlog.storage.readonly.view import PartitionView
-from strandlog.storage.segment.manifest import read_manifest
+from strandlog.storage.segment.manifest import Claim, lacks_checksums, read_manifest
 from strandlog.storage.segment.scan import NEVER, Damage
 from strandlog.storage.segment.segment import Segment, stem_of
 from strandlog.storage.segment.transaction_index import (
@@ -47,8 +49,9 @@ class CommittedView(NamedTuple):
 def committed_view(files: Files, view: PartitionView) -> CommittedView:
     """Compute the committed view of a partition as of the last refresh of `view`."""
     stable_offset = view.end_offset
-    producers, known_offset, mark = _newest_snapshot(files, view)
-    aborted = _indexed(files, view, known_offset, mark)
+    claims = read_manifest(files, view.folder).claims
+    producers, known_offset, mark = _newest_snapshot(files, view, claims)
+    aborted = _indexed(files, view, known_offset, mark, claims)
     damage: CorruptSegmentError | None = None
     for segment in view.segments:
         for item in view.batches(segment, known_offset):
@@ -98,13 +101,15 @@ def _limited(stable_offset: int, producers: ProducerState) -> int:
 
 
 def _newest_snapshot(
-    files: Files, view: PartitionView
+    files: Files, view: PartitionView, claims: Sequence[Claim]
 ) -> tuple[ProducerState, int, IndexMark | None]:
     """Load the newest intact producer snapshot within the view. Return its state, its offset and
-    its checksum of the transaction index."""
+    its checksum of the transaction index. There is none to use if it needs transaction indexes that
+    have lost their checksums."""
+    bases = [segment.base_offset for segment in view.segments]
     offsets = segment_offsets(files.list_dir(view.folder), SNAPSHOT_SUFFIX)
     for offset in reversed(offsets):
-        if offset > view.end_offset:
+        if offset > view.end_offset or lacks_checksums(claims, bases, offset):
             continue
         try:
             data = files.read(stem_of(view.folder, offset) + SNAPSHOT_SUFFIX)
@@ -117,12 +122,16 @@ def _newest_snapshot(
 
 
 def _indexed(
-    files: Files, view: PartitionView, end_offset: int, mark: IndexMark | None
+    files: Files,
+    view: PartitionView,
+    end_offset: int,
+    mark: IndexMark | None,
+    claims: Sequence[Claim],
 ) -> list[AbortedTransaction]:
     """Read the aborted transactions whose markers are below `end_offset` from the indexes. Raise
     `DataError` if an index is damaged."""
     found: list[AbortedTransaction] = []
-    claims = {claim.base_offset: claim for claim in read_manifest(files, view.folder).claims}
+    claim_of = {claim.base_offset: claim for claim in claims}
     ends = [*(segment.base_offset for segment in view.segments[1:]), NEVER]
     for segment, segment_end in zip(view.segments, ends, strict=False):
         if segment.base_offset >= end_offset:
@@ -133,7 +142,7 @@ def _indexed(
             data = b""
         entries = unpacked(data, segment.base_offset, segment_end, end_offset)
         if entries is None or not is_whole(
-            entries, segment.base_offset, end_offset, claims.get(segment.base_offset), mark
+            entries, segment.base_offset, end_offset, claim_of.get(segment.base_offset), mark
         ):
             raise DataError(
                 f"{segment.stem}{ABORT_INDEX_SUFFIX} is damaged; the owner rebuilds it at its next "

@@ -141,6 +141,12 @@ def losses(claims: Iterable[Claim], names: dict[str, int]) -> list[Loss]:
     return found
 
 
+def lacks_checksums(claims: Sequence[Claim], bases: Sequence[int], trusted_offset: int) -> bool:
+    """Return whether the manifest is lost, so that the transaction indexes of the sealed segments
+    below `trusted_offset` have no checksum. `bases` are the base offsets of all segments."""
+    return not claims and len(bases) > 1 and bases[1] <= trusted_offset
+
+
 def _overlaps(old: Claim, new: Claim) -> bool:
     return old.base_offset < new.end_offset and new.base_offset < old.end_offset
 

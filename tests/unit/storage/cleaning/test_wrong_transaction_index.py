@@ -11,6 +11,7 @@ from tests.unit.storage.partition.test_transactions import ABORT, COMMIT, commit
 from strandlog.storage.cleaning.compaction import compact_now, plan_compaction
 from strandlog.storage.cleaning.retention import drop_oldest
 from strandlog.storage.partition.log import PartitionLog
+from strandlog.storage.segment.manifest import NOTHING, SegmentManifest, read_manifest
 from strandlog.storage.segment.transaction_index import ENTRY, VERSION
 from strandlog.storage.work import Step, Work, run_inline
 from strandlog.testing import SimulatedFiles
@@ -27,8 +28,9 @@ def write(log: PartitionLog, key: bytes, value: bytes, sequence: int) -> None:
 
 
 def older_folder(*, marker_in: int) -> SimulatedFiles:
-    """A partition without checksums of its transaction indexes. An aborted record has the key of a
-    committed one. The aborting marker at offset 4 is in the first or in the second segment."""
+    """A partition whose manifest has no checksums of the transaction indexes. An aborted record has
+    the key of a committed one. The aborting marker at offset 4 is in the first or in the second
+    segment."""
     files = SimulatedFiles()
     log_dir, log = new_log(files, settings=SETTINGS)
     log.append(batch(b"old", keys=[b"k"]))
@@ -41,7 +43,10 @@ def older_folder(*, marker_in: int) -> SimulatedFiles:
     log.append(batch(b"last", keys=[b"k3"]))
     log.roll()
     log_dir.close()
+    claims = read_manifest(files, FOLDER).claims
     files.remove(f"{FOLDER}/segments")
+    manifest = SegmentManifest(files, FOLDER, NOTHING)
+    manifest.claim([claim._replace(aborted_crc=0) for claim in claims])
     return files
 
 
@@ -104,6 +109,42 @@ def test_a_committed_transaction_that_an_index_lists_as_aborted_is_shown(kind: s
     _, log = reopen(files, settings=SETTINGS)
     assert committed(log) == SHOWN
     assert len(log.last_report.problems) == 1
+
+
+@pytest.mark.parametrize("marker_in", [0, 1])
+@pytest.mark.parametrize("kind", WRONG)
+def test_a_wrong_index_is_reported_at_the_start_without_a_manifest(
+    kind: str, marker_in: int
+) -> None:
+    files = older_folder(marker_in=marker_in)
+    files.remove(f"{FOLDER}/segments")
+    replace_index(files, *WRONG[kind])
+    log_dir, log = reopen(files, settings=SETTINGS)
+    assert log.last_report.problems
+    assert all("rebuilt from the log" in problem for problem in log.last_report.problems)
+    assert [entry[:3] for entry in log.aborted] == [(7, 3, 4)]
+    assert committed(log) == SHOWN
+    log_dir.close()
+    log = reopen(files, settings=SETTINGS)[1]
+    assert (committed(log), log.last_report.problems) == (SHOWN, [])
+    compact_now(log)
+    assert (committed(log), log.last_report.problems) == (SHOWN, [])
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+@pytest.mark.parametrize("marker_in", [0, 1])
+def test_a_correct_index_is_not_reported_at_the_start_without_a_manifest(
+    marker_in: int, compacted: bool
+) -> None:
+    """The compaction removes the records of the aborted transaction, but not its marker."""
+    files = older_folder(marker_in=marker_in)
+    if compacted:
+        log_dir, log = reopen(files, settings=SETTINGS)
+        compact_now(log)
+        log_dir.close()
+    files.remove(f"{FOLDER}/segments")
+    log = reopen(files, settings=SETTINGS)[1]
+    assert (committed(log), log.last_report.problems) == (SHOWN, [])
 
 
 def run_rest(work: Work[None], step: Step) -> int:

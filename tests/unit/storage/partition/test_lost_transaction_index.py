@@ -13,6 +13,7 @@ from strandlog.record.batch_header import read_header, stamp
 from strandlog.record.builder import build_single
 from strandlog.storage.cleaning.compaction import compact_now
 from strandlog.storage.partition.read import aborted_in
+from strandlog.storage.paths import SEGMENT_MANIFEST
 from strandlog.storage.readonly.committed import committed_view
 from strandlog.storage.readonly.verify import look_at_partition
 from strandlog.storage.readonly.view import FolderView
@@ -175,3 +176,52 @@ def test_a_damaged_abort_marker_without_an_index_is_not_passed_over_silently() -
     [unknown] = [text for text in log.last_report.problems if "committed or aborted" in text]
     assert f"the damage at offset {header.base_offset} may include the end" in unknown
     assert f"producer {header.producer_id} from offset {header.base_offset - 2}" in unknown
+
+
+@pytest.mark.parametrize("stop", ["clean", "killed"])
+@pytest.mark.parametrize("how", ["deleted", "emptied", "one entry less", "later first offset"])
+def test_aborted_records_are_not_shown_after_the_loss_of_an_index_and_the_manifest(
+    how: str, stop: str
+) -> None:
+    files = filled(stop)
+    for path in indexes(files)[:-1]:
+        damaged = files.after_kill()
+        lose(damaged, path, how)
+        damaged.remove(f"{FOLDER}/{SEGMENT_MANIFEST}")
+        view = committed_view(damaged, FolderView(damaged, DATA).view(TP))
+        for attempt in range(2):
+            log_dir, log = reopen(damaged, settings=small_settings(segment_bytes=900))
+            assert committed(log) == KEPT
+            assert [entry[:3] for entry in view.aborted] == [entry[:3] for entry in log.aborted]
+            problems = [text for text in log.last_report.problems if path in text]
+            assert len(problems) == len(log.last_report.problems) == (attempt == 0)
+            log_dir.close()
+
+
+def test_every_lost_index_is_reported_if_the_manifest_is_lost_too() -> None:
+    files = filled("clean")
+    lost = indexes(files)[:-1]
+    for path in [*lost, f"{FOLDER}/{SEGMENT_MANIFEST}"]:
+        files.remove(path)
+    _, log = reopen(files, settings=small_settings(segment_bytes=900))
+    assert committed(log) == KEPT
+    assert [text.partition(" ")[0] for text in log.last_report.problems] == lost
+
+
+def test_an_index_hides_aborted_records_whose_marker_is_damaged_after_the_manifest_is_lost() -> (
+    None
+):
+    files = filled("clean")
+    path = f"{FOLDER}/{0:020d}.log"
+    data = files.read(path)
+    next_position = count = 0
+    while count < 2:  # the second marker is the first ABORT
+        position = next_position
+        header = read_header(data, position)
+        count += header.is_control
+        next_position += header.size_bytes
+    files.write_at(path, position + header.size_bytes - 1, bytes([data[position + 60] ^ 0xFF]))
+    files.remove(f"{FOLDER}/{SEGMENT_MANIFEST}")
+    _, log = reopen(files, settings=small_settings(segment_bytes=900))
+    assert header.base_offset in [entry.last_offset for entry in log.aborted]
+    assert not any("rebuilt" in text for text in log.last_report.problems)

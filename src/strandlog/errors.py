@@ -133,7 +133,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import cache
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 
 class Codes(NamedTuple):
@@ -156,11 +156,22 @@ class StrandlogError(Exception):
     def __init_subclass__(cls) -> None:
         cls.kafka_code = cls.codes.kafka
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # By default, unpickling passes the message to a constructor that expects other arguments.
+        return _unpickled, (type(self), self.args), self.__dict__
+
     @classmethod
     def title(cls) -> str:
         """Return the class name in words: TopicNotFoundError becomes "Topic not found"."""
         words = re.findall(r"[A-Z][a-z]+", cls.__name__.removesuffix("Error"))
         return " ".join(words).capitalize()
+
+
+def _unpickled(kind: type[StrandlogError], args: tuple[Any, ...]) -> StrandlogError:
+    """Create an error without its constructor; pickle then restores the attributes."""
+    error = kind.__new__(kind)
+    error.args = args
+    return error
 
 
 # -- topics --------------------------------------------------------------------------------------

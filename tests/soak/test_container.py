@@ -53,16 +53,16 @@ def test_the_steps_of_the_image_lead_to_a_healthy_broker(tmp_path: Path) -> None
     serve = [*json.loads(values["ENTRYPOINT"]), *json.loads(values["CMD"])]
     settings = (source / "deploy" / "docker" / "strandlog.toml").read_text()
     file = tmp_path / "strandlog.toml"
-    file.write_text(settings.replace("/var/lib/strandlog", str(tmp_path / "data")))
+    settings = settings.replace("/var/lib/strandlog", str(tmp_path / "data"))
+    for port in ("9092", "9094", "9095"):  # another broker may use the ports of the image
+        settings = settings.replace(f"0.0.0.0:{port}", "0.0.0.0:0")
+    file.write_text(settings)
     environment |= {"PATH": f"{target / 'bin'}:{path}", "STRANDLOG_CONFIG": str(file)}
     exposed = subprocess.run(serve, env=environment, capture_output=True, text=True, check=False)
     assert exposed.returncode != 0, "it is open to the network only if it is asked to"
     assert "--insecure" in exposed.stderr
 
-    local = file.read_text().replace("0.0.0.0:", "127.0.0.1:")
-    for port in ("9092", "9094", "9095"):
-        local = local.replace(f"127.0.0.1:{port}", "127.0.0.1:0")
-    file.write_text(local)
+    file.write_text(settings.replace("0.0.0.0:", "127.0.0.1:"))
     with subprocess.Popen(serve, env=environment, stdout=subprocess.PIPE, text=True) as broker:
         assert broker.stdout is not None
         ready = broker.stdout.readline().split()

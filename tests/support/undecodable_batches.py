@@ -15,9 +15,9 @@ from strandlog.record.batch_header import (
     LAST_OFFSET_DELTA_POSITION,
     LOG_OVERHEAD,
     RECORD_COUNT_POSITION,
-    crc32c,
 )
 from strandlog.record.builder import build_batch
+from strandlog.record.checksum import crc32c
 from strandlog.record.codecs import Codec, compress
 from strandlog.record.record import encode_record
 

@@ -30,9 +30,9 @@ from strandlog.record.batch_header import (
     MAGIC,
     MIN_BATCH_LENGTH,
     BatchHeader,
-    crc32c,
     read_header,
 )
+from strandlog.record.checksum import crc32c
 from strandlog.record.codecs import DEFAULT_DECOMPRESSED_LIMIT_BYTES, decompress
 from strandlog.record.record import decode_records, record_pieces
 from strandlog.record.record_runs import Frame

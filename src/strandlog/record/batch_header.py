@@ -30,15 +30,10 @@ from __future__ import annotations
 import struct
 from typing import Final, NamedTuple
 
-from crc32c import crc32c as _crc32c
-
 from strandlog.errors import CorruptRecordError, InvalidRecordError, UnsupportedCodecError
 from strandlog.model import NO_SEQUENCE, Buffer, TimestampType
+from strandlog.record.checksum import crc32c
 from strandlog.record.codecs import Codec
-
-# CRC-32C (Castagnoli) of any buffer; a second argument continues an earlier checksum. This is the
-# library function itself, because a wrapper would cost as much as the checksum of 100 bytes.
-crc32c: Final = _crc32c
 
 HEADER_SIZE: Final = 61
 LOG_OVERHEAD: Final = 12

@@ -19,8 +19,9 @@ from strandlog.errors import (
 )
 from strandlog.model import TimestampOffset
 from strandlog.record.batch import BatchView, iter_batches
-from strandlog.record.batch_header import CRC_POSITION, CRC_START, crc32c, stamp
+from strandlog.record.batch_header import CRC_POSITION, CRC_START, stamp
 from strandlog.record.builder import build_batch, build_single, filtered_batch
+from strandlog.record.checksum import crc32c
 from strandlog.record.codecs import Codec
 
 VALUES = [b"value %d" % index for index in range(20)]

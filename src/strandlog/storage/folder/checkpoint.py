@@ -28,7 +28,7 @@ from typing import Any
 
 from strandlog.errors import StorageError
 from strandlog.model import TopicPartition
-from strandlog.record.batch_header import crc32c
+from strandlog.record.checksum import crc32c
 from strandlog.storage.files import PREVIOUS_SUFFIX, Files
 
 VERSION = 0

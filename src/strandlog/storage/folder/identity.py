@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from uuid import UUID
 
 from strandlog.errors import CorruptStateError, UnknownLayoutError
-from strandlog.record.batch_header import crc32c
+from strandlog.record.checksum import crc32c
 from strandlog.storage.files import PREVIOUS_SUFFIX, TEMP_SUFFIX, Files
 from strandlog.storage.paths import LOCK, META_PROPERTIES, join
 

@@ -44,9 +44,9 @@ from strandlog.record.batch_header import (
     MAGIC,
     MAGIC_POSITION,
     BatchHeader,
-    crc32c,
     read_header,
 )
+from strandlog.record.checksum import crc32c
 from strandlog.record.codecs import Codec
 from strandlog.record.record import MIN_RECORD_BYTES
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from strandlog.record.batch_header import crc32c
+from strandlog.record.checksum import crc32c
 from strandlog.storage.files import Files
 from strandlog.storage.paths import PARTITION_METADATA, join
 

@@ -61,7 +61,8 @@ from strandlog.errors import (
     OutOfOrderSequenceError,
     TooManyProducersError,
 )
-from strandlog.record.batch_header import BatchHeader, crc32c
+from strandlog.record.batch_header import BatchHeader
+from strandlog.record.checksum import crc32c
 from strandlog.storage.segment.transaction_index import IndexMark
 
 BATCHES_KEPT = 5

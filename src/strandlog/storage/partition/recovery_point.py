@@ -41,7 +41,7 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-from strandlog.record.batch_header import crc32c
+from strandlog.record.checksum import crc32c
 from strandlog.storage.files import Files
 
 _BODY = struct.Struct(">qqQB")

@@ -29,7 +29,8 @@ from typing import Literal, NamedTuple
 
 from strandlog.errors import CorruptStateError, DataError, UnknownLayoutError
 from strandlog.record.batch import BatchView
-from strandlog.record.batch_header import BatchHeader, crc32c
+from strandlog.record.batch_header import BatchHeader
+from strandlog.record.checksum import crc32c
 from strandlog.storage import paths
 from strandlog.storage.files import DIRECTORY, Files
 from strandlog.storage.folder.checkpoint import read_document, read_offsets

@@ -32,7 +32,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from strandlog.errors import DiskFullError
-from strandlog.record.batch_header import crc32c
+from strandlog.record.checksum import crc32c
 from strandlog.storage.files import Files
 from strandlog.storage.paths import LOG_SUFFIX, SEGMENT_MANIFEST, join, segment_stem
 

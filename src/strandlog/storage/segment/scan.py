@@ -36,9 +36,9 @@ from strandlog.record.batch_header import (
     MAGIC,
     MAGIC_POSITION,
     BatchHeader,
-    crc32c,
     read_header,
 )
+from strandlog.record.checksum import crc32c
 from strandlog.storage.files import Files
 
 ByteSource = Callable[[int, int], Buffer]

@@ -27,7 +27,8 @@ from typing import NamedTuple, Protocol
 from strandlog.config.tables.topic import LogSettings
 from strandlog.errors import StorageError
 from strandlog.model import Buffer
-from strandlog.record.batch_header import BatchHeader, crc32c
+from strandlog.record.batch_header import BatchHeader
+from strandlog.record.checksum import crc32c
 from strandlog.storage.files import Files, LogFile
 from strandlog.storage.paths import (
     INDEX_SUFFIX,

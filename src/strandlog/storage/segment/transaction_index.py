@@ -29,7 +29,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from strandlog.record.batch_header import crc32c
+from strandlog.record.checksum import crc32c
 from strandlog.storage.files import Files
 from strandlog.storage.paths import ABORT_INDEX_SUFFIX
 from strandlog.storage.segment.manifest import Claim

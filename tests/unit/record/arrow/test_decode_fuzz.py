@@ -11,7 +11,8 @@ from tests.unit.record.arrow.column_cases import Spec, fast_rows, log_of, slow_r
 
 from strandlog.errors import DataError
 from strandlog.record.batch import BatchView, iter_batches
-from strandlog.record.batch_header import CRC_POSITION, CRC_START, HEADER_SIZE, crc32c
+from strandlog.record.batch_header import CRC_POSITION, CRC_START, HEADER_SIZE
+from strandlog.record.checksum import crc32c
 
 LIMIT_BYTES = 1 << 20
 

@@ -26,10 +26,10 @@ from strandlog.record.batch_header import (
     ATTRIBUTES_POSITION,
     CRC_POSITION,
     CRC_START,
-    crc32c,
     read_header,
 )
 from strandlog.record.builder import build_batch
+from strandlog.record.checksum import crc32c
 from strandlog.record.codecs import Codec
 from strandlog.record.control import ControlType, control_batch
 from strandlog.storage.cleaning.compaction import compact_now, plan_compaction, plan_due_compaction

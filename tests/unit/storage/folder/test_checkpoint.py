@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strandlog.model import TopicPartition
-from strandlog.record.batch_header import crc32c
+from strandlog.record.checksum import crc32c
 from strandlog.storage.folder.checkpoint import (
     OffsetCheckpoint,
     read_document,

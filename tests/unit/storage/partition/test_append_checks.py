@@ -26,9 +26,9 @@ from strandlog.record.batch_header import (
     MAGIC_POSITION,
     PRODUCER_ID_POSITION,
     RECORD_COUNT_POSITION,
-    crc32c,
     read_header,
 )
+from strandlog.record.checksum import crc32c
 from strandlog.record.codecs import Codec
 from strandlog.record.control import ControlType, control_batch
 from strandlog.storage.partition.append_checks import check_batch, split_batches

@@ -9,7 +9,6 @@ hours; if a name occurs twice, the last value wins. `problems` prevent a broker 
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -18,7 +17,7 @@ from typing import NamedTuple
 from strandlog.config.origin import DEFAULT, PRECEDENCE, Entry, Origin, Problem, Source
 from strandlog.config.principal_rules import SETTING as RULES
 from strandlog.config.principal_rules import parse_principal_rules
-from strandlog.config.setting import Setting, Value
+from strandlog.config.setting import Setting, Value, closest
 from strandlog.config.sources.kafka_names import (
     ALIASES,
     Alias,
@@ -254,6 +253,6 @@ def _unknown_text(name: str) -> str:
     if name in TOPIC_SETTINGS:
         broker_name = TOPIC_SETTINGS[name].broker_name
         return f"{name} is a topic setting; set its default with {broker_name!r}"
-    near = difflib.get_close_matches(name, known_names(), n=1, cutoff=0.7)
-    hint = f"did you mean {near[0]!r}?" if near else "'strandlog config show' lists all settings"
+    near = closest(name, known_names(), 0.7)
+    hint = f"did you mean {near!r}?" if near else "'strandlog config show' lists all settings"
     return f"unknown setting {name!r}; {hint}"

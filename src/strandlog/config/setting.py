@@ -15,8 +15,7 @@ DescribeConfigs. Errors do not quote it, and clients cannot change it at run tim
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
@@ -137,6 +136,13 @@ def setting(*, default: Value, **row: Any) -> Any:
     return field(default=default, repr=not found.is_secret, metadata={"setting": found})
 
 
+def closest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """Return the known name most similar to a misspelled one, or None if none is similar enough."""
+    from difflib import get_close_matches  # noqa: PLC0415 - only for error messages
+
+    return next(iter(get_close_matches(name, known, n=1, cutoff=cutoff)), None)
+
+
 def attribute_of(name: str) -> str:
     """Return the attribute name of a setting."""
     return name.replace(".", "_")
@@ -168,8 +174,7 @@ class SettingTable:
     def __getitem__(self, name: str) -> Setting:
         row = self._rows.get(self._aliases.get(name, name))
         if row is None:
-            near = difflib.get_close_matches(name, self._rows, n=1)
-            raise UnknownSettingError(name, near[0] if near else None)
+            raise UnknownSettingError(name, closest(name, self._rows))
         return row
 
     def __contains__(self, name: object) -> bool:

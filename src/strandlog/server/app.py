@@ -21,7 +21,6 @@ import contextlib
 import gc
 import logging
 import os
-import shlex
 import signal
 import sys
 import uuid
@@ -36,7 +35,6 @@ from strandlog.config.tables.broker import BrokerSettings, broker_settings
 from strandlog.config.tables.server import PLAINTEXT
 from strandlog.config.tables.tls import for_listener
 from strandlog.errors import ServerCrashError
-from strandlog.formats.protobuf.compiler import compile_proto
 from strandlog.server.access.audit_log import AuditFile, AuditLog
 from strandlog.server.access.logins import Logins
 from strandlog.server.background import BrokerDriver, ServerRuntime
@@ -104,6 +102,13 @@ def token_keys(settings: BrokerSettings) -> JwksSource | None:
     return JwksSource(address, settings)
 
 
+def _compile_proto(texts: Mapping[str, str]) -> bytes:
+    """Compile .proto files; the compiler is imported for the first schema in text form."""
+    from strandlog.formats.protobuf.compiler import compile_proto  # noqa: PLC0415 - slow to import
+
+    return compile_proto(texts)
+
+
 def _load() -> None:
     """Load the codecs of the newest API versions, then exempt all existing objects from garbage
     collection.
@@ -143,7 +148,7 @@ class Server:
                 keeps_reserve=True,
                 audit_sink=self._audit_log,
                 token_keys=self._token_keys,
-                proto_compiler=compile_proto,
+                proto_compiler=_compile_proto,
             )
         except BaseException:
             if self._audit_log is not None:
@@ -257,6 +262,8 @@ class Server:
             logger.warning("%d more problems; GET /api/v1/broker lists them", more)
         locked = [each.label for each in self._options.listeners if each.uses_sasl]
         if locked and not self.broker.can_log_in:
+            import shlex  # noqa: PLC0415 - only for this message
+
             logger.warning(
                 "no client can log in to %s, because there are no users; stop the broker and add "
                 "one with 'strandlog user add NAME -d %s'",

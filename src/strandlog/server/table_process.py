@@ -26,10 +26,8 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Final
 
-import msgspec
-
 from strandlog.broker.broker import Broker
-from strandlog.broker.topics.lake_tables import TableReport, WantedTable
+from strandlog.broker.topics.lake_tables import WantedTable
 
 logger = logging.getLogger(__name__)
 
@@ -40,19 +38,6 @@ STOP_SECONDS: Final = 5.0
 LINE_BYTES: Final = 16 * 1024 * 1024
 NOT_STARTED: Final = 127  # the exit code of a shell that cannot start a command
 PIPE: Final = subprocess.PIPE
-
-
-class _Report(msgspec.Struct):
-    """A line that the process prints: a report, or a warning."""
-
-    topic: str = ""
-    topic_id: str = ""
-    table_id: str = ""
-    error: str = ""
-    offsets: dict[int, int] = {}
-    version: int = -1
-    rows: int = 0
-    warning: str = ""
 
 
 class TableProcess:
@@ -72,7 +57,6 @@ class TableProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._has_synced = False  # whether a sync has succeeded since the process was started
         self._errors: dict[str, str] = {}  # the error in each topic's last report, or ""
-        self._decoder = msgspec.json.Decoder(_Report, strict=False)
 
     def start(self) -> None:
         """Start checking which tables must exist."""
@@ -123,9 +107,7 @@ class TableProcess:
     async def _run_process(self) -> int | None:
         """Run the process; return its exit code, or None if no topic has a table any more."""
         try:
-            process = await asyncio.to_thread(
-                subprocess.Popen, self._command, stdin=PIPE, stdout=PIPE
-            )
+            process = await asyncio.to_thread(_start, self._command)
         except OSError as error:
             logger.warning("cannot start the process that syncs tables: %s", error)
             return NOT_STARTED
@@ -172,12 +154,13 @@ class TableProcess:
         sent: Mapping[str, WantedTable],
         wanted: Mapping[str, WantedTable],
     ) -> None:
+        from strandlog.server.table_messages import encode_checks, encode_tables  # noqa: PLC0415 - see _start
+
         if wanted is not sent:
-            rows = [each._asdict() for each in wanted.values()]
-            transport.write(msgspec.json.encode({"tables": rows}) + b"\n")
+            transport.write(encode_tables(wanted.values()))
             self._errors = {name: each for name, each in self._errors.items() if name in wanted}
         if checks := self._broker.take_table_checks():
-            transport.write(msgspec.json.encode({"check": checks}) + b"\n")
+            transport.write(encode_checks(checks))
 
     async def _read(self, pipe: IO[bytes] | None) -> None:
         """Pass reports on to the broker until the process ends."""
@@ -194,13 +177,14 @@ class TableProcess:
             transport.close()
 
     def _note(self, line: bytes) -> None:
-        try:
-            found = self._decoder.decode(line)
-        except msgspec.DecodeError:
+        from strandlog.server.table_messages import decode_line  # noqa: PLC0415 - see _start
+
+        found = decode_line(line)
+        if found is None:
             logger.warning("the process that syncs tables printed %r", line[:200])
             return
-        if found.warning:
-            logger.warning("%s", found.warning)
+        if isinstance(found, str):
+            logger.warning("%s", found)
             return
         before = self._errors.get(found.topic, "")
         if found.error and found.error != before:
@@ -209,9 +193,13 @@ class TableProcess:
             logger.info("the table of topic %r is in sync again", found.topic)
         self._errors[found.topic] = found.error
         self._has_synced = self._has_synced or not found.error
-        fields = msgspec.structs.asdict(found)
-        del fields["warning"]
-        self._broker.table_synced(TableReport(**fields))
+        self._broker.table_synced(found)
+
+
+def _start(command: Sequence[str]) -> subprocess.Popen[bytes]:
+    """Start the process, and load the module for its messages, which takes 10 ms."""
+
+    return subprocess.Popen(command, stdin=PIPE, stdout=PIPE)
 
 
 async def _end(process: subprocess.Popen[bytes]) -> int:

@@ -22,7 +22,6 @@ import asyncio
 import logging
 import os
 import ssl
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -179,6 +178,8 @@ def _as_file(data: bytes) -> Iterator[str]:
         finally:
             os.close(descriptor)
     else:
+        import tempfile  # noqa: PLC0415 - not needed on Linux
+
         with tempfile.NamedTemporaryFile() as file:  # mode 0600
             file.write(data)
             file.flush()

@@ -24,9 +24,9 @@ to list a file.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import fcntl
+import functools
 import mmap
 import os
 import platform
@@ -51,7 +51,8 @@ DIRECTORY = -1  # the size that list_dir reports for a folder
 _SYNCFS_REPORTS_ERRORS = (5, 8)  # the first such release of Linux
 
 
-def _find_syncfs() -> Callable[[int], int] | None:
+@functools.cache
+def _syncfs() -> Callable[[int], None] | None:
     """Return the system call syncfs, which Python's `os` lacks, or None if it is missing or would
     hide errors."""
     release = re.match(r"(\d+)\.(\d+)", platform.release())
@@ -59,10 +60,18 @@ def _find_syncfs() -> Callable[[int], int] | None:
         return None
     if (int(release[1]), int(release[2])) < _SYNCFS_REPORTS_ERRORS:
         return None
-    return getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
+    import ctypes  # noqa: PLC0415 - most brokers never need it
 
+    call = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
+    if call is None:
+        return None
 
-_syncfs = _find_syncfs()
+    def syncfs(descriptor: int) -> None:
+        if call(descriptor):
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code))
+
+    return syncfs
 
 
 class LogFile(Protocol):
@@ -437,18 +446,17 @@ class DiskFiles:
     @property
     def can_sync_file_system(self) -> bool:
         """Whether `sync_file_system` is possible: Linux reports its errors since 5.8."""
-        return _syncfs is not None
+        return _syncfs() is not None
 
     def sync_file_system(self, path: str) -> None:
         """Make everything in the file system of a folder durable, files of other programs included.
         For thousands of new files this takes a fraction of the time of a sync for each of them."""
         with _disk_errors("sync", path):
-            assert _syncfs is not None, "see can_sync_file_system"
+            syncfs = _syncfs()
+            assert syncfs is not None, "see can_sync_file_system"
             fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
-                if _syncfs(fd):
-                    code = ctypes.get_errno()
-                    raise OSError(code, os.strerror(code))
+                syncfs(fd)
             finally:
                 os.close(fd)
 

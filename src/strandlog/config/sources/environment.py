@@ -10,11 +10,11 @@ variables that Kubernetes and Docker set for a service called strandlog.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Mapping
 
 from strandlog.config.origin import Origin, Source
+from strandlog.config.setting import closest
 
 PREFIX = "STRANDLOG_"
 # STRANDLOG_DATA is the data folder of all commands, including serve.
@@ -49,7 +49,7 @@ def read_environment(variables: Mapping[str, str], known: Iterable[str]) -> Sour
         if name is not None:
             source.add(name, value, origin)
         elif not _SERVICE_LINK.fullmatch(variable):
-            near = difflib.get_close_matches(variable, names, n=1)
-            hint = f"did you mean {near[0]}?" if near else "remove it"
+            near = closest(variable, names)
+            hint = f"did you mean {near}?" if near else "remove it"
             source.add_problem(origin, f"no setting corresponds to this variable; {hint}")
     return source

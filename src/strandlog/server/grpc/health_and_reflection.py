@@ -16,8 +16,7 @@ from typing import Any
 
 import grpc
 from google.protobuf.message import Message
-from grpc_health.v1 import health, health_pb2
-from grpc_reflection.v1alpha import reflection, reflection_pb2
+from grpc_health.v1 import health_pb2
 
 from strandlog.broker.context import RequestContext
 from strandlog.config.limits.grpc import GRPC_MAX_NAME_BYTES, GRPC_REFLECTION_STREAMS
@@ -25,6 +24,9 @@ from strandlog.config.tables.broker import BrokerSettings
 from strandlog.errors import UnknownServiceError
 from strandlog.server.grpc.calls import UPLOAD_PATIENCE_SECONDS, Calls, encoded, small
 from strandlog.server.peer_budget import Hold, PeerBudget
+
+HEALTH_SERVICE = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
+REFLECTION_SERVICE = "grpc.reflection.v1alpha.ServerReflection"
 
 Handlers = dict[str, grpc.RpcMethodHandler]
 
@@ -67,10 +69,13 @@ class Health:
 
 
 class Reflection:
-    """The standard reflection service, which returns the services and their descriptors."""
+    """The standard reflection service, which returns the services and their descriptors.
+
+    Its implementation, with the descriptors of all of Protobuf's own types, is loaded in a thread
+    by the first call."""
 
     def __init__(self, services: tuple[str, ...], settings: BrokerSettings) -> None:
-        self._servicer = reflection.aio.ReflectionServicer(services)
+        self._services = services
         self._max_bytes = settings.grpc_request_max_bytes
         self._budget = PeerBudget(
             GRPC_REFLECTION_STREAMS * self._max_bytes, UPLOAD_PATIENCE_SECONDS
@@ -82,13 +87,23 @@ class Reflection:
     async def _reflection(self, context: Any) -> None:
         hold = await self._budget.acquire(self._max_bytes)
         try:
-            async for answer in self._servicer.ServerReflectionInfo(_requests(context, hold), None):
+            reflection = await asyncio.to_thread(_load_reflection)
+            servicer = reflection.aio.ReflectionServicer(self._services)
+            async for answer in servicer.ServerReflectionInfo(_requests(context, hold), None):
                 await _write(context, hold, answer)
         finally:
             hold.release()
 
 
+def _load_reflection() -> Any:
+    from grpc_reflection.v1alpha import reflection  # noqa: PLC0415 - rarely needed
+
+    return reflection
+
+
 async def _requests(context: Any, hold: Hold) -> AsyncIterator[Message]:
+    from grpc_reflection.v1alpha import reflection_pb2  # noqa: PLC0415 - see _load_reflection
+
     while True:
         with hold.waiting_for_peer():
             data = await context.read()
@@ -104,4 +119,4 @@ async def _write(context: Any, hold: Hold, message: Message) -> None:
 
 def service_names(own: str) -> tuple[str, ...]:
     """Return the names of all services of the server, for reflection."""
-    return own, health.SERVICE_NAME, reflection.SERVICE_NAME
+    return own, HEALTH_SERVICE, REFLECTION_SERVICE

@@ -14,8 +14,6 @@ from __future__ import annotations
 import asyncio
 
 import grpc
-from grpc_health.v1 import health
-from grpc_reflection.v1alpha import reflection
 
 from strandlog.broker.broker import Broker
 from strandlog.config.limits.grpc import GRPC_HANDSHAKE_TIMEOUT_MS, GRPC_MAX_METADATA_BYTES
@@ -27,7 +25,13 @@ from strandlog.server.grpc.authentication import GrpcAuthentication
 from strandlog.server.grpc.calls import Calls
 from strandlog.server.grpc.credentials import server_credentials
 from strandlog.server.grpc.disconnect import hang_up_all
-from strandlog.server.grpc.health_and_reflection import Health, Reflection, service_names
+from strandlog.server.grpc.health_and_reflection import (
+    HEALTH_SERVICE,
+    REFLECTION_SERVICE,
+    Health,
+    Reflection,
+    service_names,
+)
 from strandlog.server.grpc.service import LogService
 from strandlog.server.tls import TlsContexts
 
@@ -80,8 +84,8 @@ class GrpcListener:
         self._health = Health((SERVICE,))
         for name, handlers in {
             SERVICE: LogService(broker).handlers(calls),
-            health.SERVICE_NAME: self._health.handlers(calls),
-            reflection.SERVICE_NAME: Reflection(service_names(SERVICE), settings).handlers(calls),
+            HEALTH_SERVICE: self._health.handlers(calls),
+            REFLECTION_SERVICE: Reflection(service_names(SERVICE), settings).handlers(calls),
         }.items():
             handler = grpc.method_handlers_generic_handler(name, handlers)
             self._server.add_generic_rpc_handlers((handler,))

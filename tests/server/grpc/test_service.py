@@ -380,6 +380,26 @@ def test_streams_that_are_not_read_lose_no_record(log: Any) -> None:
         stream.cancel()
 
 
+def test_a_stream_does_not_continue_in_a_recreated_topic(log: Any) -> None:
+    topic = make(log, "recreated")
+    large = [record(b"old" + bytes(40_000)) for _ in range(4)]
+    for _ in range(100):  # more than fits between a server and a client that does not read
+        log.Produce(messages.ProduceRequest(topic=topic, records=large, acks=messages.ACKS_ALL))
+    request = messages.ConsumeRequest(topic=topic, follow=True, max_bytes=50_000)
+    stream = log.Consume(request, timeout=PATIENCE_S)
+    values = [entry.value[:3] for entry in next(stream).entries]
+    time.sleep(1)  # the server has sent what the connection takes, and waits for the client
+    log.DeleteTopic(messages.DeleteTopicRequest(name=topic))
+    make(log, topic)
+    small = [record(b"new") for _ in range(500)]
+    log.Produce(messages.ProduceRequest(topic=topic, records=small, acks=messages.ACKS_ALL))
+    with pytest.raises(grpc.RpcError) as ended:
+        values += [entry.value[:3] for batch in stream for entry in batch.entries]
+    assert set(values) == {b"old"}
+    assert ended.value.code() is grpc.StatusCode.NOT_FOUND
+    assert "was deleted and recreated during the call" in ended.value.details()
+
+
 def test_compressed_batches_are_split_into_messages_that_clients_accept(
     log: Any, broker: BrokerProcess
 ) -> None:

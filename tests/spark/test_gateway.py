@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 from tests.support.processes import children, is_running, kill_with_children
@@ -54,3 +57,41 @@ def test_sigterm_to_the_process_group_ends_java_before_python_can_stop_its_queri
     finally:
         kill_with_children(process.pid)
         process.communicate()
+
+
+@pytest.mark.long
+def test_ctrl_c_while_spark_starts_leaves_java_running_forever() -> None:
+    """PySpark deletes the folder in which Java announces its port; Java then fails before it reads
+    its standard input, and does not notice the end of Python."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    )
+    java: list[int] = []
+
+    def is_starting() -> bool:
+        java[:] = [pid for pid in children(process.pid) if is_script_or_java(pid)]
+        return bool(java)
+
+    try:
+        eventually(is_starting, "the start of Java")
+        time.sleep(0.2)  # until Popen has returned
+        process.send_signal(signal.SIGINT)
+        process.wait(30)
+        eventually(lambda: not any(map(is_running, java)), "the end of Java after Ctrl-C")
+    finally:
+        for pid in [process.pid, *java]:
+            kill_with_children(pid)
+        process.communicate()
+
+
+def is_script_or_java(pid: int) -> bool:
+    """Return whether a child has replaced the copy of its parent with Spark's script or Java."""
+    with contextlib.suppress(OSError):
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+        return b"spark" in command and PROGRAM.encode() not in command
+    return False

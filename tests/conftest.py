@@ -36,6 +36,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 HERE = Path(__file__).parent
 PROJECT = HERE / "unit" / "project"
+MAX_ID_CHARACTERS = 100
 SLOWEST_FIRST = ("spark", "soak", "browser", "clients", "server", "unit")
 
 
@@ -101,3 +102,11 @@ def _tier(item: pytest.Item) -> str:
 @functools.cache
 def _tier_of_file(path: Path) -> str:
     return path.relative_to(HERE).parts[0]
+
+
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """Shorten the ids of tests with long parameters: pytest puts the id of the running test into
+    the environment, and no process can be started from an environment with a very long value."""
+    if isinstance(val, str | bytes) and len(val) > MAX_ID_CHARACTERS:
+        return f"{val[:MAX_ID_CHARACTERS]!r}...{len(val)}"
+    return None

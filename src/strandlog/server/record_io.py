@@ -7,6 +7,9 @@ The batches count towards the user's quotas, as those of Kafka clients do. A pro
 its quota gets an error before anything is written; what a consumer reads is only recorded here, and
 its listener decides how to pause it.
 
+A fetch names its topic by id, so that a client that reads in steps does not continue in a new topic
+of the same name, where its offsets mean nothing.
+
 Large batches are built in a thread, because the event loop also serves Kafka clients; the order of
 concurrent calls is not defined. `broker/reads/fetched_records.py` decodes the result of
 `fetch`.
@@ -25,8 +28,14 @@ from strandlog.broker.deferred import Deferred
 from strandlog.broker.produce import NOTHING_CHECKED, Checked
 from strandlog.broker.reads.fetch import FetchPartition, FetchPartitionData, FetchRequest
 from strandlog.broker.runtime import run_inline
-from strandlog.errors import InvalidRecordError, StrandlogError, TopicNotFoundError
-from strandlog.model import IsolationLevel, PartitionRecords, TopicPartition
+from strandlog.broker.topics.topic import Topic
+from strandlog.errors import (
+    InvalidRecordError,
+    StrandlogError,
+    TopicNotFoundError,
+    UnknownTopicIdError,
+)
+from strandlog.model import IsolationLevel, PartitionRecords
 from strandlog.record.builder import build_batch
 from strandlog.record.partitioner import key_hash
 from strandlog.server.background import as_future
@@ -162,7 +171,8 @@ def build_records(now_ms: int, records: Sequence[NewRecord]) -> bytearray:
 async def fetch(
     broker: Broker,
     context: RequestContext,
-    tp: TopicPartition,
+    topic: Topic,
+    partition: int,
     offset: int,
     *,
     max_bytes: int,
@@ -171,11 +181,12 @@ async def fetch(
     is_charged: bool = True,
 ) -> FetchPartitionData:
     """Fetch raw batches from an offset, waiting up to `wait_ms` for the first one. If `is_charged`
-    is set, the batches count towards the user's quota."""
+    is set, the batches count towards the user's quota. Raise an error if the topic was deleted, or
+    deleted and recreated."""
     limit = min(max(1, max_bytes), MAX_READ_BYTES)
     deadline_ms = broker.clock.monotonic_ms() + wait_ms
     isolation = IsolationLevel.of(committed=committed)
-    part = FetchPartition(tp.topic, tp.partition, offset, limit)
+    part = FetchPartition(topic.uuid, partition, offset, limit)
     found = broker.fetch(context, FetchRequest([part], 1, limit, deadline_ms, isolation))
     if isinstance(found, Deferred):
         delayed = found
@@ -185,8 +196,19 @@ async def fetch(
             broker.cancel_fetch(delayed)
             raise
     [data] = found
+    if isinstance(data.error, UnknownTopicIdError):
+        check_same_topic(broker, context, topic)
     if data.error is not None:
         raise data.error
     if is_charged:
         broker.charge_fetch(context, len(data.data))
     return data
+
+
+def check_same_topic(broker: Broker, context: RequestContext, topic: Topic) -> None:
+    """Raise an error if the topic was deleted, or deleted and recreated."""
+    if broker.topic(context, topic.name).topic_id != topic.topic_id:
+        raise UnknownTopicIdError(
+            f"topic {topic.name!r} was deleted and recreated; its offsets start anew, so start a "
+            "new read"
+        )

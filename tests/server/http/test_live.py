@@ -143,6 +143,20 @@ def test_a_tail_returns_records_as_they_arrive(client: httpx.Client, broker: Run
         assert next(found, None) is None, "the stream ends with it"
 
 
+def test_a_tail_skips_the_first_records_of_a_recreated_topic(
+    client: httpx.Client, broker: RunningBroker
+) -> None:
+    topic = make(client, "tailed-again")
+    query = {"topic": topic, "interval_ms": 2000, "rates": False, "lag": False}
+    with client_of(broker) as other, events(client, **query) as found:
+        send(other, topic, "old")
+        assert shown_next(found) == ["old"]
+        ok(other.delete(f"/api/v1/topics/{topic}"), 204)  # both before the next interval
+        make(other, topic)
+        send(other, topic, "new 1", "new 2")
+        assert shown_next(found) == ["new 1", "new 2"]
+
+
 def test_a_tail_omits_uncommitted_records_unless_they_are_requested(
     client: httpx.Client, broker: RunningBroker
 ) -> None:

@@ -332,17 +332,20 @@ def test_long_values_are_truncated_and_flagged(api: httpx.Client) -> None:
     assert page(api, topic, max_value_bytes=3000)["records"][0]["value"]["is_truncated"] is False
 
 
-def test_a_cursor_past_the_end_of_a_recreated_topic_is_at_the_end(
-    api: httpx.Client, broker: RunningBroker
+@pytest.mark.parametrize("count", [1, 10])
+def test_a_cursor_of_a_deleted_topic_silently_continues_in_a_new_one_of_the_same_name(
+    api: httpx.Client, count: int
 ) -> None:
-    topic = make(api, "again")
-    send(api, topic, [{"value": str(n)} for n in range(5)])
+    topic = make(api, f"again-{count}")
+    send(api, topic, [{"value": f"old {n}"} for n in range(5)])
     cursor = page(api, topic)["cursor"]
     ok(api.delete(f"topics/{topic}"), 204)
     make(api, topic)
-    send(api, topic, [{"value": "new"}])
-    assert page(api, topic, cursor=cursor)["is_at_end"]
-    assert values(page(api, topic, cursor="0:0")) == ["new"]
+    send(api, topic, [{"value": f"new {n}"} for n in range(count)])
+    refused = api.get(f"topics/{topic}/records", params={"cursor": cursor})
+    assert refused.status_code == 404
+    assert "may have been deleted and recreated since" in refused.json()["detail"]
+    assert len(values(page(api, topic))) == count
 
 
 @pytest.mark.parametrize("place", ["value", "length"])

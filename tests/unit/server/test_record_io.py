@@ -1,4 +1,4 @@
-"""Single records that HTTP and gRPC clients produce."""
+"""Records that HTTP and gRPC clients produce and read."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from strandlog.broker.broker import Broker
 from strandlog.broker.context import embedded_context
 from strandlog.clock import SystemClock
 from strandlog.config.tables.broker import broker_settings
+from strandlog.errors import TopicNotFoundError, UnknownTopicIdError
 from strandlog.server import record_io
-from strandlog.server.record_io import Headers, NewRecord, RecordProducer
+from strandlog.server.record_io import Headers, NewRecord, RecordProducer, fetch
 
 
 @pytest.fixture
@@ -51,3 +52,15 @@ def test_large_headers_do_not_occupy_the_event_loop(
     )
     assert asyncio.run(producing) == [(0, 0)]
     assert [each is threading.current_thread() for each in threads] == [is_in_loop]
+
+
+def test_a_fetch_continues_in_a_recreated_topic(broker: Broker) -> None:
+    context = embedded_context()
+    broker.create_topic(context, "t", 1).result()
+    old = broker.topic(context, "t")
+    broker.delete_topic(context, "t").result()
+    with pytest.raises(TopicNotFoundError):
+        asyncio.run(fetch(broker, context, old, 0, 0, max_bytes=1, committed=True))
+    broker.create_topic(context, "t", 1).result()
+    with pytest.raises(UnknownTopicIdError, match="topic 't' was deleted and recreated"):
+        asyncio.run(fetch(broker, context, old, 0, 0, max_bytes=1, committed=True))

@@ -25,7 +25,7 @@ from strandlog.broker.groups.requests import CommitRequest
 from strandlog.broker.topics.topic import Topic
 from strandlog.config.limits.grpc import GRPC_CONSUME_MESSAGE_BYTES
 from strandlog.config.tables.topic import TOPIC_SETTINGS
-from strandlog.errors import StrandlogError, UnknownTopicIdError
+from strandlog.errors import StrandlogError
 from strandlog.model import Acks, OffsetAndMetadata, TopicPartition
 from strandlog.protocol.rpc import log_pb2
 from strandlog.server.background import as_future
@@ -102,11 +102,11 @@ class LogService:
         tp = TopicPartition(request.topic, request.partition)
         first = offset = min(request.offset, LARGEST_OFFSET)
         committed = not request.include_uncommitted
-        topic_id = self._broker.topic(context, tp.topic).topic_id
+        topic = self._broker.topic(context, request.topic)
         end = None if request.follow else await self._end(context, tp, committed)
         while end is None or offset < end or offset == first:
             before = offset
-            some = self._send_some(context, request, tp, topic_id, offset, call)
+            some = self._send_some(context, request, topic, offset, call)
             offset = await charged(self._broker, context, some)
             if offset == before and not request.follow:
                 return
@@ -115,27 +115,26 @@ class LogService:
         self,
         context: RequestContext,
         request: log_pb2.ConsumeRequest,
-        tp: TopicPartition,
-        topic_id: str,
+        topic: Topic,
         offset: int,
         call: Any,
     ) -> int:
         """Send the records of one fetch and return the offset after them."""
         max_bytes = min(request.max_bytes or GRPC_CONSUME_MESSAGE_BYTES, GRPC_CONSUME_MESSAGE_BYTES)
         if request.follow:  # wait before acquiring memory, because the wait may be long
-            await self._wait_for_records(context, request, tp, offset)
+            await self._wait_for_records(context, request, topic, offset)
         await self._wait_for_quota(context)
         hold = await self._unread.acquire(COPIES_OF_A_READ * max_bytes)
         try:
             found = await fetch(
                 self._broker,
                 context,
-                tp,
+                topic,
+                request.partition,
                 offset,
                 max_bytes=max_bytes,
                 committed=not request.include_uncommitted,
             )
-            self._check_topic_id(context, tp.topic, topic_id)
             batch_bytes = self._broker.settings.decompressed_max_bytes
             async for some in messages_of(found, offset, max_bytes, batch_bytes, self._threads):
                 hold.resize(len(found.data) + 2 * sum(map(len, some.messages)))  # gRPC copies them
@@ -145,28 +144,19 @@ class LogService:
             hold.release()
         return offset
 
-    def _check_topic_id(self, context: RequestContext, topic: str, topic_id: str) -> None:
-        """Raise if the topic was recreated: the stream's offset means nothing in the new one, and
-        reading on there would skip the records before it. Called after each fetch, because the
-        topic may be recreated while the fetch waits."""
-        if self._broker.topic(context, topic).topic_id != topic_id:
-            raise UnknownTopicIdError(
-                f"topic {topic!r} was deleted and recreated during the call; "
-                f"call again at an offset of the new topic"
-            )
-
     async def _wait_for_records(
         self,
         context: RequestContext,
         request: log_pb2.ConsumeRequest,
-        tp: TopicPartition,
+        topic: Topic,
         offset: int,
     ) -> None:
         """Wait until there is a record at the offset, but at most `FOLLOW_WAIT_MS`."""
         await fetch(
             self._broker,
             context,
-            tp,
+            topic,
+            request.partition,
             offset,
             max_bytes=1,
             wait_ms=FOLLOW_WAIT_MS,

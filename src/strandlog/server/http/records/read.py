@@ -2,8 +2,9 @@
 
     one request   scans records until `limit` of them match, `max_bytes` are scanned, `max_ms` have
                   elapsed or the end is reached, whichever comes first
-    the cursor    is the next offset of each partition. It is always returned; at the end of the
-                  log, clients can use it later to read records written since
+    the cursor    is the topic id and the next offset of each partition. It is always returned; at
+                  the end of the log, clients can use it later to read records written since. If the
+                  topic was recreated since, it is an error
 
 Partitions are read round-robin in small chunks, so that one partition does not fill the page alone;
 a page is ordered by time.
@@ -33,7 +34,7 @@ from strandlog.broker.broker import Broker
 from strandlog.broker.context import RequestContext
 from strandlog.broker.reads.fetch import FetchPartitionData
 from strandlog.broker.reads.offset_lookup import NOT_FOUND
-from strandlog.broker.topics.topic import PartitionState
+from strandlog.broker.topics.topic import PartitionState, Topic
 from strandlog.clock import stopwatch
 from strandlog.config.limits.http import (
     HTTP_PAGE_MAX_BYTES,
@@ -42,7 +43,7 @@ from strandlog.config.limits.http import (
     HTTP_PARSED_VALUE_BYTES,
     HTTP_PARSED_VALUE_ITEMS,
 )
-from strandlog.errors import CorruptSegmentError, OffsetOutOfRangeError
+from strandlog.errors import CorruptSegmentError, OffsetOutOfRangeError, UnknownTopicIdError
 from strandlog.model import Buffer, IsolationLevel, Record, TopicPartition
 from strandlog.record.batch import iter_batches
 from strandlog.record.batch_header import end_offset_of
@@ -105,22 +106,23 @@ class RecordsPage(Struct):
 
 
 async def read_records(state: HttpState, request: ApiRequest[RecordsQuery, None]) -> RecordsPage:
-    query, context, topic = request.query, request.context, request.path["topic"]
+    query, context, name = request.query, request.context, request.path["topic"]
     test = query.test()
     broker = state.broker
     broker.check_fetch(context)
-    numbers: Iterable[int] = range(broker.topic(context, topic).partitions)
+    topic = broker.topic(context, name)
+    numbers: Iterable[int] = range(topic.partitions)
     if query.partition is not None:
-        broker.partition_state(context, topic, query.partition)  # raises if it does not exist
+        broker.partition_state(context, name, query.partition)  # raises if it does not exist
         numbers = [query.partition]
     async with state.reads:
-        partitions = [(topic, number) for number in numbers]
+        partitions = [(name, number) for number in numbers]
         await as_future(broker.make_visible(context, partitions))
-        states = {number: broker.partition_state(context, topic, number) for number in numbers}
-        begins = await _begins(state, context, states, query)
+        states = {number: broker.partition_state(context, name, number) for number in numbers}
+        begins = await _begins(state, context, topic, states, query)
         chosen = {number: states[number] for number in begins}
         kind = _PageReader if query.last is None else _NewestReader
-        reader = kind(broker, request, test, chosen, begins)
+        reader = kind(broker, request, topic, test, chosen, begins)
         await reader.run()
         return await reader.page(state.value_schemas)
 
@@ -128,6 +130,7 @@ async def read_records(state: HttpState, request: ApiRequest[RecordsQuery, None]
 async def _begins(
     state: HttpState,
     context: RequestContext,
+    topic: Topic,
     partitions: Mapping[int, PartitionState],
     query: RecordsQuery,
 ) -> dict[int, int]:
@@ -136,7 +139,7 @@ async def _begins(
     if sum(way is not None for way in ways) > 1:
         raise bad_request("give only one of cursor, offset, time_ms and last")
     if query.cursor is not None:
-        return _parse_cursor(query.cursor, partitions)
+        return _parse_cursor(query.cursor, topic, partitions)
     isolation = IsolationLevel.of(committed=query.committed)
     begins = {}
     for number, each in partitions.items():
@@ -155,16 +158,24 @@ async def _begins(
     return begins
 
 
-def _parse_cursor(text: str, partitions: Mapping[int, PartitionState]) -> dict[int, int]:
+def _parse_cursor(
+    text: str, topic: Topic, partitions: Mapping[int, PartitionState]
+) -> dict[int, int]:
+    topic_id, _, offsets = text.partition("/")
     begins = {}
     try:
-        for part in text.split(","):
+        for part in offsets.split(","):
             number, _, offset = part.partition(":")
             begins[int(number)] = min(int(offset), LARGEST_OFFSET)
     except ValueError:
         raise bad_request(
             f"invalid cursor {text[:80]!r}: use one from a previous response"
         ) from None
+    if topic_id != topic.topic_id:
+        raise UnknownTopicIdError(
+            f"the cursor is not of the present topic {topic.name!r}, which may have been deleted "
+            "and recreated since; read from the beginning, from an offset or from a time"
+        )
     if not begins.keys() <= partitions.keys() or min(begins.values()) < 0:
         raise bad_request(f"cursor {text[:80]!r} does not belong to these partitions")
     return begins
@@ -177,6 +188,7 @@ class _PageReader:
         self,
         broker: Broker,
         request: ApiRequest[RecordsQuery, None],
+        topic: Topic,
         test: Test | None,
         partitions: Mapping[int, PartitionState],
         begins: Mapping[int, int],
@@ -184,7 +196,7 @@ class _PageReader:
         query = request.query
         self._broker = broker
         self._context = request.context
-        self._topic = request.path["topic"]
+        self._topic = topic
         self._query = query
         self._test = test
         self._next = dict(begins)
@@ -246,7 +258,8 @@ class _PageReader:
         return await fetch(
             self._broker,
             self._context,
-            TopicPartition(self._topic, number),
+            self._topic,
+            number,
             offset,
             max_bytes=max(LEAST_PIECE_BYTES, min(PIECE_BYTES, share)),
             committed=self._query.committed,
@@ -260,7 +273,7 @@ class _PageReader:
         self._passed += piece.passed
         self._problems.update(dict.fromkeys(map(str, piece.problems)))
         if piece.not_searched:
-            tp = TopicPartition(self._topic, number)
+            tp = TopicPartition(self._topic.name, number)
             self._problems[_not_searched(tp, piece.not_searched)] = None
         self._scanned_records += piece.scanned_records
         self._scanned_bytes += piece.scanned_bytes
@@ -275,7 +288,7 @@ class _PageReader:
         )
         return RecordsPage(
             records,
-            ",".join(f"{number}:{offset}" for number, offset in self._next.items()),
+            self._cursor(),
             all(self._next[number] >= end for number, end in self._ends.items()),
             self._is_missing_older,
             self._uncommitted_offsets,
@@ -284,6 +297,10 @@ class _PageReader:
             round((stopwatch() - self._began) * 1000, 1),
             list(self._problems)[:HTTP_PAGE_MAX_PROBLEMS],
         )
+
+    def _cursor(self) -> str:
+        offsets = ",".join(f"{number}:{offset}" for number, offset in self._next.items())
+        return f"{self._topic.topic_id}/{offsets}"
 
 
 class _NewestReader(_PageReader):
@@ -299,11 +316,12 @@ class _NewestReader(_PageReader):
         self,
         broker: Broker,
         request: ApiRequest[RecordsQuery, None],
+        topic: Topic,
         test: Test | None,
         partitions: Mapping[int, PartitionState],
         begins: Mapping[int, int],
     ) -> None:
-        super().__init__(broker, request, test, partitions, begins)
+        super().__init__(broker, request, topic, test, partitions, begins)
         assert request.query.last is not None
         self._last = request.query.last
         self._starts = {number: each.start_offset for number, each in partitions.items()}
@@ -343,7 +361,7 @@ class _NewestReader(_PageReader):
     ) -> tuple[int, FetchPartitionData | None]:
         """Return the first offset of a range that ends at `end`, and batches that cover the range;
         None if it has no intact batch."""
-        state = self._broker.partition_state(self._context, self._topic, number)
+        state = self._broker.partition_state(self._context, self._topic.name, number)
         self._starts[number] = state.start_offset  # retention may have deleted segments
         begin = max(state.start_offset, end - self._steps[number])
         while begin < end:

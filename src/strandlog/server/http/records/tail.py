@@ -4,7 +4,8 @@ A tail starts at the end of the log. Each call returns at most `limit` records (
 partition that it reads, if that is more): if more were written since the last call, the older ones
 are skipped and counted. So the tail stays close to the end, and the cost of a call does not depend
 on how busy the topic is. With a filter, a call scans more records, because matches may be rare;
-records that it does not reach are also skipped and counted.
+records that it does not reach are also skipped and counted. If the topic was deleted and recreated
+since the last call, the new one is read from its start.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from msgspec import Struct
 
 from strandlog.broker.access.permission import READ, TOPIC
 from strandlog.broker.context import RequestContext
-from strandlog.broker.topics.topic import PartitionState
+from strandlog.broker.topics.topic import PartitionState, Topic
 from strandlog.clock import stopwatch
-from strandlog.errors import CorruptSegmentError
-from strandlog.model import Record, TopicPartition
+from strandlog.errors import CorruptSegmentError, UnknownTopicIdError
+from strandlog.model import Record
 from strandlog.server.background import as_future
 from strandlog.server.http.metrics.snapshot import topic_partitions
 from strandlog.server.http.records.filter import Test
@@ -60,7 +61,7 @@ class Tail:
     """Follows a topic: each call of `newest` returns the newest records since the last call."""
 
     def __init__(
-        self, state: HttpState, context: RequestContext, topic: str, options: TailOptions
+        self, state: HttpState, context: RequestContext, topic: Topic, options: TailOptions
     ) -> None:
         self._state = state
         self._broker = state.broker
@@ -78,14 +79,14 @@ class Tail:
 
     async def _partitions(self) -> list[PartitionState]:
         """Wait until everything written before this call is visible; return the partitions."""
-        broker, context, topic = self._broker, self._context, self._topic
+        broker, context, topic = self._broker, self._context, self._topic.name
         number = self._options.partition
         if number is not None:
             broker.partition_state(context, topic, number)  # raises if the partition does not exist
             await as_future(broker.make_visible(context, [(topic, number)]))
             return [broker.partition_state(context, topic, number)]
-        count = broker.topic(context, topic).partitions
-        await as_future(broker.make_visible(context, [(topic, each) for each in range(count)]))
+        numbers = range(self._topic.partitions)
+        await as_future(broker.make_visible(context, [(topic, each) for each in numbers]))
         return await topic_partitions(broker, context, topic)
 
     async def newest(self) -> RecordsEvent:
@@ -94,14 +95,16 @@ class Tail:
         Raise TopicNotFoundError if the topic was deleted.
         """
         if self._broker.fetch_delay_ms(self._context):  # the user exceeds its quota
-            return RecordsEvent(self._topic, [], 0)
+            return RecordsEvent(self._topic.name, [], 0)
+        topic = self._broker.topic(self._context, self._topic.name)
+        if topic.topic_id != self._topic.topic_id:
+            self._next.clear()
+        self._topic = topic
         behind = []
         for each in await self._partitions():
             number, end = each.partition, self._end(each)
-            # A new partition, or one that was deleted and recreated, is read from its start.
-            if self._next.setdefault(number, each.start_offset) > end:
-                self._next[number] = each.start_offset
-            if self._next[number] < end:
+            # A new partition is read from its start.
+            if self._next.setdefault(number, each.start_offset) < end:
                 behind.append(each)
         behind.sort(key=lambda each: self._next[each.partition] - self._end(each))
         shown: list[JsonRecord] = []
@@ -113,7 +116,7 @@ class Tail:
             shown += found
             skipped += passed_over
         shown.sort(key=lambda record: (record.timestamp_ms, record.partition, record.offset))
-        return RecordsEvent(self._topic, shown, skipped)
+        return RecordsEvent(self._topic.name, shown, skipped)
 
     async def _read(self, partition: PartitionState, count: int) -> tuple[list[JsonRecord], int]:
         """Return the newest records of a partition, and the number of skipped offsets.
@@ -129,11 +132,11 @@ class Tail:
         skipped = begin - self._next[number]
         size = PIECE_BYTES if test is None else SEARCH_BYTES
         try:
-            tp = TopicPartition(self._topic, number)
             data = await fetch(
                 self._broker,
                 self._context,
-                tp,
+                self._topic,
+                number,
                 begin,
                 max_bytes=size,
                 committed=self._options.committed,
@@ -141,6 +144,8 @@ class Tail:
         except CorruptSegmentError:
             self._next[number] = end  # `read.py` reports the corruption
             return [], end - begin + skipped
+        except UnknownTopicIdError:  # recreated since this call began; the next call notices
+            return [], 0
         deadline = stopwatch() + MAX_SECONDS
         batch_bytes = self._broker.settings.decompressed_max_bytes
         bounds = ScanLimits(end, share, MAX_BYTES, deadline, batch_bytes)
@@ -174,6 +179,6 @@ async def begin_tail(
 ) -> Tail:
     """Return a tail that starts after everything that was written before this call."""
     state.broker.check_access(context, READ.on(TOPIC), topic)
-    tail = Tail(state, context, topic, options)
+    tail = Tail(state, context, state.broker.topic(context, topic), options)
     await tail.go_to_end()
     return tail

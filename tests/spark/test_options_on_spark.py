@@ -172,7 +172,7 @@ def test_avro_becomes_typed_columns(
         (
             {"startingOffsets": "{"},
             None,
-            "invalid value '{' for startingOffsets: expected JSON like",
+            "invalid value '{' for startingOffsets: expected earliest, latest, or JSON like",
         ),
         ({"assign": '{"t": [0]}'}, None, "set exactly one of subscribe"),
         ({}, "a INT", "invalid value 'a:int' for schema"),

@@ -42,9 +42,9 @@ def selected_topics(log: ReadableLog, argument: str) -> list[str]:
     return found
 
 
-def missing_topic(log: ReadableLog, name: str) -> StrandlogError:
+def missing_topic(log: ReadableLog, name: str, remedy: str = "") -> StrandlogError:
     """Return the error for a topic that does not exist or whose name is invalid. It suggests a
-    similar name, or an expression, if it can."""
+    similar name, or an expression, if it can, and the remedy if the name is valid."""
     try:
         check_topic_name(name)
     except InvalidTopicError as error:
@@ -55,8 +55,10 @@ def missing_topic(log: ReadableLog, name: str) -> StrandlogError:
             f"{name!r} is not a topic name; a regular expression starts with ^: {expression!r}"
         )
     close = get_close_matches(name, log.topics(), n=1)
-    hint = f"; did you mean {close[0]!r}?" if close else ""
-    return _error(f"topic {name!r} does not exist{hint}")
+    text = f"topic {name!r} does not exist"
+    if close:
+        return _error(f"{text}; did you mean {close[0]!r}?{f' Or {remedy}' if remedy else ''}")
+    return _error(f"{text}; {remedy}" if remedy else text)
 
 
 def _error(text: str) -> StrandlogError:

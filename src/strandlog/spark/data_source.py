@@ -90,7 +90,11 @@ class StrandlogDataSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
         from strandlog.spark.sink.writer import StreamWriter  # noqa: PLC0415 - slow to load
 
-        sink = self._sink(schema, overwrite=overwrite, default="exactly_once")
+        if overwrite:  # how Spark passes on the output mode complete
+            raise InvalidSettingError(
+                "outputMode", "complete", "expected append; other modes need foreachBatch"
+            )
+        sink = self._sink(schema, overwrite=False, default="exactly_once")
         if sink.options["txnAppId"] is not None:
             raise InvalidSettingError(
                 "txnAppId",

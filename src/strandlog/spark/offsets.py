@@ -20,7 +20,7 @@ their start.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from strandlog.errors import InvalidSettingError
@@ -76,9 +76,11 @@ def stream_offset(document: Mapping[str, Mapping[str, Any]]) -> StreamOffset:
     return StreamOffset(from_document(document), document.get(TOPIC_IDS, {}))
 
 
-def parse_offsets(option: str, text: str) -> Offsets:
-    """Parse an option with a number for each partition."""
-    shape = 'expected JSON like {"topic": {"0": 23, "1": -2}}'
+def parse_offsets(option: str, text: str, words: Sequence[str] = ()) -> Offsets:
+    """Parse an option with a number for each partition; errors also name the `words` that the
+    option accepts instead."""
+    shape = f"expected {''.join(f'{word}, ' for word in words)}"
+    shape += f'{"or " if words else ""}JSON like {{"topic": {{"0": 23, "1": -2}}}}'
     found: Offsets = {}
     for topic, partitions in _parse_object(option, text, shape).items():
         if not isinstance(partitions, dict):

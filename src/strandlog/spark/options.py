@@ -152,7 +152,7 @@ def _offsets_or(*words: str) -> Parser:
     def parse(name: str, text: str) -> Offsets | int:
         if text.strip().lower() in words:
             return LATEST if text.strip().lower() == "latest" else EARLIEST
-        offsets = parse_offsets(name, text)
+        offsets = parse_offsets(name, text, words)
         for tp, offset in offsets.items():
             if (
                 offset > INT64_MAX

@@ -25,8 +25,15 @@ def test_a_missing_topic_is_not_to_be_created_before_it_is_deleted(anywhere: Com
 def test_produce_to_a_missing_topic_names_the_option_that_creates_it(anywhere: CommandLine) -> None:
     anywhere.inside("topic", "create", "penguins")
     found = anywhere.inside("produce", "tea", given=b"one\n", code=1).err
+    assert found == "error: topic 'tea' does not exist; pass --create to create it\n"
+
+
+def test_produce_to_a_misspelt_topic_suggests_no_name(anywhere: CommandLine) -> None:
+    anywhere.inside("topic", "create", "penguins")
+    found = anywhere.inside("produce", "penguin", given=b"one\n", code=1).err
     assert found == (
-        "error: topic 'tea' does not exist; create it first; `produce --create` does that\n"
+        "error: topic 'penguin' does not exist; did you mean 'penguins'? Or pass --create to "
+        "create it\n"
     )
 
 

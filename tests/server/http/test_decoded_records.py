@@ -191,7 +191,7 @@ def test_every_listener_rejects_values_without_a_schema_of_their_topic(
         assert log.topic_settings("checked")["value.schema.validation"] is True
         with log.producer() as producer:
             producer.send_batch("checked", [prefixed(schema_id, b"\x0e"), None])
-            with pytest.raises(StrandlogError, match="failed to validate record") as error:
+            with pytest.raises(StrandlogError, match="rejected a record") as error:
                 producer.send_batch("checked", [b"plain"])
             assert error.value.kafka_code == 87, "INVALID_RECORD"
     assert "'checked-value'" in problem(produce(client, "checked", b"plain"), 400)

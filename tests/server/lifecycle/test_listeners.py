@@ -89,6 +89,7 @@ def test_a_taken_default_port_is_a_warning(
     http = ListenerConfig("http", "http", port=taken_port, is_required=False)
     ready = _start(tmp_path / "data", (kafka, http))
     assert "http" not in ready
+    assert f"127.0.0.1:{taken_port} (address already in use): set http.listener" in caplog.text
     assert "continuing without this listener" in caplog.text
 
 

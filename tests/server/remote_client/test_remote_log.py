@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import socket
+import socketserver
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -135,6 +137,26 @@ def test_a_wrong_address_fails_before_the_timeout() -> None:
     assert f"no broker at 127.0.0.1:{port}" in str(found.value)
     assert "Connection refused" in str(found.value)
     assert found.value.retriable
+
+
+@pytest.mark.timeout(60)
+def test_the_port_of_an_http_server_is_taken_for_a_size_limit() -> None:
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.recv(1000)
+            self.request.sendall(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            address = f"127.0.0.1:{server.server_address[1]}"
+            with pytest.raises(strandlog.UnreachableError) as found:
+                strandlog.connect(address, timeout_ms=20_000)
+        finally:
+            server.shutdown()
+            thread.join()
+    assert str(found.value).startswith(f"{address} is an HTTP server, not a Kafka listener")
 
 
 def test_something_that_does_not_answer_has_a_time_out() -> None:

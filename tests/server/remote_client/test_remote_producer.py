@@ -13,6 +13,7 @@ from tests.support.samples import one_in
 
 import strandlog
 from strandlog import Record, RecordMetadata, RemoteLog
+from strandlog.errors import InvalidRecordError
 from strandlog.record.batch_header import read_header
 from strandlog.record.codecs import Codec
 from strandlog.record.partitioner import fnv1a, md5_hash, murmur2
@@ -141,6 +142,14 @@ def test_mistakes_of_the_program_are_type_errors(remote: RemoteLog, wrong: objec
     with pytest.raises(TypeError):
         remote.producer().send_batch("t", [b"fine", wrong])  # type: ignore[list-item]
     assert read_all(remote) == []
+
+
+def test_the_error_for_a_record_without_a_key_does_not_say_what_is_wrong(remote: RemoteLog) -> None:
+    remote.create_topic("t", config={"cleanup.policy": "compact"})
+    with pytest.raises(InvalidRecordError) as found:
+        remote.producer().send("t", b"no key")
+    assert "a compacted topic (cleanup.policy) requires a key" in str(found.value)
+    assert "strandlog config topic t --changed" in str(found.value)
 
 
 @pytest.mark.slow

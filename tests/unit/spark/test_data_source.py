@@ -41,3 +41,17 @@ def test_a_catalog_table_is_an_error_that_names_the_alternatives(
 def test_an_unknown_option_named_provider_is_not_a_catalog_table() -> None:
     with pytest.raises(UnknownSettingError, match="provider"):
         StrandlogDataSource({**ADDRESS, "provider": "someone"}).schema()
+
+
+def test_a_stream_in_mode_complete_gets_an_error_about_mode_overwrite() -> None:
+    source = StrandlogDataSource({"bootstrap.servers": "127.0.0.1:1", "topic": "t"})
+    with pytest.raises(SettingError) as caught:
+        source.streamWriter(COLUMNS, overwrite=True)
+    assert str(caught.value) == (
+        "invalid value 'complete' for outputMode: expected append; other modes need foreachBatch"
+    )
+
+
+def test_an_error_for_a_wrong_starting_offset_names_json_only() -> None:
+    with pytest.raises(SettingError, match="expected earliest, latest, or JSON like"):
+        parse_options(BATCH, {**ADDRESS, "startingOffsets": "begin"})

@@ -48,6 +48,7 @@ from strandlog.cli.registry import (
     readable_registry,
     register_schema,
 )
+from strandlog.cli.topic_names import missing_topic
 from strandlog.client.api import AnyProducer, OpenLog
 from strandlog.client.arguments import Acks, BatchItem
 from strandlog.clock import SystemClock
@@ -197,9 +198,8 @@ def _check_topic(log: OpenLog, topic: str) -> None:
         log.describe_topic(topic)
     except TopicAuthorizationError:
         pass
-    except TopicNotFoundError as error:
-        error.add_note("`produce --create` does that")
-        raise
+    except TopicNotFoundError:
+        raise missing_topic(log, topic, "pass --create to create it") from None
 
 
 class Sender:

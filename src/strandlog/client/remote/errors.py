@@ -23,6 +23,7 @@ from strandlog.errors import (
     AuthenticationError,
     GroupNotFoundError,
     InvalidGroupError,
+    InvalidRecordError,
     InvalidTopicError,
     MessageTooLargeError,
     MissingExtraError,
@@ -44,6 +45,7 @@ _NO_SUCH_TOPIC = {3, -188, -190}  # the broker's code, and librdkafka's for topi
 _TOPIC_EXISTS = 36
 _NO_SUCH_GROUP = 69
 TOPIC_DENIED, GROUP_DENIED, _CLUSTER_DENIED = 29, 30, 31
+_INVALID_RECORD = 87
 _INVALID_ARGUMENT = -186
 _TIMED_OUT = -192  # a message timed out after retries; librdkafka does not report the reason
 
@@ -115,6 +117,15 @@ def _denial(code: int, text: str, topic: str | None, group: str | None, needs: s
     return text if group is None else f"group {group!r}: {text}"
 
 
+def _rejection(topic: str) -> str:
+    """Return the message for a record that the broker rejected; librdkafka drops its reason."""
+    return (
+        f"topic {topic!r} rejected a record: a compacted topic (cleanup.policy) requires a key, "
+        "and one with key.schema.validation or value.schema.validation a registered schema; its "
+        f"settings: strandlog config topic {shlex.quote(topic)} --changed"
+    )
+
+
 def error_of(
     error: Any,
     *,
@@ -143,6 +154,8 @@ def error_of(
         return GroupNotFoundError(group)
     if code in (TOPIC_DENIED, GROUP_DENIED, _CLUSTER_DENIED):
         return error_for_kafka_code(code, _denial(code, text, topic, group, needs))
+    if topic is not None and code == _INVALID_RECORD:
+        return InvalidRecordError(_rejection(topic))
     if code == _INVALID_ARGUMENT:
         return SettingError(text)
     return error_for_kafka_code(code, text, text if group is None else f"group {group!r}: {text}")

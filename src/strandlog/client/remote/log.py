@@ -73,6 +73,8 @@ REQUEST_TIMEOUT_MS = 15_000
 LOOK_SECONDS = 0.05
 WRITE, DESCRIBE_CONFIGS = Operation.WRITE.name, Operation.DESCRIBE_CONFIGS.name
 ALL_BROKERS_DOWN = -187
+# librdkafka's error if an HTTP server answers: it reads the letters HTTP as a size.
+HTTP_AS_SIZE = f"response size {int.from_bytes(b'HTTP')}"
 NO_OFFSET, LOOK_UP_ATTEMPTS = -1001, 5
 # By default, librdkafka forgets all brokers and partition leaders when its last connection closes,
 # and its admin client's requests then fail at once. With "none", they wait for the next connection.
@@ -153,6 +155,11 @@ class RemoteLog(Closable):
             if isinstance(found, AuthenticationError):
                 return found
         reasons = [without_state(error.str()) for error in self._troubles.values()]
+        if any(HTTP_AS_SIZE in reason for reason in reasons):
+            return UnreachableError(
+                f"{self.bootstrap} is an HTTP server, not a Kafka listener; check the port: the "
+                "ready line of 'strandlog serve' has it as kafka=HOST:PORT"
+            )
         if not reasons or any("Disconnected" in reason for reason in reasons):
             # The connection was accepted: librdkafka reports a refused one with its reason.
             return UnreachableError(

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -99,8 +100,10 @@ class HttpListener:
         try:
             _, port = await self._acceptor.bind(host, port, BACKLOG)
         except OSError as error:
+            number = error.errno or 0  # negative if the host name cannot be resolved
+            reason = os.strerror(number) if number > 0 else error.strerror or str(error)
             raise OSError(
-                f"HTTP cannot listen on {host}:{port} ({error.strerror}): set http.listener "
+                f"HTTP cannot listen on {host}:{port} ({reason.lower()}): set http.listener "
                 f"to another address or --http-port to another port, or use --no-http"
             ) from error
         if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux only; accepted connections inherit it

@@ -95,7 +95,7 @@ class PipelineFile:
         except tomllib.TOMLDecodeError as error:
             found = re.search(r"line (\d+)", str(error))
             line = int(found[1]) if found else text.count("\n") + 1
-            self.problems.append(Problem(line, f"not TOML: {error}"))
+            self.problems.append(Problem(line, f"invalid TOML: {error}"))
             return
         pipeline = self._read(document)
         self.problems.sort()
@@ -434,7 +434,8 @@ class PipelineFile:
         value = table.get(key, default)
         if isinstance(value, str) and value.strip():
             return value
-        self._add(kind, number, key, "expected a string")
+        text = "missing key" if value is None else "expected a string"
+        self._add(kind, number, key, text)
         return ""
 
     def _maybe(self, kind: str, number: int, table: Mapping[str, Any], key: str) -> str | None:

@@ -140,6 +140,7 @@ def test_the_report_address_is_optional() -> None:
         ('mode = "update"', 'mood = "update"', 23, "did you mean 'mode'"),
         ('topic = "delays"\nkey', 'parquet = "x"\nkey', 22, "only topic records"),
         ('topic = "delays"\nkey', "topic = 7\nkey", 21, "expected a string"),
+        ('name = "delays"\n', "", 15, "[view] name: missing key"),
         ('checkpoint = "', 'every = "soon"\ncheckpoint = "', 4, "\"1 hour\", not 'soon'"),
         ('checkpoint = "', 'every = 10\ncheckpoint = "', 4, '"1 hour", not 10'),
         (
@@ -171,7 +172,7 @@ def test_the_report_address_is_optional() -> None:
             'format = "parquet"',
         ),
         ("[[sink]]", "[[sunk]]", 19, "sunk"),
-        ("[pipeline]", "[pipeline", 1, "not TOML"),
+        ("[pipeline]", "[pipeline", 1, "invalid TOML"),
     ],
 )
 def test_a_problem_has_the_line_of_its_cause(old: str, new: str, line: int, words: str) -> None:

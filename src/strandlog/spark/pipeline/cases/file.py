@@ -135,7 +135,7 @@ class CaseFile:
         except tomllib.TOMLDecodeError as error:
             found = re.search(r"line (\d+)", str(error))
             line = int(found[1]) if found else max(1, len(self._lines))
-            self.problems.append(Problem(line, f"not TOML: {error}"))
+            self.problems.append(Problem(line, f"invalid TOML: {error}"))
             return
         self._read(document)
         self.problems.sort()

@@ -109,7 +109,7 @@ expect."flights-console-" = []
     ("text", "line", "words"),
     [
         ("", 1, "at least one case"),
-        ("x = ", 1, "not TOML"),
+        ("x = ", 1, "invalid TOML"),
         ("[case]\nname = 'x'", 1, "two brackets"),
         ("[[case]]\nexpect.delays = []", 1, "set name"),
         ("[[case]]\nname = 'x'", 1, "add expect"),

@@ -23,6 +23,9 @@ poll raises `CorruptSegmentError` or `UndecodableBatchError`, unless it has reco
 partitions to return first. The error recurs until the program seeks to its `resume_offset`. With
 `on_unreadable="skip"`, the consumer seeks there itself, logs a warning and adds the range of
 offsets to `skipped`; it still raises an error without a `resume_offset`.
+
+If a topic is deleted, its partitions are dropped, and a new topic of the same name is read from its
+start. If a read-only log sees only the new topic, poll raises `UnknownTopicIdError` until a seek.
 """
 
 from __future__ import annotations
@@ -213,7 +216,8 @@ class Consumer(Closable):
         self._committed = {tp: at for tp, at in self._committed.items() if tp in kept}
         for tp in assignment:
             if tp not in kept:
-                kept[tp] = Cursor(tp, self._first_position(tp))
+                position = self._first_position(tp)
+                kept[tp] = Cursor(tp, position, self._source.topic_id(tp))
 
     def forget_topic(self, topic: str) -> None:
         """Drop the cursors of a deleted topic, so that a new topic of that name is read afresh."""
@@ -341,7 +345,8 @@ class Consumer(Closable):
                 for number in range(self._source.partition_count(topic)):
                     tp = TopicPartition(topic, number)
                     if tp not in self._cursors:
-                        self._cursors[tp] = Cursor(tp, self._source.offset_range(tp)[0])
+                        start, _ = self._source.offset_range(tp)
+                        self._cursors[tp] = Cursor(tp, start, self._source.topic_id(tp))
                         found = True
         return found
 
@@ -439,14 +444,14 @@ class Consumer(Closable):
             start, end = self._source.offset_range(cursor.tp)
             if not isinstance(offset, int) or not start <= offset <= end:
                 raise OffsetOutOfRangeError(topic, partition, offset, start, end)
-            cursor.seek(offset)
+            cursor.seek_in(self._source, offset)
 
     def seek_all(self, offset: int) -> None:
         """Move all partitions to an offset, or to the nearest valid one."""
         with self._is_open, self._log.lock, self._is_open:
             for cursor in self._cursors.values():
                 start, end = self._source.offset_range(cursor.tp)
-                cursor.seek(min(max(offset, start), end))
+                cursor.seek_in(self._source, min(max(offset, start), end))
 
     def seek_to_time(self, timestamp_ms: int) -> None:
         """Move each partition to its first record at or after a time, or else to its end."""
@@ -455,7 +460,7 @@ class Consumer(Closable):
             for cursor in self._cursors.values():
                 found = self._source.find_timestamp(cursor.tp, checked_timestamp(timestamp_ms))
                 end = self._source.readable_end(cursor.tp)
-                cursor.seek(end if found is None else found.offset)
+                cursor.seek_in(self._source, end if found is None else found.offset)
 
     def _cursor(self, topic: str, partition: int) -> Cursor:
         tp = TopicPartition(topic, partition)

@@ -4,6 +4,8 @@
                  no committed offset, and auto_offset_reset is "none")
     settled_at   the initial position, or the offset that the consumer last committed; if `position`
                  differs, the program may have received records that are not committed
+    topic_id     the id of the topic in which `position` is an offset, or "" if it is unknown; a
+                 read fails if another topic has the name now
 
 Records are read ahead in the form that was last requested, either as Python records or as Arrow
 columns. A request for the other form discards them and reads again from the position.
@@ -29,11 +31,21 @@ logger = logging.getLogger(__name__)
 class Cursor:
     """A consumer's position in one partition."""
 
-    __slots__ = ("_ahead", "_ahead_end", "_decode", "_taken", "position", "settled_at", "tp")
+    __slots__ = (
+        "_ahead",
+        "_ahead_end",
+        "_decode",
+        "_taken",
+        "position",
+        "settled_at",
+        "topic_id",
+        "tp",
+    )
 
-    def __init__(self, tp: TopicPartition, position: int) -> None:
+    def __init__(self, tp: TopicPartition, position: int, topic_id: str) -> None:
         self.tp = tp
         self.position = position
+        self.topic_id = topic_id
         self.settled_at = position
         self._ahead: Any = []
         self._decode: Decode | None = None
@@ -48,6 +60,11 @@ class Cursor:
     def seek(self, offset: int) -> None:
         self.position = self._ahead_end = offset
         self._ahead, self._taken = [], 0
+
+    def seek_in(self, source: RecordSource, offset: int) -> None:
+        """Move to an offset of the topic that the source has just found under this name."""
+        self.seek(offset)
+        self.topic_id = source.topic_id(self.tp)
 
     def take(self, source: RecordSource, count: int, decode: Decode) -> Any:
         """Return up to `count` records starting at the position, and advance it.
@@ -75,7 +92,8 @@ class Cursor:
         """Read ahead; return False if there are no records, or after an error if `has_records`."""
         while True:
             try:
-                fetched = source.fetch(self.tp, self._ahead_end, decode)
+                self.topic_id = self.topic_id or source.topic_id(self.tp)
+                fetched = source.fetch(self.tp, self._ahead_end, decode, self.topic_id)
             except StrandlogError:
                 if has_records:
                     return False

@@ -60,10 +60,15 @@ class RecordSource(Protocol):
         """Return the offset after the last durable record: below the end offset if records are
         unflushed. If a transaction is open, `fetch` ends before it."""
 
-    def fetch(self, tp: TopicPartition, offset: int, decode: Decode) -> Fetched:
+    def topic_id(self, tp: TopicPartition) -> str:
+        """Return the id of the topic that the last call about this partition found, or "" if the
+        log itself tells its consumers of deleted topics, or if the id is unknown."""
+
+    def fetch(self, tp: TopicPartition, offset: int, decode: Decode, topic_id: str = "") -> Fetched:
         """Return decoded records starting at an offset, or none if the offset is at the end.
 
-        The end is the last stable offset. Records of aborted transactions are omitted.
+        The end is the last stable offset. Records of aborted transactions are omitted. Raise
+        `UnknownTopicIdError` if a topic id is given and another topic has the name now.
         """
 
     def find_timestamp(self, tp: TopicPartition, timestamp_ms: int) -> TimestampOffset | None:

@@ -139,9 +139,9 @@ def test_a_waiting_poll_at_an_open_transaction_reads_without_pause(
     reads: list[int] = []
     fetch = log.source.fetch
 
-    def counted(tp: TopicPartition, offset: int, decode: Decode) -> Fetched:
+    def counted(tp: TopicPartition, offset: int, decode: Decode, topic_id: str) -> Fetched:
         reads.append(offset)
-        return fetch(tp, offset, decode)
+        return fetch(tp, offset, decode, topic_id)
 
     monkeypatch.setattr(log.source, "fetch", counted)
     waits: list[int] = []

@@ -35,7 +35,12 @@ class EmbeddedSource:
     def readable_end(self, tp: TopicPartition) -> int:
         return self._broker.partition_state(self._context, *tp).high_watermark
 
-    def fetch(self, tp: TopicPartition, offset: int, decode: Decode) -> Fetched:
+    def topic_id(self, tp: TopicPartition) -> str:
+        del tp
+        return ""  # the log calls `Consumer.forget_topic`
+
+    def fetch(self, tp: TopicPartition, offset: int, decode: Decode, topic_id: str = "") -> Fetched:
+        del topic_id
         broker = self._broker
         found = broker.read(self._context, tp.topic, tp.partition, offset, FETCH_BYTES)
         data, last_stable_offset, end_offset, folder, aborted = found

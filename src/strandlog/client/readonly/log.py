@@ -56,14 +56,17 @@ from strandlog.errors import (
     InvalidGroupError,
     OffsetOutOfRangeError,
     StorageError,
+    StrandlogError,
     TopicNotFoundError,
     UndecodableBatchError,
+    UnknownTopicIdError,
 )
 from strandlog.model import Buffer, OffsetAndMetadata, TimestampOffset, TopicPartition
 from strandlog.record.batch_header import end_offset_of, read_header
 from strandlog.record.codecs import DEFAULT_DECOMPRESSED_LIMIT_BYTES
 from strandlog.storage.files import DiskFiles, Files
 from strandlog.storage.folder.checkpoint import read_document
+from strandlog.storage.folder.log_dir import read_topic_id
 from strandlog.storage.paths import (
     LOG_SUFFIX,
     SWAP_SUFFIX,
@@ -96,7 +99,7 @@ class ReadOnlySource:
         self._folder = folder
         self._files = files
         self._committed = CommittedViews(files)
-        self._stable_until: dict[TopicPartition, int] = {}
+        self._stable_until: dict[TopicPartition, tuple[str, int]] = {}  # topic id and offset
 
     def partition_count(self, topic: str) -> int:
         count = self._folder.partitions().get(topic)
@@ -122,41 +125,71 @@ class ReadOnlySource:
         with self._view_of(tp) as view:
             return view.end_offset
 
-    def fetch(self, tp: TopicPartition, offset: int, decode: Decode) -> Fetched:
+    def topic_id(self, tp: TopicPartition) -> str:
         with self._view_of(tp) as view:
-            reads_ahead = self._is_stable(view, offset)
-            with contextlib.suppress(*UNUSUAL):
-                if reads_ahead:
-                    fetched = _read(view, offset, offset, decode)
-                    is_at_end = fetched.next_offset == offset == view.end_offset
-                    if is_at_end or (fetched.records and fetched.records[0].offset == offset):
-                        self._note_stable(tp, fetched.next_offset)
-                        return fetched
-                    reads_ahead = not fetched.is_transaction_next
-            found = self._stable(
-                view,
-                lambda end_offset: self._read_stable(view, offset, end_offset, decode, reads_ahead),
-            )
-            if found is None:
-                return Fetched([], offset)
-            if found.next_offset > offset:
-                self._note_stable(tp, found.next_offset)
-            return found
+            return view.topic_id
+
+    def fetch(self, tp: TopicPartition, offset: int, decode: Decode, topic_id: str = "") -> Fetched:
+        with self._view_of(tp) as view:
+            try:
+                fetched = self._fetch(view, offset, decode)
+            except (StrandlogError, FileNotFoundError):
+                self._check_topic_id(view, topic_id)
+                raise
+            self._check_topic_id(view, topic_id)
+            return fetched
+
+    def _check_topic_id(self, view: PartitionView, topic_id: str) -> None:
+        """Raise `UnknownTopicIdError` if a read that has just ended may have found files of another
+        topic of the same name. A read below the end offset does not refresh the view."""
+        if not topic_id:
+            return
+        for found in (view.topic_id, read_topic_id(self._files, view.folder)):
+            if found not in ("", topic_id):
+                raise UnknownTopicIdError(
+                    f"topic {view.tp.topic!r} was deleted and recreated; seek to an offset of the "
+                    "new topic, or create a new consumer"
+                )
+
+    def _fetch(self, view: PartitionView, offset: int, decode: Decode) -> Fetched:
+        reads_ahead = self._is_stable(view, offset)
+        with contextlib.suppress(*UNUSUAL):
+            if reads_ahead:
+                fetched = _read(view, offset, offset, decode)
+                is_at_end = fetched.next_offset == offset == view.end_offset
+                if is_at_end or (fetched.records and fetched.records[0].offset == offset):
+                    self._note_stable(view, fetched.next_offset)
+                    return fetched
+                reads_ahead = not fetched.is_transaction_next
+        found = self._stable(
+            view,
+            lambda end_offset: self._read_stable(view, offset, end_offset, decode, reads_ahead),
+        )
+        if found is None:
+            return Fetched([], offset)
+        if found.next_offset > offset:
+            self._note_stable(view, found.next_offset)
+        return found
 
     def _is_stable(self, view: PartitionView, offset: int) -> bool:
         """Return whether no transaction is open at an offset: everything before it has been read,
         it is the start of the log, or the folder has no transactions. If none of this is known,
         return False."""
         return (
-            offset <= self._stable_until.get(view.tp, 0)
+            offset <= self._stable_end(view)
             or offset <= view.start_offset
             or TRANSACTIONS_TOPIC not in self._folder.partitions()
         )
 
-    def _note_stable(self, tp: TopicPartition, offset: int) -> None:
+    def _stable_end(self, view: PartitionView) -> int:
+        """Return the highest offset at which no transaction is known to be open."""
+        topic_id, offset = self._stable_until.get(view.tp, ("", 0))
+        return offset if topic_id == view.topic_id else 0
+
+    def _note_stable(self, view: PartitionView, offset: int) -> None:
         """Note that no transaction is open at an offset."""
-        if offset > self._stable_until.get(tp, 0):
-            self._stable_until[tp] = offset
+        if offset > self._stable_end(view):
+            self._stable_until[view.tp] = (view.topic_id, offset)
 
     def _read_stable(
         self,

@@ -6,6 +6,11 @@ So a reader reads up to the recovery point or, with durability "page_cache" and 
 `durable_only`, up to the last complete batch. When a file is missing, it refreshes its view of the
 folder.
 
+The owner renames the folder of a deleted topic before it creates one for a new topic of the same
+name, and writes the new topic's id before any other file. So each refresh reads the topic id last:
+if it has not changed, everything before was read from the files of the same topic. If it has, the
+view forgets what it knows of the deleted topic and starts again.
+
 The view writes nothing: an index that is missing or wrong is rebuilt in memory.
 
 `split_offsets` divides a range of offsets into parts of about equal size in bytes. It splits at
@@ -120,11 +125,13 @@ class PartitionView:
         tp: TopicPartition,
         folder: str,
         cache: SegmentCache,
+        read_log_start: Callable[[], int],
         *,
         durable_only: bool = False,
     ) -> None:
         self.tp = tp
         self._durable_only = durable_only
+        self._read_log_start = read_log_start
         self.folder = folder
         self._files = files
         self._cache = cache
@@ -135,7 +142,14 @@ class PartitionView:
         self._index_is_fresh = False
         self._walked = ("", 0, 0)  # end of the scan of the last segment: stem, position, offset
         self.checkpointed_log_start = 0
+        self._topic_id: str | None = None  # None before the first refresh
         self.refresh()
+        self.checkpointed_log_start = read_log_start()
+
+    @property
+    def topic_id(self) -> str:
+        """The id of the topic that the files belonged to at the last refresh, or "" if unknown."""
+        return self._topic_id or ""
 
     def refresh(self) -> None:
         """Reload the list of segments and the end offset for readers."""
@@ -145,6 +159,8 @@ class PartitionView:
             except FileNotFoundError:  # a file was removed after it was listed
                 if not self._files.exists(self.folder):
                     raise
+            except CorruptStateError:
+                continue  # perhaps the topic was deleted after its files were listed
         return self._look()
 
     def _look(self) -> None:
@@ -167,6 +183,21 @@ class PartitionView:
         self._losses = None
         self._index_is_fresh = False
         self._end_offset = self._find_end()
+        # The id is unknown while the owner creates the folder, which has no other file yet.
+        known_id, found_id = self._topic_id, read_topic_id(self._files, self.folder)
+        self._topic_id = found_id or known_id or ""
+        if known_id not in (None, self._topic_id):
+            self._forget()
+            self._look()
+
+    def _forget(self) -> None:
+        """Forget what is known of a deleted topic of the same name."""
+        for segment in self._segments:
+            self._cache.drop(segment.stem)
+        self._segments = []
+        self._last_index = ("", b"")
+        self._walked = ("", 0, 0)
+        self.checkpointed_log_start = self._read_log_start()
 
     def _find_end(self) -> int:
         """Return the first offset that may not be read yet."""
@@ -513,7 +544,6 @@ class FolderView:
         self.path = path
         self._cache = SegmentCache(files, DEFAULT_CAPACITY, owns_folder=False)
         self._views: dict[TopicPartition, PartitionView] = {}
-        self._topic_ids: dict[TopicPartition, str | None] = {}
 
     def partitions(self) -> dict[str, int]:
         """Return the number of partitions of each topic, derived from the existing folders."""
@@ -532,18 +562,21 @@ class FolderView:
             self._views.pop(tp, None)
             raise TopicNotFoundError(tp.topic)
         found = read_topic_id(self._files, folder) or None
-        if self._topic_ids.get(tp, found) != found:
-            view = self._views.pop(tp, None)
-            for segment in view.segments if view is not None else ():
+        view = self._views.get(tp)
+        if view is not None and (view.topic_id or None) != found:
+            del self._views[tp]
+            for segment in view.segments:
                 self._cache.drop(segment.stem)
-        self._topic_ids[tp] = found
         return found
 
     def read_log_starts(self) -> None:
         """Reload the log start offsets, which DeleteRecords may have advanced."""
-        starts = read_offsets(self._files, join(self.path, paths.LOG_START_CHECKPOINT), [])
+        starts = self._log_starts()
         for tp, view in self._views.items():
             view.checkpointed_log_start = starts.get(tp, 0)
+
+    def _log_starts(self) -> dict[TopicPartition, int]:
+        return read_offsets(self._files, join(self.path, paths.LOG_START_CHECKPOINT), [])
 
     def view(self, tp: TopicPartition) -> PartitionView:
         """Return the view of a partition as of its last refresh."""
@@ -553,10 +586,13 @@ class FolderView:
             if not self._files.exists(folder):
                 raise TopicNotFoundError(tp.topic)
             found = self._views[tp] = PartitionView(
-                self._files, tp, folder, self._cache, durable_only=self._durable_only
+                self._files,
+                tp,
+                folder,
+                self._cache,
+                lambda: self._log_starts().get(tp, 0),
+                durable_only=self._durable_only,
             )
-            starts = read_offsets(self._files, join(self.path, paths.LOG_START_CHECKPOINT), [])
-            found.checkpointed_log_start = starts.get(tp, 0)
         return found
 
     def close(self) -> None:

@@ -14,6 +14,7 @@ from itertools import count
 from typing import Any, cast
 
 import pytest
+from tests.support.interrupted_reader import Interrupting
 from tests.support.log_builders import DATA, START_MS, TP, batch, new_log, small_settings
 
 from strandlog.client.readonly.log import ReadOnlyLog
@@ -30,34 +31,10 @@ from strandlog.testing import FakeClock, SimulatedFiles, Step
 pytestmark = pytest.mark.slow
 
 SETTINGS = small_settings(cleanup_policy=("compact",), segment_bytes=500, file_delete_delay_ms=0)
-READER_OPERATIONS = frozenset({"list_dir", "map", "read", "read_at", "exists", "size"})
 KEYS = 2
 RECORDS = 24
 MERGING, ONE_BY_ONE = 1500, 500  # with the first, compaction makes one segment out of several
 LAST = list(range(RECORDS - KEYS, RECORDS))  # what compaction keeps
-
-
-class Interrupting:
-    """The disk as the reader has it: before its operation number `moment`, `action` happens."""
-
-    def __init__(self, files: SimulatedFiles, moment: int, action: Callable[[], None]) -> None:
-        self._files = files
-        self._moment = moment
-        self._action = action
-        self.operations = 0
-
-    def __getattr__(self, name: str) -> Any:
-        operation = getattr(self._files, name)
-        if name not in READER_OPERATIONS:
-            return operation
-
-        def counted(*arguments: Any) -> Any:
-            self.operations += 1
-            if self.operations == self._moment:
-                self._action()
-            return operation(*arguments)
-
-        return counted
 
 
 def busy_folder() -> tuple[SimulatedFiles, PartitionLog]:

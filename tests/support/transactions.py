@@ -6,10 +6,13 @@ from pathlib import Path
 
 from strandlog import Log
 from strandlog.broker.deferred import Deferred
+from strandlog.broker.groups.requests import CommitRequest
+from strandlog.broker.topics.topic import OFFSETS_TOPIC
 from strandlog.errors import StrandlogError
 from strandlog.model import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
+    OffsetAndMetadata,
     PartitionRecords,
     ProducerIdentity,
     TopicPartition,
@@ -38,10 +41,7 @@ class TransactionalWriter:
     def write(self, name: str, tp: TopicPartition, *values: bytes, key: bytes | None = None) -> int:
         """Write one batch inside the producer's transaction; gives its base offset."""
         log = self._log
-        if name not in self._producers:
-            asked = log.broker.init_producer_id(log.context, name, TIMEOUT_MS, NEW)
-            self._producers[name] = asked.result()
-        producer = self._producers[name]
+        producer = self._producer(name)
         added = self._partitions.setdefault(name, set())
         if tp not in added:
             request = log.broker.add_partitions_to_transaction(log.context, name, producer, [tp])
@@ -64,6 +64,22 @@ class TransactionalWriter:
             raise result
         self._sequences[name, tp] = sequence + len(values)
         return result.base_offset
+
+    def send_offset(self, name: str, group: str, tp: TopicPartition, offset: int) -> None:
+        """Commit an offset of a group inside the producer's transaction."""
+        log, producer = self._log, self._producer(name)
+        log.broker.add_offsets_to_transaction(log.context, name, producer, group).result()
+        self._partitions.setdefault(name, set()).add(TopicPartition(OFFSETS_TOPIC, 0))
+        request = CommitRequest(group_id=group, offsets={tp: OffsetAndMetadata(offset)})
+        sent = log.broker.commit_transaction_offsets(log.context, name, request, producer)
+        assert sent.result() == {}
+
+    def _producer(self, name: str) -> ProducerIdentity:
+        log = self._log
+        if name not in self._producers:
+            asked = log.broker.init_producer_id(log.context, name, TIMEOUT_MS, NEW)
+            self._producers[name] = asked.result()
+        return self._producers[name]
 
     def end(self, name: str, *, commit: bool) -> None:
         """End the producer's transaction, if one is open."""

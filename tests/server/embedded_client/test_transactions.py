@@ -228,3 +228,55 @@ def test_an_asyncio_owner_returns_records_of_an_open_transaction(broker: ServerT
         transactions.write("shop", 0, b"open")
     broker.stop()
     assert asyncio.run(poll_twice()) == [[b"committed"], []]
+
+
+def test_a_folder_shows_old_offsets_of_groups_while_a_transaction_is_open(
+    broker: ServerThread,
+) -> None:
+    tp = TopicPartition("orders", 0)
+    cli = CommandLine(broker.data)
+
+    def check(**expected: int) -> None:
+        """What the broker, a new and an old read-only log and the command line show."""
+        with strandlog.read(broker.data) as new:
+            for log in (remote, new, reader):
+                assert log.groups() == sorted(expected)
+                found = {group: log.committed_offsets(group) for group in expected}
+                assert {group: held[tp].offset for group, held in found.items()} == expected
+                assert log.committed_offsets("new") == {}
+        for group, offset in expected.items():
+            document = cli.inside("group", "describe", group, "--json").document
+            [row] = [each for each in document["partitions"] if each["partition"] == 0]
+            assert row["committed"] == offset
+
+    with strandlog.connect(broker.address) as remote, strandlog.read(broker.data) as reader:
+        with remote.producer() as producer:
+            for _ in range(20):
+                producer.send("orders", b"x", partition=0)
+        remote.commit_offsets("shop", {tp: 1})
+        remote.commit_offsets("other", {tp: 2})
+        transactions = KafkaTransactions(broker.address, "shop")
+        transactions.begin("orders")
+        transactions.send_offset("shop", "orders", 5)
+        transactions.send_offset("new", "orders", 5)
+        check(shop=1, other=2)
+        remote.commit_offsets("other", {tp: 3})
+        remote.commit_offsets("late", {tp: 4})
+        check(shop=1, other=3, late=4)
+        transactions.abort()
+        check(shop=1, other=3, late=4)
+        transactions.begin("orders")
+        transactions.send_offset("shop", "orders", 6)
+        transactions.send_offset("late", "orders", 6)
+        remote.commit_offsets("late", {tp: 7})  # after that of the transaction
+        check(shop=1, other=3, late=7)
+        transactions.commit()
+        check(shop=6, other=3, late=7)
+        transactions.begin("orders")
+        transactions.send_offset("shop", "orders", 8)
+        remote.commit_offsets("other", {tp: 9})
+        check(shop=6, other=9, late=7)
+        remote.delete_group("late")
+        check(shop=6, other=9)
+        transactions.commit()
+        check(shop=8, other=9)

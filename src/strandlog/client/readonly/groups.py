@@ -3,6 +3,11 @@
 The result reflects what the owner has made durable: committed offsets, and the members as of the
 last completed rebalance. Members of a killed process remain until the next owner has opened the
 folder and their sessions have timed out.
+
+As in a broker, a commit in a transaction takes effect when the transaction commits, but its place
+in the log decides which of several commits is the last. An open transaction does not delay other
+commits: records after the last stable offset are applied in log order to a copy, except those of
+open transactions, and are read again by the next call.
 """
 
 from __future__ import annotations
@@ -14,7 +19,7 @@ from strandlog.broker.groups.requests import NO_GENERATION, GroupDescription, Me
 from strandlog.broker.topics.topic import OFFSETS_TOPIC
 from strandlog.client.consumer import Consumer
 from strandlog.errors import DataError, GroupNotFoundError, TopicNotFoundError
-from strandlog.model import OffsetAndMetadata, TopicPartition
+from strandlog.model import OffsetAndMetadata, Record, TopicPartition
 from strandlog.protocol.group_records import (
     GroupKey,
     GroupValue,
@@ -39,12 +44,18 @@ class _Group:
 
 
 class ReadOnlyGroups:
-    """The groups in a folder. Each call only reads the records written since the previous call."""
+    """The groups in a folder. Each call only reads the records written since the previous call, and
+    those after the first record of an open transaction."""
 
-    def __init__(self, open_consumer: Callable[[Iterable[str]], Consumer]) -> None:
+    def __init__(
+        self,
+        open_consumer: Callable[[Iterable[str]], Consumer],
+        read_past_open_transactions: Callable[[TopicPartition, int], list[Record]],
+    ) -> None:
         self._open_consumer = open_consumer
+        self._read_past_open_transactions = read_past_open_transactions
         self._consumer: Consumer | None = None
-        self._groups: dict[str, _Group] = {}
+        self._groups: dict[str, _Group] = {}  # up to the last stable offset
 
     def _load(self) -> dict[str, _Group]:
         if self._consumer is None:
@@ -53,30 +64,15 @@ class ReadOnlyGroups:
             except TopicNotFoundError:
                 return {}  # there are no groups yet
         while records := self._consumer.poll(POLL_RECORDS):
-            for record in records:
-                if record.key is not None:
-                    self._note(record.key, record.value)
-        return self._groups
-
-    def _note(self, raw_key: bytes, raw_value: bytes | None) -> None:
-        try:
-            match decode_key(raw_key):
-                case GroupKey(group=name):
-                    group = self._groups.setdefault(name, _Group())
-                    group.value = None if raw_value is None else decode_group(raw_value)
-                case OffsetKey(group=name, topic=topic, partition=partition):
-                    group = self._groups.setdefault(name, _Group())
-                    tp = TopicPartition(topic, partition)
-                    if raw_value is None:
-                        group.offsets.pop(tp, None)
-                    else:
-                        group.offsets[tp] = decode_offset(raw_value)
-                case _:
-                    return
-        except DataError:
-            return  # unknown format, perhaps of a newer version; the owner skips it too
-        if group.value is None and not group.offsets:
-            del self._groups[name]
+            _apply(records, self._groups)
+        later: list[Record] = []
+        for tp in self._consumer.assignment:
+            later += self._read_past_open_transactions(tp, self._consumer.position(*tp))
+        if not later:
+            return self._groups
+        groups = {name: _Group(each.value, {**each.offsets}) for name, each in self._groups.items()}
+        _apply(later, groups)
+        return groups
 
     def names(self) -> list[str]:
         return sorted(self._load())
@@ -100,6 +96,33 @@ class ReadOnlyGroups:
     def committed_offsets(self, name: str) -> Offsets:
         group = self._load().get(name)
         return dict(group.offsets) if group else {}
+
+
+def _apply(records: Iterable[Record], groups: dict[str, _Group]) -> None:
+    for record in records:
+        if record.key is not None:
+            _note(record.key, record.value, groups)
+
+
+def _note(raw_key: bytes, raw_value: bytes | None, groups: dict[str, _Group]) -> None:
+    try:
+        match decode_key(raw_key):
+            case GroupKey(group=name):
+                group = groups.setdefault(name, _Group())
+                group.value = None if raw_value is None else decode_group(raw_value)
+            case OffsetKey(group=name, topic=topic, partition=partition):
+                group = groups.setdefault(name, _Group())
+                tp = TopicPartition(topic, partition)
+                if raw_value is None:
+                    group.offsets.pop(tp, None)
+                else:
+                    group.offsets[tp] = decode_offset(raw_value)
+            case _:
+                return
+    except DataError:
+        return  # unknown format, perhaps of a newer version; the owner skips it too
+    if group.value is None and not group.offsets:
+        del groups[name]
 
 
 def _described(member: MemberValue) -> MemberDescription:

@@ -45,6 +45,7 @@ from strandlog.client.record_source import (
     Fetched,
     GroupSubscription,
     RecordSource,
+    decode_records,
 )
 from strandlog.clock import Clock, SystemClock
 from strandlog.config.setting import Value
@@ -61,7 +62,7 @@ from strandlog.errors import (
     UndecodableBatchError,
     UnknownTopicIdError,
 )
-from strandlog.model import Buffer, OffsetAndMetadata, TimestampOffset, TopicPartition
+from strandlog.model import Buffer, OffsetAndMetadata, Record, TimestampOffset, TopicPartition
 from strandlog.record.batch_header import end_offset_of, read_header
 from strandlog.record.codecs import DEFAULT_DECOMPRESSED_LIMIT_BYTES
 from strandlog.storage.files import DiskFiles, Files
@@ -223,12 +224,32 @@ class ReadOnlySource:
             if committed.damage is not None:
                 raise committed.damage
             return Fetched([], offset)
-        aborted = [
-            (entry.producer_id, entry.first_offset)
-            for entry in committed.aborted
-            if entry.last_offset >= offset
-        ]
+        aborted = _aborted_from(committed, offset)
         return _read(view, offset, stable_offset, decode, stable_offset, aborted)
+
+    def read_past_open_transactions(self, tp: TopicPartition, offset: int) -> list[Record]:
+        """Return all records from an offset to the end, including those after the last stable
+        offset, except those of open and aborted transactions."""
+        with self._view_of(tp) as view:
+            if offset >= view.end_offset:
+                return []
+            found = self._stable(view, lambda _: self._read_past_open(view, offset))
+        if found is None:
+            raise StorageError(f"{tp} is being compacted; retry")
+        return found
+
+    def _read_past_open(self, view: PartitionView, offset: int) -> list[Record]:
+        end_offset = view.end_offset
+        committed = committed_view(self._files, view)
+        if committed.damage is not None:
+            raise committed.damage
+        records: list[Record] = []
+        while offset < end_offset:
+            hidden = [*_aborted_from(committed, offset), *committed.open]
+            fetched = _read(view, offset, end_offset, decode_records, end_offset, hidden)
+            records += fetched.records
+            offset = fetched.next_offset
+        return records
 
     def fetch_raw(self, tp: TopicPartition, offset: int, max_bytes: int) -> RawFetched:
         """Return raw batches, starting with the one that contains or follows `offset`."""
@@ -307,6 +328,16 @@ class ReadOnlySource:
             raise TopicNotFoundError(tp.topic) from None
 
 
+def _aborted_from(committed: CommittedView, offset: int) -> list[tuple[int, int]]:
+    """Return the producer id and the first offset of the aborted transactions that end at or after
+    an offset."""
+    return [
+        (entry.producer_id, entry.first_offset)
+        for entry in committed.aborted
+        if entry.last_offset >= offset
+    ]
+
+
 def _read(
     view: PartitionView,
     offset: int,
@@ -360,7 +391,7 @@ class ReadOnlyLog(Closable):
         self.is_forked = False  # a forked child may continue to read
         self._folder = FolderView(self._files, self.path)
         self._source = ReadOnlySource(self._folder, self._files)
-        self._groups = ReadOnlyGroups(self.consumer)
+        self._groups = ReadOnlyGroups(self.consumer, self._read_past_open_transactions)
 
     if not TYPE_CHECKING:  # hidden from type checkers, which would accept any attribute
 
@@ -461,6 +492,10 @@ class ReadOnlyLog(Closable):
             on_unreadable=on_unreadable,
             consumer_timeout_ms=consumer_timeout_ms,
         )
+
+    def _read_past_open_transactions(self, tp: TopicPartition, offset: int) -> list[Record]:
+        with self.lock:
+            return self._source.read_past_open_transactions(tp, offset)
 
     def _check_open(self) -> None:
         if self.is_closed:

@@ -37,6 +37,7 @@ from strandlog.storage.segment.transaction_index import (
 class CommittedView(NamedTuple):
     """The offset up to which committed records may be read, and the transactions to omit.
 
+    `open` has the producer id and the first offset of each open transaction.
     `damage` is the error for a reader that has reached the last stable offset, if it cannot advance
     because damage may hide a marker.
     """
@@ -44,6 +45,7 @@ class CommittedView(NamedTuple):
     last_stable_offset: int
     aborted: list[AbortedTransaction]
     damage: CorruptSegmentError | None = None
+    open: Sequence[tuple[int, int]] = ()
 
 
 def committed_view(files: Files, view: PartitionView) -> CommittedView:
@@ -77,7 +79,8 @@ def committed_view(files: Files, view: PartitionView) -> CommittedView:
     stable_offset = max(_limited(stable_offset, producers), view.start_offset)
     if stable_offset >= view.end_offset:
         return CommittedView(view.end_offset, aborted)
-    return CommittedView(stable_offset, aborted, damage)
+    open_transactions = tuple(producers.open_transactions().items())
+    return CommittedView(stable_offset, aborted, damage, open_transactions)
 
 
 def _hidden(

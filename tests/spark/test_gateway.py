@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -74,12 +73,11 @@ def test_ctrl_c_while_spark_starts_leaves_java_running_forever() -> None:
     java: list[int] = []
 
     def is_starting() -> bool:
-        java[:] = [pid for pid in children(process.pid) if is_script_or_java(pid)]
-        return bool(java)
+        java[:] = children(process.pid)
+        return any(map(is_java, java))
 
     try:
-        eventually(is_starting, "the start of Java")
-        time.sleep(0.2)  # until Popen has returned
+        eventually(is_starting, "the start of Java")  # Spark's scripts have run before
         process.send_signal(signal.SIGINT)
         process.wait(30)
         eventually(lambda: not any(map(is_running, java)), "the end of Java after Ctrl-C")
@@ -89,9 +87,8 @@ def test_ctrl_c_while_spark_starts_leaves_java_running_forever() -> None:
         process.communicate()
 
 
-def is_script_or_java(pid: int) -> bool:
-    """Return whether a child has replaced the copy of its parent with Spark's script or Java."""
+def is_java(pid: int) -> bool:
     with contextlib.suppress(OSError):
-        command = Path(f"/proc/{pid}/cmdline").read_bytes()
-        return b"spark" in command and PROGRAM.encode() not in command
+        program, _, _ = Path(f"/proc/{pid}/cmdline").read_bytes().partition(b"\0")
+        return program.endswith(b"java")
     return False

@@ -26,10 +26,10 @@ that are created on first use, so a folder without groups has no `__consumer_off
 
 from __future__ import annotations
 
-import secrets
+import os
 from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from uuid import UUID
 
 from strandlog.broker.access.access import SECURITY_TOPIC, Access
@@ -38,7 +38,6 @@ from strandlog.broker.access.authorizer import Authorizer
 from strandlog.broker.access.credentials import SECRET_BYTES, Credentials
 from strandlog.broker.access.quota_rates import Window
 from strandlog.broker.access.quotas import Quotas
-from strandlog.broker.access.tokens.bearer import KeySource, TokenRules, TokenVerifier
 from strandlog.broker.compacted_table import CompactedTable, TableSpec
 from strandlog.broker.context import IN_PROCESS_HOST
 from strandlog.broker.deferred import Deferred
@@ -95,6 +94,9 @@ from strandlog.storage.files import DiskFiles, Files
 from strandlog.storage.folder.log_dir import LogDir
 from strandlog.storage.paths import join
 from strandlog.storage.work import Work
+
+if TYPE_CHECKING:
+    from strandlog.broker.access.tokens.bearer import KeySource, TokenVerifier
 
 WRITE_PROBE = ".write-probe"
 MIB = 1024 * 1024
@@ -156,7 +158,7 @@ class Broker(
         runtime: Runtime | None = None,
         *,
         keeps_reserve: bool = False,
-        random_bytes: Callable[[int], bytes] = secrets.token_bytes,
+        random_bytes: Callable[[int], bytes] = os.urandom,
         audit_sink: AuditSink | None = None,
         token_keys: KeySource | None = None,
         proto_compiler: ProtoCompiler | None = None,
@@ -179,13 +181,7 @@ class Broker(
         self._random_bytes = random_bytes
         self._protobuf = ProtobufSchemas(proto_compiler)
         self._protected = protected_topics(has_registry=self.settings.schema_registry_enable)
-        rules = TokenRules(
-            self.settings.token_audiences,
-            self.settings.sasl_oauthbearer_expected_issuer,
-            self.settings.sasl_oauthbearer_sub_claim_name,
-            self.settings.sasl_oauthbearer_clock_skew_seconds,
-        )
-        self._tokens = TokenVerifier(token_keys, rules, clock) if token_keys else None
+        self._tokens = None if token_keys is None else self._token_verifier(token_keys)
         files = files if files is not None else DiskFiles(self.settings.dir_mode)
         self._log_dir = LogDir(path, files, clock, new_uuid, self.settings)
         try:
@@ -198,6 +194,17 @@ class Broker(
             self._log_dir.abandon()
             raise
         self.is_closed = False
+
+    def _token_verifier(self, keys: KeySource) -> TokenVerifier:
+        from strandlog.broker.access.tokens.bearer import TokenRules, TokenVerifier  # noqa: PLC0415 - only with tokens
+
+        rules = TokenRules(
+            self.settings.token_audiences,
+            self.settings.sasl_oauthbearer_expected_issuer,
+            self.settings.sasl_oauthbearer_sub_claim_name,
+            self.settings.sasl_oauthbearer_clock_skew_seconds,
+        )
+        return TokenVerifier(keys, rules, self.clock)
 
     def _open(self, new_uuid: Callable[[], UUID]) -> None:
         """Open every partition, create the services, and load all stored state except the

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
 
 from strandlog.config.origin import Origin, Source
 from strandlog.config.resolve import Configuration, known_names, resolve
@@ -20,6 +19,8 @@ CONFIG_FILE_VARIABLE = "STRANDLOG_CONFIG"
 
 def read_file(path: str) -> Source:
     """Read a settings file in the format that its suffix indicates."""
+    from pathlib import Path  # noqa: PLC0415 - if needed
+
     from strandlog.config.sources.properties import read_properties  # noqa: PLC0415 - if needed
     from strandlog.config.sources.toml import read_toml  # noqa: PLC0415 - if needed
 

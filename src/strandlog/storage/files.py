@@ -31,7 +31,6 @@ import mmap
 import os
 import platform
 import re
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
@@ -435,6 +434,8 @@ class DiskFiles:
 
     def remove_tree(self, path: str) -> None:
         with _disk_errors("remove", path):
+            import shutil  # noqa: PLC0415 - loads three compression libraries
+
             shutil.rmtree(path, onerror=_unless_missing)
 
     def sync_file(self, path: str) -> None:
@@ -506,16 +507,18 @@ class DiskFiles:
                 raise
 
     def free_bytes(self, path: str) -> int:
-        return _disk_usage(path).free
+        found = _disk_usage(path)
+        return found.f_bavail * found.f_frsize
 
     def total_bytes(self, path: str) -> int:
-        return _disk_usage(path).total
+        found = _disk_usage(path)
+        return found.f_blocks * found.f_frsize
 
 
-def _disk_usage(path: str) -> shutil._ntuple_diskusage:
+def _disk_usage(path: str) -> os.statvfs_result:
     """Return the disk usage. Callers own the folder, so a missing folder is a `StorageError`."""
     try:
-        return shutil.disk_usage(path)
+        return os.statvfs(path)
     except OSError as error:
         raise disk_error("read the disk usage of", path, error) from error
 

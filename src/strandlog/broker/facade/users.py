@@ -11,6 +11,7 @@ client has no identity yet.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from strandlog.broker.access.audit import resource_of
 from strandlog.broker.access.credentials import Credentials
@@ -34,8 +35,6 @@ from strandlog.broker.access.scram import (
     password_matches,
     salted_password,
 )
-from strandlog.broker.access.tokens.bearer import TokenVerifier
-from strandlog.broker.access.tokens.oauthbearer import OauthBearerExchange
 from strandlog.broker.access.users import (
     CredentialDeletion,
     CredentialUpsertion,
@@ -62,6 +61,9 @@ from strandlog.errors import (
     UnsupportedSaslMechanismError,
 )
 from strandlog.storage.work import Work, yield_control
+
+if TYPE_CHECKING:
+    from strandlog.broker.access.tokens.bearer import TokenVerifier
 
 USERS_PER_STEP = 50
 
@@ -116,6 +118,8 @@ class UserRequests(AclRequests):
                 lambda user, password: self.check_password(context, user, password)
             )
         if mechanism == OAUTHBEARER:
+            from strandlog.broker.access.tokens.oauthbearer import OauthBearerExchange  # noqa: PLC0415 - only with tokens
+
             return OauthBearerExchange(lambda token: self.check_token(context, token))
         scram = MECHANISMS_BY_NAME[mechanism]
         return ScramExchange(

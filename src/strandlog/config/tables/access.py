@@ -17,7 +17,7 @@ AUTHORIZERS = (
 )
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, init=False, repr=False, eq=False)
 class AccessSettings:
     """The part of `BrokerSettings` that decides what clients may do."""
 

@@ -10,7 +10,7 @@ KIB, MIB = 1024, 1024 * 1024
 LOGINS, DENIALS, ADMIN, ACCESS = "logins", "denials", "admin", "access"
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, init=False, repr=False, eq=False)
 class AuditSettings:
     """The part of `BrokerSettings` that the audit log reads."""
 

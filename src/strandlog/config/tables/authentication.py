@@ -20,7 +20,7 @@ JWKS_URL = "sasl.oauthbearer.jwks.endpoint.url"
 MECHANISMS = (SCRAM_SHA_256, SCRAM_SHA_512, PLAIN, OAUTHBEARER)
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, repr=False, eq=False)
 class AuthenticationSettings(LoginSettings):
     """The part of `BrokerSettings` that decides how clients authenticate, and limits logins."""
 

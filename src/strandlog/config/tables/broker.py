@@ -8,6 +8,10 @@ topic settings.
 
 A setting is `dynamic` if the broker reads it on every use, so that clients can change it at run
 time (`broker/topics/dynamic_settings.py`).
+
+Python compiles the methods that `dataclass` adds, which takes about a millisecond for each of these
+long classes. So they have no `__repr__` and no `__eq__`, and only classes that are instantiated
+have `__init__`.
 """
 
 from __future__ import annotations
@@ -39,7 +43,7 @@ from strandlog.config.tables.topic import TOPIC_SETTINGS
 MIB = 1024 * 1024
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, repr=False, eq=False)
 class BrokerSettings(
     ListenerSettings,
     GroupSettings,

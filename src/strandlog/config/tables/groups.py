@@ -9,7 +9,7 @@ from strandlog.config.setting import MAX_INT, MAX_LONG, Setting, SettingTable, s
 MIB = 1024 * 1024
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, init=False, repr=False, eq=False)
 class GroupSettings:
     """The part of `BrokerSettings` for groups, offsets, transactions and producer ids."""
 

@@ -12,7 +12,7 @@ MIB = 1024 * KIB
 MINUTE_MS = 60_000
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, init=False, repr=False, eq=False)
 class ListenerSettings:
     """The part of `BrokerSettings` for HTTP, gRPC and the schema registry."""
 

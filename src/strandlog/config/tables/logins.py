@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from strandlog.config.setting import MAX_INT, MAX_LONG, setting
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, init=False, repr=False, eq=False)
 class LoginSettings:
     """The part of `BrokerSettings` that limits logins."""
 

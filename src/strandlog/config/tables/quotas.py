@@ -9,7 +9,7 @@ from strandlog.config.setting import MAX_INT, setting
 SAMPLES_HELP = "A rate covers this many samples, including the current one."
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, init=False, repr=False, eq=False)
 class QuotaSettings:
     """The part of `BrokerSettings` that client quotas use."""
 

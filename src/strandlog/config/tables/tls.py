@@ -49,7 +49,7 @@ CLIENT_AUTH = "ssl.client.auth"
 TLS_1_2, TLS_1_3 = "TLSv1.2", "TLSv1.3"
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, repr=False, eq=False)
 class TlsSettings:
     """The TLS settings in `BrokerSettings`."""
 
@@ -165,7 +165,7 @@ class TlsSettings:
     )
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, repr=False, eq=False)
 class ConnectionSettings:
     """The settings in `BrokerSettings` for accepting connections."""
 

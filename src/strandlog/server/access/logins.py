@@ -30,7 +30,7 @@ import base64
 import binascii
 import hmac
 import math
-import secrets
+import os
 from collections.abc import Awaitable
 from typing import Literal, NamedTuple, Protocol
 
@@ -128,7 +128,7 @@ class Logins:
         self._run = run
         self._delay_seconds = settings.connection_failed_authentication_delay_ms / 1000
         self._attempts = Attempts(settings.http_max_failed_logins, broker.clock)
-        self._secret = secrets.token_bytes(32)
+        self._secret = os.urandom(32)
         self._remembered: dict[bytes, _Remembered] = {}
         self._remembered_version = broker.credentials_version
         self._checks: dict[bytes, asyncio.Task[Login]] = {}

@@ -28,7 +28,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -90,6 +89,13 @@ class LoginBudget(ByteBudget):
             holder.abort()
 
 
+def _random_below(limit: int) -> int:
+    """Return a number from 0 to below the limit that clients cannot predict."""
+    import secrets  # noqa: PLC0415 - only after a failed login
+
+    return secrets.randbelow(limit)
+
+
 class SaslLogins:
     """The state that the SASL sessions of one server share."""
 
@@ -107,7 +113,7 @@ class SaslLogins:
             settings.failed_logins_per_ip_rate,
             broker.clock,
             self.loop.call_later,
-            secrets.randbelow,
+            _random_below,
         )
         self.budget = LoginBudget(
             settings.sasl_server_max_receive_size, settings.queued_stall_timeout_ms, broker.clock

@@ -410,6 +410,33 @@ def test_a_stream_does_not_continue_in_a_recreated_topic(log: Any, broker: Broke
     assert ended.value.code() is grpc.StatusCode.NOT_FOUND
 
 
+@pytest.mark.slow
+def test_clients_that_disconnect_during_a_write_are_internal_errors(tmp_path: Path) -> None:
+    """One in fifty was."""
+    listeners = ("--grpc-port", "0", "--no-http")
+    running = BrokerProcess(tmp_path / "data", log=tmp_path / "stderr.txt", listeners=listeners)
+    running.start()
+    local = [("grpc.use_local_subchannel_pool", 1)]
+    with grpc.insecure_channel(address_of(running)) as channel:
+        log: Any = LogServiceStub(channel)  # type: ignore[no-untyped-call]
+        topic = make(log, "left")
+        large = [record(bytes(40_000)) for _ in range(4)]
+        for _ in range(100):
+            log.Produce(messages.ProduceRequest(topic=topic, records=large, acks=messages.ACKS_ALL))
+    for _ in range(30):
+        channels = [grpc.insecure_channel(address_of(running), local) for _ in range(10)]
+        stubs: list[Any] = [LogServiceStub(each) for each in channels]  # type: ignore[no-untyped-call]
+        request = messages.ConsumeRequest(topic=topic, follow=True)
+        streams = [stub.Consume(request, timeout=PATIENCE_S) for stub in stubs]
+        for number, stream in enumerate(streams):
+            for _ in range(number % 4):
+                next(stream)
+        for each in channels:
+            each.close()
+    assert running.stop() == 0
+    assert "internal error" not in (tmp_path / "stderr.txt").read_text()
+
+
 def test_compressed_batches_are_split_into_messages_that_clients_accept(
     log: Any, broker: BrokerProcess
 ) -> None:

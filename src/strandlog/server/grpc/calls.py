@@ -179,7 +179,9 @@ class Calls:
         except grpc.aio.AbortError:
             raise
         except Exception as error:
-            if context.done():
+            # Reading or writing a message fails with `InternalError` if the client has gone, even
+            # before `done` returns True.
+            if context.done() or isinstance(error, grpc.aio.InternalError):
                 logger.debug("gRPC client disconnected: %r", error)
                 raise asyncio.CancelledError from None
             logger.exception("internal error in a gRPC call")

@@ -202,7 +202,7 @@ async def fetch(
         raise data.error
     if is_charged:
         broker.charge_fetch(context, len(data.data))
-    return data
+    return data._replace(topic=topic.name)  # for messages
 
 
 def check_same_topic(broker: Broker, context: RequestContext, topic: Topic) -> None:

@@ -143,7 +143,7 @@ class Consumer(AsyncClosable):
         records = self._take(max_records)
         try:
             return await self._workers.run(partial(table_of, records))
-        except asyncio.CancelledError:
+        except BaseException:
             self._ahead.extendleft(reversed(records))
             raise
 
@@ -328,23 +328,39 @@ class Consumer(AsyncClosable):
             error = future.exception()
             if error is None and then is not None:
                 then(future.result())
-            if error is None and answer.done() and abandoned is not None:
-                self._workers.submit(partial(abandoned, future.result()), undone)
-                return
-            self._release()
             if answer.done():
-                return
-            if error is None:
+                self._release_after(future, abandoned)
+            elif error is None:
                 answer.set_result(future.result())
             else:
                 answer.set_exception(error)
+
+        self._workers.submit(work, done)
+        try:
+            result = await answer
+        except BaseException:
+            if answer.done() and not answer.cancelled():
+                # The work has failed, or its result arrived in the same iteration of the loop as a
+                # cancellation.
+                self._release_after(answer, abandoned)
+            answer.cancel()
+            raise
+        self._release()
+        return result
+
+    def _release_after(
+        self, outcome: Future[T] | asyncio.Future[T], abandoned: Callable[[T], None] | None
+    ) -> None:
+        """Release the turn of a task that does not get its result; `abandoned` gets it before."""
 
         def undone(future: Future[None]) -> None:
             future.exception()
             self._release()
 
-        self._workers.submit(work, done)
-        return await answer
+        if abandoned is None or outcome.exception() is not None:
+            self._release()
+        else:
+            self._workers.submit(partial(abandoned, outcome.result()), undone)
 
     async def _acquire(self, *, is_closing: bool = False) -> None:
         """Wait until the calls that other tasks made earlier are complete."""

@@ -74,6 +74,25 @@ def test_a_table_of_a_cancelled_poll_is_read_again(run: Run) -> None:
     run(program)
 
 
+@pytest.mark.slow  # compiles kernels
+def test_a_poll_that_is_cancelled_when_its_table_arrives_loses_no_record(run: Run) -> None:
+    """The cancellation reaches the task in the same iteration of the loop as the table."""
+
+    async def program(log: Log) -> None:
+        async with log.producer() as producer, log.consumer(["t"]) as consumer:
+            await producer.send_batch("t", [{"value": b"v", "partition": 1}] * 3)
+            task = asyncio.create_task(consumer.poll_arrow())
+            while not log.workers._running:
+                await asyncio.sleep(0)
+            while log.workers._running:
+                await asyncio.sleep(0)
+            await cancelled(task)
+            assert [record.offset for record in await consumer.poll()] == [0, 1, 2]
+
+    pytest.importorskip("pyarrow")
+    run(program)
+
+
 def test_a_waiting_poll_with_a_time_out_around_it(run: Run) -> None:
     async def program(log: Log) -> None:
         async with log.consumer(["t"]) as consumer, log.producer() as producer:

@@ -195,6 +195,7 @@ def test_a_client_without_rights_learns_which_ones_it_needs(tmp_path: Path) -> N
         acl = CommandLine(tmp_path / "none", broker.address)
         found = acl.inside("acl", "list", code=1)
         assert "this client lacks the permission DESCRIBE on the cluster" in found.err
+        assert "acl add --principal User:NAME --operation DESCRIBE --cluster" in found.err
 
 
 def test_settings_that_the_broker_hides_are_a_note(tmp_path: Path) -> None:
@@ -225,6 +226,11 @@ def test_settings_that_the_broker_hides_are_a_note(tmp_path: Path) -> None:
         ("--producer --topic t --group g", "cannot be combined with --producer"),
         ("--producer --topic t --operation READ", "have their own operations"),
         ("--producer --topic t --deny", "cannot be combined with --producer or --consumer"),
+        ("--operation READ --topic t*", "with 't': --topic t --prefix"),
+        ("--operation READ --topic t* --prefix", "with 't': --topic t --prefix"),
+        ("--operation READ --topic * --prefix", "for all names: --topic '*'"),
+        ("--operation READ --topic a/b", "no topic can have the name 'a/b'"),
+        ("--operation READ --topic ..", "no topic can have the name '..'"),
     ],
 )
 def test_rules_that_make_no_sense_are_usage_errors(
@@ -242,6 +248,20 @@ def test_a_principal_needs_its_type(tmp_path: Path) -> None:
         *("acl", "add", "--principal", "bob", "--operation", "READ", "--topic", "t"), code=2
     )
     assert "did you mean User:bob?" in found.err
+    found = acl.inside(
+        *("acl", "add", "--principal", "user:bob", "--operation", "READ", "--topic", "t"), code=2
+    )
+    assert "did you mean User:bob?" in found.err
+
+
+def test_the_name_of_a_group_that_looks_like_a_pattern_leads_to_a_note(acl: CommandLine) -> None:
+    add = ("acl", "add", "--principal", "User:a", "--operation", "READ", "--group")
+    found = acl.inside(*add, "g*")
+    assert "'g*' is one name, not a pattern" in found.err
+    assert "--group g --prefix" in found.err
+    for name in ("g", "*"):
+        assert "note" not in acl.inside(*add, name).err
+    assert "note" not in acl.inside(*add, "..", "--prefix").err
 
 
 def test_delete_asks_and_needs_a_selection(acl: CommandLine) -> None:

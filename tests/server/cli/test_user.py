@@ -111,6 +111,25 @@ def test_output_writes_the_password_to_a_file_that_only_the_owner_can_read(
     assert [each.name for each in file.parent.iterdir()] == ["alice"]
 
 
+def test_adding_a_user_does_not_replace_the_password_file_of_another(
+    user: CommandLine, accepts: object, tmp_path: Path
+) -> None:
+    assert callable(accepts)
+    file = tmp_path / "admin"
+    user.inside("user", "add", "admin", "--output", str(file))
+    password = file.read_text()
+    found = user.inside("user", "add", "alice", "--output", str(file), code=1)
+    assert f"{file} exists and may contain the password of another user" in found.err
+    assert file.read_text() == password
+    assert accepts("admin", password.strip())
+    assert [row["name"] for row in user.inside("user", "list", "--json").document] == ["admin"]
+
+
+def test_a_principal_is_not_the_name_of_a_new_user(user: CommandLine) -> None:
+    found = user.inside("user", "add", "User:alice", "--generate", code=2)
+    assert "the name of the user is alice" in found.err
+
+
 def test_rotate_keeps_mechanism_and_iterations(user: CommandLine) -> None:
     user.inside(
         *("user", "add", "alice", "--generate", "--mechanism", "SCRAM-SHA-512"),

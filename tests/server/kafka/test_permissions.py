@@ -17,6 +17,7 @@ from uuid import UUID
 import pytest
 from tests.support.acls import allow, everything
 from tests.support.kafka_requests import Wire, build, create_topic, encode, request_header
+from tests.support.users import set_password
 
 from strandlog.broker.access.access import SECURITY_TOPIC
 from strandlog.broker.access.acl import AclFilter
@@ -748,9 +749,34 @@ def test_only_the_owner_can_read_or_change_the_topic_that_stores_the_acls(
         assert SECURITY_TOPIC not in repr(admin.ask(3, 9, topics=None))
         fetched = [{"topic": SECURITY_TOPIC, "partitions": [{"partition": 0}]}]
         assert codes(admin.ask(1, 11, max_bytes=1000, topics=fetched)) == {29}
+        assert codes(admin.ask(20, 4, topic_names=[SECURITY_TOPIC], timeout=1000)) == {29}
         # An administrator may delete every topic but the internal ones.
-        assert codes(admin.ask(20, 4, topic_names=[SECURITY_TOPIC], timeout=1000)) == {17}
+        assert codes(admin.ask(20, 4, topic_names=["__consumer_offsets"], timeout=1000)) == {17}
         assert codes(admin.ask(3, 9, topics=[{"name": SECURITY_TOPIC}])) == {29}
+
+
+@pytest.mark.parametrize("has_authorizer", [True, False])
+def test_a_permission_on_the_cluster_does_not_open_the_topic_that_stores_the_credentials(
+    tmp_path: Path, has_authorizer: bool
+) -> None:
+    """A fetch with a replica id requires CLUSTER_ACTION on the cluster instead of READ."""
+    settings = {"authorizer.class.name": "strandlog"} if has_authorizer else {}
+    with ServerThread(tmp_path / "data", settings) as server, Wire(server.port) as client:
+        set_password(server, "alice", "wonderland")
+        if has_authorizer:
+            allow(server, ADMIN_HOST, everything())
+        broker, owner = server.server.broker, RequestContext(OWNER)
+        topic_id = server.call(lambda: broker.topic(owner, SECURITY_TOPIC).uuid)
+        partitions = [{"partition": 0, "fetch_offset": 0, "partition_max_bytes": 100_000}]
+        by_name = [{"topic": SECURITY_TOPIC, "partitions": partitions}]
+        assert codes(client.ask(1, 11, max_bytes=100_000, topics=by_name, replica_id=0)) == {29}
+        by_id = [{"topic_id": topic_id, "partitions": partitions}]
+        replica = {"replica_id": 0, "replica_epoch": 0}
+        answer = client.ask(1, 15, max_bytes=100_000, topics=by_id, replica_state=replica)
+        assert codes(answer) == {29}
+        assert SECURITY_TOPIC not in repr(answer)
+        epochs = [{**EPOCHS[0], "topic": SECURITY_TOPIC}]
+        assert codes(client.ask(23, 3, replica_id=0, topics=epochs)) == {29}
 
 
 def test_acls_outlive_a_restart_and_deleted_ones_do_not(tmp_path: Path) -> None:

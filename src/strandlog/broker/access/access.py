@@ -94,6 +94,8 @@ class Access:
             return True
         if isinstance(needs, Permission):
             return self._allows(context, needs, name)
+        if name == SECURITY_TOPIC and any(each.resource is TOPIC for each in needs):
+            return False  # even if a permission on the cluster would be enough for other topics
         return any(self._allows(context, each, name) for each in needs)
 
     def _allows(self, context: RequestContext, needed: Permission, name: str) -> bool:

@@ -243,11 +243,12 @@ def operation_named(operation: Operation | str, kind: ResourceType) -> Operation
 
 
 def normalized_host(host: str) -> str:
-    """Return an IP address in the notation that ACLs use, and any other host unchanged."""
+    """Return an IP address in the notation that ACLs use, and any other host unchanged. The zone of
+    a link-local address is dropped, so that a rule applies to all listeners: only gRPC has it."""
     if host == EVERYTHING:
         return host
     try:
-        address = ipaddress.ip_address(host)
+        address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
         return host
     mapped = getattr(address, "ipv4_mapped", None)

@@ -3,9 +3,10 @@
 A login must not reveal which users exist. For a user without a credential, `for_login` returns one
 that no password matches: its salt and keys are derived from the name with a secret, so they are the
 same at every attempt. The secret is stored beside the credentials; otherwise a restart would change
-the salts of only those users that do not exist. Such a credential has the default number of
-iterations and the default salt length, so a login does reveal that a user exists if another tool
-created the user's credential with different values.
+the salts of only those users that do not exist. Its number of iterations is one that credentials of
+the same mechanism have, chosen by the name: a login with a rare number does not prove that the user
+exists. Its salt has the default length, so a login does reveal that a user exists if another tool
+created the user's credential with a salt of another length.
 
 `password_checks` returns the same amount of work for every user: one check for each mechanism that
 any credential uses, with the largest number of iterations.
@@ -140,5 +141,15 @@ class Credentials:
             hmac.digest(self.secret, b"salt:" + data, hash_name)[:SALT_BYTES],
             hmac.digest(self.secret, b"stored key:" + data, hash_name),
             hmac.digest(self.secret, b"server key:" + data, hash_name),
-            DEFAULT_ITERATIONS,
+            self._stand_in_iterations(mechanism, data),
+        )
+
+    def _stand_in_iterations(self, mechanism: ScramMechanism, data: bytes) -> int:
+        """Return one of the numbers of iterations in use. Each name ranks the numbers in an order
+        of its own, so a new number changes the choice for few names."""
+        numbers = [number for each, number in self._iterations if each is mechanism]
+        if len(numbers) < 2:
+            return numbers[0] if numbers else DEFAULT_ITERATIONS
+        return max(
+            numbers, key=lambda number: hmac.digest(self.secret, b"%d:" % number + data, "sha256")
         )

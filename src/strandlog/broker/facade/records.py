@@ -15,6 +15,7 @@ from functools import partial
 from typing import NamedTuple
 from uuid import UUID
 
+from strandlog.broker.access.access import SECURITY_TOPIC
 from strandlog.broker.access.permission import (
     CLUSTER,
     CLUSTER_ACTION,
@@ -331,8 +332,11 @@ class RecordRequests(AccessRequests):
         in Kafka, the error is a `TopicAuthorizationError`."""
         if not request.is_from_broker:
             return self._denial(context, READ_TOPIC, topic)
+        name = self._known_name(topic)
+        if name == SECURITY_TOPIC:  # a permission on the cluster does not open it
+            return self._denial(context, READ_TOPIC, topic)
         denial = None
-        if self._known_name(topic) is not None:
+        if name is not None:
             denial = self._access.denial(context, CLUSTER_ACTION.on(CLUSTER))
         return None if denial is None else TopicAuthorizationError(str(denial))
 

@@ -12,6 +12,7 @@ rule would never apply.
 from __future__ import annotations
 
 import ipaddress
+import shlex
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -36,9 +37,11 @@ from strandlog.broker.access.permission import (
     PermissionType,
     ResourceType,
 )
+from strandlog.broker.topics.topic import check_topic_name
 from strandlog.cli.output import Column, text
-from strandlog.errors import InvalidRequestError
+from strandlog.errors import InvalidRequestError, InvalidTopicError
 
+USER = "User"  # the type of principals
 Role = dict[ResourceType, tuple[Operation, ...]]
 
 PRODUCER: Role = {ResourceType.TOPIC: (WRITE, DESCRIBE, CREATE)}
@@ -158,7 +161,47 @@ def checked_principal(principal: str) -> str:
         is_bare = principal and ":" not in principal
         reason = f"did you mean User:{principal}?" if is_bare else str(error)
         raise typer.BadParameter(reason, param_hint="--principal") from error
+    kind, _, name = principal.partition(":")
+    if kind != USER and kind.lower() == USER.lower():
+        raise typer.BadParameter(f"did you mean {USER}:{name}?", param_hint="--principal")
     return principal
+
+
+def check_topic_names(resources: Resources) -> None:
+    """Raise a usage error for a name, or the prefix of a name, that no topic can have: the rule
+    would never apply."""
+    for name in resources.topics:
+        if name == EVERYTHING and not resources.prefix:
+            continue
+        try:
+            check_topic_name(f"{name}x" if resources.prefix else name)
+        except InvalidTopicError as error:
+            verb = "start with" if resources.prefix else "have the name"
+            remedy = _prefix_remedy("--topic", name) or "allowed are letters, digits and . _ -"
+            raise typer.BadParameter(
+                f"no topic can {verb} {name!r}; {remedy}", param_hint="--topic"
+            ) from error
+
+
+def notes_on_names(resources: Resources) -> list[str]:
+    """Return a note for each group or transactional id whose name looks like a pattern."""
+    names = [("--group", name) for name in resources.groups]
+    names += [("--transactional-id", name) for name in resources.transactional_ids]
+    return [
+        f"{name!r} is one name, not a pattern; {remedy}"
+        for option, name in names
+        if not resources.prefix and name != EVERYTHING and (remedy := _prefix_remedy(option, name))
+    ]
+
+
+def _prefix_remedy(option: str, name: str) -> str:
+    """Return how to select all names with a prefix, or "" if the name does not end with `*`."""
+    start = name.rstrip(EVERYTHING)
+    if start == name:
+        return ""
+    if not start:
+        return f"for all names: {option} '*'"
+    return f"for all names that start with {start!r}: {option} {shlex.quote(start)} --prefix"
 
 
 def checked_host(host: str) -> str:

@@ -24,6 +24,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
+import re
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
@@ -33,6 +34,7 @@ from strandlog.server.http.body_limit import too_large
 from strandlog.server.http.problems import HttpError, problem_response
 
 ANY_HOST = "*"
+_PORT = re.compile(r"(:[0-9]*)?")
 CHANGING_METHODS = frozenset({"POST", "PUT", "PATCH"})
 DEFAULT_HEADERS = {
     "x-content-type-options": "nosniff",
@@ -48,7 +50,7 @@ def is_known_host(header: str, hosts: tuple[str, ...]) -> bool:
     """Return whether a Host header is accepted; `hosts` are in lower case."""
     if ANY_HOST in hosts:
         return True
-    host = _without_port(header.strip().lower())
+    host = _host_of(header.strip().lower())
     if host == "localhost" or host.endswith(".localhost") or host in hosts:
         return True
     try:
@@ -58,10 +60,14 @@ def is_known_host(header: str, hosts: tuple[str, ...]) -> bool:
     return True
 
 
-def _without_port(header: str) -> str:
+def _host_of(header: str) -> str:
+    """Return the host in a Host header, or "" if anything but a port follows it."""
     if header.startswith("["):
-        return header[1:].partition("]")[0]
-    return header.partition(":")[0]
+        host, _, rest = header[1:].partition("]")
+    else:
+        host = header.partition(":")[0]
+        rest = header.removeprefix(host)
+    return host if _PORT.fullmatch(rest) else ""
 
 
 class RequestChecks:

@@ -61,6 +61,7 @@ def test_an_invalid_acl_is_rejected(rule: Acl, problem: str) -> None:
         ("::ffff:10.0.0.1", "10.0.0.1"),
         ("0:0:0:0:0:0:0:1", "::1"),
         ("10.0.0.1", "10.0.0.1"),
+        ("fe80::1%eth0", "fe80::1"),
         ("localhost", "localhost"),
         ("10.0.0.0/8", "10.0.0.0/8"),
         ("*", "*"),

@@ -34,6 +34,25 @@ def test_a_stand_in_depends_on_the_name_the_mechanism_and_the_secret_only() -> N
         assert len(different.salt) == len(stand_in.salt)
 
 
+def test_the_number_of_iterations_does_not_reveal_that_a_user_exists() -> None:
+    credentials = Credentials(b"secret")
+    unknown = [f"unknown{number}" for number in range(64)]
+
+    def numbers() -> list[int]:
+        return [credentials.for_login(each, SHA_256).iterations for each in unknown]
+
+    assert set(numbers()) == {DEFAULT_ITERATIONS}
+    credentials.put("strong", credential(SHA_256, 16_384))
+    assert set(numbers()) == {16_384}
+    credentials.put("other", credential(SHA_256, 8192))
+    credentials.put("usual", credential(SHA_512))
+    assert set(numbers()) == {16_384, 8192}
+    assert numbers() == numbers()
+    before = numbers()
+    credentials.put("one more", credential(SHA_256, 5000))
+    assert all(now in (5000, old) for now, old in zip(numbers(), before, strict=True))
+
+
 def test_a_name_that_is_too_long_is_not_hashed_as_a_whole() -> None:
     credentials = Credentials(b"secret")
     long = "x" * (USER_NAME_MAX_CHARACTERS + 1)

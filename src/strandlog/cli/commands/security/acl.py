@@ -44,11 +44,13 @@ from strandlog.cli.security.acl_options import (
     TRANSACTIONAL_PRODUCER,
     Resources,
     cells,
+    check_topic_names,
     checked_host,
     checked_operation,
     checked_principal,
     document,
     filters_of,
+    notes_on_names,
     ordered,
     rules_of,
 )
@@ -136,6 +138,7 @@ def add(
         raise typer.BadParameter(
             "cannot be combined with --producer or --consumer", param_hint="--deny"
         )
+    check_topic_names(resources)
     permission = PermissionType.DENY if deny else PermissionType.ALLOW
     acls = []
     if consumer:
@@ -155,6 +158,8 @@ def add(
     else:
         print_table(COLUMNS, cells(acls))
         message(f"added {counted(len(acls), 'rule')}")
+    for note in notes_on_names(resources):
+        message(f"note: {note}")
 
 
 @app.command("list")

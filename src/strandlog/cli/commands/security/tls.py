@@ -202,8 +202,7 @@ def _next_steps(
     if clients:
         commands = [*map(_allow_command, clients), *commands]
     else:
-        add = f"strandlog user add {ADMIN} -d ./data --generate > {PASSWORD_FILE}"
-        commands.insert(0, f"(umask 077; {add})")
+        commands.insert(0, f"strandlog user add {ADMIN} -d ./data --output {PASSWORD_FILE}")
     bootstrap = f"{hosts[0] if hosts else LOCAL_HOSTS[0]}:{PORT}"
     return {
         "broker_settings": settings,

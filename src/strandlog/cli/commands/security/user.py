@@ -7,6 +7,7 @@ user that way, before starting the broker. With -b, they use Kafka's SCRAM crede
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from contextlib import nullcontext, suppress
@@ -38,9 +39,12 @@ from strandlog.errors import (
     DuplicateResourceError,
     ResourceNotFoundError,
     SecurityDisabledError,
+    SecurityFileError,
 )
 
 app = command_app("Add, list and delete users; rotate passwords.")
+
+USER_PREFIX = "User:"  # of principals
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="User; its principal is User:NAME.")]
 PasswordFile = Annotated[
@@ -57,8 +61,8 @@ Output = Annotated[
     typer.Option(
         "--output",
         metavar="FILE",
-        help="Generate a password and write it to a file that only you can read. An existing file "
-        "is replaced once the new password is in effect.",
+        help="Generate a password and write it to a file that only you can read. `rotate` replaces "
+        "an existing file once the new password is in effect; `add` needs a new file.",
     ),
 ]
 Mechanisms = Annotated[
@@ -99,6 +103,11 @@ def add(
     If the broker has an authorizer, a new user has no permissions until a rule allows something:
     see `strandlog acl add`.
     """
+    bare = name.removeprefix(USER_PREFIX)
+    if bare != name:
+        raise typer.BadParameter(
+            f"this is a principal; the name of the user is {bare}", param_hint="NAME"
+        )
     target = target_of(data, bootstrap, client, client_config)
     chosen = _checked_mechanisms(mechanism) or EVERY_MECHANISM
     generated = generate or output is not None
@@ -108,6 +117,7 @@ def add(
             raise DuplicateResourceError(
                 f"user {name!r} exists: 'strandlog user rotate' sets a new password"
             )
+        _check_new_file(output)
         password = password or typed_password(name)
         _warn_about_plaintext(log)
         with kept(password, output) if generated else nullcontext():
@@ -213,6 +223,15 @@ def delete(
         message(
             f"note: {counted(rules, 'rule')} for it remain: "
             f"strandlog acl delete --principal {shlex.quote(f'User:{name}')}"
+        )
+
+
+def _check_new_file(output: str | None) -> None:
+    """Raise an error if the output file exists: it may contain the only copy of a password."""
+    if output is not None and os.path.lexists(output):
+        raise SecurityFileError(
+            f"{output} exists and may contain the password of another user: choose another file "
+            "or delete it"
         )
 
 

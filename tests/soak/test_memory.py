@@ -9,6 +9,8 @@ further work for such a client while it serves others.
 from __future__ import annotations
 
 import contextlib
+import mmap
+import platform
 import socket
 import struct
 import sys
@@ -21,6 +23,7 @@ import grpc
 import httpx
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
 from tests.support.broker_process import BrokerProcess
 from tests.support.http_client import client_of, http_address, ok
 from tests.support.waiting import eventually
@@ -71,6 +74,13 @@ def slow_client(host: str, port: int) -> socket.socket:
     return connection
 
 
+def page_faults(broker: BrokerProcess) -> int:
+    """The pages that the kernel has given to the broker without reading them from a disk."""
+    assert broker.process is not None
+    stat = Path(f"/proc/{broker.process.pid}/stat").read_text()
+    return int(stat.rpartition(")")[2].split()[7])
+
+
 # -- Kafka -----------------------------------------------------------------------------------------
 
 
@@ -91,9 +101,9 @@ def receive(connection: socket.socket) -> bytes:
     return exactly(struct.unpack(">i", exactly(4))[0])
 
 
-def produce(connection: socket.socket, batch: bytes, count: int) -> None:
+def produce(connection: socket.socket, batch: bytes, count: int, partition: int = 0) -> None:
     body = struct.pack(">hhi", -1, -1, 10_000) + struct.pack(">ih", 1, 1) + b"t"
-    request = frame(0, 3, body + struct.pack(">iii", 1, 0, len(batch)) + batch)
+    request = frame(0, 3, body + struct.pack(">iii", 1, partition, len(batch)) + batch)
     for _ in range(count):
         connection.sendall(request)
         assert struct.unpack_from(">h", receive(connection), 4 + 4 + 2 + 1 + 4 + 4)[0] == 0
@@ -236,3 +246,28 @@ def test_console_files_that_are_not_read_hold_bounded_memory(
     assert anonymous_mb(broker) - before_mb < 100 < len(clients) * size / 2**20
     for client in clients:
         client.close()
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other allocators are left alone")
+def test_the_broker_does_not_get_the_memory_of_each_response_from_the_kernel_again(
+    broker: BrokerProcess,
+) -> None:
+    batch = bytes(build_batch(int(time.time() * 1000), [b"x" * 1000] * 900))
+    partitions, limit, count = 4, 1_000_000, 50
+    body = struct.pack(">iiiib", -1, 0, 1, partitions * limit, 0) + struct.pack(">ih", 1, 1) + b"t"
+    rows = [struct.pack(">iqi", number, 0, limit) for number in range(partitions)]
+    fetch = frame(1, 4, body + struct.pack(">i", partitions) + b"".join(rows))
+    admin = AdminClient({"bootstrap.servers": f"127.0.0.1:{broker.port}"})
+    admin.create_topics([NewTopic("t", partitions)])["t"].result(PATIENCE_S)
+    with socket.create_connection(("127.0.0.1", broker.port), PATIENCE_S) as connection:
+        for number in range(partitions):
+            produce(connection, batch, 2, partition=number)
+        fetched_bytes = before = 0
+        for number in range(2 * count):
+            if number == count:  # the heap has its size now
+                fetched_bytes, before = 0, page_faults(broker)
+            connection.sendall(fetch)
+            fetched_bytes += len(receive(connection))
+        faults = page_faults(broker) - before
+    assert fetched_bytes > partitions * count * len(batch)
+    assert faults * mmap.PAGESIZE < fetched_bytes / 10

@@ -67,7 +67,7 @@ def test_a_bug_in_a_produce_response_does_not_stop_the_server(
 ) -> None:
     create_topic(wire, "produced")
     with monkeypatch.context() as patched:
-        patched.setattr(produce_handler, "_row", _fail)
+        patched.setattr(produce_handler, "single_produce_response", _fail)
         with pytest.raises(ConnectionError):
             produce(wire, "produced", BATCH)
     assert LOGGED in caplog.text

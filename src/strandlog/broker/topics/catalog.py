@@ -154,7 +154,9 @@ class TopicCatalog:
         return logs
 
     def log(self, name: str, partition: int) -> PartitionLog:
-        logs = self.logs(name)
+        logs = self._logs.get(name)
+        if logs is None or self._to_reopen:  # not just a call of `logs`, to save one per request
+            logs = self.logs(name)
         if not 0 <= partition < len(logs):
             raise TopicNotFoundError(name, partition, len(logs))
         return logs[partition]

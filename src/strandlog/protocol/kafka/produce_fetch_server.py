@@ -26,7 +26,6 @@ The client side is in produce_fetch_client.py; decoder.py decodes Fetch requests
 
 from __future__ import annotations
 
-import contextlib
 import struct
 from collections.abc import Generator, Sequence
 from typing import NamedTuple
@@ -170,11 +169,13 @@ _new_tuple = tuple.__new__  # calling the named tuple class takes three times as
 
 def parse_single_produce(version: int, frame: memoryview, position: int) -> ProduceRequest | None:
     """Decode a request of the common form for one partition; return None for any other form."""
-    with contextlib.suppress(struct.error):  # too short for this form, but another may match
+    try:
         if version < PRODUCE_FLEXIBLE_FROM:
             return _parse_single(frame, position)
         if version < PRODUCE_TOPIC_IDS_FROM:
             return _parse_single_compact(frame, position)
+    except struct.error:  # too short for this form, but another may match
+        return None
     return None
 
 
@@ -301,6 +302,39 @@ def produce_response_steps(
         parts.append(tags)
     parts += (_INT32.pack(throttle_ms), tags)
     return b"".join(parts)
+
+
+# The same response for one partition that was written, in the common form: before the topic name,
+# between the name and the results, and after them.
+_ONE_TOPIC = struct.Struct(">ih")
+_ONE = _INT32.pack(1)
+_ONE_COMPACT = b"\2"
+_END_OF_ONE = _NO_ERRORS + _INT32.pack(0)
+_END_OF_ONE_COMPACT = _NO_ERRORS_COMPACT + NO_TAGGED_FIELDS * 2 + _INT32.pack(0) + NO_TAGGED_FIELDS
+
+
+def single_produce_response(
+    version: int,
+    topic: str,
+    partition: int,
+    base_offset: int,
+    log_append_time: int,
+    log_start_offset: int,
+) -> bytes:
+    """Encode the body of a Produce response for a single partition, given by the topic's name,
+    without an error or a throttle time. Nearly all responses to small producers have this form, and
+    `produce_response` takes four times as long."""
+    name = topic.encode()
+    if version >= PRODUCE_FLEXIBLE_FROM:
+        head = _ONE_COMPACT + unsigned_varint(len(name) + 1) + name + _ONE_COMPACT
+        end = _END_OF_ONE_COMPACT
+    else:
+        head = _ONE_TOPIC.pack(1, len(name)) + name + _ONE
+        end = _END_OF_ONE if version >= 8 else _INT32.pack(0)
+    if version < 5:
+        return head + _PRODUCED_V3.pack(partition, 0, base_offset, log_append_time) + end
+    result = _PRODUCED.pack(partition, 0, base_offset, log_append_time, log_start_offset)
+    return head + result + end
 
 
 def nullable_text(text: str | None, is_flexible: bool) -> bytes:

@@ -259,7 +259,7 @@ class Connection(asyncio.Protocol):
             and not self._line_holds
             and self._mute is None
             and len(self._replies) < MAX_REQUESTS_IN_FLIGHT
-            and self._fits_gate(self._next)
+            and (len(self._next) < GATED_FRAME_BYTES or self._fits_gate(self._next))
         )
 
     def _fits_gate(self, frame: memoryview) -> bool:
@@ -286,12 +286,13 @@ class Connection(asyncio.Protocol):
     def _wait_for_turn(self) -> None:
         """Queue for a turn if the next request may start. In any case, update the budgets, and
         pause or resume reading."""
-        if not self._waits_for_turn and self._may_begin():
-            self._waits_for_turn = True
-            self._owner.turns.add(self._take_turn)
-        elif self._next is not None:  # the frame waits for something else, perhaps for long
-            self._next = compacted(self._next)
-            self._splitter.compact()
+        if self._next is not None:
+            if not self._waits_for_turn and self._may_begin():
+                self._waits_for_turn = True
+                self._owner.turns.add(self._take_turn)
+            else:  # the frame waits for something else, perhaps for long
+                self._next = compacted(self._next)
+                self._splitter.compact()
         self._account()  # even if no request started: an incomplete frame may have grown
         self.regulate()
 
@@ -311,12 +312,14 @@ class Connection(asyncio.Protocol):
         while most and (frame := self._next) is not None and self._may_begin():
             most -= 1
             self._next = None
-            gated = _gated_bytes(frame)
-            if gated:
-                self._owner.decoding.enter(gated)
-            reply = PendingReply(
-                self, len(frame) if len(frame) >= COUNTED_FRAME_BYTES else 0, gated
-            )
+            size = len(frame)
+            if size < COUNTED_FRAME_BYTES:
+                reply = PendingReply(self)
+            else:
+                gated = _gated_bytes(frame)
+                if gated:
+                    self._owner.decoding.enter(gated)
+                reply = PendingReply(self, size, gated)
             self._replies.append(reply)
             self._owner.metrics.requests_in_flight += 1
             self._handle(frame, reply, self)
@@ -394,9 +397,6 @@ class Connection(asyncio.Protocol):
 
     def regulate(self) -> None:
         """Pause or resume reading, as the start of this module describes."""
-        transport = self._transport
-        if transport is None or transport.is_closing():
-            return
         should_pause = (
             self._next is not None
             or not self._peer_reads
@@ -408,6 +408,9 @@ class Connection(asyncio.Protocol):
             )
         )
         if should_pause != self._is_paused:
+            transport = self._transport
+            if transport is None or transport.is_closing():
+                return
             self._is_paused = should_pause
             self._owner.metrics.connections_paused += 1 if should_pause else -1
             if should_pause:
@@ -469,7 +472,8 @@ class Connection(asyncio.Protocol):
             transport.writelines(piece)
         if not unsent:
             self._unsent_bytes = 0
-            self._copied_bytes = sum([reply.copied_bytes for reply in self._replies])
+            if self._copied_bytes:
+                self._copied_bytes = sum([reply.copied_bytes for reply in self._replies])
             if self._is_draining and not self._replies:
                 if self._linger_seconds:
                     asyncio.get_running_loop().call_later(self._linger_seconds, transport.close)

@@ -24,6 +24,7 @@ from strandlog.protocol.kafka.produce_fetch_server import (
     ProduceAnswer,
     fetch_response,
     produce_response,
+    single_produce_response,
 )
 from strandlog.server.kafka.handlers import SUPPORTED_VERSIONS
 
@@ -215,6 +216,17 @@ def test_kio_decodes_a_produce_response(version: int, topics: list[list[ProduceA
             if version >= 8:
                 blamed = [record.batch_index for record in found.record_errors]
                 assert blamed == meant.bad_records
+
+
+@pytest.mark.parametrize("version", [each for each in PRODUCE_VERSIONS if each < 13])
+@examples(0.2)
+@given(st.text("aä", max_size=130), st.integers(0, 2**31 - 1), INT64, INT64, INT64)
+def test_the_fast_and_the_general_response_for_one_partition_are_equal(
+    version: int, topic: str, partition: int, base_offset: int, time_ms: int, start_offset: int
+) -> None:
+    answer = ProduceAnswer(partition, 0, base_offset, time_ms, start_offset)
+    short = single_produce_response(version, topic, partition, base_offset, time_ms, start_offset)
+    assert short == produce_response(version, [(topic, [answer])])
 
 
 def test_null_arrays_do_not_raise_the_limit_on_elements() -> None:

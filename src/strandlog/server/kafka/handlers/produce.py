@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from strandlog.broker.access.permission import TOPIC, TRANSACTIONAL_ID, WRITE
 from strandlog.broker.broker import Broker
 from strandlog.broker.deferred import Deferred
-from strandlog.broker.produce import NOTHING_CHECKED, Checked, ProduceResult
+from strandlog.broker.produce import NOTHING_CHECKED, AppendResult, Checked, ProduceResult
 from strandlog.broker.runtime import Work
 from strandlog.errors import (
     InvalidRecordError,
@@ -30,6 +30,7 @@ from strandlog.protocol.kafka.produce_fetch_server import (
     parse_single_produce,
     produce_response,
     produce_response_steps,
+    single_produce_response,
 )
 from strandlog.server.kafka.api import kafka_api
 from strandlog.server.kafka.request import Request, breathing
@@ -128,6 +129,9 @@ def _reply_when_done(
 
 def _reply_produce(request: Request, body: ProduceRequest, results: list[ProduceResult]) -> None:
     if body.acks != Acks.NONE:
+        if (response := _single_response(request, body, results)) is not None:
+            request.reply_buffers([response])
+            return
         rows = [_row(part, each) for part, each in zip(body.partitions, results, strict=True)]
         topics = _by_topic(body.partitions, rows)
         if len(rows) <= FEW_PARTITIONS:
@@ -144,6 +148,23 @@ def _reply_produce(request: Request, body: ProduceRequest, results: list[Produce
     else:
         request.count_throttled()
         request.pending.fill(None)
+
+
+def _single_response(
+    request: Request, body: ProduceRequest, results: list[ProduceResult]
+) -> bytes | None:
+    """Encode the response if a single partition was requested by name and written, and if no client
+    has a quota; otherwise, return None."""
+    if len(results) != 1 or request.meter is not None:
+        return None
+    topic, partition, _ = body.partitions[0]
+    result = results[0]
+    if not isinstance(result, AppendResult) or not isinstance(topic, str):
+        return None
+    base_offset, _, append_time_ms, _, log_start_offset = result
+    return single_produce_response(
+        request.header.version, topic, partition, base_offset, append_time_ms, log_start_offset
+    )
 
 
 def _reply_in_slices(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import count
+from typing import Any
 from uuid import UUID
 
 from strandlog.clock import Clock
@@ -42,6 +44,18 @@ def uuids(start: int = 1) -> Callable[[], UUID]:
     """Ids that are the same in every run."""
     numbers = count(start)
     return lambda: UUID(int=next(numbers))
+
+
+class CountingFiles:
+    """A disk that counts what is asked of it."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self.calls: Counter[str] = Counter()
+
+    def __getattr__(self, name: str) -> Any:
+        self.calls[name] += 1
+        return getattr(self._files, name)
 
 
 def open_dir(files: Files, clock: Clock | None = None, **options: object) -> LogDir:

@@ -31,7 +31,7 @@ import mmap
 import os
 import platform
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from strandlog.errors import DiskFullError, StorageError
@@ -138,7 +138,7 @@ class Files(Protocol):
     def replace(self, path: str, data: Buffer) -> None: ...
     def rename(self, source: str, target: str) -> None: ...
     def remove(self, path: str) -> None: ...
-    def make_dir(self, path: str) -> None: ...
+    def make_dir(self, path: str) -> bool: ...
     def remove_tree(self, path: str) -> None: ...
     def sync_file(self, path: str) -> None: ...
     def sync_dir(self, path: str) -> None: ...
@@ -150,15 +150,27 @@ class Files(Protocol):
     def total_bytes(self, path: str) -> int: ...
 
 
-@contextlib.contextmanager
-def _disk_errors(what: str, path: str, but: type[OSError] = FileNotFoundError) -> Iterator[None]:
-    """Convert every `OSError` except `FileNotFoundError` and `but` to a `StorageError`."""
-    try:
-        yield
-    except (FileNotFoundError, but):
-        raise
-    except OSError as error:
-        raise disk_error(what, path, error) from error
+class _DiskErrors:
+    """Converts every `OSError` except `FileNotFoundError` and `but` to a `StorageError`.
+
+    A generator with `contextlib.contextmanager` would cost more than many of the system calls.
+    """
+
+    __slots__ = ("_but", "_path", "_what")
+
+    def __init__(self, what: str, path: str, but: type[OSError] = FileNotFoundError) -> None:
+        self._what = what
+        self._path = path
+        self._but = but
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: object
+    ) -> None:
+        if isinstance(error, OSError) and not isinstance(error, (FileNotFoundError, self._but)):
+            raise disk_error(self._what, self._path, error) from error
 
 
 def disk_error(what: str, path: str, error: OSError) -> StorageError:
@@ -176,7 +188,7 @@ class DiskLogFile:
 
     def __init__(self, path: str, mode: int = PRIVATE_MODE) -> None:
         self._fd = -1  # for __del__, in case opening fails
-        with _disk_errors("open", path):
+        with _DiskErrors("open", path):
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | _SAFE, mode)
             self.size = os.fstat(self._fd).st_size
         self._path = path
@@ -213,20 +225,20 @@ class DiskLogFile:
             written += count
 
     def read(self, position: int, length: int) -> bytes:
-        with _disk_errors("read", self._path):
+        with _DiskErrors("read", self._path):
             return os.pread(self._fd, length, position)
 
     def overwrite(self, position: int, data: Buffer) -> None:
-        with _disk_errors("write", self._path):
+        with _DiskErrors("write", self._path):
             _write_all_at(self._fd, position, data)
 
     def truncate(self, size: int) -> None:
-        with _disk_errors("truncate", self._path):
+        with _DiskErrors("truncate", self._path):
             os.ftruncate(self._fd, size)
         self.size = size
 
     def sync(self) -> None:
-        with _disk_errors("sync", self._path):
+        with _DiskErrors("sync", self._path):
             if self._fd < 0:  # os.fdatasync would raise a ValueError
                 raise OSError(errno.EBADF, os.strerror(errno.EBADF))
             os.fdatasync(self._fd)
@@ -235,7 +247,7 @@ class DiskLogFile:
         # The owner's thread may append or truncate concurrently, so compare with the smaller of
         # `self.size` before and after fstat.
         size = self.size
-        with _disk_errors("stat", self._path):
+        with _DiskErrors("stat", self._path):
             found = os.fstat(self._fd)
         if not found.st_nlink:
             raise StorageError(f"{self._path} was removed while it was open")
@@ -262,7 +274,7 @@ class DiskMap:
     def __init__(self, path: str) -> None:
         self._map: mmap.mmap | None = None
         self.view = memoryview(b"")
-        with _disk_errors("map", path):
+        with _DiskErrors("map", path):
             fd = os.open(path, _READING)
             try:
                 if os.fstat(fd).st_size:  # an empty file cannot be mapped
@@ -317,7 +329,7 @@ class DiskFiles:
     def read(self, path: str) -> bytes:
         # This needs half as many system calls as `open`, which matters because a start reads
         # several small files per partition.
-        with _disk_errors("read", path):
+        with _DiskErrors("read", path):
             fd = os.open(path, _READING)
             try:
                 size = os.fstat(fd).st_size
@@ -332,7 +344,7 @@ class DiskFiles:
                 os.close(fd)
 
     def read_at(self, path: str, position: int, length: int) -> bytes:
-        with _disk_errors("read", path):
+        with _DiskErrors("read", path):
             fd = os.open(path, _READING)
             try:
                 return os.pread(fd, length, position)
@@ -340,7 +352,7 @@ class DiskFiles:
                 os.close(fd)
 
     def size(self, path: str) -> int:
-        with _disk_errors("stat", path):
+        with _DiskErrors("stat", path):
             return os.stat(path).st_size
 
     def exists(self, path: str) -> bool:
@@ -348,7 +360,7 @@ class DiskFiles:
 
     def list_dir(self, path: str) -> dict[str, int]:
         found: dict[str, int] = {}
-        with _disk_errors("list", path, NotADirectoryError), os.scandir(path) as entries:
+        with _DiskErrors("list", path, NotADirectoryError), os.scandir(path) as entries:
             for entry in entries:
                 try:
                     found[entry.name] = DIRECTORY if entry.is_dir() else entry.stat().st_size
@@ -357,7 +369,7 @@ class DiskFiles:
         return found
 
     def append_to(self, path: str, data: Buffer) -> None:
-        with _disk_errors("append to", path):
+        with _DiskErrors("append to", path):
             fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | _SAFE, self._mode)
             try:
                 _write_all(fd, data)
@@ -365,7 +377,7 @@ class DiskFiles:
                 os.close(fd)
 
     def write_at(self, path: str, position: int, data: Buffer) -> None:
-        with _disk_errors("write", path):
+        with _DiskErrors("write", path):
             fd = os.open(path, os.O_WRONLY | os.O_CREAT | _SAFE, self._mode)
             try:
                 _write_all_at(fd, position, data)
@@ -373,12 +385,12 @@ class DiskFiles:
                 os.close(fd)
 
     def truncate(self, path: str, size: int) -> None:
-        with _disk_errors("truncate", path):
+        with _DiskErrors("truncate", path):
             os.truncate(path, size)
 
     def allocate(self, path: str, size: int) -> None:
         """Create a file with `size` bytes of allocated disk space, or no file if that fails."""
-        with _disk_errors("allocate", path):
+        with _DiskErrors("allocate", path):
             fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFE, self._mode)
             try:
                 os.posix_fallocate(fd, 0, size)
@@ -390,7 +402,7 @@ class DiskFiles:
 
     def replace(self, path: str, data: Buffer) -> None:
         temp = path + TEMP_SUFFIX
-        with _disk_errors("write", temp):
+        with _DiskErrors("write", temp):
             fd = self._new_file(temp)
             try:
                 _write_all(fd, data)
@@ -414,26 +426,32 @@ class DiskFiles:
             return os.open(path, flags, self._mode)
 
     def rename(self, source: str, target: str) -> None:
-        with _disk_errors("rename", source):
+        with _DiskErrors("rename", source):
             os.replace(source, target)
 
     def remove(self, path: str) -> None:
-        with _disk_errors("remove", path), contextlib.suppress(FileNotFoundError):
+        with _DiskErrors("remove", path), contextlib.suppress(FileNotFoundError):
             os.unlink(path)
 
-    def make_dir(self, path: str) -> None:
-        with _disk_errors("create", path):
-            missing = [path]  # os.makedirs would create parents with default permissions
-            while not os.path.isdir(parent := os.path.dirname(missing[-1]) or "."):
-                missing.append(parent)
-            for folder in reversed(missing):
-                with contextlib.suppress(FileExistsError):
-                    os.mkdir(folder, self._dir_mode)
-            if not os.path.isdir(path):
-                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
+    def make_dir(self, path: str) -> bool:
+        """Create a folder with its parents, unless it exists. Return whether it is new."""
+        with _DiskErrors("create", path):
+            try:
+                os.mkdir(path, self._dir_mode)  # nearly always succeeds, so ask nothing first
+            except FileExistsError:
+                if not os.path.isdir(path):
+                    raise
+                return False
+            except FileNotFoundError:
+                parent = os.path.dirname(path)
+                if not parent:
+                    raise
+                self.make_dir(parent)  # os.makedirs would create it with default permissions
+                return self.make_dir(path)
+        return True
 
     def remove_tree(self, path: str) -> None:
-        with _disk_errors("remove", path):
+        with _DiskErrors("remove", path):
             import shutil  # noqa: PLC0415 - loads three compression libraries
 
             shutil.rmtree(path, onerror=_unless_missing)
@@ -452,7 +470,7 @@ class DiskFiles:
     def sync_file_system(self, path: str) -> None:
         """Make everything in the file system of a folder durable, files of other programs included.
         For thousands of new files this takes a fraction of the time of a sync for each of them."""
-        with _disk_errors("sync", path):
+        with _DiskErrors("sync", path):
             syncfs = _syncfs()
             assert syncfs is not None, "see can_sync_file_system"
             fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -462,7 +480,7 @@ class DiskFiles:
                 os.close(fd)
 
     def _sync(self, path: str, flags: int) -> None:
-        with _disk_errors("sync", path):
+        with _DiskErrors("sync", path):
             fd = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK)
             try:
                 os.fsync(fd)
@@ -476,7 +494,7 @@ class DiskFiles:
         a new file of the same name would not be locked.
         """
         taken = DiskLock([])
-        with _disk_errors("lock", path):
+        with _DiskErrors("lock", path):
             try:
                 for opened in (self._open_lock, self._open_folder_of):
                     fd = opened(path)

@@ -251,10 +251,8 @@ class LogDir:
         name = paths.partition_dir(tp)
         folder = join(self.path, name)
         metadata = join(folder, paths.PARTITION_METADATA)
-        is_new = not self.files.exists(folder)
-        if is_new:
-            self.files.make_dir(folder)
-        else:
+        is_new = self.files.make_dir(folder)
+        if not is_new:
             self.files.remove(metadata)
         self.files.append_to(metadata, metadata_text(name, topic_id))
         return self._opened(tp, settings, 0, is_new=is_new)

@@ -266,7 +266,12 @@ class FlushState:
             name = snapshot_name(stem_of(self._folder, end_offset))
             base = active.base_offset
             mark = IndexMark(base, self._aborted.checksum(base, end_offset))
-            files.append_to(path, self._producers.snapshot(name, mark))
+            try:
+                files.append_to(path, self._producers.snapshot(name, mark))
+            except StorageError:
+                with contextlib.suppress(StorageError):
+                    files.remove(path)  # a part of a snapshot would look like damage
+                raise
             self._names_changed += 1
             self._snapshots.add(end_offset)
         return [*written, path]

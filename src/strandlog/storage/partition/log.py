@@ -167,7 +167,8 @@ class PartitionLog:
             or recovered.point.bounds_readers != self._waits_for_fsync
         ):
             self.persist_recovery_point()
-        self.claim(recovered.unclaimed)
+        if recovered.unclaimed:
+            self.claim(recovered.unclaimed)
         if recovered.aborted_was_rebuilt:
             self._claim_aborted()
         if self.manifest.is_damaged:

@@ -70,9 +70,9 @@ class PartitionFiles:
         self.check_is_open()
         self._files.remove(path)
 
-    def make_dir(self, path: str) -> None:
+    def make_dir(self, path: str) -> bool:
         self.check_is_open()
-        self._files.make_dir(path)
+        return self._files.make_dir(path)
 
     def remove_tree(self, path: str) -> None:
         self.check_is_open()

@@ -14,7 +14,8 @@ the next intact batch, or None if there is none.
 `read` verifies only the first batch, because most callers verify each batch that they decode.
 Network clients may not (librdkafka does not by default), so their reads pass `verify`: bytes that
 this process did not write are then verified before they are returned for the first time. Records
-appended since the start are not verified again.
+appended since the start are not verified again, unless their segment was truncated by another
+program.
 """
 
 from __future__ import annotations
@@ -93,6 +94,7 @@ def plan_in(
         max_bytes,
         end_offset=end_offset,
         has_gaps=not isinstance(segment, ActiveSegment),
+        is_cut=segment.is_cut,
     )
 
 
@@ -158,7 +160,7 @@ def read_batches(
 def _limit_at(log: PartitionLog, plan: ReadPlan, budget: CheckBudget, position: int) -> int:
     """Return how many bytes to read from `position`: those that need no verification, or as many
     as the budget covers, whichever is more. The rest would be read only to be discarded."""
-    if not _is_inherited(log, plan, position):
+    if not _needs_check(log, plan, position):
         return plan.max_bytes
     segment, _ = log.segments.at(plan.offset)
     checked_start, checked_end = segment.checked
@@ -166,8 +168,11 @@ def _limit_at(log: PartitionLog, plan: ReadPlan, budget: CheckBudget, position: 
     return max(known_bytes, budget.size_bytes)
 
 
-def _is_inherited(log: PartitionLog, plan: ReadPlan, position: int) -> bool:
-    """Return whether the bytes at a position were written before this process opened the log."""
+def _needs_check(log: PartitionLog, plan: ReadPlan, position: int) -> bool:
+    """Return whether the bytes at a position were written before this process opened the log, or
+    are in a segment that has lost bytes."""
+    if plan.is_cut:
+        return True
     base, inherited_end = log.inherited_position
     return plan.base_offset < base or (plan.base_offset == base and position < inherited_end)
 
@@ -176,7 +181,7 @@ def _intact_part(log: PartitionLog, plan: ReadPlan, data: Buffer, budget: CheckB
     """Return the data if it needs no verification. Otherwise return its complete batches before the
     first damaged one, up to the batch that exhausts the budget."""
     start = plan.position
-    if not _is_inherited(log, plan, start):
+    if not _needs_check(log, plan, start):
         return data
     segment, _ = log.segments.at(plan.offset)
     checked_start, checked_end = segment.checked

@@ -54,6 +54,7 @@ from strandlog.storage.partition.replay import (
     rebuild_aborted,
     replay_or_report,
     report_unknown_outcomes,
+    sealed_abort_markers,
 )
 from strandlog.storage.paths import (
     ABORT_INDEX_SUFFIX,
@@ -198,7 +199,7 @@ class Recovery:
 
     def begin(self) -> Recovered:
         """Return the state of a partition whose folder was just created."""
-        return self._recovered(SegmentList([], self._new_active(0)), 0)
+        return self._recovered(SegmentList([], self._new_active(0, is_new=True)), 0)
 
     def _load_manifest(self, names: dict[str, int]) -> None:
         if SEGMENT_MANIFEST not in names:
@@ -297,7 +298,8 @@ class Recovery:
     def _load_aborted(self, segments: list[Segment], names: dict[str, int]) -> None:
         """Load the transaction indexes up to the offset of the snapshot; the scan adds the rest. If
         one of them is wrong, stop and let `_recovered` rebuild all of them. If the manifest with
-        their checksums is lost, load them all, and let `_recovered` compare them with the log."""
+        their checksums is lost, or its end is and an aborted transaction is missing, load them all,
+        and let `_recovered` compare them with the log."""
         bases = [segment.base_offset for segment in segments]
         has_no_checksums = lacks_checksums(self._claims, bases, self._producers_from)
         ends = [*(segment.base_offset for segment in segments[1:]), NEVER]
@@ -321,9 +323,22 @@ class Recovery:
             kept = self._aborted.ending_in(segment.base_offset, end_offset)
             if len(data) > len(packed(kept)):
                 self._files.truncate(path, len(packed(kept)))
-        if has_no_checksums:
+        if has_no_checksums or self._misses_aborted(segments, ends):
             self._aborted_in_doubt = True
             self._index_check = IndexCheck(self._aborted)
+
+    def _misses_aborted(self, segments: list[Segment], ends: list[int]) -> bool:
+        """Return whether the log has an aborting marker that the indexes lack, in a sealed segment
+        that is not in the manifest. There are few: a crash may undo the last entries."""
+        claimed = {claim.base_offset for claim in self._claims}
+        for segment, end_offset in zip(segments, ends, strict=True):
+            if segment.base_offset in claimed or end_offset > self._producers_from:
+                continue
+            loaded = self._aborted.ending_in(segment.base_offset, end_offset)
+            known = {entry.last_offset for entry in loaded}
+            if not sealed_abort_markers(self._files, segment) <= known:
+                return True
+        return False
 
     def _index_is_whole(self, base_offset: int) -> bool:
         """Return whether the loaded part of a segment's transaction index matches the checksum in
@@ -333,10 +348,10 @@ class Recovery:
         loaded = self._aborted.ending_in(base_offset, min(end_offset, self._producers_from))
         return is_whole(loaded, base_offset, self._producers_from, claim, self._index_mark)
 
-    def _new_active(self, base: int) -> ActiveSegment:
+    def _new_active(self, base: int, *, is_new: bool = False) -> ActiveSegment:
         stem = stem_of(self._folder, base)
         interval_bytes = self._settings.index_interval_bytes
-        return ActiveSegment(self._files, stem, base, interval_bytes, self._now_ms)
+        return ActiveSegment(self._files, stem, base, interval_bytes, self._now_ms, is_new=is_new)
 
     def _scan_all(self, segments: list[Segment]) -> Recovered:
         # If a snapshot was damaged, rebuild the producer state from further back than the indexes.

@@ -7,7 +7,7 @@ rebuilt from the log if it is lost or damaged (`rebuild_aborted`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from strandlog.errors import DataError
 from strandlog.model import Buffer
@@ -20,7 +20,7 @@ from strandlog.storage.paths import ABORT_INDEX_SUFFIX
 from strandlog.storage.problem_list import ProblemList
 from strandlog.storage.segment.cache import scan_segment
 from strandlog.storage.segment.index_check import IndexCheck
-from strandlog.storage.segment.scan import Damage, view_source
+from strandlog.storage.segment.scan import Batch, ByteSource, Damage, view_source
 from strandlog.storage.segment.segment import Segment
 from strandlog.storage.segment.transaction_index import (
     AbortedTransaction,
@@ -102,6 +102,29 @@ def _is_abort(data: Buffer) -> bool:
         return read_control(BatchView(data)).kind is ControlType.ABORT
     except DataError:
         return True
+
+
+def abort_markers(batches: Iterable[Batch | Damage], source: ByteSource) -> set[int]:
+    """Return the offsets of the markers among the batches that abort a transaction."""
+    return {
+        each.header.base_offset
+        for each in batches
+        if isinstance(each, Batch)
+        and each.header.is_control
+        and _is_abort(source(each.position, each.header.size_bytes))
+    }
+
+
+def sealed_abort_markers(files: Files, segment: Segment) -> set[int]:
+    """Return the offsets of the markers in a sealed segment that abort a transaction."""
+    if not segment.size_bytes:
+        return set()
+    mapped = files.map(segment.log_path)
+    try:
+        source = view_source(mapped.view)
+        return abort_markers(scan_segment(source, segment, segment.size_bytes), source)
+    finally:
+        mapped.close()
 
 
 def store_aborted(

@@ -4,7 +4,8 @@ The newest intact producer snapshot contains the transactions that were open at 
 later batches are replayed. The transaction indexes contain the transactions that were aborted
 before that offset; checksums in the manifest and the snapshot prove that an index is complete. The
 writer takes a snapshot with the first flush after 16 MiB, so usually little is scanned. If the
-manifest is lost, the whole log is scanned instead.
+manifest is lost, the whole log is scanned instead; so it is if a sealed segment that is not in the
+manifest has an abort marker that its index lacks.
 
 Damage after the snapshot may hide the marker of a transaction that is open there, so it is unknown
 whether that transaction was aborted. The last stable offset then stays at the start of the
@@ -14,13 +15,15 @@ transaction until the owner writes a newer snapshot, and `CommittedView.damage` 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
+from itertools import pairwise
 from typing import NamedTuple
 
 from strandlog.errors import CorruptSegmentError, DataError
 from strandlog.record.batch import BatchView
 from strandlog.storage.files import Files
 from strandlog.storage.partition.producer_state import ProducerState, index_mark
-from strandlog.storage.partition.replay import replay_batch
+from strandlog.storage.partition.replay import abort_markers, replay_batch
 from strandlog.storage.paths import ABORT_INDEX_SUFFIX, SNAPSHOT_SUFFIX, segment_offsets
 from strandlog.storage.readonly.view import PartitionView
 from strandlog.storage.segment.manifest import Claim, lacks_checksums, read_manifest
@@ -51,9 +54,7 @@ class CommittedView(NamedTuple):
 def committed_view(files: Files, view: PartitionView) -> CommittedView:
     """Compute the committed view of a partition as of the last refresh of `view`."""
     stable_offset = view.end_offset
-    claims = read_manifest(files, view.folder).claims
-    producers, known_offset, mark = _newest_snapshot(files, view, claims)
-    aborted = _indexed(files, view, known_offset, mark, claims)
+    producers, known_offset, aborted = _known(files, view)
     damage: CorruptSegmentError | None = None
     for segment in view.segments:
         for item in view.batches(segment, known_offset):
@@ -81,6 +82,19 @@ def committed_view(files: Files, view: PartitionView) -> CommittedView:
         return CommittedView(view.end_offset, aborted)
     open_transactions = tuple(producers.open_transactions().items())
     return CommittedView(stable_offset, aborted, damage, open_transactions)
+
+
+def _known(
+    files: Files, view: PartitionView
+) -> tuple[ProducerState, int, list[AbortedTransaction]]:
+    """Return the producer state at the offset of a snapshot, that offset, and the aborted
+    transactions with markers below it."""
+    claims = read_manifest(files, view.folder).claims
+    producers, known_offset, mark = _newest_snapshot(files, view, claims)
+    aborted = _indexed(files, view, known_offset, mark, claims)
+    if _misses_aborted(files, view, known_offset, claims, aborted):
+        return ProducerState(), 0, []
+    return producers, known_offset, aborted
 
 
 def _hidden(
@@ -153,3 +167,23 @@ def _indexed(
             )
         found += entries
     return found
+
+
+def _misses_aborted(
+    files: Files,
+    view: PartitionView,
+    end_offset: int,
+    claims: Sequence[Claim],
+    aborted: Sequence[AbortedTransaction],
+) -> bool:
+    """Return whether the log has an aborting marker below `end_offset` that the indexes lack, in a
+    sealed segment that is not in the manifest."""
+    claimed = {claim.base_offset for claim in claims}
+    known = {entry.last_offset for entry in aborted}
+    for segment, following in pairwise(view.segments):
+        if segment.base_offset in claimed or following.base_offset > end_offset:
+            continue
+        source = partial(files.read_at, segment.log_path)
+        if not abort_markers(view.batches(segment, segment.base_offset), source) <= known:
+            return True
+    return False

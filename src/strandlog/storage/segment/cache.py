@@ -56,6 +56,7 @@ class SegmentMaps:
         self.source: ByteSource = view_source(log.view)
         if len(log.view) < segment.size_bytes:
             self.source = padded_source(files, segment.log_path)
+            segment.is_cut, segment.checked = True, (0, 0)  # verify what is left
         self.index = self._map_entries(files, segment.stem + INDEX_SUFFIX)
         self.time_index = self._map_entries(files, segment.stem + TIME_INDEX_SUFFIX)
         if not self._indexes_look_right(segment):

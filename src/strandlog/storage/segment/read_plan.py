@@ -47,6 +47,7 @@ class ReadPlan:
         "end_offset",
         "end_position",
         "index_is_wrong",
+        "is_cut",
         "max_bytes",
         "offset",
         "path",
@@ -65,8 +66,10 @@ class ReadPlan:
         *,
         end_offset: int = NEVER,
         has_gaps: bool = True,
+        is_cut: bool = False,
     ) -> None:
-        """Create a plan. `end_offset` is the first offset beyond the readable part."""
+        """Create a plan. `end_offset` is the first offset beyond the readable part; `is_cut` says
+        that the log file has lost bytes."""
         self._source = source
         self._entry = entry
         self._has_gaps = has_gaps
@@ -77,6 +80,7 @@ class ReadPlan:
         self.max_bytes = max_bytes
         self.end_offset = end_offset
         self.index_is_wrong = False
+        self.is_cut = is_cut
         self.position = 0  # where the returned bytes start; set by `execute`
 
     def execute(self, limit_at: Callable[[int], int] | None = None) -> Buffer:

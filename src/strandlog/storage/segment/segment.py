@@ -82,7 +82,7 @@ SAVE_AT_ENTRIES = 64
 class Segment:
     """A sealed segment, with its offsets, size and largest timestamp."""
 
-    __slots__ = ("base_offset", "checked", "end_offset", "largest", "size_bytes", "stem")
+    __slots__ = ("base_offset", "checked", "end_offset", "is_cut", "largest", "size_bytes", "stem")
 
     def __init__(
         self, stem: str, base_offset: int, size_bytes: int, largest: TimeEntry | None = None
@@ -95,6 +95,7 @@ class Segment:
         self.size_bytes = size_bytes
         self.largest = largest  # entry with the largest timestamp; None until the index is read
         self.checked = (0, 0)  # byte range whose checksums have been verified (read.py)
+        self.is_cut = False  # whether the log file has lost bytes, which read as zeros (cache.py)
 
     @property
     def log_path(self) -> str:
@@ -134,12 +135,15 @@ class SegmentIndexes:
         *,
         state: str = "",
         in_memory: bool = False,
+        is_new: bool = False,
     ) -> None:
         """Open both indexes. `state` is an additional suffix of the file names: `.cleaned` for a
-        compaction in progress. With `in_memory`, files are neither read nor written."""
+        compaction in progress. With `in_memory`, files are neither read nor written. `is_new` means
+        that there are no files to read."""
+        is_new = is_new or in_memory
         index_path, time_path = (stem + s + state for s in (INDEX_SUFFIX, TIME_INDEX_SUFFIX))
-        self.offsets = OffsetIndex(files, index_path, base_offset, in_memory=in_memory)
-        self.times = TimeIndex(files, time_path, base_offset, in_memory=in_memory)
+        self.offsets = OffsetIndex(files, index_path, base_offset, is_new=is_new)
+        self.times = TimeIndex(files, time_path, base_offset, is_new=is_new)
         self.largest = self.times.last or NO_TIME_ENTRY
         self._interval_bytes = interval_bytes
         self._in_memory = in_memory
@@ -212,12 +216,20 @@ class ActiveSegment(Segment):
     __slots__ = ("_files", "_log_file", "created_ms", "first_timestamp", "indexes", "open_files")
 
     def __init__(
-        self, files: Files, stem: str, base_offset: int, interval_bytes: int, created_ms: int
+        self,
+        files: Files,
+        stem: str,
+        base_offset: int,
+        interval_bytes: int,
+        created_ms: int,
+        *,
+        is_new: bool = False,
     ) -> None:
+        """Create the segment, without opening its log file. `is_new` means that it has no files."""
         super().__init__(stem, base_offset, 0)
         self._files = files
         self._log_file: LogFile | None = None
-        self.indexes = SegmentIndexes(files, stem, base_offset, interval_bytes)
+        self.indexes = SegmentIndexes(files, stem, base_offset, interval_bytes, is_new=is_new)
         self.created_ms = created_ms
         self.first_timestamp = -1
         self.open_files: OpenFiles | None = None  # limits the number of open files

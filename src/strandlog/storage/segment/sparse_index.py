@@ -40,17 +40,15 @@ class SparseIndex:
 
     layout: struct.Struct
 
-    def __init__(
-        self, files: Files, path: str, base_offset: int, *, in_memory: bool = False
-    ) -> None:
-        """Open the index. With `in_memory`, an existing file is ignored."""
+    def __init__(self, files: Files, path: str, base_offset: int, *, is_new: bool = False) -> None:
+        """Open the index. `is_new` means that there is no file, or that it is to be ignored."""
         self._files = files
         self.path = path
         self.base_offset = base_offset
         self._tail = bytearray()
         self._tail_start = self._saved = 0
         self.has_file = False
-        if not in_memory:
+        if not is_new:
             self._open_file()
 
     def _open_file(self) -> None:

@@ -195,13 +195,15 @@ class SimulatedFiles:
             self._disk.find_file(path)
             self._drop(path)
 
-    def make_dir(self, path: str) -> None:
+    def make_dir(self, path: str) -> bool:
+        is_new = False
         with disk_errors("create", path):
             parts = split_path(path)
             folder = self._disk.root
             for depth, name in enumerate(parts, start=1):
                 here = "/".join(parts[:depth])
                 node = folder.names.get(name)
+                is_new = node is None
                 if node is None:
                     self._disk.find_place(here)  # raises if the name is too long
                     node = self._disk.make_folder(folder, name, here)
@@ -209,6 +211,7 @@ class SimulatedFiles:
                     last = depth == len(parts)
                     raise os_error(errno.EEXIST if last else errno.ENOTDIR, path)
                 folder = node
+        return is_new
 
     def remove_tree(self, path: str) -> None:
         with disk_errors("remove", path), contextlib.suppress(FileNotFoundError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import cast
 from uuid import UUID
 
 import pytest
@@ -11,6 +12,7 @@ from tests.support.log_builders import (
     DATA,
     FOLDER,
     TP,
+    CountingFiles,
     batch,
     create_partition,
     fill,
@@ -33,7 +35,7 @@ from strandlog.errors import (
 from strandlog.model import TopicPartition
 from strandlog.storage.cleaning.compaction import compact_now
 from strandlog.storage.file_remover import EVERYTHING_MS
-from strandlog.storage.files import DiskFiles
+from strandlog.storage.files import DiskFiles, Files
 from strandlog.storage.folder.identity import base64_id, parent_of, parse_properties, uuid_of
 from strandlog.storage.folder.log_dir import MANY_PARTITIONS, LogDir
 from strandlog.storage.work import run_inline
@@ -535,6 +537,18 @@ def test_many_partitions_are_created_without_a_sync_for_each_of_them(tmp_path: P
     for log in logs:
         log_dir.register(log)
     log_dir.close()
+
+
+def test_creating_a_partition_does_not_look_for_files_that_cannot_exist() -> None:
+    """With 5,000 partitions, every call to the disk costs tens of milliseconds."""
+    counting = CountingFiles(SimulatedFiles())
+    log_dir = open_dir(cast("Files", counting))
+    log_dir.clear_checkpoints([TP])
+    counting.calls.clear()
+    log_dir.create_files([TP], "topic-id", small_settings())
+    creations = {"make_dir": 1, "append_to": 1, "write_at": 1}  # the folder and its two files
+    looking_for_the_data_folder = {"exists": 1}
+    assert counting.calls == creations | looking_for_the_data_folder
 
 
 @pytest.mark.parametrize("count", [1, MANY_PARTITIONS])

@@ -29,6 +29,8 @@ from strandlog.storage.cleaning.retention import enforce_retention
 from strandlog.storage.file_remover import EVERYTHING_MS
 from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.partition.recovery_point import write_recovery_point
+from strandlog.storage.paths import SNAPSHOT_SUFFIX
+from strandlog.storage.readonly.verify import look_at_partition
 from strandlog.storage.work import run_inline
 from strandlog.testing import FakeClock, SimulatedFiles, Step
 from strandlog.testing.disk.crash_outcome import ALL_LOST
@@ -361,6 +363,18 @@ def test_written_records_become_durable_on_a_full_disk() -> None:
     assert log.high_watermark == 12
     files.capacity_bytes = None
     assert offsets(after_power_cut(files)) == list(range(12))
+
+
+@pytest.mark.parametrize("written_bytes", [0, 5])
+def test_a_full_disk_leaves_no_torn_snapshot_behind(written_bytes: int) -> None:
+    files = SimulatedFiles()
+    _, log = new_log(files)
+    fill(log, 12)  # segments were rolled, so that a snapshot is due
+    files.fail_on("append", ".snapshot", error=errno.ENOSPC, written_bytes=written_bytes)
+    log.flush()
+    killed = files.after_kill()
+    assert not [name for name in killed.list_dir(FOLDER) if name.endswith(SNAPSHOT_SUFFIX)]
+    assert not look_at_partition(killed, FOLDER).is_damaged
 
 
 def test_a_failed_index_write_does_not_duplicate_an_offset() -> None:

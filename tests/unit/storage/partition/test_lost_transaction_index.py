@@ -13,10 +13,12 @@ from strandlog.record.batch_header import read_header, stamp
 from strandlog.record.builder import build_single
 from strandlog.storage.cleaning.compaction import compact_now
 from strandlog.storage.partition.read import aborted_in
-from strandlog.storage.paths import SEGMENT_MANIFEST
+from strandlog.storage.paths import ABORT_INDEX_SUFFIX, SEGMENT_MANIFEST
 from strandlog.storage.readonly.committed import committed_view
 from strandlog.storage.readonly.verify import look_at_partition
 from strandlog.storage.readonly.view import FolderView
+from strandlog.storage.segment.manifest import ENTRY_SIZE, read_manifest
+from strandlog.storage.segment.segment import stem_of
 from strandlog.storage.segment.transaction_index import ENTRY
 from strandlog.storage.work import run_inline
 from strandlog.testing import SimulatedFiles
@@ -225,3 +227,35 @@ def test_an_index_hides_aborted_records_whose_marker_is_damaged_after_the_manife
     _, log = reopen(files, settings=small_settings(segment_bytes=900))
     assert header.base_offset in [entry.last_offset for entry in log.aborted]
     assert not any("rebuilt" in text for text in log.last_report.problems)
+
+
+@pytest.mark.parametrize("stop", ["clean", "killed"])
+@pytest.mark.parametrize("how", ["deleted", "emptied", "one entry less"])
+def test_aborted_records_are_not_shown_after_the_loss_of_an_index_and_its_manifest_entry(
+    how: str, stop: str
+) -> None:
+    """The manifest keeps its first entries: it does not show that the last ones are lost."""
+    files = filled(stop)
+    for path in indexes(files)[1:-1]:
+        damaged = files.after_kill()
+        lose(damaged, path, how)
+        while path in claimed_indexes(damaged):
+            manifest = f"{FOLDER}/{SEGMENT_MANIFEST}"
+            damaged.truncate(manifest, damaged.size(manifest) - ENTRY_SIZE)
+        assert claimed_indexes(damaged)
+        view = committed_view(damaged, FolderView(damaged, DATA).view(TP))
+        for attempt in range(2):
+            log_dir, log = reopen(damaged, settings=small_settings(segment_bytes=900))
+            assert committed(log) == KEPT
+            assert [entry[:3] for entry in view.aborted] == [entry[:3] for entry in log.aborted]
+            problems = [text for text in log.last_report.problems if path in text]
+            assert len(problems) == len(log.last_report.problems) == (attempt == 0)
+            log_dir.close()
+
+
+def claimed_indexes(files: SimulatedFiles) -> list[str]:
+    """The transaction indexes of the segments in the manifest."""
+    return [
+        stem_of(FOLDER, claim.base_offset) + ABORT_INDEX_SUFFIX
+        for claim in read_manifest(files, FOLDER).claims
+    ]

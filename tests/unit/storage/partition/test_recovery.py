@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from typing import Any, cast
+from typing import cast
 
 import pytest
 from tests.support.log_builders import (
     FOLDER,
     START_MS,
     TP,
+    CountingFiles,
     all_records,
     batch,
     fill,
@@ -342,18 +342,6 @@ def test_a_second_start_has_nothing_to_repair() -> None:
     _, log = reopen(disk)
     assert (log.last_report.is_clean, log.last_report.scanned_bytes) == (True, 0)
     assert all_records(log) == left
-
-
-class CountingFiles:
-    """A disk that counts what is asked of it."""
-
-    def __init__(self, files: SimulatedFiles) -> None:
-        self._files = files
-        self.calls: Counter[str] = Counter()
-
-    def __getattr__(self, name: str) -> Any:
-        self.calls[name] += 1
-        return getattr(self._files, name)
 
 
 def test_a_start_after_a_clean_stop_needs_few_disk_operations() -> None:

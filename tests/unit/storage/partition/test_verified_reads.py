@@ -80,6 +80,27 @@ def test_a_client_never_gets_a_damaged_batch_whichever_bit_is_flipped(
     assert len(got) >= COUNT - 2, "damage hides its own batch, and perhaps a neighbour"
 
 
+@pytest.mark.parametrize("is_inherited", [False, True])
+@pytest.mark.parametrize("kept_bytes", [0, 100, 250, 399])
+def test_zeros_in_place_of_lost_bytes_reach_no_client(kept_bytes: int, is_inherited: bool) -> None:
+    files = SimulatedFiles()
+    log_dir, log = new_log(files)
+    fill(log, COUNT)
+    log.flush()
+    if is_inherited:
+        log_dir.close()
+        log_dir, log = reopen(files)
+    written = handed_out(log)
+    log.context.cache.close()  # the simulated disk cannot truncate a mapped file
+    files.truncate(f"{FOLDER}/{0:020d}.log", kept_bytes)
+    got = handed_out(log)
+    next_base = log.segments.sealed[1].base_offset
+    assert set(got) >= set(range(next_base, COUNT))
+    assert got.items() <= written.items()
+    data = read(log, 0, WHOLE, verify=CheckBudget()) if 0 in got else b""
+    assert len(data) <= kept_bytes
+
+
 @pytest.fixture
 def checks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The base offsets of the batches that are checked behind the first of a read."""

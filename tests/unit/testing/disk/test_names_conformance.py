@@ -85,8 +85,9 @@ def test_remove_rejects_a_folder(disk: DiskUnderTest) -> None:
 
 
 def test_make_dir_makes_parents_and_can_be_repeated(disk: DiskUnderTest) -> None:
-    disk.files.make_dir(disk.path("a/b/c"))
-    disk.files.make_dir(disk.path("a/b/c"))
+    assert disk.files.make_dir(disk.path("a/b/c"))
+    assert not disk.files.make_dir(disk.path("a/b/c"))
+    assert disk.files.make_dir(disk.path("a/b/d"))
     disk.files.append_to(disk.path("a/b/c/file"), b"1")
     with pytest.raises(StorageError):
         disk.files.make_dir(disk.path("a/b/c/file"))

@@ -125,7 +125,7 @@ def test_a_failing_change_changes_nothing(operation: Operation) -> None:
     files = disk_with_log(b"123")
     before = files.contents()
     files.fail_next(operation, errno.EROFS)
-    works: dict[str, Callable[[], None]] = {
+    works: dict[str, Callable[[], object]] = {
         "create": lambda: files.append_to("new", b""),
         "mkdir": lambda: files.make_dir("new"),
         "rename": lambda: files.rename("log", "new"),

@@ -99,6 +99,7 @@ soak: setup
 	$(BIN)/python -m tests.soak.transaction_kills --kills 50
 	$(BIN)/python -m tests.soak.spark_kills --rounds 20
 	$(BIN)/python -m tests.soak.table_kills --rounds 20
+	$(BIN)/python -m tests.soak.table_kills --rounds 20 --typed
 	$(BIN)/python -m tests.soak.kept_table_kills --rounds 20
 	$(BIN)/python -m tests.soak.pipeline_kills --rounds 20
 

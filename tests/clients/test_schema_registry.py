@@ -87,6 +87,24 @@ def test_an_incompatible_schema_is_a_409(registry: Any) -> None:
         )
 
 
+@pytest.mark.parametrize(
+    ("kind", "text", "reason"),
+    [
+        ("AVRO", json.dumps({**USER, "fields": [{"name": "a", "type": "array"}]}), "unknown type"),
+        ("JSON", '{"type": "strange"}', "strange"),
+        ("PROTOBUF", "message A { int32 a 1; }", "line 1"),
+    ],
+)
+def test_the_error_for_an_invalid_schema_starts_like_that_of_confluents_registry(
+    registry: Any, kind: str, text: str, reason: str
+) -> None:
+    """The tests of confluent-kafka expect these words."""
+    with pytest.raises(SchemaRegistryError, match="Invalid schema") as failed:
+        registry.lookup_schema("strict-value", Schema(text, kind))
+    assert (failed.value.http_status_code, failed.value.error_code) == (422, 42201)
+    assert reason in str(failed.value)
+
+
 def test_avro_schemas_refer_to_each_other(registry: Any) -> None:
     registry.register_schema("user", Schema(json.dumps(USER), "AVRO"))
     order = {"type": "record", "name": "Order", "fields": [{"name": "by", "type": "User"}]}

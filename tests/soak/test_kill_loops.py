@@ -41,6 +41,15 @@ def test_tables_have_every_record_once_when_syncs_and_the_broker_are_killed(
 
 
 @pytest.mark.long
+def test_typed_tables_have_every_field_when_syncs_are_killed_while_the_schema_changes(
+    tmp_path: Path,
+) -> None:
+    report = table_kills.Soak(tmp_path, seed=16, records=12_000, is_typed=True).run(rounds=4)
+    assert report.is_right, report
+    assert (report.kills, report.broker_kills, report.versions) == (3, 1, 5)
+
+
+@pytest.mark.long
 def test_a_table_that_the_broker_keeps_has_every_record_once_although_retention_deletes_them(
     tmp_path: Path,
 ) -> None:

@@ -40,7 +40,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from strandlog.errors import StorageError, TableSchemaError
+from strandlog.errors import StorageError, TableError, TableSchemaError
 from strandlog.storage.files import DiskFiles, disk_error
 from strandlog.tables.schema import conformed
 from strandlog.tables.table import READABLE_DIR_MODE
@@ -248,6 +248,21 @@ def make_durable_folder(folder: str) -> None:
     """Create a folder and its missing parents, and fsync their directory entries."""
     if not os.path.isdir(folder):
         _make_durable_folder(table_files(), folder)
+
+
+def foreign_files(folder: str) -> list[str]:
+    """Return the names in the folder of a new table that are not hidden: other programs' files."""
+    try:
+        names = os.listdir(folder)
+    except FileNotFoundError:
+        return []
+    return sorted(name for name in names if name[0] not in "._" and name != "lost+found")
+
+
+def not_empty(folder: str, names: list[str]) -> TableError:
+    """Return the error for a new table in a folder with files: `vacuum` would delete them."""
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return TableError(f"{folder} contains no table, but {names[0]!r}{more}; use an empty folder")
 
 
 def old_files(folder: str, limit_ms: int) -> Iterator[str]:

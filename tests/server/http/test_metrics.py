@@ -200,6 +200,10 @@ def test_a_broker_with_a_full_disk_is_alive_and_not_ready(tmp_path: Path) -> Non
         ("evil.example", ("strandlog.lan",), False),
         ("127.0.0.1.evil.example", (), False),
         ("localhost.evil.example", (), False),
+        ("[::1]evil.example", (), False),
+        ("[::1].evil.example:9095", (), False),
+        ("127.0.0.1:9095.evil.example", (), False),
+        ("localhost:", (), True),
         ("", (), False),
     ],
 )

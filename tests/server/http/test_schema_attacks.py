@@ -125,13 +125,13 @@ def test_deeply_nested_messages_are_rejected_or_usable(registry: RemoteRegistry)
         try:
             registry.register(f"deep{depth}-value", NewSchema(nested_messages(depth), PROTOBUF))
         except InvalidSchemaError as error:
-            assert "Protobuf schema" in str(error)
+            assert "Invalid schema (Protobuf)" in str(error)
 
 
 def test_a_protobuf_message_with_too_many_fields_is_an_error(registry: RemoteRegistry) -> None:
     fields = "".join(f"int32 f{number} = {number + 1};" for number in range(18_000))
     text = f'syntax = "proto3"; message M {{ {fields} }}'
-    with pytest.raises(InvalidSchemaError, match="Protobuf schema"):
+    with pytest.raises(InvalidSchemaError, match=r"Invalid schema \(Protobuf\)"):
         registry.register("wide-value", NewSchema(text, PROTOBUF))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from strandlog.model import ProducerIdentity, TopicPartition
 from strandlog.tables.table import FORMATS, Table, open_table
 from strandlog.tables.topics.columns import RawColumns
 from strandlog.tables.topics.source import ClusterSource, FolderSource, TopicSource
+from strandlog.tables.topics.status import read_status
 from strandlog.tables.topics.sync import Sync, SyncOptions, SyncReport
 from strandlog.testing.server import ServerThread
 
@@ -81,6 +83,32 @@ def test_only_committed_records_become_rows(broker: ServerThread, table: Table) 
         assert sync(table, ClusterSource(broker.address, "orders")).rows == 5
     found = [int(value) for (value,) in query(table, 'SELECT value FROM rows ORDER BY "offset"')]
     assert found == [*range(5), *range(10, 15), *range(25, 30)]
+
+
+def test_the_lag_counts_records_behind_an_open_transaction(
+    broker: ServerThread, table: Table
+) -> None:
+    def lags() -> set[tuple[int, int, int]]:
+        """Return the end, the lag and its part behind transactions, from both sources."""
+        sources = ClusterSource(broker.address, "orders"), FolderSource(str(broker.data), "orders")
+        with contextlib.closing(sources[0]), contextlib.closing(sources[1]):
+            found = [read_status(table, each).partitions[0] for each in sources]
+        return {(each.end_offset, each.lag, each.open_transaction_lag) for each in found}
+
+    with WireClient(broker.address) as client:
+        client.create_topic("orders", 1)
+        write(client, ORDERS, batch_of(numbered(0, 5)))
+        sync(table, ClusterSource(broker.address, "orders"))
+        assert lags() == {(5, 0, 0)}
+        write(client, ORDERS, batch_of(numbered(5, 2)))
+        producer = transaction(client, "a", numbered(7, 3), commits=None)
+        assert lags() == {(10, 5, 3)}
+        sync(table, ClusterSource(broker.address, "orders"))
+        assert lags() == {(10, 3, 3)}, "nothing can be synced, and the table is not up to date"
+        client.end_txn("a", *producer, commit=True)
+        assert lags() == {(11, 4, 0)}
+        sync(table, ClusterSource(broker.address, "orders"))
+        assert lags() == {(11, 0, 0)}
 
 
 def test_a_sync_continues_between_folder_and_broker(broker: ServerThread, table: Table) -> None:

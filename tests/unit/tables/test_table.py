@@ -22,6 +22,7 @@ from strandlog.errors import (
     InvalidSettingError,
     TableConflictError,
     TableDamagedError,
+    TableError,
     TableNotFoundError,
     TableSchemaError,
 )
@@ -113,6 +114,18 @@ def test_progress_can_be_committed_without_rows(made: Table) -> None:
     with pytest.raises(TableConflictError):
         slow.add_files([], progress={"app": 8})
     assert made.load().progress("app") == 9
+
+
+@pytest.mark.parametrize("table_format", ["delta", "parquet"])
+def test_a_table_does_not_take_a_folder_whose_files_vacuum_would_delete(
+    tmp_path: Path, table_format: str
+) -> None:
+    (tmp_path / "notes.txt").write_text("precious")
+    (tmp_path / "mine").mkdir()
+    table = open_table(tmp_path, table_format)
+    with pytest.raises(TableError, match="no table, but 'mine' and 1 more; use an empty folder"):
+        table.create(SCHEMA)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", "notes.txt"]
 
 
 @pytest.mark.parametrize("table_format", FORMATS)

@@ -24,7 +24,7 @@ from strandlog.formats.registered_schema import Resolved
 
 PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 NAMED = frozenset({"record", "error", "enum", "fixed"})
-WHAT = "Avro schema"
+WHAT = "schema (Avro)"
 # The keys that follow type, name and namespace in each kind of schema, in this order; all other
 # keys come after them, sorted.
 _ORDER = {
@@ -88,7 +88,9 @@ def _check_with_fastavro(document: Any, resolved: Resolved) -> None:
         for each in resolved:
             parse_schema(parsed_json(each.text, WHAT), named_schemas=names)
         parse_schema(copy.deepcopy(document), named_schemas=names)
-    except (SchemaParseException, UnknownType, ValueError, TypeError, KeyError) as bad:
+    except UnknownType as bad:
+        raise InvalidSchemaError(f"Invalid {WHAT}: unknown type {bad.name!r}") from None
+    except (SchemaParseException, ValueError, TypeError, KeyError) as bad:
         raise InvalidSchemaError(f"Invalid {WHAT}: {bad}") from None
     except (AttributeError, RecursionError):
         raise InvalidSchemaError(f"Invalid {WHAT}: it has an unexpected structure") from None

@@ -22,7 +22,7 @@ from strandlog.config.limits.schemas import SCHEMA_MAX_COMPARISONS, SCHEMA_MAX_M
 from strandlog.errors import InvalidSchemaError, MissingExtraError
 from strandlog.formats.registered_schema import Resolved
 
-WHAT = "JSON schema"
+WHAT = "schema (JSON)"
 
 ANNOTATIONS = frozenset(
     {"title", "description", "default", "examples", "$id", "id", "$schema", "$comment", "format"}

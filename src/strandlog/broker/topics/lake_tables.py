@@ -83,9 +83,11 @@ class TableState(NamedTuple):
 
     wanted: WantedTable
     report: TableReport | None
-    # Number of offsets that were not in the table at the last successful sync, or that were
-    # appended since.
+    # Number of offsets up to the high watermark that were not in the table at the last successful
+    # sync, or that were appended since.
     lag: int
+    # The part of `lag` that cannot be synced until an open transaction ends.
+    open_transaction_lag: int
     age_ms: int  # age of the report; -1 if there is none
 
     @property
@@ -195,13 +197,13 @@ class LakeTables:
         report, at_ms = self._reports.get(topic, (None, 0))
         # A report about a failed sync has no offsets; the table keeps what it had before.
         offsets = self._synced[topic].offsets if topic in self._synced else NO_OFFSETS
-        lag = sum(
-            max(0, log.last_stable_offset - max(offsets.get(log.tp.partition, 0), start))
-            for log in self._catalog.logs(topic)
-            for start in (log.log_start_offset,)
-        )
+        lag = held = 0
+        for log in self._catalog.logs(topic):
+            reached = max(offsets.get(log.tp.partition, 0), log.log_start_offset)
+            lag += max(0, log.high_watermark - reached)
+            held += max(0, log.high_watermark - max(log.last_stable_offset, reached))
         age_ms = -1 if report is None else self._clock.monotonic_ms() - at_ms
-        return TableState(wanted, report, lag, age_ms)
+        return TableState(wanted, report, lag, held, age_ms)
 
     @property
     def failing_count(self) -> int:
@@ -268,6 +270,8 @@ class LakeTables:
             reason = "its table has not been synced since the broker started"
         else:
             reason = state.report.error or f"{state.lag} records are not in its table yet"
+            if state.open_transaction_lag:
+                reason += f", and {state.open_transaction_lag} of them wait for an open transaction"
         return (
             f"retention keeps {held} expired bytes of topic {topic!r} (retention.after.table), so "
             f"the disk may fill up: {reason}"

@@ -297,7 +297,8 @@ def _warn(text: str) -> None:
 def _lag(table: Table, source: Any) -> int | None:
     from strandlog.tables.topics.status import read_status  # noqa: PLC0415 - imports pyarrow
 
-    return sum(each.lag for each in read_status(table, source).partitions) or None
+    found = read_status(table, source).partitions
+    return sum(each.lag - each.open_transaction_lag for each in found) or None
 
 
 def _parsed(parse: Callable[[str], int], text: str, option: str) -> int:
@@ -446,6 +447,12 @@ def status(
         )
         for partition, start, end in found.gaps:
             message(f"gap: {topic}-{partition} [{start}, {end})")
+        for each in found.partitions:
+            if each.open_transaction_lag:
+                message(
+                    f"{topic}-{each.partition}: {counted(each.open_transaction_lag, 'offset')} "
+                    "wait for an open transaction to end"
+                )
         if verify:
             message(f"{found.duplicates} duplicates, {found.beyond} beyond the synced offsets")
     if found.duplicates or found.beyond:

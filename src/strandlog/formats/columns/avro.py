@@ -186,6 +186,11 @@ def document_of(schema: RegisteredSchema) -> Document:
     return _named(schema, joined)
 
 
+def inlined(schema: Document, named: dict[str, Any]) -> Document:
+    """Return a part of a parsed schema as a document of its own; `named` has the named types."""
+    return _Inlined(named).schema(schema)
+
+
 class _Inlined:
     """Replaces the first use of each name by its definition, and further definitions by the name.
 

@@ -163,6 +163,59 @@ class _Types:
         return schema, document, inside
 
 
+class JsonParts(_Types):
+    """Navigates a schema; tells which properties its values cannot have.
+
+    A part is a schema with its document. None means that nothing is known about the values there.
+    """
+
+    @property
+    def root(self) -> Any:
+        return self._root, self._root
+
+    def property(self, part: Any, name: str) -> Any:
+        schema, document = self._followed(part)
+        found = schema.get("properties", {}).get(name)
+        return None if found is None else (found, document)
+
+    def items(self, part: Any) -> Any:
+        schema, document = self._followed(part)
+        is_uniform = isinstance(schema.get("items"), dict) and "prefixItems" not in schema
+        return (schema["items"], document) if is_uniform else None
+
+    def others(self, part: Any) -> Any:
+        """Return the part for the values of a map."""
+        schema, document = self._followed(part)
+        is_map = not {"properties", "patternProperties"} & schema.keys()
+        found = schema.get("additionalProperties")
+        return (found, document) if is_map and isinstance(found, dict) else None
+
+    def excludes(self, part: Any, name: str) -> bool:
+        """Return whether an object that matches a part cannot have this property."""
+        schema, _ = self._followed(part)
+        return (
+            schema.get("additionalProperties") is False
+            and name not in schema.get("properties", {})
+            and not schema.get("patternProperties")
+        )
+
+    def _followed(self, part: Any) -> tuple[dict[str, Any], Any]:
+        """Follow references, and choices with one branch beside null."""
+        schema, document = part
+        inside: tuple[str, ...] = ()
+        while True:
+            schema, document, inside = self._target(schema, document, "", inside)
+            if not isinstance(schema, dict):
+                return {}, document
+            found = next((each for each in ("oneOf", "anyOf", "allOf") if each in schema), None)
+            if found is None:
+                return schema, document
+            rest = [each for each in schema[found] if each != {"type": "null"}]
+            if len(rest) != 1:
+                return {}, document
+            schema = rest[0]
+
+
 def _part(document: Any, pointer: str) -> Any:
     found = document
     for part in pointer.split("/")[1:]:

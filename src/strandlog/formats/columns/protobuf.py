@@ -151,6 +151,15 @@ def _values(messages: Sequence[Any], field: Any) -> list[Any]:
     return [getattr(each, name) for each in messages]
 
 
+def absent_field(field: Any, schema_id: int) -> pa.Array:
+    """Return the column of a field for one message that does not have it."""
+    from google.protobuf.message_factory import GetMessageClass  # noqa: PLC0415 - optional dependency
+
+    message = field.containing_type
+    column = _Columns(schema_id).of(field, field.name, (message.full_name,))
+    return column.build(_values([GetMessageClass(message)()], field))
+
+
 class _Columns:
     """Creates a `_Column` for each field."""
 

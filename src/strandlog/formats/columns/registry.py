@@ -132,6 +132,11 @@ class RegistryColumns:
         """Return all schemas that were passed in or looked up so far."""
         return tuple(self._schemas.values())
 
+    def find(self, schema_id: int) -> RegisteredSchema | None:
+        """Return the schema with an id, or None if there is none."""
+        self._find([schema_id])
+        return self._schemas.get(schema_id)
+
     def parse(self, values: pa.Array, schema: pa.Schema) -> Parsed:
         """Parse values into the columns of `schema`, which is `self.schema` or a subset of it."""
         ids = schema_ids(values)
@@ -150,7 +155,7 @@ class RegistryColumns:
                 if number >= 0
                 else _nulls(schema, len(at), NO_REASON if number == NO_PREFIX else None)
             )
-        return _joined(pieces, rows, len(values), schema)
+        return joined(pieces, rows, len(values), schema)
 
     def _parse_group(self, values: pa.Array, schema_id: int, schema: pa.Schema) -> Parsed:
         writer = self._schemas.get(schema_id)
@@ -197,8 +202,8 @@ def _nulls(schema: pa.Schema, count: int, reason: str | None) -> Parsed:
     return Parsed(columns, list(range(count)), [reason] * count)
 
 
-def _joined(pieces: Sequence[Parsed], rows: Sequence[Any], count: int, schema: pa.Schema) -> Parsed:
-    """Put the rows of all pieces back into their original order."""
+def joined(pieces: Sequence[Parsed], rows: Sequence[Any], count: int, schema: pa.Schema) -> Parsed:
+    """Return one result for `count` values, whose rows are those that `rows` has for each piece."""
     if not pieces:
         return _nulls(schema, count, None)
     order = pa.array(np.argsort(np.concatenate(rows), kind="stable"))

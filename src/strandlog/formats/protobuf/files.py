@@ -17,7 +17,7 @@ from strandlog.errors import InvalidSchemaError, MissingExtraError
 from strandlog.formats.protobuf.text import proto_text
 from strandlog.formats.registered_schema import Resolved
 
-WHAT = "Protobuf schema"
+WHAT = "schema (Protobuf)"
 MAIN_FILE = "schema.proto"  # name of the schema's own file, unless a reference has that name
 GOOGLE_FILES = (
     *("any", "api", "descriptor", "duration", "empty", "field_mask", "source_context"),

@@ -60,7 +60,7 @@ class Decoder:
         self, options: Options, schema: StructType, registered: RegistryColumns | None = None
     ) -> None:
         """`registered` parses values with registered schemas; it is None without a registry."""
-        self.is_registered = registered is not None
+        self.registered = registered
         self._format: str = options["valueFormat"]
         self._schema = schema
         self._columns = record_columns(schema, options, registered)

@@ -11,12 +11,8 @@ rows, the table no longer equals the topic, and reading it is an error.
 
     values of the table   valueFormat          rows
     raw                   any                  decoded from the bytes, like those of the log
-    registry (typed)      from the registry    the fields, unchanged from the table
+    registry (typed)      from the registry    converted to the newest schema (typed_rows.py)
     registry (typed)      other                error: the table does not have the bytes
-
-The values in a typed table were decoded when they were synced. A field that a later version of the
-schema has added is null in rows from the table, but has its default in rows from the log; a warning
-is logged. Values that could not be decoded are in `_corrupt`, as they are for rows from the log.
 
 A query reads one version of the table. If retention has meanwhile deleted records that this version
 lacks, the query loads the newest version, which has these records unless they are lost. A table
@@ -26,32 +22,29 @@ its rows.
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Iterator, Mapping, Set
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from strandlog.errors import InvalidSettingError, TableDamagedError, TableSchemaError
 from strandlog.model import TopicPartition
-from strandlog.spark.option_checks import subject
 from strandlog.spark.options import Options
 from strandlog.spark.source.continuity import Bounds
 from strandlog.spark.source.history import Division, divided
 from strandlog.spark.source.planning import OffsetRange
+from strandlog.spark.source.typed_rows import ADVICE, SCHEMA_IDS, TypedRows
+from strandlog.spark.source.typed_rows import COLUMNS as TYPED_COLUMNS
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from strandlog.spark.source.access import LogAccess
-    from strandlog.spark.source.decoder import Decoder, Parsed
+    from strandlog.spark.source.decoder import Decoder
 
 OPTION = "history"
 BY_TOPIC = "true"
 UPSERT, RAW = "upsert", "raw"
-VALUE_COLUMNS = ("value", "error", "raw_value")  # columns of a typed table
 TABLE_COLUMNS = ("partition", "offset", "timestamp", "key", "headers", "value")
-
-logger = logging.getLogger(__name__)
 
 
 class TableFiles(NamedTuple):
@@ -192,7 +185,7 @@ class TableHistory:
         from strandlog.tables.schema import merged  # noqa: PLC0415
 
         others = {"schemaSubject", "protobufMessage"} & self._options.given
-        if not self._decoder.is_registered or others:
+        if self._decoder.registered is None or others:
             raise InvalidSettingError(
                 OPTION,
                 self._folder,
@@ -209,25 +202,15 @@ class TableHistory:
             raise InvalidSettingError(
                 OPTION, self._folder, f"the schema does not fit that of the table: {reason}"
             ) from error
-        if self._schema is None:
-            self._warn_of_defaults()
-        return schema
-
-    def _warn_of_defaults(self) -> None:
-        """Log a warning if the table's rows may have null where the log would have a default."""
-        from strandlog.spark.registry import open_registry  # noqa: PLC0415 - slow to load
-
-        if self._options["valueFormat"] == "json":
-            return  # missing properties are null
-        with open_registry(self._options) as registry:
-            newest = registry.version(subject(self._options)).version
-        if newest > 1:
-            logger.warning(
-                "option %s: the values in %s were decoded when they were synced; fields that later "
-                "versions of the schema have added are null there, not their default",
+        missing = [name for name in SCHEMA_IDS if name not in schema.names]
+        if missing:
+            raise InvalidSettingError(
                 OPTION,
                 self._folder,
+                f"the table has typed values without the column {missing[0]}, because an older "
+                f"version of strandlog wrote it; {ADVICE}",
             )
+        return schema
 
     def divide(
         self, ranges: list[OffsetRange], log_starts: Mapping[TopicPartition, int]
@@ -269,17 +252,20 @@ def read_table_files(wanted: TableFiles, decoder: Decoder) -> Iterator[pa.Record
 
     columns = decoder.read_columns
     chosen = [name for name in columns if name in TABLE_COLUMNS]
+    typed = None
     if wanted.schema is not None:
-        chosen = [*(name for name in chosen if name not in VALUE_COLUMNS), *VALUE_COLUMNS]
+        chosen = [*(name for name in chosen if name != "value"), *TYPED_COLUMNS]
+        assert decoder.registered is not None, "checked when the query was planned"
+        typed = TypedRows(decoder.registered, decoder.value_fields)
     try:
         found = data_set(wanted.paths, wanted.schema)
         for batch in found.to_batches(columns=chosen or ["offset"], filter=_condition(wanted)):
             if not len(batch):
                 continue
-            if wanted.schema is None:
+            if typed is None:
                 yield decoder.convert(_records(batch, wanted.topic, columns))
             else:
-                parsed = _parsed(batch, decoder.value_fields)
+                parsed = typed.parsed(batch)
                 raw = batch.drop_columns(["value"]).rename_columns({"raw_value": "value"})
                 yield decoder.convert(_records(raw, wanted.topic, columns), parsed)
     except (pa.ArrowException, OSError) as error:
@@ -288,24 +274,6 @@ def read_table_files(wanted: TableFiles, decoder: Decoder) -> Iterator[pa.Record
             f"option {OPTION}: cannot read the table: {reason}; if it was vacuumed meanwhile, run "
             "the query again, and keep old files longer"
         ) from error
-
-
-def _parsed(batch: pa.RecordBatch, fields: pa.Schema) -> Parsed:
-    """Return the values of a typed table in the form of newly parsed values."""
-    import pyarrow as pa  # noqa: PLC0415 - only tasks need it
-    import pyarrow.compute as pc  # noqa: PLC0415 - only tasks need it
-
-    from strandlog.formats.columns.values import Parsed as ParsedValues  # noqa: PLC0415
-
-    columns = {}
-    if fields.names:
-        # At every level, fields that only the query has become null, and fields that only the table
-        # has are dropped.
-        chosen = batch.column("value").cast(pa.struct(list(fields)))
-        columns = dict(zip(fields.names, chosen.flatten(), strict=True))
-    bad = pc.indices_nonzero(batch.column("error").is_valid())
-    reasons = batch.column("error").take(bad)
-    return ParsedValues(columns, bad.to_pylist(), reasons.to_pylist())
 
 
 def _condition(wanted: TableFiles) -> Any:

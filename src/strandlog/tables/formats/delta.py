@@ -42,7 +42,9 @@ from strandlog.tables.formats.replacing import check_partitions
 from strandlog.tables.layout import (
     DataFile,
     Layout,
+    foreign_files,
     make_durable_folder,
+    not_empty,
     partition_values,
     table_files,
 )
@@ -109,8 +111,11 @@ class DeltaLakeTable:
         partition_by: Sequence[str] = (),
         properties: Metadata = NO_METADATA,
     ) -> None:
+        foreign = foreign_files(self.folder)
         if self.exists():
             return
+        if foreign:
+            raise not_empty(self.folder, foreign)
         try:
             with _errors(self.folder):
                 deltalake.DeltaTable.create(

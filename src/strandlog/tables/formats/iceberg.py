@@ -27,6 +27,8 @@ from __future__ import annotations
 
 import os
 import re
+import sqlite3
+import tempfile
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -49,6 +51,7 @@ from sqlalchemy import exc as sql_errors
 
 from strandlog.clock import Clock, SystemClock
 from strandlog.errors import (
+    StorageError,
     StrandlogError,
     TableChangedError,
     TableConflictError,
@@ -88,6 +91,7 @@ FILE_IO: Final = f"{FILE_IO_MODULE}.SyncedFileIO"  # the library imports it by n
 # Another program went back to an older snapshot, which Iceberg does not record as a commit.
 ROLLBACK: Final = "rollback"
 HOUR_MS: Final = 3_600_000
+IO_ERRORS: Final = frozenset({sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR})  # not the contents
 
 
 @contextmanager
@@ -104,13 +108,28 @@ def _errors(folder: str) -> Iterator[None]:
     except sql_errors.OperationalError as error:
         if "locked" in str(error):
             raise TableConflictError(f"another writer holds the catalog of {folder}") from error
-        raise full(folder, error) or damaged(folder, error) from error
+        raise full(folder, error) or _io_error(folder, error) or damaged(folder, error) from error
     except sql_errors.DatabaseError as error:
         raise damaged(folder, error) from error
     except FileNotFoundError as error:
         raise damaged(folder, error) from error
     except OSError as error:
         raise full(folder, error) or disk_error("write the table in", folder, error) from error
+
+
+def _io_error(folder: str, error: sql_errors.OperationalError) -> StorageError | None:
+    """Return an error if SQLite could not open, read or write a file, else None.
+
+    SQLite does not say why, for example if it cannot create its journal because no inode is left,
+    so try to create a file in the same folder.
+    """
+    if getattr(error.orig, "sqlite_errorcode", 0) & 0xFF not in IO_ERRORS:
+        return None
+    try:
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as cause:
+        return disk_error("write the table in", folder, cause)
+    return StorageError(f"could not use {os.path.join(folder, CATALOG_FILE)}: {error.orig}")
 
 
 @contextmanager

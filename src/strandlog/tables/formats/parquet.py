@@ -42,7 +42,9 @@ from strandlog.tables.layout import (
     TEMP_SUFFIX,
     DataFile,
     Layout,
+    foreign_files,
     make_durable_folder,
+    not_empty,
     old_files,
     table_files,
 )
@@ -144,6 +146,9 @@ class ParquetTable:
         partition_by: Sequence[str] = (),
         properties: Metadata = NO_METADATA,
     ) -> None:
+        foreign = foreign_files(self.folder)
+        if foreign and not self.exists():
+            raise not_empty(self.folder, foreign)
         make_durable_folder(self._path(STATE_FOLDER))
         with self._locked():
             if self.exists():

@@ -10,6 +10,8 @@
                 struct                    typed: one field per field of the schema
     error       string                    typed: why the value could not be decoded, else null
     raw_value   binary                    typed: the value that could not be decoded, else null
+    writer_schema_id, reader_schema_id    int64, typed: the schemas that the value names and that
+                                          defined the fields of the row, or null
 
 The fields of a value are inside the struct `value`, so that their names cannot collide with other
 columns; new fields extend the struct. In SQL, `SELECT value.* FROM …` turns them into columns.

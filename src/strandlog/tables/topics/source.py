@@ -3,6 +3,8 @@
     FolderSource    reads the files of a data folder, even while another process writes to it
     ClusterSource   speaks the Kafka protocol, with strandlog or any Kafka cluster
 
+`high_watermarks` returns the ends of the partitions, open transactions included.
+
 `describe` returns the topic's identity and, for each partition, the offsets that can be read now:
 from the log start to the last stable offset. `read` yields the raw batches of a range below the
 last stable offset, with their aborted transactions; `record/arrow/columns.py` decodes them.
@@ -58,6 +60,7 @@ class TopicSource(Protocol):
     """A topic that can be read."""
 
     def describe(self) -> TopicState: ...
+    def high_watermarks(self) -> dict[int, int]: ...
     def read(self, partition: int, start: int, end: int) -> Iterator[RawChunk]: ...
     def close(self) -> None: ...
 
@@ -91,6 +94,13 @@ class FolderSource:
                 damage.append(committed.damage)
         cluster_id = read_cluster_id(self._files, self._folder.path)
         return TopicState(self._topic, topic_id or self._topic, cluster_id, bounds, tuple(damage))
+
+    def high_watermarks(self) -> dict[int, int]:
+        partitions = range(self._source.partition_count(self._topic))
+        return {
+            number: self._source.offset_range(TopicPartition(self._topic, number))[1]
+            for number in partitions
+        }
 
     def read(self, partition: int, start: int, end: int) -> Iterator[RawChunk]:
         tp = TopicPartition(self._topic, partition)
@@ -146,6 +156,13 @@ class ClusterSource:
         except BaseException:
             self._client.close()
             raise
+
+    def high_watermarks(self) -> dict[int, int]:
+        found = self._client.topics([self._topic]).get(self._topic)
+        count = 0 if found is None else found.partition_count
+        partitions = [TopicPartition(self._topic, each) for each in range(count)]
+        ends = self._client.latest_offsets(partitions, IsolationLevel.READ_UNCOMMITTED)
+        return {tp.partition: end for tp, end in ends.items()}
 
     def describe(self) -> TopicState:
         client = self._client

@@ -1,5 +1,10 @@
 """Compares a table with its topic: synced offsets, lag, gaps and, on request, duplicate rows.
 
+As for consumer groups in Kafka's tools, the lag counts up to the high watermark: records that are
+not in the table, whether or not they can be synced now. `open_transaction_lag` is the part behind
+the last stable offset, which cannot be synced until a transaction ends. (A read_committed consumer
+of Kafka counts its own lag up to the last stable offset, which hides a transaction that hangs.)
+
 `read_status` is cheap: it reads only metadata. With `verifies`, it also reads the columns
 `partition` and `offset` of all rows, and counts duplicate rows and rows beyond the synced offsets.
 Both counts are 0 unless another program has written to the table. Verifying needs one byte of
@@ -25,10 +30,11 @@ class PartitionStatus(NamedTuple):
 
     partition: int
     start_offset: int
-    end_offset: int  # the offset after the last record that can be synced now
+    end_offset: int  # the high watermark
     synced_offset: int | None
     lag: int
     rows: int | None = None  # None unless verified
+    open_transaction_lag: int = 0
 
 
 class TableStatus(NamedTuple):
@@ -49,6 +55,7 @@ def read_status(table: Table, source: TopicSource, *, verifies: bool = False) ->
     """Return the status of a table; raise `TableChangedError` if it belongs to another topic."""
     snapshot = table.load()
     topic = source.describe()
+    ends = source.high_watermarks()
     properties = snapshot.properties
     decisions.check_source(properties, topic, {})
     synced = decisions.synced_offsets(snapshot, topic)
@@ -56,9 +63,11 @@ def read_status(table: Table, source: TopicSource, *, verifies: bool = False) ->
     partitions = []
     for number, bounds in sorted(topic.partitions.items()):
         reached = synced[number]
-        lag = bounds.end - (bounds.start if reached is None else reached)
+        end = max(bounds.end, ends.get(number, 0))
+        position = bounds.start if reached is None else reached
+        lag, held = max(end - position, 0), max(end - max(bounds.end, position), 0)
         rows = None if counted is None else counted.rows.get(number, 0)
-        partitions.append(PartitionStatus(number, *bounds, reached, max(lag, 0), rows))
+        partitions.append(PartitionStatus(number, bounds.start, end, reached, lag, rows, held))
     expected = snapshot.progress(decisions.app_id(topic, decisions.ROWS))
     if expected is not None:
         expected += decisions.accepted_rows(properties)

@@ -8,6 +8,10 @@ records that are synced later.
 
 A value that cannot be decoded becomes a row with the reason in `error` and the original bytes in
 `raw_value`. A null value stays null and is not an error.
+
+`writer_schema_id` is the id that the value starts with, and `reader_schema_id` the id of the newest
+version, which defined the fields when the row was made. From the two schemas, a reader determines
+what a field that a row does not have would be in a later version (formats/evolution).
 """
 
 from __future__ import annotations
@@ -21,9 +25,15 @@ import pyarrow.compute as pc
 
 from strandlog.errors import InvalidSchemaError, SchemaNotFoundError, TableSchemaError
 from strandlog.formats.columns.registry import RegistryColumns
+from strandlog.formats.columns.values import schema_ids
 from strandlog.formats.registered_schema import RegisteredSchema
 from strandlog.tables.schema import plain
 from strandlog.tables.topics.columns import POSITION, RawColumns
+
+SCHEMA_IDS = (
+    pa.field("writer_schema_id", pa.int64()),
+    pa.field("reader_schema_id", pa.int64()),
+)
 
 
 class Registry(Protocol):
@@ -91,6 +101,7 @@ class TypedColumns:
                 pa.field("value", pa.struct(list(fields))),
                 pa.field("error", pa.string()),
                 pa.field("raw_value", pa.binary()),
+                *SCHEMA_IDS,
             ]
         )
 
@@ -112,10 +123,18 @@ class TypedColumns:
             reasons = pc.replace_with_mask(reasons, is_bad, pa.array(parsed.reasons, pa.string()))
         kept = pc.if_else(is_bad, values, pa.scalar(None, pa.binary()))
         columns = [raw.column(field.name) for field in POSITION]
+        names = [*POSITION, "value", "error", "raw_value", *SCHEMA_IDS]
         return pa.Table.from_arrays(
-            [*columns, typed, reasons, kept],
-            names=[*(field.name for field in POSITION), "value", "error", "raw_value"],
+            [*columns, typed, reasons, kept, *self._schema_ids(values)],
+            names=[each if isinstance(each, str) else each.name for each in names],
         )
+
+    def _schema_ids(self, values: Any) -> list[Any]:
+        """Return the columns `SCHEMA_IDS`; both are null for a value without a schema id."""
+        ids = schema_ids(values)
+        writers = pa.array(ids, pa.int64(), mask=ids < 0)
+        reader = pa.scalar(self._columns.reader.id, pa.int64())
+        return [writers, pc.if_else(writers.is_valid(), reader, pa.scalar(None, pa.int64()))]
 
 
 def _whole(array: Any) -> Any:

@@ -273,3 +273,8 @@ def test_references_are_parsed_in_order() -> None:
     assert TYPES.parse(Schema(AVRO, text), [base, middle]).fields[0].name == "m"
     with pytest.raises(InvalidSchemaError):
         TYPES.parse(Schema(AVRO, text), [base])
+
+
+def test_a_misspelt_type_is_named() -> None:
+    with pytest.raises(InvalidSchemaError, match="unknown type 'strng'"):
+        parsed(record(field("a", "strng")))

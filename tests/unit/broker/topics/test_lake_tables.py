@@ -12,7 +12,7 @@ from strandlog.broker.runtime import InlineRuntime
 from strandlog.broker.topics.lake_tables import FRESH_MS, MIN_STALL_MS, TableReport
 from strandlog.config.tables.broker import BROKER_SETTINGS, broker_settings
 from strandlog.model import TopicPartition
-from strandlog.record.builder import build_single
+from strandlog.record.builder import build_batch, build_single
 from strandlog.testing import FakeClock, SimulatedFiles
 
 CONTEXT = embedded_context()
@@ -201,6 +201,31 @@ def test_the_state_of_a_table_has_its_lag() -> None:
     harness.broker.alter_topic(CONTEXT, "orders", {"table.format": None}).result()
     assert harness.broker.table_state(CONTEXT, "orders") is None
     assert harness.broker.wanted_tables() == {}
+
+
+def test_the_lag_of_a_table_counts_records_behind_an_open_transaction() -> None:
+    harness = Harness({**RETAINED, **TABLE})
+    log = harness.broker._catalog.log("orders", 0)
+    now_ms = harness.clock.now_ms()
+    open_batch = build_batch(
+        now_ms,
+        [b"a", b"b"],
+        producer_id=1,
+        producer_epoch=0,
+        base_sequence=0,
+        is_transactional=True,
+    )
+    for batch in (open_batch, build_single(now_ms, b"behind it")):
+        harness.broker._appender.append(log, batch)
+    harness.broker.flush_all()
+    harness.report(40)
+    state = harness.broker.table_state(CONTEXT, "orders")
+    assert state is not None
+    assert (state.lag, state.open_transaction_lag) == (3, 3)
+    harness.report(15)
+    state = harness.broker.table_state(CONTEXT, "orders")
+    assert state is not None
+    assert (state.lag, state.open_transaction_lag) == (28, 3)
 
 
 def test_the_lag_of_a_table_does_not_jump_to_the_whole_log_when_a_sync_fails() -> None:

@@ -253,7 +253,7 @@ def test_text_is_compiled() -> None:
     assert rows(RegistryColumns(schema), value_of(schema, price={"amount": 7})) == [
         {"price": {"amount": 7}}
     ]
-    with pytest.raises(InvalidSchemaError, match="schema 2: Invalid Protobuf schema"):
+    with pytest.raises(InvalidSchemaError, match=r"schema 2: Invalid schema \(Protobuf\)"):
         _ = RegistryColumns(RegisteredSchema(2, PROTOBUF, "message {")).names
 
 

@@ -90,14 +90,17 @@ class TopicSetting(Struct):
 
 class TopicTable(Struct):
     """The lake table of a topic (`table.format`). `error` is empty unless the last sync failed;
-    `version` and `rows` are null unless it succeeded; `lag` is the number of offsets that are not
-    in the table; `checked_ms_ago` is null until the first sync since the broker started."""
+    `version` and `rows` are null unless it succeeded; `lag` is the number of offsets, up to the
+    high watermarks, that are not in the table, and `open_transaction_lag` the part of it that waits
+    for open transactions to end; `checked_ms_ago` is null until the first sync since the broker
+    started."""
 
     format: str
     folder: str
     version: int | None
     rows: int | None
     lag: int
+    open_transaction_lag: int
     checked_ms_ago: int | None
     error: str
 
@@ -228,6 +231,7 @@ def _table(state: TableState | None) -> TopicTable | None:
         report.version if report is not None and is_known else None,
         report.rows if report is not None and is_known else None,
         state.lag,
+        state.open_transaction_lag,
         None if report is None else state.age_ms,
         "" if report is None else report.error,
     )

@@ -165,7 +165,12 @@ function showLake(figures, table) {
     badge(state, { failed: "bad", ok: "good" }[state] ?? ""),
     error || checked,
   );
-  figures.set("lag", count(table.lag), "offsets that are not in the table");
+  const held = table.open_transaction_lag;
+  figures.set(
+    "lag",
+    count(table.lag),
+    held ? `${count(held)} wait for an open transaction` : "offsets that are not in the table",
+  );
   figures.set(
     "rows",
     table.rows === null ? "–" : count(table.rows),

@@ -1,0 +1,1 @@
+"""Converts stored columns to those of another version of a schema."""

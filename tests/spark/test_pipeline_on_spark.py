@@ -7,10 +7,12 @@ import fcntl
 import json
 import os
 import pty
+import signal
 import struct
 import subprocess
 import sys
 import termios
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ import pytest
 from tests.server.spark_access.report_server import listening
 from tests.support.broker_process import BrokerProcess
 from tests.support.http_client import client_of, ok
-from tests.support.processes import kill_with_children
+from tests.support.processes import kill_with_children, signal_with_children
 
 from strandlog.cli.main import run as strandlog_command
 from strandlog.client.wire.client import WireClient
@@ -190,3 +192,41 @@ def terminal_output_until_ctrl_c(file: Path, report: str) -> str:
             process.wait()
         os.close(ours)
     return shown.decode(errors="replace")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("stop", [os.killpg, signal_with_children], ids=["group", "everything"])
+def test_sigterm_to_all_processes_of_a_pipeline_is_a_clean_stop(
+    spark: Any,
+    broker: BrokerProcess,
+    client: WireClient,
+    topic: str,
+    tmp_path: Path,
+    stop: Callable[[int, signal.Signals], None],
+) -> None:
+    """`timeout` and shells signal the whole group; systemd signals every process of a service."""
+    file = pipeline_file(topic, broker, tmp_path)
+    send(client, topic, *[b'{"carrier": "AA", "delay": 4}'] * 50)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "strandlog", "pipeline", "run", str(file), "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    try:
+        assert process.stdout is not None
+        while not any(b"delays-topic" in line for line in iter(process.stdout.readline, b"")):
+            pass
+        send(client, topic, *[b'{"carrier": "AA", "delay": 4}'] * 50)
+        stop(process.pid, signal.SIGTERM)
+        _, errors = process.communicate(timeout=120)
+    finally:
+        kill_with_children(process.pid)
+        process.wait()
+    text = errors.decode()
+    assert process.returncode == 0, text
+    assert "Traceback" not in text
+    assert "Exception" not in text
+    strandlog_pipeline("run", file, "--available-now", "--json")
+    assert spark.read.parquet(str(tmp_path / "lake")).count() == 100
+    assert json.loads(records(client, f"{topic}.delays")[-1].value or b"")["flights"] == 100

@@ -7,6 +7,7 @@ out is tested without Spark, in tests/server/spark_access/test_job_permissions.p
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -51,7 +52,7 @@ checkpoint = "{folder}/checkpoints"
 
 [pipeline.security]
 username = "pipeline"
-password = "${{file:{password}}}"
+password = "{password}"
 ca = "{authority}"
 
 [[source]]
@@ -196,7 +197,7 @@ def test_a_pipeline_logs_in_for_sources_sinks_dead_letters_and_progress(
         PIPELINE.format(
             address=secured.address,
             folder=tmp_path,
-            password=secured.password_file("pipeline"),
+            password=f"${{file:{secured.password_file('pipeline')}}}",
             authority=secured.authority.path,
         )
     )
@@ -209,6 +210,39 @@ def test_a_pipeline_logs_in_for_sources_sinks_dead_letters_and_progress(
         assert [bad.value for bad in records(client, "flights.bad")] == [b"oops"]
         assert client.committed_offsets("delays")[TopicPartition("flights", 0)].offset == 2
     assert "pipeline's password" not in capsys.readouterr().err
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.long
+def test_a_pipeline_reads_its_password_from_the_environment(
+    secured: SecuredBroker, tmp_path: Path
+) -> None:
+    """In a process of its own, because Spark's processes inherit the environment at their start."""
+    file = tmp_path / "delays.toml"
+    file.write_text(
+        PIPELINE.format(
+            address=secured.address,
+            folder=tmp_path,
+            password="${env:DELAYS_PASSWORD}",
+            authority=secured.authority.path,
+        )
+    )
+    password = secured.password_file("pipeline").read_text().strip()
+    command = [sys.executable, "-m", "strandlog", "pipeline", "run", str(file), "--available-now"]
+    with WireClient(secured.open_address) as client:
+        send(client, "flights", b'{"carrier": "ZZ", "delay": 4}')
+        done = subprocess.run(
+            command,
+            env={**os.environ, "DELAYS_PASSWORD": password},
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=600,
+        )
+        assert done.returncode == 0, done.stderr[-4000:]
+        rows = [json.loads(each.value or b"") for each in records(client, "delays")]
+    assert {"carrier": "ZZ", "delay": 4.0} in rows
+    assert password not in done.stdout + done.stderr
 
 
 @pytest.mark.timeout(900)

@@ -1,16 +1,22 @@
-"""`strandlog serve` under systemd: readiness, watchdog, SIGHUP, stop."""
+"""`strandlog serve` under systemd: readiness, watchdog, SIGHUP, stop; and the form of its log."""
 
 from __future__ import annotations
 
+import json
+import logging
 import os
 import signal
 import socket
+import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from tests.support.broker_process import BrokerProcess
 from tests.support.waiting import eventually
+
+from strandlog.cli.start_server import JsonFormatter
 
 RECEIVED_BYTES = 4096
 
@@ -68,3 +74,28 @@ def test_sighup_reads_the_log_level_and_reports_what_needs_a_restart(
     eventually(lambda: "keeping the settings" in log.read_text(), "the error")
     assert broker.stop() == 0
     assert "stopped: " in log.read_text()
+
+
+def test_the_log_is_json_if_the_settings_say_so(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    broker = BrokerProcess(tmp_path / "data", log=log, settings={"logging.format": "json"})
+    broker.start()
+    assert broker.stop() == 0
+    entries = [json.loads(line) for line in log.read_text().splitlines()]
+    assert entries, "the broker logs a summary when it stops"
+    assert {*entries[-1]} == {"time", "level", "logger", "message"}
+    assert entries[-1]["level"] == "info"
+    assert entries[-1]["message"].startswith("stopped: ")
+    assert datetime.fromisoformat(entries[-1]["time"]).tzinfo == UTC
+
+
+def test_a_json_log_entry_has_the_traceback_of_an_exception() -> None:
+    try:
+        raise OSError("a line\nbreak")
+    except OSError:
+        record = logging.LogRecord("a", logging.ERROR, "", 0, "%s", ("it",), sys.exc_info())
+    [line] = JsonFormatter().format(record).splitlines()
+    entry = json.loads(line)
+    assert entry["message"] == "it"
+    assert "Traceback" in entry["traceback"]
+    assert "OSError: a line\nbreak" in entry["traceback"]

@@ -83,7 +83,7 @@ Broker = Annotated[
         "the environment or of the current context.",
     ),
 ]
-File = Annotated[Path, typer.Argument(help="Pipeline file (TOML).", dir_okay=False)]
+File = Annotated[Path, typer.Argument(metavar="FILE", help="Pipeline file (TOML).", dir_okay=False)]
 
 
 @app.command()
@@ -110,6 +110,8 @@ def validate(
         message(counted(len(problems), "problem"))
         if unchecked:
             message(f"not checked, because of these problems: {', '.join(unchecked)}")
+        if not (sql or problems):
+            message("not checked without --sql: SQL, types and output modes")
     if problems:
         raise typer.Exit(1)
 
@@ -124,7 +126,9 @@ def test(
     file: File,
     cases: Annotated[
         Path | None,
-        typer.Argument(help="File with test cases; default: NAME.test.toml next to NAME.toml."),
+        typer.Argument(
+            metavar="CASES", help="File with test cases; default: NAME.test.toml next to NAME.toml."
+        ),
     ] = None,
     name: Annotated[
         str | None,

@@ -1,9 +1,10 @@
-"""Starts Java outside Python's process group, so that signals to the group reach only Python.
+"""Starts Java so that a signal that stops the program stops Python only.
 
-`timeout`, a shell and a terminal send a signal to all processes of a group. Java would exit at
-once, while Python still needs it to stop the queries. PySpark makes Java ignore SIGINT for this
-reason, but not SIGTERM. In a session of its own, Java gets neither signal. Java exits when Python
-exits, even by kill -9, because that closes Java's standard input.
+`timeout`, a shell and a terminal send SIGTERM or SIGINT to all processes of a group, and systemd
+sends SIGTERM to all processes of a service. Java would exit at once, while Python still needs it to
+stop the queries. PySpark makes Java ignore SIGINT for this reason; here it ignores SIGTERM too, and
+gets a session of its own, so that its Python workers do not get signals to the group. Java exits
+when Python exits, even by kill -9, because that closes Java's standard input.
 
 Java reads its standard input only after it has told Python its port. If Ctrl-C interrupts the wait
 for the port, PySpark deletes the folder for it, and Java fails without exiting; so this module
@@ -31,6 +32,14 @@ def own_process_group() -> Iterator[None]:
     started: list[subprocess.Popen[bytes]] = []
 
     def start_process(*args: Any, **options: Any) -> subprocess.Popen[bytes]:
+        ignore_interrupts = options.get("preexec_fn")  # None on Windows
+        if ignore_interrupts is not None:
+
+            def ignore_signals() -> None:
+                ignore_interrupts()
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+            options["preexec_fn"] = ignore_signals
         process: subprocess.Popen[bytes] = popen(*args, **options)
         started.append(process)
         return process

@@ -111,7 +111,7 @@ def source_options(pipeline: Pipeline, source: SourceTable) -> dict[str, str]:
     options |= {"subscribe": source.topic, "valueFormat": source.format, **pipeline.options}
     if not source.is_static:
         options["startingOffsets"] = source.starting
-        if pipeline.bootstrap is not None:
+        if pipeline.bootstrap is not None and pipeline.commits_progress:
             options["groupId"] = pipeline.name
     own = {name.lower() for name in source.options}  # Spark ignores the case of options
     kept = {name: value for name, value in options.items() if name.lower() not in own}

@@ -166,6 +166,7 @@ class Pipeline:
     views: tuple[ViewTable, ...] = ()
     sinks: tuple[SinkTable, ...] = ()
     every_ms: int | None = None  # interval between rounds; None if the pipeline runs continuously
+    commits_progress: bool = True  # to the group named after the pipeline
 
     @property
     def groups(self) -> list[SinkGroup]:

@@ -81,6 +81,13 @@ def test_a_file_with_problems_is_printed_by_line_and_not_run(tmp_path: Path, cap
     assert "Traceback" not in printed
 
 
+def test_validate_without_sql_says_what_it_does_not_check(file: Path, capsys: Any) -> None:
+    assert exit_code("validate", str(file)) == 0
+    assert capsys.readouterr().err == (
+        "0 problems\nnot checked without --sql: SQL, types and output modes\n"
+    )
+
+
 def test_list_prints_the_target_of_each_source_and_sink(file: Path, capsys: Any) -> None:
     assert exit_code("list", str(file), "--json") == 0
     rows = json.loads(capsys.readouterr().out)

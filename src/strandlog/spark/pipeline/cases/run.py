@@ -12,7 +12,9 @@ for these differences:
     sources start at the beginning; their topics have one partition
     a console sink writes to a topic, so that its rows can be compared
     a topic with a `format` has its schema in the registry of the case's broker
-    `trigger` and `every` have no effect, and no progress is reported to a broker
+    `trigger` and `every` have no effect
+    progress is neither committed nor reported: Spark's listeners run late, when the broker of the
+    case may have stopped
 
 A step sends its records in order and runs the pipeline until all data is processed (availableNow).
 Each query runs one micro-batch, or more if an option limits their size, and, if the watermark has
@@ -310,6 +312,7 @@ def _adapted(pipeline: Pipeline, address: str, folder: Path) -> Pipeline:
         data=None,
         checkpoint=str(folder / "checkpoints"),
         trigger=None,
+        commits_progress=False,
         options=_without_outside(pipeline.options),
         sources=tuple(_adapted_source(source) for source in pipeline.sources),
         sinks=tuple(

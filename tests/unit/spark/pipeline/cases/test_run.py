@@ -1,6 +1,8 @@
-"""Rows of cases from the records of topics."""
+"""Rows of cases from the records of topics, and the pipeline that a case runs."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 
@@ -13,7 +15,9 @@ from strandlog.model import Record
 pytest.importorskip("pyspark", reason="Spark tests need the spark extra")
 
 from strandlog.spark.pipeline.cases.file import Output
-from strandlog.spark.pipeline.cases.run import _row
+from strandlog.spark.pipeline.cases.run import _adapted, _row
+from strandlog.spark.pipeline.frames import source_options
+from strandlog.spark.pipeline.model import Pipeline, SourceTable
 
 ROW = '{"type": "object", "properties": {"n": {"type": "integer"}}}'
 
@@ -39,3 +43,12 @@ def test_a_value_with_a_registered_schema_ends_all_cases_with_a_decode_error() -
 def test_a_value_that_is_not_a_row_ends_all_cases_with_a_decode_error(value: bytes) -> None:
     with pytest.raises(PipelineError, match="the record at offset 7 of topic t is not a row"):
         row(value)
+
+
+def test_a_case_does_not_wait_for_its_stopped_broker_to_commit_progress(tmp_path: Path) -> None:
+    """Spark calls listeners late: a commit would be retried for a minute, and fail."""
+    source = SourceTable("s", "t", format="string")
+    pipeline = Pipeline("p", "checkpoints", bootstrap="b:1", sources=(source,))
+    assert source_options(pipeline, source)["groupId"] == "p"
+    case = _adapted(pipeline, "127.0.0.1:9", tmp_path)
+    assert "groupId" not in source_options(case, case.sources[0])

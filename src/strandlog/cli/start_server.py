@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import errno
 import faulthandler
+import json
 import logging
 import os
 import socket
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -223,6 +225,28 @@ def _set_level(server: ServerSettings) -> None:
     logging.getLogger().setLevel(server.logging_level.upper())
 
 
+class JsonFormatter(logging.Formatter):
+    """Formats each message as a JSON object on one line (`logging.format=json`)."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        at = datetime.fromtimestamp(record.created, UTC)
+        entry = {
+            "time": at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            entry["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(entry)
+
+
+def _set_format(server: ServerSettings) -> None:
+    if server.logging_format == "json":
+        for handler in logging.getLogger().handlers:
+            handler.setFormatter(JsonFormatter())
+
+
 def _reload(arguments: ServeArguments, started: Configuration) -> None:
     """Reload the settings on SIGHUP: apply the log level, and report other changes."""
     try:
@@ -265,6 +289,8 @@ def serve(arguments: ServeArguments) -> None:
     limit_repeats()
     configuration = read_configuration(arguments.config, arguments.pairs)
     configuration.check()
+    assert configuration.server is not None, "check() raises otherwise"
+    _set_format(configuration.server)
     for note in configuration.notes:
         logger.warning("%s", note)
     settings = configuration.broker_settings()
@@ -272,7 +298,6 @@ def serve(arguments: ServeArguments) -> None:
         settings = broker_settings({**settings.explicit, INSECURE: True})
     settings = _fit_to_descriptors(settings)
     server = configuration.server
-    assert server is not None, "check() raises otherwise"
     _set_level(server)
     chosen = {**configuration.chosen, **_command_line_settings(arguments, server)}
     server = _settings(arguments, server)

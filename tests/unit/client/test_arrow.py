@@ -119,7 +119,7 @@ def test_without_pyarrow_no_records_are_consumed(
         log.producer().send("t", b"x")
         consumer = log.consumer(["t"])
         monkeypatch.setitem(sys.modules, "pyarrow", None)
-        with pytest.raises(MissingExtraError, match=r"pip install 'strandlog\[spark\]'"):
+        with pytest.raises(MissingExtraError, match=r"pip install 'strandlog\[arrow\]'"):
             consumer.poll_arrow()
         assert [record.value for record in consumer.poll()] == [b"x"]
 

@@ -27,7 +27,7 @@ def _pyarrow() -> Any:
     try:
         import pyarrow  # noqa: PLC0415 - optional dependency
     except ImportError as error:
-        raise MissingExtraError("spark", "pyarrow") from error
+        raise MissingExtraError("arrow", "pyarrow") from error
     return pyarrow
 
 

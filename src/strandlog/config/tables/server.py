@@ -6,6 +6,7 @@
     grpc.listener=grpcs://127.0.0.1:9094                    or grpc.port=9094, on loopback
     log.dirs=./data                                         one folder
     logging.level=info                                      minimum severity of messages on stderr
+    logging.format=text                                     or json
 
 HTTP and gRPC do not use the host in `listeners`: even if Kafka clients can reach the broker over
 the network, the console is reachable over the network only if http.listener is set accordingly.
@@ -162,6 +163,17 @@ SERVER_SETTINGS = SettingTable(
                 "started with a settings file reads the new level on SIGHUP."
             ),
         ),
+        Setting(
+            name="logging.format",
+            kind="choice",
+            default="text",
+            choices=("text", "json"),
+            dynamic=False,
+            help=(
+                "Form of the broker's log: a line of text per message, or a JSON object per line "
+                "with time, level, logger, message and, after an exception, its traceback."
+            ),
+        ),
     )
 )
 
@@ -209,6 +221,7 @@ class ServerSettings(NamedTuple):
     http: Endpoint | None
     http_hosts: tuple[str, ...]
     logging_level: str = "info"
+    logging_format: str = "text"
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
@@ -252,8 +265,9 @@ def server_settings(
         return None, wrong
     places = {each.label: each.address for each in advertised}
     kafka = tuple(each._replace(advertised=places.get(each.label)) for each in kafka)
-    hosts, level = _hosts(values, kafka), values["logging.level"]
-    return ServerSettings(kafka, data, grpc, http, hosts, level), wrong
+    hosts = _hosts(values, kafka)
+    logs = values["logging.level"], values["logging.format"]
+    return ServerSettings(kafka, data, grpc, http, hosts, *logs), wrong
 
 
 def _hosts(values: Mapping[str, str], kafka: tuple[Endpoint, ...]) -> tuple[str, ...]:

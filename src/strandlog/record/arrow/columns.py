@@ -180,4 +180,4 @@ def _module(name: str) -> Any:
     try:
         return import_module(f"strandlog.record.arrow.{name}")
     except ImportError as error:
-        raise MissingExtraError("spark", error.name or "numba") from error
+        raise MissingExtraError("arrow", error.name or "numba") from error

@@ -113,7 +113,7 @@ def test_columns_work_where_nothing_can_be_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("module", ["numba", "pyarrow", "numpy"])
-def test_without_the_spark_extra_decoding_raises_an_error_that_names_it(
+def test_without_the_arrow_extra_decoding_raises_an_error_that_names_it(
     module: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     package = "strandlog.record.arrow."
@@ -122,5 +122,5 @@ def test_without_the_spark_extra_decoding_raises_an_error_that_names_it(
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, module, None)
     assert not are_available()
-    with pytest.raises(MissingExtraError, match=r"pip install 'strandlog\[spark\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install 'strandlog\[arrow\]'"):
         decode_columns(b"", 0, 9, topic="t", partition=0)

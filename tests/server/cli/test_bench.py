@@ -106,6 +106,25 @@ def test_ctrl_c_prints_what_was_measured_and_deletes_the_topic(anywhere: Command
 
 
 @pytest.mark.slow
+def test_ctrl_c_in_a_flood_does_not_create_the_topic_again(wire: CommandLine) -> None:
+    with (
+        wire.popen("bench", "produce", "--duration", "600s", "--clients", "4") as process,
+        wire.read_log() as log,
+    ):
+        assert process.stderr is not None
+        first = process.stderr.readline().decode()
+        topic = first.removeprefix("bench produce with topic ").partition(";")[0]
+        while not log.describe_topic(topic).partitions[0].end_offset:
+            pass
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+        assert process.returncode == 130
+        assert out.decode().split()[-1] == "0"  # discarded records are no errors
+        assert b"Traceback" not in err
+        assert topic not in log.topics()
+
+
+@pytest.mark.slow
 def test_sigterm_ends_a_paced_run_like_ctrl_c(wire: CommandLine) -> None:
     with wire.popen("bench", "produce", "-t", "t", "--rate", "50", "--duration", "600s") as process:
         assert process.stderr is not None

@@ -82,6 +82,7 @@ class KafkaSender:
         self._latencies: list[float] = []
         self._size_bytes = 0
         self._reported = stopwatch()
+        self._is_closing = False
 
     def send(self, values: list[bytes], times: list[float]) -> None:
         calls: Sequence[dict[str, Any]]
@@ -126,6 +127,8 @@ class KafkaSender:
             self._failed(error)
 
     def _failed(self, error: Any) -> None:
+        if self._is_closing:
+            return  # discarded by `close`
         self._measurement.add_errors(str(error_of(error, topic=self._topic, needs="WRITE")))
 
     def poll(self) -> None:
@@ -152,7 +155,12 @@ class KafkaSender:
 
     def close(self) -> None:
         self._report()
+        self._is_closing = True
+        # Discarding the records is not enough: a client that is still connected requests the
+        # metadata of its topic, and a broker with auto.create.topics.enable would create a
+        # temporary topic again after its deletion.
         self._producer.purge()
+        self._producer.close()
 
 
 class FolderSender:

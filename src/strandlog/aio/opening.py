@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from strandlog.client.lifecycle import PublicSurface
 
@@ -61,6 +61,13 @@ class Opening(Generic[C]):
         opened, self._opened = self._opened, None
         if opened is not None:
             await opened.__aexit__(kind, error, trace)
+
+    if not TYPE_CHECKING:  # type checkers report the missing `await` themselves
+
+        def __getattr__(self, name: str) -> Any:
+            raise AttributeError(
+                f"no {name!r} before it is open: use `async with` or `await`", name=name, obj=self
+            )
 
     def __repr__(self) -> str:
         return "<not open yet: use `async with` or `await`>"

@@ -21,6 +21,7 @@ from strandlog.client.arguments import (
     check_bytes,
     checked_headers,
     checked_timestamp,
+    listed,
 )
 from strandlog.errors import ClosedError
 from strandlog.model import RecordMetadata
@@ -96,7 +97,7 @@ class Producer(AsyncClosable):
         `headers`, `partition` and `timestamp`.
         """
         self._check()
-        work = partial(self._queue.producer.send_batch, topic, list(records))
+        work = partial(self._queue.producer.send_batch, topic, listed(records))
         sent: Sequence[RecordMetadata] = await self._queue.call(topic, work)
         return sent
 

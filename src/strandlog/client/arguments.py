@@ -197,6 +197,33 @@ def checked_headers(headers: GivenHeaders) -> Headers:
     return checked
 
 
+def listed(records: Iterable[BatchItem] | bytes | str) -> list[BatchItem]:
+    """Return the records of a batch as a list; raise for a single value."""
+    if isinstance(records, bytes | str):
+        kind = type(records).__name__
+        raise TypeError(f"send_batch takes a list, got {kind}; use send for a record")
+    return list(records)
+
+
+def checked_partitions(partitions: Iterable[tuple[str, int]]) -> list[TopicPartition]:
+    """Return the partitions of an assignment; raise if they are not pairs."""
+    found = []
+    for pair in partitions:
+        if isinstance(pair, str) or len(pair) != 2:
+            raise TypeError(f"assign takes pairs of topic and partition number, got {pair!r}")
+        found.append(TopicPartition(*pair))
+    return found
+
+
+def checked_offset(offset: object, tp: TopicPartition, start: int, end: int) -> int:
+    """Return the offset to seek to; raise if it is not between start and end."""
+    if not isinstance(offset, int):
+        raise TypeError(f"an offset must be an int, got {offset!r}")
+    if not start <= offset <= end:
+        raise OffsetOutOfRangeError(*tp, offset, start, end)
+    return offset
+
+
 def checked_timestamp(timestamp: object) -> int:
     """Return the timestamp; raise if it is invalid."""
     if not isinstance(timestamp, int):

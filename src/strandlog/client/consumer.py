@@ -47,6 +47,8 @@ from strandlog.client.arguments import (
     check_reset,
     check_timeout,
     checked_assignors,
+    checked_offset,
+    checked_partitions,
     checked_timestamp,
     iteration_timeout,
     reset_error,
@@ -199,7 +201,7 @@ class Consumer(Closable):
     def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
         """Read exactly these partitions instead of the topics; a member leaves its group."""
         with self._is_open, self._log.lock, self._is_open:
-            wanted = [TopicPartition(*pair) for pair in partitions]
+            wanted = checked_partitions(partitions)
             for tp in wanted:
                 self._source.offset_range(tp)
             if self._auto_commit:
@@ -441,10 +443,8 @@ class Consumer(Closable):
         """Move to an offset; raise `OffsetOutOfRangeError` if it is outside the valid range."""
         with self._is_open, self._log.lock, self._is_open:
             cursor = self._cursor(topic, partition)
-            start, end = self._source.offset_range(cursor.tp)
-            if not isinstance(offset, int) or not start <= offset <= end:
-                raise OffsetOutOfRangeError(topic, partition, offset, start, end)
-            cursor.seek_in(self._source, offset)
+            valid = self._source.offset_range(cursor.tp)
+            cursor.seek_in(self._source, checked_offset(offset, cursor.tp, *valid))
 
     def seek_all(self, offset: int) -> None:
         """Move all partitions to an offset, or to the nearest valid one."""

@@ -15,7 +15,12 @@ import strandlog
 
 def test_a_missing_topic_is_not_to_be_created_before_it_is_deleted(anywhere: CommandLine) -> None:
     anywhere.inside("topic", "create", "penguins")
-    for command in (("topic", "delete", "--yes"), ("topic", "describe"), ("consume", "-e")):
+    for command in (
+        ("topic", "delete", "--yes"),
+        ("topic", "describe"),
+        ("config", "topic"),
+        ("consume", "-e"),
+    ):
         found = anywhere.inside(*command, "penguin", code=1).err
         assert found == "error: topic 'penguin' does not exist; did you mean 'penguins'?\n"
     found = anywhere.inside("topic", "delete", "xyz", "--yes", code=1).err

@@ -152,3 +152,9 @@ def test_the_shell_completes_contexts(cli: CommandLine) -> None:
     cli.env.update(_STRANDLOG_COMPLETE="complete_bash", COMP_CWORD="2")
     cli.env.update(COMP_WORDS="strandlog --context p")
     assert cli.inside().lines == ["prod"]
+
+
+def test_a_context_with_an_invalid_address_is_not_stored(cli: CommandLine) -> None:
+    found = cli.inside("context", "set", "prod", "-b", "http://broker.example:9092", code=1).err
+    assert "bootstrap.servers: expected a comma-separated list of HOST:PORT" in found
+    assert cli.inside("context", "list", "--json").document == []

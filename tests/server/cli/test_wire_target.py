@@ -80,6 +80,12 @@ def test_minus_x_passes_settings_to_librdkafka(wire: CommandLine, cli: CommandLi
     assert "add -b" in cli.inside("topic", "list", "-X", "client.id=me", code=2).err
 
 
+def test_a_missing_mechanism_names_the_setting(broker: RunningBroker, cli: CommandLine) -> None:
+    secured = ("-X", "security.protocol=SASL_PLAINTEXT", "-X", "sasl.username=a")
+    found = cli.inside("topic", "list", "-b", broker.address, *secured, code=1)
+    assert "set sasl.mechanism to SCRAM-SHA-512" in found.err
+
+
 def test_a_wrong_protocol_does_not_hang(broker: RunningBroker, cli: CommandLine) -> None:
     found = cli.inside("topic", "list", "-b", broker.address, "-X", "security.protocol=ssl", code=1)
     assert found.err.count("\n") == 1

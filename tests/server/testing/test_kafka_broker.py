@@ -298,3 +298,11 @@ def test_unreadable_requests_are_the_servers_affair(faults: Faults, wire: Wire) 
     wire.send(b"\0")
     with pytest.raises(CLOSED):
         wire.receive()
+
+
+def test_a_record_of_a_wrong_type_gets_advice(broker: KafkaBroker) -> None:
+    topic = broker.create_topic()
+    for record in ({"a": 1}, (b"k", 7), NewRecord(b"k", "text")):  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="the value of a record must be bytes or None, not"):
+            broker.produce(topic, record)  # type: ignore[arg-type]
+    assert broker.records(topic) == []

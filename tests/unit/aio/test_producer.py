@@ -143,3 +143,11 @@ def test_wrong_arguments_of_a_producer_are_reported_when_it_opens(run: Run) -> N
                 await log.producer(acks="some")  # type: ignore[arg-type]
 
     run(program)
+
+
+def test_a_call_before_the_opening_names_what_is_missing(run: Run) -> None:
+    async def program(log: Log) -> None:
+        with pytest.raises(AttributeError, match="before it is open: use `async with` or `await`"):
+            await log.producer().send("t", b"v")  # type: ignore[attr-defined]
+
+    run(program)

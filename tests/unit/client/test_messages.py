@@ -16,7 +16,7 @@ from tests.support.embedded_harness import EmbeddedHarness
 import strandlog
 from strandlog import ClosedError, Log, TopicPartition
 from strandlog.client.api import OpenLog, ReadableLog
-from strandlog.errors import InvalidSettingError
+from strandlog.errors import InvalidGroupError, InvalidSettingError
 
 
 def in_child(work: Callable[[], object]) -> str:
@@ -73,6 +73,38 @@ def test_a_value_of_a_wrong_type_gets_advice(
         producer.send("t", value)
     with pytest.raises(TypeError, match=advice):
         producer.send_batch("t", [(None, value)])
+
+
+@pytest.mark.parametrize("value", [b"v", "v"])
+def test_a_value_instead_of_a_batch_names_send(embedded: EmbeddedHarness, value: bytes) -> None:
+    embedded.log.create_topic("t")
+    with pytest.raises(TypeError, match=r"send_batch takes a list, got \w+; use send"):
+        embedded.log.producer().send_batch("t", value)  # type: ignore[arg-type]
+    assert embedded.log.describe_topic("t").partitions[0].end_offset == 0
+
+
+def test_an_offset_that_is_no_number_is_not_reported_as_out_of_range(
+    embedded: EmbeddedHarness,
+) -> None:
+    embedded.log.create_topic("t")
+    consumer = embedded.log.consumer(["t"])
+    with pytest.raises(TypeError, match="an offset must be an int, got 'earliest'"):
+        consumer.seek("t", 0, "earliest")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("given", ["t", ("t",), ("t", 0, 1)])
+def test_an_assignment_without_partitions_says_what_it_needs(
+    embedded: EmbeddedHarness, given: tuple[str, int]
+) -> None:
+    embedded.log.create_topic("t")
+    with pytest.raises(TypeError, match="assign takes pairs of topic and partition number, got"):
+        embedded.log.consumer(["t"]).assign([given])
+
+
+def test_a_group_name_that_is_no_text_is_not_called_empty(embedded: EmbeddedHarness) -> None:
+    embedded.log.create_topic("t")
+    with pytest.raises(InvalidGroupError, match="invalid group name 3: it must be a str"):
+        embedded.log.consumer(["t"], group=3)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("timeout_ms", ["1s", None, -1, float("nan"), True])

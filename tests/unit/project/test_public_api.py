@@ -199,6 +199,7 @@ PRIVATE_EXCEPTIONS = {
     "NotKafkaError": "a finding of the doctor",
     "UnusualError": "switches to the slower parser",
     "BrokenJsonError": "goes into _corrupt as the reason",
+    "InexactError": "becomes a TableSchemaError that names the column",
     "MisfitError": "goes into _corrupt as the reason",
     "RetriableBrokerError": "makes the wire client try again",
     "_ExtendedError": "makes a round of a table sync start again",

@@ -41,7 +41,9 @@ from strandlog.protocol.primitives import encoded_text
 
 
 def check_group_name(group_id: str) -> None:
-    if not isinstance(group_id, str) or not group_id:
+    if not isinstance(group_id, str):
+        raise InvalidGroupError(group_id, "it must be a str")
+    if not group_id:
         raise InvalidGroupError(group_id, "it is empty")
     if len(group_id) > MAX_GROUP_NAME_CHARACTERS:
         limit = MAX_GROUP_NAME_CHARACTERS

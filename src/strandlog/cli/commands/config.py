@@ -31,6 +31,7 @@ from strandlog.cli.options import (
     target_of,
 )
 from strandlog.cli.output import counted, message, print_json, print_table, text
+from strandlog.cli.topic_names import missing_topic
 from strandlog.client.api import ReadableLog
 from strandlog.client.remote.settings import SOURCE_DEFAULT, SOURCE_TOPIC, RemoteSetting
 from strandlog.config.exposure import exposed_endpoints, exposure_text
@@ -39,7 +40,7 @@ from strandlog.config.resolve import Configuration, ResolvedSetting, resolve
 from strandlog.config.sources.environment import variable_of
 from strandlog.config.tables.tls import for_listener
 from strandlog.config.tables.topic import TOPIC_SETTINGS
-from strandlog.errors import HIDDEN
+from strandlog.errors import HIDDEN, InvalidTopicError, TopicNotFoundError
 
 app = command_app("Show settings and their origin; check a settings file.")
 
@@ -111,7 +112,11 @@ def topic(
 ) -> None:
     """Print each setting of a topic with its origin; `strandlog topic alter` changes them."""
     with readable(target_of(data, bootstrap, client, client_config)) as log:
-        _print_settings(_topic_settings(log, name), changed, as_json=as_json)
+        try:
+            settings = _topic_settings(log, name)
+        except (TopicNotFoundError, InvalidTopicError):
+            raise missing_topic(log, name) from None
+        _print_settings(settings, changed, as_json=as_json)
 
 
 def _topic_settings(log: ReadableLog, name: str) -> list[RemoteSetting]:

@@ -29,6 +29,7 @@ from strandlog.client.arguments import (
     checked_headers,
     checked_timestamp,
     fields_of,
+    listed,
     waits_for_disk,
 )
 from strandlog.client.arrow.send import RoutedTable, SentTable
@@ -190,7 +191,7 @@ class Producer(Closable):
         A record is a value, a (key, value) pair, or a mapping with `value` and optionally `key`,
         `headers`, `partition` and `timestamp`.
         """
-        items = records if isinstance(records, list) else list(records)
+        items = records if isinstance(records, list) else listed(records)
         log = self._log
         with self._is_open, log.lock, self._is_open:
             if not items:

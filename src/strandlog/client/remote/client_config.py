@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from strandlog.client.addresses import parse_bootstrap
 from strandlog.client.references import TOKEN, check_readable, current_token, dereferenced
 from strandlog.client.remote.errors import BAD_TEXT, is_intact
 from strandlog.client.remote.login import PASSWORD, USER
@@ -53,6 +54,7 @@ def client_config(
     librdkafka logs to stderr. Only critical messages are logged unless `debug` or `log.level` is
     set, because the raised errors are more helpful.
     """
+    parse_bootstrap(bootstrap)  # librdkafka would report an invalid address as unreachable
     settings = _settings(given, file)
     level = settings.pop("log.level", LOG_DEBUG if "debug" in settings else LOG_CRITICAL)
     settings.pop("bootstrap.servers", None)

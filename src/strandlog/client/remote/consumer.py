@@ -34,6 +34,8 @@ from strandlog.client.arguments import (
     check_reset,
     check_timeout,
     checked_assignors,
+    checked_offset,
+    checked_partitions,
     checked_timestamp,
     iteration_timeout,
     reset_error,
@@ -170,7 +172,7 @@ class RemoteConsumer(Closable):
     def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
         """Read exactly these partitions instead of the topics; a member leaves its group."""
         self._check_open()
-        wanted = [TopicPartition(*pair) for pair in partitions]
+        wanted = checked_partitions(partitions)
         self._check_exist(wanted)
         if self._is_member:
             if self._auto_commit:
@@ -416,9 +418,7 @@ class RemoteConsumer(Closable):
         """Move to an offset; raise `OffsetOutOfRangeError` if it is outside the valid range."""
         tp = self._own(topic, partition)
         start, end = self._log.offset_ranges([tp])[tp]
-        if not isinstance(offset, int) or not start <= offset <= end:
-            raise OffsetOutOfRangeError(topic, partition, offset, start, end)
-        self._progress.move({tp: offset})
+        self._progress.move({tp: checked_offset(offset, tp, start, end)})
 
     def seek_all(self, offset: int) -> None:
         """Move all partitions to an offset, or to the nearest valid one."""

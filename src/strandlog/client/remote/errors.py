@@ -57,6 +57,11 @@ _REMEDIES = {
     SSL: "check ssl.ca.location, security.protocol and the host name",
 }
 _TLS_FAILURE = re.compile(r"certificate verify failed|SSL routines")
+_NO_GSSAPI = "No provider for SASL mechanism GSSAPI"
+_CHOOSE_MECHANISM = (
+    "set sasl.mechanism to SCRAM-SHA-512, SCRAM-SHA-256, PLAIN or OAUTHBEARER: without it, "
+    "librdkafka uses GSSAPI, which its packages for Python do not contain"
+)
 BAD_TEXT = "it contains a NUL character or an unpaired surrogate"
 _WHEN = re.compile(r" \(after \d+ms in state \w+.*\)$")  # details that do not help the user
 
@@ -157,7 +162,7 @@ def error_of(
     if topic is not None and code == _INVALID_RECORD:
         return InvalidRecordError(_rejection(topic))
     if code == _INVALID_ARGUMENT:
-        return SettingError(text)
+        return SettingError(_CHOOSE_MECHANISM if _NO_GSSAPI in text else text)
     return error_for_kafka_code(code, text, text if group is None else f"group {group!r}: {text}")
 
 

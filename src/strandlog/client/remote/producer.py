@@ -29,6 +29,7 @@ from strandlog.client.arguments import (
     GivenHeaders,
     check_acks,
     fields_of,
+    listed,
     waits_for_disk,
 )
 from strandlog.client.arrow.table import items_of
@@ -197,7 +198,7 @@ class RemoteProducer(Closable):
         A record is a value, a (key, value) pair, or a mapping with `value` and optionally `key`,
         `headers`, `partition` and `timestamp`.
         """
-        items = records if isinstance(records, list) else list(records)
+        items = records if isinstance(records, list) else listed(records)
         self._check_open()
         if not items:
             return []

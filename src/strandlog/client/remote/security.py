@@ -72,7 +72,8 @@ class RemoteSecurity:
         allowed = {each.name for each in self._log.result(future).authorized_operations or ()}
         if Operation.DESCRIBE.name not in allowed:
             raise ClusterAuthorizationError(
-                "this client lacks the permission DESCRIBE on the cluster"
+                "this client lacks the permission DESCRIBE on the cluster; to allow it: "
+                "strandlog acl add --principal User:NAME --operation DESCRIBE --cluster"
             )
         return allowed
 

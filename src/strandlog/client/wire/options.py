@@ -1,9 +1,8 @@
 """Parses and validates client options before any connection is opened.
 
-`bootstrap` is a comma-separated list of HOST:PORT, with brackets for IPv6: `[::1]:9092`. The
-default port is 9092. The other options are defined in config/tables/client.py. `WireOptions` holds
-plain values and perhaps a token function. If the function can be pickled, so can the options, to be
-sent to the process that creates the client.
+client/addresses.py parses the addresses. The other options are defined in config/tables/client.py.
+`WireOptions` holds plain values and perhaps a token function. If the function can be pickled, so
+can the options, to be sent to the process that creates the client.
 
 References to secrets (client/references.py) in text settings are not replaced when the options are
 parsed, but each time `text` is called. Neither `repr` nor an error shows a secret.
@@ -12,11 +11,11 @@ parsed, but each time `text` is called. Neither `repr` nor an error shows a secr
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import cast
 
+from strandlog.client.addresses import parse_bootstrap
 from strandlog.client.references import TOKEN, current_token, dereferenced
 from strandlog.client.settings import canonical
 from strandlog.config.setting import Value
@@ -34,8 +33,6 @@ from strandlog.model import IsolationLevel
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_PORT = 9092
-_ADDRESS = re.compile(r"(?:[A-Z_]+://)?(\[[0-9A-Fa-f:.%\w]+\]|[^:/\[\]\s]+)(?::(\d{1,5}))?")
 _UPPER_CASE = {"security.protocol", "sasl.mechanism"}
 _LOWER_CASE = {"ssl.endpoint.identification.algorithm", "isolation.level", "acks"}
 
@@ -62,7 +59,8 @@ class WireOptions:
                 _reject_security_setting(name)
                 logger.debug("option %s has no effect on this client", name)
         values = CLIENT_SETTINGS.resolve(overrides)
-        found = cls(parse_bootstrap(bootstrap), values, function)
+        addresses = tuple(Address(*each) for each in parse_bootstrap(bootstrap))
+        found = cls(addresses, values, function)
         if found.wants_sasl:
             found.credentials()
         return found
@@ -125,24 +123,6 @@ class WireOptions:
                 "set sasl.username and sasl.password, or sasl.jaas.config"
             )
         return user, password
-
-
-def parse_bootstrap(text: str) -> tuple[Address, ...]:
-    """Parse a list of addresses such as `"a:9092,[::1]"`."""
-    found: list[Address] = []
-    for part in filter(None, map(str.strip, text.split(","))):
-        match = _ADDRESS.fullmatch(part)
-        port = int(match[2] or DEFAULT_PORT) if match else 0
-        if match is None or not 0 < port < 65536:
-            raise InvalidSettingError(
-                "bootstrap.servers",
-                part,
-                "expected a comma-separated list of HOST:PORT, such as host:9092 or [::1]:9092",
-            )
-        found.append(Address(match[1].strip("[]"), port))
-    if not found:
-        raise InvalidSettingError("bootstrap.servers", text, "expected at least one HOST:PORT")
-    return tuple(found)
 
 
 def _parsed(name: str, raw: str) -> Value:

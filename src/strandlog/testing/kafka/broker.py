@@ -40,6 +40,7 @@ from strandlog.broker.deferred import Deferred
 from strandlog.broker.reads.fetch import FetchPartition, FetchPartitionData, FetchRequest
 from strandlog.broker.reads.fetched_records import records_of
 from strandlog.broker.runtime import run_inline
+from strandlog.client.arguments import check_bytes
 from strandlog.clock import stopwatch
 from strandlog.config.tables.server import PLAINTEXT
 from strandlog.errors import TopicNotFoundError
@@ -342,10 +343,11 @@ def _runs_in_event_loop() -> bool:
 
 
 def _new_record(record: Produced) -> NewRecord:
-    if isinstance(record, NewRecord):
-        return record
-    key, value = record if isinstance(record, tuple) else (None, record)
-    return NewRecord(_encoded(key), _encoded(value))
+    if not isinstance(record, NewRecord):
+        key, value = record if isinstance(record, tuple) else (None, record)
+        record = NewRecord(_encoded(key), _encoded(value))
+    check_bytes(record.value, record.key)
+    return record
 
 
 def _encoded(payload: Payload) -> bytes | None:

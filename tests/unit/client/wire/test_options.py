@@ -9,31 +9,10 @@ from pathlib import Path
 import pytest
 
 from strandlog.client.wire.client import WireClient
-from strandlog.client.wire.options import WireOptions, parse_bootstrap
+from strandlog.client.wire.options import WireOptions
 from strandlog.client.wire.tls import tls_context
-from strandlog.errors import ClosedError, InvalidSettingError, SettingError
+from strandlog.errors import ClosedError, SettingError
 from strandlog.model import IsolationLevel
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("a:1", [("a", 1)]),
-        ("a:1, b:2,", [("a", 1), ("b", 2)]),
-        ("host.example", [("host.example", 9092)]),
-        ("[::1]:9093", [("::1", 9093)]),
-        ("[fe80::1%eth0]", [("fe80::1%eth0", 9092)]),
-        ("PLAINTEXT://a:1", [("a", 1)]),
-    ],
-)
-def test_addresses_are_read(text: str, expected: list[tuple[str, int]]) -> None:
-    assert list(parse_bootstrap(text)) == expected
-
-
-@pytest.mark.parametrize("text", ["", " , ", "a:b", "a:0", "a:70000", "::1:9092", "a b:1", "[::1"])
-def test_invalid_addresses_raise(text: str) -> None:
-    with pytest.raises(InvalidSettingError, match="HOST:PORT"):
-        parse_bootstrap(text)
 
 
 def test_names_of_java_and_librdkafka_and_units_are_parsed() -> None:

@@ -29,6 +29,7 @@ from strandlog.cli.options import (
     settings_of,
 )
 from strandlog.cli.output import message, print_json, print_table, text
+from strandlog.client.addresses import parse_bootstrap
 
 app = command_app("Save addresses and client settings under a name, and choose one.")
 
@@ -57,6 +58,8 @@ def set_context(
         raise typer.BadParameter(
             "only valid with a broker: use -b HOST:PORT instead of -d", param_hint="-X"
         )
+    if bootstrap is not None:
+        parse_bootstrap(bootstrap)
     config = {key: value or "" for key, value in settings_of(client, "-X").items()}
     folder = None if data is None else os.path.abspath(data)
     context = Context(name, bootstrap, folder, config).checked()

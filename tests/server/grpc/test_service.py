@@ -190,6 +190,27 @@ def test_consume_omits_aborted_transactions_unless_uncommitted_records_are_reque
     assert [entry.value for entry in everything] == [b"kept", b"not"]
 
 
+def test_a_base_offset_that_changes_while_the_broker_runs_ends_a_consume_with_an_error(
+    log: Any, broker: BrokerProcess
+) -> None:
+    topic = make(log, "changed-offset")
+    for number in range(5):
+        one = messages.ProduceRequest(topic=topic, partition=0, records=[record(b"%d" % number)])
+        log.Produce(one)
+    file = broker.data / f"{topic}-0" / "00000000000000000000.log"
+    size = file.stat().st_size // 5
+    with file.open("r+b") as opened:
+        opened.seek(2 * size + 7)
+        opened.write(b"\3")  # the third batch now claims the offset of the fourth
+    calls = log.Consume(messages.ConsumeRequest(topic=topic, partition=0, offset=0))
+    seen = []
+    with pytest.raises(grpc.RpcError) as failed:
+        for answer in calls:
+            seen += [(each.offset, each.value) for each in answer.entries]
+    assert seen == [(0, b"0"), (1, b"1")]
+    assert failed.value.code() is grpc.StatusCode.DATA_LOSS
+
+
 def test_consume_messages_have_about_the_requested_size(log: Any) -> None:
     topic = make(log, "sizes")
     for _ in range(20):

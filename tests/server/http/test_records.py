@@ -348,8 +348,20 @@ def test_a_cursor_of_a_deleted_topic_silently_continues_in_a_new_one_of_the_same
     assert len(values(page(api, topic))) == count
 
 
-@pytest.mark.parametrize("place", ["value", "length"])
-def test_damage_is_reported_and_skipped(tmp_path: Path, place: str) -> None:
+# What damages the third of five batches with the offsets 0 to 4: the byte and the bits to change.
+DAMAGE = {
+    "value": (-5, 0xFF),
+    "length": (9, 0xFF),
+    "an offset far above": (3, 0xFF),
+    "the next offset": (7, 1),
+    "an earlier offset": (7, 2),
+    "a copy of the batch before": None,
+}
+
+
+@pytest.mark.parametrize("is_running", [False, True], ids=["stopped", "running"])
+@pytest.mark.parametrize("what", list(DAMAGE))
+def test_damage_is_reported_and_skipped(tmp_path: Path, what: str, is_running: bool) -> None:
     data = tmp_path / "data"
     with http_broker(data) as running:
         with client_of(running) as client:
@@ -357,13 +369,11 @@ def test_damage_is_reported_and_skipped(tmp_path: Path, place: str) -> None:
             make(client, "hurt")
             for number in range(5):
                 send(client, "hurt", [{"value": f"batch {number}"}])
-        running.stop()
-        file = data / "hurt-0" / "00000000000000000000.log"
-        content = bytearray(file.read_bytes())
-        size = len(content) // 5
-        content[2 * size + (size - 5 if place == "value" else 9)] ^= 0xFF
-        file.write_bytes(content)
-        running.start()
+        if not is_running:
+            running.stop()
+        _damage(data / "hurt-0" / "00000000000000000000.log", DAMAGE[what])
+        if not is_running:
+            running.start()
         with client_of(running) as client:
             client.base_url = client.base_url.join("/api/v1/")
             found = page(client, "hurt")
@@ -374,6 +384,19 @@ def test_damage_is_reported_and_skipped(tmp_path: Path, place: str) -> None:
             newest = page(client, "hurt", last=4)
             assert (values(newest), newest["problems"]) == (values(found), [told])
             assert not newest["is_missing_older"]
+
+
+def _damage(file: Path, bits: tuple[int, int] | None) -> None:
+    size = file.stat().st_size // 5
+    with file.open("r+b") as log:
+        log.seek(size)
+        before, third = log.read(size), bytearray(log.read(size))
+        if bits is None:
+            third[:] = before
+        else:
+            third[bits[0]] ^= bits[1]
+        log.seek(2 * size)
+        log.write(third)
 
 
 # -- bytes and JSON ------------------------------------------------------------------------------

@@ -3,6 +3,11 @@
 A few kilobytes on disk may decompress to many megabytes (`decompressed.max.bytes`) and a million
 records (`batch.max.records`), and a fetch may return many batches. So records are decoded lazily,
 some at a time. Unless `is_quick` returns True, decode them in a separate thread.
+
+A fetch verifies the first batch that it returns, including its offsets. The others are verified
+here: each checksum, and the offsets, which the checksum does not cover, by comparing neighbours.
+The iteration ends before a batch that is damaged; the fetch that continues there reports it, and
+says where the log continues.
 """
 
 from __future__ import annotations
@@ -12,9 +17,10 @@ from typing import NamedTuple
 
 from strandlog.broker.reads.fetch import FetchPartitionData
 from strandlog.errors import DataError, UndecodableBatchError
-from strandlog.model import Record
+from strandlog.model import Buffer, Record
 from strandlog.record.aborted import AbortedBatches
 from strandlog.record.batch import BatchView, iter_batches
+from strandlog.record.batch_header import HEADER_SIZE, read_header
 from strandlog.record.codecs import Codec
 
 HEADER_BYTES = 16  # approximate size of an empty header in a response
@@ -72,19 +78,49 @@ def records_of(
 def checked_batches(
     found: FetchPartitionData, problems: list[UndecodableBatchError] | None = None
 ) -> Iterator[tuple[BatchView, bool]]:
-    """Yield each batch, and whether readers see its records: not those of control batches, aborted
-    transactions and damaged batches. For a damaged batch, raise `UndecodableBatchError`, or add the
-    error to `problems`."""
+    """Yield each batch before the first damaged one, and whether readers see its records: not those
+    of control batches and aborted transactions. If the first batch of all cannot be decoded, raise
+    `UndecodableBatchError`, or add the error to `problems` and hide its records."""
     aborted = AbortedBatches(found.aborted or ())
-    batches = iter_batches(found.data)
-    while (batch := _next(batches, problems)) is not None:
+    for number, batch in enumerate(_batches_in_order(found.data)):
         is_visible = False
         try:
             batch.check()
             is_visible = not aborted.hides(batch)
         except DataError as damage:
+            if number:
+                return
             _report(undecodable(found, batch, damage), problems)
         yield batch, is_visible
+
+
+def _batches_in_order(data: Buffer) -> Iterator[BatchView]:
+    """Yield the complete batches of a read, up to the first one whose offsets may be wrong.
+
+    A batch is wrong if it starts before the end of the previous one, or if it leaves a gap and
+    overlaps the next one. Compaction leaves gaps, so a batch after a gap is not wrong by itself.
+    But if it is the last one, nothing shows that it is right, and it is left to the next fetch.
+    """
+    next_offset, end = -1, 0
+    batches = iter_batches(data)
+    while True:
+        try:
+            batch = next(batches)
+        except StopIteration:
+            return
+        except DataError:
+            if not end:
+                raise
+            return
+        header = batch.header
+        end += header.size_bytes
+        if end > header.size_bytes and header.base_offset != next_offset:
+            has_next = end + HEADER_SIZE <= len(data)
+            limit = read_header(data, end).base_offset if has_next else -1
+            if not next_offset < header.base_offset <= header.last_offset < limit:
+                return
+        yield batch
+        next_offset = header.next_offset
 
 
 def undecodable(
@@ -101,18 +137,3 @@ def _report(error: UndecodableBatchError, problems: list[UndecodableBatchError] 
     if problems is None:
         raise error
     problems.append(error)
-
-
-def _next(
-    batches: Iterator[BatchView], problems: list[UndecodableBatchError] | None
-) -> BatchView | None:
-    """Return the next batch, or None at the end.
-
-    If `problems` is given, damage counts as the end: the next read starts there and reports it.
-    """
-    try:
-        return next(batches, None)
-    except DataError:
-        if problems is None:
-            raise
-        return None

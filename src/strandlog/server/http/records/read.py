@@ -343,27 +343,34 @@ class _NewestReader(_PageReader):
     async def _read_piece(self, number: int, wanted: int, count: int) -> None:
         share = self._share(count)
         end = self._reached[number]
-        begin, found = await self._fetch_up_to(number, end, share)
-        self._reached[number] = begin
+        state = self._broker.partition_state(self._context, self._topic.name, number)
+        self._starts[number] = state.start_offset  # retention may have deleted segments
+        begin = max(state.start_offset, end - self._steps[number])
         size = 0
-        if found is not None:
+        while True:
+            begin, found = await self._fetch_up_to(number, begin, end, share)
+            self._reached[number] = begin
+            if found is None:
+                break
             bounds = self._bounds(end, wanted, share)
             piece = await asyncio.to_thread(scan_back, found, begin, self._test, bounds)
             self._take(number, piece)
-            self._left[number] -= len(piece.passed)
-            self._reached[number] = piece.next_offset
-            size = _size_below(found.data, end)
+            if piece.is_complete:
+                self._left[number] -= len(piece.passed)
+                self._reached[number] = piece.next_offset
+                size = _size_below(found.data, end)
+                break
+            begin = piece.next_offset
+            if self._is_over_limits():
+                break
         growth = PIECE_GROWTH if not size else min(PIECE_GROWTH, max(1, PIECE_BYTES // size))
         self._steps[number] = (end - self._reached[number]) * growth
 
     async def _fetch_up_to(
-        self, number: int, end: int, share: int
+        self, number: int, begin: int, end: int, share: int
     ) -> tuple[int, FetchPartitionData | None]:
-        """Return the first offset of a range that ends at `end`, and batches that cover the range;
-        None if it has no intact batch."""
-        state = self._broker.partition_state(self._context, self._topic.name, number)
-        self._starts[number] = state.start_offset  # retention may have deleted segments
-        begin = max(state.start_offset, end - self._steps[number])
+        """Return the first offset of a range that ends at `end` and starts at `begin` or later, and
+        batches that cover the range; None if it has no intact batch."""
         while begin < end:
             try:
                 found = await self._fetch(number, begin, share)

@@ -11,7 +11,8 @@ after each record, because the records of a batch can only be decoded from the f
 from __future__ import annotations
 
 from collections import deque
-from itertools import chain, takewhile
+from collections.abc import Iterable
+from itertools import chain
 from typing import NamedTuple
 
 from strandlog.broker.reads.fetch import FetchPartitionData
@@ -24,6 +25,7 @@ from strandlog.broker.reads.fetched_records import (
 from strandlog.clock import stopwatch
 from strandlog.errors import DataError, UndecodableBatchError
 from strandlog.model import Record
+from strandlog.record.batch import BatchView
 from strandlog.server.http.records.filter import Test
 from strandlog.server.http.records.payload import TooLargeToParseError
 
@@ -47,6 +49,7 @@ class ScanResult(NamedTuple):
     scanned_bytes: int
     problems: list[UndecodableBatchError]
     not_searched: list[int]  # offsets of values that are too large to search
+    is_complete: bool = True  # False if `scan_back` needs a fetch that starts at `next_offset`
 
 
 def scan(
@@ -89,17 +92,18 @@ def scan_back(
     found: FetchPartitionData, offset: int, test: Test | None, limits: ScanLimits
 ) -> ScanResult:
     """Scan the fetched records below `limits.end_offset`, newest batch first, down to the batch
-    that contains `offset`, or the next one. The matching records are not sorted."""
+    that contains `offset`, or the next one. The matching records are not sorted.
+
+    The fetched batches may end below the end offset, at a damaged batch or at the end of a segment.
+    Then scan nothing: a fetch that starts there has to come first.
+    """
     passed: list[Record] = []
     problems: list[UndecodableBatchError] = []
     not_searched: list[int] = []
     scanned_records = scanned_bytes = 0
-    batches = list(
-        takewhile(
-            lambda each: each[0].header.base_offset < limits.end_offset,
-            checked_batches(found, problems),
-        )
-    )
+    batches, end = _batches_below(limits.end_offset, checked_batches(found, problems))
+    if end < limits.end_offset:
+        return ScanResult([], end, 0, 0, problems, [], is_complete=False)
     reached = min([offset, *(batch.header.base_offset for batch, _ in batches[:1])])
     for batch, is_visible in reversed(batches):
         newest: deque[Record] = deque(maxlen=limits.max_records - len(passed))
@@ -128,3 +132,16 @@ def scan_back(
             reached = batch.header.base_offset
             break
     return ScanResult(passed, reached, scanned_records, scanned_bytes, problems, not_searched)
+
+
+def _batches_below(
+    end_offset: int, checked: Iterable[tuple[BatchView, bool]]
+) -> tuple[list[tuple[BatchView, bool]], int]:
+    """Return the batches that start below an offset, and the offset at which they end, or
+    `end_offset` if a batch follows that starts there or later."""
+    batches: list[tuple[BatchView, bool]] = []
+    for batch, is_visible in checked:
+        if batch.header.base_offset >= end_offset:
+            return batches, end_offset
+        batches.append((batch, is_visible))
+    return batches, batches[-1][0].header.next_offset if batches else end_offset

@@ -254,7 +254,7 @@ def all_cases(scale: float) -> list[Case]:
         ),
         *(
             Case(
-                f"{count} connections, one request in flight each",
+                f"{count} connection{'s' if count > 1 else ''}, one request in flight each",
                 "requests/s",
                 closed_loop(topics.ensure, count),
                 series="requests by connections",

@@ -17,7 +17,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # starts compiles the whole package.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-all lint types contracts check crash corrupt fuzz soak attack bench bench-kafka bench-spark bench-security bench-console bench-pytest screenshots docs packages grpc peers clean
+.PHONY: help setup demo test test-all lint types contracts check crash corrupt fuzz soak attack bench bench-kafka bench-spark bench-streams bench-security bench-console bench-pytest screenshots docs packages grpc peers clean
 
 help:
 	@echo "make setup   create $(VENV) with strandlog and everything its tests need"
@@ -32,6 +32,7 @@ help:
 	@echo "make attack  run hostile clients against a broker; print stalls, memory and SIGTERM time"
 	@echo "make bench   measure this machine, as a table and as JSON (only Spark: make bench-spark)"
 	@echo "make bench-kafka  measure beside Apache Kafka, and update docs/benchmarks.md (needs make peers)"
+	@echo "make bench-streams  measure beside Redis Streams and NATS JetStream, where they are installed"
 	@echo "make bench-security  measure the cost of TLS, SASL and ACLs on produce and fetch"
 	@echo "make bench-console  measure the cost of an open console (needs Chromium)"
 	@echo "make bench-pytest   measure the pytest plugin in a project of its own (needs the registry)"
@@ -116,6 +117,9 @@ bench-kafka: setup
 
 bench-spark: setup
 	$(BIN)/python -m benchmarks.spark
+
+bench-streams: setup
+	$(BIN)/python -m benchmarks.streams
 
 bench-security: setup
 	$(BIN)/python -m benchmarks.security

@@ -2,6 +2,7 @@
 
     kafkajs   and its schema registry client, with npm
     java      Kafka's Java client, in its newest and its oldest supported version, with Maven
+    registryjava  Confluent's Java client of registries, in Apache Flink's package, with Maven
     kafka     Apache Kafka's broker, against which our own client is tested, with Maven
     spark     PySpark and its Kafka connector, with pip (in a separate environment) and Maven
     connector the newest available Kafka connector for our PySpark, for benchmarks, with Maven
@@ -28,6 +29,7 @@ REGISTRYJS_VERSION = "4.1.0"
 KAFKA_CLIENTS_VERSION = "4.4.0"
 OLDEST_CLIENTS_VERSION = "2.1.1"
 SLF4J_VERSION = "2.0.20"
+FLINK_VERSION = "1.20.0"
 SPARK_VERSION = "4.0.0"  # the newest version with all jars available
 CONNECTOR_VERSION = "4.2.0"  # the newest available version; works with Spark 4.3
 SCALA_VERSION = "2.13"
@@ -51,6 +53,12 @@ OLDEST_JARS = (
     ("org.xerial.snappy", "snappy-java", "1.1.7.2"),
     ("org.lz4", "lz4-java", "1.5.0"),
     ("com.github.luben", "zstd-jni", "1.3.7-1"),
+)
+# Maven Central lacks Confluent's packages, but this one contains their registry client.
+REGISTRY_JARS = (
+    ("org.apache.flink", "flink-sql-avro-confluent-registry", FLINK_VERSION),
+    ("org.slf4j", "slf4j-api", SLF4J_VERSION),
+    ("org.slf4j", "slf4j-nop", SLF4J_VERSION),
 )
 SPARK_JARS = (
     ("org.apache.spark", f"spark-sql-kafka-0-10_{SCALA_VERSION}", SPARK_VERSION),
@@ -149,6 +157,10 @@ def _fetch_oldest_java(folder: Path) -> None:
     _fetch_jars(folder, OLDEST_JARS)
 
 
+def _fetch_registryjava(folder: Path) -> None:
+    _fetch_jars(folder, REGISTRY_JARS)
+
+
 def _fetch_broker(folder: Path) -> None:
     _fetch_jars(folder, BROKER_JARS, exclusions="")  # including all dependencies
 
@@ -168,10 +180,14 @@ KAFKAJS = Peer("kafkajs", KAFKAJS_VERSION, ("node", "npm"), _fetch_kafkajs)
 REGISTRYJS = Peer("registryjs", REGISTRYJS_VERSION, ("node", "npm"), _fetch_registryjs)
 JAVA = Peer("java", KAFKA_CLIENTS_VERSION, ("java", "mvn"), _fetch_java)
 OLDEST_JAVA = Peer("java", OLDEST_CLIENTS_VERSION, ("java", "mvn"), _fetch_oldest_java)
+REGISTRYJAVA = Peer("registryjava", FLINK_VERSION, ("java", "mvn"), _fetch_registryjava)
 SPARK = Peer("spark", SPARK_VERSION, ("java", "mvn"), _fetch_spark)
 CONNECTOR = Peer("connector", CONNECTOR_VERSION, ("java", "mvn"), _fetch_connector)
 KAFKA_BROKER = Peer("kafka-broker", KAFKA_BROKER_VERSION, ("java", "mvn"), _fetch_broker)
-PEERS = (KAFKAJS, REGISTRYJS, JAVA, OLDEST_JAVA, SPARK, CONNECTOR, KAFKA_BROKER)
+PEERS = (
+    *(KAFKAJS, REGISTRYJS, JAVA, OLDEST_JAVA, REGISTRYJAVA),
+    *(SPARK, CONNECTOR, KAFKA_BROKER),
+)
 
 
 def fetch(peer: Peer) -> bool:

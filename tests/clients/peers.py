@@ -30,11 +30,12 @@ def folder(peer: Peer) -> Path:
     return peer.folder
 
 
-def run(*arguments: str | Path, **environment: str) -> str:
-    """What a program printed; it must end well and soon."""
+def run(*arguments: str | Path, given: str = "", **environment: str) -> str:
+    """What a program printed for the given standard input; it must end well and soon."""
     done = subprocess.run(
         [str(argument) for argument in arguments],
         capture_output=True,
+        input=given,
         text=True,
         timeout=PATIENCE_SECONDS,
         check=False,

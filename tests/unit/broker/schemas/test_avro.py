@@ -58,6 +58,9 @@ CASES = [
     (record(field("a", ["null", "int"])), record(A), True),
     (record(A), record(field("a", ["null", "int"])), False),
     (record(field("z", "int", aliases=["a"])), record(A), True),
+    (record(field("z", "int", aliases=["a", "b"])), record(A, B), False),
+    (record(field("a", "int", aliases=["b"])), record(A, B), False),
+    (record(field("a", "int", aliases=["a"])), record(A), False),  # as in Java
     (ENUM, {**ENUM, "symbols": ["x"]}, True),
     ({**ENUM, "symbols": ["x"]}, ENUM, False),
     ({**ENUM, "symbols": ["x"], "default": "x"}, ENUM, True),
@@ -139,7 +142,9 @@ def test_any_two_schemas_are_judged_as_apache_does(reader: Any, writer: Any) -> 
         one, other = (apache_parse(json.dumps(each)) for each in (reader, writer))
     except AvroException:
         assume(False)  # a name is used twice, for example
-    assert (avro_incompatibilities(one, other) == []) is apache(reader, writer)
+    found = avro_incompatibilities(one, other)
+    assume(not any("match more than one" in reason for reason in found))  # only Java rejects these
+    assert (found == []) is apache(reader, writer)
 
 
 def test_large_records_and_unions_are_compared_without_a_step_per_pair_of_their_parts() -> None:

@@ -170,7 +170,9 @@ class PartitionLog:
         if recovered.unclaimed:
             self.claim(recovered.unclaimed)
         if recovered.aborted_was_rebuilt:
-            self._claim_aborted()
+            self._claim_aborted(self.segments.sealed)
+        elif recovered.lost_checksum:
+            self._claim_aborted(recovered.lost_checksum)
         if self.manifest.is_damaged:
             self.manifest.shorten(self.claims_of(self.segments.sealed))
         self._note_problems()
@@ -424,7 +426,7 @@ class PartitionLog:
         found += self.aborted.ending_in(end_offset, self.log_end_offset)  # appended meanwhile
         store_aborted(files, self.segments.all(), self.aborted, found)
         self._flusher.renew_snapshot()
-        self._claim_aborted()
+        self._claim_aborted(self.segments.sealed)
 
     def _still_has(self, segment: Segment, size_bytes: int) -> bool:
         """Return whether the bytes of a segment are unchanged: it is the same segment, or was
@@ -436,9 +438,9 @@ class PartitionLog:
         is_same_file = now.base_offset == segment.base_offset and now.size_bytes >= size_bytes
         return was_active and is_same_file
 
-    def _claim_aborted(self) -> None:
+    def _claim_aborted(self, sealed: Iterable[Segment]) -> None:
         with contextlib.suppress(StorageError, FileNotFoundError):
-            self.manifest.claim_aborted(self.claims_of(self.segments.sealed))
+            self.manifest.claim_aborted(self.claims_of(sealed))
 
     def _show_up_to(self, offset: int, position: LogPosition) -> None:
         self.high_watermark = offset

@@ -3,7 +3,8 @@
 What recovery reads of the log (see the diagram in recovery_point.py):
 
     below the snapshot point      a few headers, to check the indexes; more if an index or a
-                                  snapshot is damaged, or the manifest is lost
+                                  snapshot is damaged; the segments whose manifest entries are
+                                  lost
     above the snapshot point      everything, verifying checksums and rebuilding the indexes and
                                   the producer state
 
@@ -51,10 +52,10 @@ from strandlog.storage.partition.recovery_point import (
 )
 from strandlog.storage.partition.recovery_start import ScanStart, trusted_start
 from strandlog.storage.partition.replay import (
+    AbortedReplay,
     rebuild_aborted,
     replay_or_report,
     report_unknown_outcomes,
-    sealed_abort_markers,
 )
 from strandlog.storage.paths import (
     ABORT_INDEX_SUFFIX,
@@ -75,9 +76,9 @@ from strandlog.storage.segment.manifest import (
     Claim,
     Loss,
     SegmentManifest,
-    lacks_checksums,
     losses,
     read_manifest,
+    unchecked_runs,
 )
 from strandlog.storage.segment.scan import NEVER, Batch, Damage, scan, view_source
 from strandlog.storage.segment.segment import ActiveSegment, Segment, SegmentList, stem_of
@@ -129,6 +130,7 @@ class Recovered:
     snapshots: set[int]  # the offsets of the existing snapshot files
     manifest: SegmentManifest
     unclaimed: list[Segment]  # sealed segments that the manifest does not list
+    lost_checksum: list[Segment]  # those that it lists without the checksum of their index
     aborted_was_rebuilt: bool
 
 
@@ -168,6 +170,7 @@ class Recovery:
         self._log_start_offset = 0
         self._unseen_offsets = 0  # offsets that may have been assigned after the known end
         self._loss_from = NEVER  # a gap at or above this offset is a loss
+        self._found = NOTHING  # the manifest
         self._claims: list[Claim] = []
         self._indexed: dict[int, Claim] = {}  # those with a transaction index, by base offset
         self._manifest = SegmentManifest(files, folder, NOTHING)
@@ -206,8 +209,8 @@ class Recovery:
             return
         found = read_manifest(self._files, self._folder)
         lost = losses(found.claims, names)
-        self._claims = found.claims
-        self._indexed = {c.base_offset: c for c in found.claims if c.aborted_crc}
+        self._found, self._claims = found, found.claims
+        self._indexed = {c.base_offset: c for c in found.claims if c.aborted_crc is not None}
         self._manifest = SegmentManifest(self._files, self._folder, found, lost)
         problems = [loss.describe(self._folder) for loss in lost]
         if found.damaged:
@@ -297,11 +300,11 @@ class Recovery:
 
     def _load_aborted(self, segments: list[Segment], names: dict[str, int]) -> None:
         """Load the transaction indexes up to the offset of the snapshot; the scan adds the rest. If
-        one of them is wrong, stop and let `_recovered` rebuild all of them. If the manifest with
-        their checksums is lost, or its end is and an aborted transaction is missing, load them all,
-        and let `_recovered` compare them with the log."""
+        one of them is wrong, stop and let `_recovered` rebuild all of them. If checksums in the
+        manifest are lost, load all indexes, and if the log contradicts one of them, let
+        `_recovered` compare them with the whole log."""
         bases = [segment.base_offset for segment in segments]
-        has_no_checksums = lacks_checksums(self._claims, bases, self._producers_from)
+        unchecked = unchecked_runs(self._found, bases, self._producers_from)
         ends = [*(segment.base_offset for segment in segments[1:]), NEVER]
         for segment, end_offset in zip(segments, ends, strict=True):
             name = segment_stem(segment.base_offset) + ABORT_INDEX_SUFFIX
@@ -316,29 +319,27 @@ class Recovery:
                 what = "was wrong" if name in names else "was missing"
                 self._report.problems.append(f"{path} {what} and was rebuilt from the log")
                 self._aborted_in_doubt = True
-                if has_no_checksums:
+                if unchecked:
                     self._wrong_indexes.add(path)
                     continue
                 return
             kept = self._aborted.ending_in(segment.base_offset, end_offset)
             if len(data) > len(packed(kept)):
                 self._files.truncate(path, len(packed(kept)))
-        if has_no_checksums or self._misses_aborted(segments, ends):
+        if not unchecked:
+            return
+        if self._aborted_in_doubt or any(self._is_in_doubt(segments, run) for run in unchecked):
             self._aborted_in_doubt = True
             self._index_check = IndexCheck(self._aborted)
 
-    def _misses_aborted(self, segments: list[Segment], ends: list[int]) -> bool:
-        """Return whether the log has an aborting marker that the indexes lack, in a sealed segment
-        that is not in the manifest. There are few: a crash may undo the last entries."""
-        claimed = {claim.base_offset for claim in self._claims}
-        for segment, end_offset in zip(segments, ends, strict=True):
-            if segment.base_offset in claimed or end_offset > self._producers_from:
-                continue
-            loaded = self._aborted.ending_in(segment.base_offset, end_offset)
-            known = {entry.last_offset for entry in loaded}
-            if not sealed_abort_markers(self._files, segment) <= known:
-                return True
-        return False
+    def _is_in_doubt(self, segments: list[Segment], run: range) -> bool:
+        """Compare the transaction indexes of adjacent sealed segments with their logs."""
+        first, end = segments[run.start].base_offset, segments[run.stop].base_offset
+        check = IndexCheck(self._aborted.ending_in(first, end))
+        replay = AbortedReplay(self._files, check)
+        for segment in segments[run.start : run.stop]:
+            replay.read(segment, segment.size_bytes)
+        return check.is_in_doubt
 
     def _index_is_whole(self, base_offset: int) -> bool:
         """Return whether the loaded part of a segment's transaction index matches the checksum in
@@ -551,6 +552,7 @@ class Recovery:
                 self._report_wrong_indexes(segments, check)
             self._drop_snapshot(self._producers_from)
         claimed = {claim.base_offset for claim in self._claims}
+        lost_checksum = self._found.without_checksum
         return Recovered(
             segments,
             next_offset,
@@ -562,6 +564,7 @@ class Recovery:
             self._snapshots,
             self._manifest,
             [s for s in segments.sealed if s.base_offset not in claimed],
+            [s for s in segments.sealed if s.base_offset in lost_checksum],
             self._aborted_in_doubt,
         )
 

@@ -20,7 +20,7 @@ from strandlog.storage.paths import ABORT_INDEX_SUFFIX
 from strandlog.storage.problem_list import ProblemList
 from strandlog.storage.segment.cache import scan_segment
 from strandlog.storage.segment.index_check import IndexCheck
-from strandlog.storage.segment.scan import Batch, ByteSource, Damage, view_source
+from strandlog.storage.segment.scan import NEVER, Batch, ByteSource, Damage, view_source
 from strandlog.storage.segment.segment import Segment
 from strandlog.storage.segment.transaction_index import (
     AbortedTransaction,
@@ -70,24 +70,33 @@ class AbortedReplay:
         mapped = self._files.map(segment.log_path)
         try:
             source = view_source(mapped.view)
-            for item in scan_segment(source, segment, size_bytes):
-                if isinstance(item, Damage):
-                    report_unknown_outcomes(self._producers, segment.stem, item, self._problems)
-                    if self._check is not None:
-                        self._check.note_damage(item)
-                    continue
-                position, header = item
-                data = source(position, header.size_bytes) if header.is_control else b""
-                ended = replay_or_report(self._producers, header, data, self._problems)
-                if ended is not None:
-                    self.found.append(ended)
-                if self._check is not None:
-                    self._check.note_batch(header)
-                    if header.is_control:
-                        is_abort = _is_abort(data)
-                        self._check.note_marker(header, ended, is_abort=is_abort)
+            self.replay(scan_segment(source, segment, size_bytes), source, segment.stem)
         finally:
             mapped.close()
+
+    def replay(self, batches: Iterable[Batch | Damage], source: ByteSource, place: str) -> None:
+        """Replay the batches of the next segment. `source` reads the file that contains them."""
+        for item in batches:
+            if isinstance(item, Damage):
+                report_unknown_outcomes(self._producers, place, item, self._problems)
+                self._note_damage(item.start_offset, item.end_offset)
+                continue
+            position, header = item
+            data = source(position, header.size_bytes) if header.is_control else b""
+            if data and not BatchView(data).is_intact():  # readers scan without checksums
+                self._note_damage(header.base_offset, header.next_offset)
+                continue
+            ended = replay_or_report(self._producers, header, data, self._problems)
+            if ended is not None:
+                self.found.append(ended)
+            if self._check is not None:
+                self._check.note_batch(header)
+                if header.is_control:
+                    self._check.note_marker(header, ended, is_abort=_is_abort(data))
+
+    def _note_damage(self, start_offset: int, end_offset: int | None) -> None:
+        if self._check is not None:
+            self._check.note_damage(start_offset, NEVER if end_offset is None else end_offset)
 
     def report_to(self, problems: ProblemList) -> None:
         """Report the markers that cannot be decoded, and the transactions that were open where the
@@ -102,29 +111,6 @@ def _is_abort(data: Buffer) -> bool:
         return read_control(BatchView(data)).kind is ControlType.ABORT
     except DataError:
         return True
-
-
-def abort_markers(batches: Iterable[Batch | Damage], source: ByteSource) -> set[int]:
-    """Return the offsets of the markers among the batches that abort a transaction."""
-    return {
-        each.header.base_offset
-        for each in batches
-        if isinstance(each, Batch)
-        and each.header.is_control
-        and _is_abort(source(each.position, each.header.size_bytes))
-    }
-
-
-def sealed_abort_markers(files: Files, segment: Segment) -> set[int]:
-    """Return the offsets of the markers in a sealed segment that abort a transaction."""
-    if not segment.size_bytes:
-        return set()
-    mapped = files.map(segment.log_path)
-    try:
-        source = view_source(mapped.view)
-        return abort_markers(scan_segment(source, segment, segment.size_bytes), source)
-    finally:
-        mapped.close()
 
 
 def store_aborted(

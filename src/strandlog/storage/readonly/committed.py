@@ -4,8 +4,8 @@ The newest intact producer snapshot contains the transactions that were open at 
 later batches are replayed. The transaction indexes contain the transactions that were aborted
 before that offset; checksums in the manifest and the snapshot prove that an index is complete. The
 writer takes a snapshot with the first flush after 16 MiB, so usually little is scanned. If the
-manifest is lost, the whole log is scanned instead; so it is if a sealed segment that is not in the
-manifest has an abort marker that its index lacks.
+checksums of some indexes are lost, these are compared with the log, and if it contradicts one of
+them, the whole log is scanned instead.
 
 Damage after the snapshot may hide the marker of a transaction that is open there, so it is unknown
 whether that transaction was aborted. The last stable offset then stays at the start of the
@@ -16,17 +16,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from itertools import pairwise
 from typing import NamedTuple
 
 from strandlog.errors import CorruptSegmentError, DataError
 from strandlog.record.batch import BatchView
 from strandlog.storage.files import Files
 from strandlog.storage.partition.producer_state import ProducerState, index_mark
-from strandlog.storage.partition.replay import abort_markers, replay_batch
+from strandlog.storage.partition.replay import AbortedReplay, replay_batch
 from strandlog.storage.paths import ABORT_INDEX_SUFFIX, SNAPSHOT_SUFFIX, segment_offsets
 from strandlog.storage.readonly.view import PartitionView
-from strandlog.storage.segment.manifest import Claim, lacks_checksums, read_manifest
+from strandlog.storage.segment.index_check import IndexCheck
+from strandlog.storage.segment.manifest import Claim, read_manifest, unchecked_runs
 from strandlog.storage.segment.scan import NEVER, Damage
 from strandlog.storage.segment.segment import Segment, stem_of
 from strandlog.storage.segment.transaction_index import (
@@ -89,10 +89,17 @@ def _known(
 ) -> tuple[ProducerState, int, list[AbortedTransaction]]:
     """Return the producer state at the offset of a snapshot, that offset, and the aborted
     transactions with markers below it."""
-    claims = read_manifest(files, view.folder).claims
-    producers, known_offset, mark = _newest_snapshot(files, view, claims)
-    aborted = _indexed(files, view, known_offset, mark, claims)
-    if _misses_aborted(files, view, known_offset, claims, aborted):
+    manifest = read_manifest(files, view.folder)
+    producers, known_offset, mark = _newest_snapshot(files, view)
+    bases = [segment.base_offset for segment in view.segments]
+    unchecked = unchecked_runs(manifest, bases, known_offset)
+    try:
+        aborted = _indexed(files, view, known_offset, mark, manifest.claims)
+    except DataError:
+        if not unchecked:
+            raise
+        return ProducerState(), 0, []
+    if any(_is_in_doubt(files, view, run, aborted) for run in unchecked):
         return ProducerState(), 0, []
     return producers, known_offset, aborted
 
@@ -118,15 +125,13 @@ def _limited(stable_offset: int, producers: ProducerState) -> int:
 
 
 def _newest_snapshot(
-    files: Files, view: PartitionView, claims: Sequence[Claim]
+    files: Files, view: PartitionView
 ) -> tuple[ProducerState, int, IndexMark | None]:
     """Load the newest intact producer snapshot within the view. Return its state, its offset and
-    its checksum of the transaction index. There is none to use if it needs transaction indexes that
-    have lost their checksums."""
-    bases = [segment.base_offset for segment in view.segments]
+    its checksum of the transaction index."""
     offsets = segment_offsets(files.list_dir(view.folder), SNAPSHOT_SUFFIX)
     for offset in reversed(offsets):
-        if offset > view.end_offset or lacks_checksums(claims, bases, offset):
+        if offset > view.end_offset:
             continue
         try:
             data = files.read(stem_of(view.folder, offset) + SNAPSHOT_SUFFIX)
@@ -169,21 +174,14 @@ def _indexed(
     return found
 
 
-def _misses_aborted(
-    files: Files,
-    view: PartitionView,
-    end_offset: int,
-    claims: Sequence[Claim],
-    aborted: Sequence[AbortedTransaction],
+def _is_in_doubt(
+    files: Files, view: PartitionView, run: range, aborted: Sequence[AbortedTransaction]
 ) -> bool:
-    """Return whether the log has an aborting marker below `end_offset` that the indexes lack, in a
-    sealed segment that is not in the manifest."""
-    claimed = {claim.base_offset for claim in claims}
-    known = {entry.last_offset for entry in aborted}
-    for segment, following in pairwise(view.segments):
-        if segment.base_offset in claimed or following.base_offset > end_offset:
-            continue
+    """Compare the transaction indexes of adjacent sealed segments with their logs."""
+    first, end = view.segments[run.start].base_offset, view.segments[run.stop].base_offset
+    check = IndexCheck(entry for entry in aborted if first <= entry.last_offset < end)
+    replay = AbortedReplay(files, check)
+    for segment in view.segments[run.start : run.stop]:
         source = partial(files.read_at, segment.log_path)
-        if not abort_markers(view.batches(segment, segment.base_offset), source) <= known:
-            return True
-    return False
+        replay.replay(view.batches(segment, segment.base_offset), source, segment.stem)
+    return check.is_in_doubt

@@ -350,7 +350,7 @@ class _Look:
         """Compare the transaction indexes of sealed segments with the manifest."""
         for claim in sorted(self._claims):
             path = stem_of(self._folder, claim.base_offset) + paths.ABORT_INDEX_SUFFIX
-            if not claim.aborted_crc:
+            if claim.aborted_crc is None:
                 continue
             data = self._files.read(path) if self._files.exists(path) else b""
             if crc32c(data) != claim.aborted_crc:

@@ -1,11 +1,14 @@
 """Compares transaction indexes that have no checksum with the log.
 
-The manifest stores the checksums of the transaction indexes of sealed segments. If it is lost,
-nothing shows that an index is complete, so recovery derives the aborted transactions from the log
-(partition/replay.py) and compares them with the entries that it loaded. An entry may differ from
-the derived one without being wrong, because records that were removed are no longer in the log:
+The manifest stores the checksums of the transaction indexes of sealed segments. If those of some
+segments are lost, nothing shows that their indexes are complete, so recovery and readers of the
+folder derive the aborted transactions of these segments from the log (partition/replay.py) and
+compare them with the entries that they loaded (`is_in_doubt`). If this leaves a doubt, recovery
+compares the whole log. An entry may differ from the derived one without being wrong, because
+records that were removed, or that are in an earlier segment, were not read:
 
-    no transaction     retention or compaction removed all of its records; the marker is still there
+    no transaction     retention or compaction removed all of its records, or they are in an earlier
+                       segment; the marker was read
     earlier offsets    compaction or retention removed the first batches of this transaction, or of
                        the oldest one that was open when it ended
     damage             the damage hides the marker of this transaction, or of the previous one of
@@ -20,7 +23,7 @@ from bisect import bisect_left
 from collections.abc import Iterable
 
 from strandlog.record.batch_header import BatchHeader
-from strandlog.storage.segment.scan import NEVER, Damage
+from strandlog.storage.segment.scan import NEVER
 from strandlog.storage.segment.transaction_index import AbortedTransaction
 
 
@@ -38,10 +41,9 @@ class IndexCheck:
         self._bounds: dict[int, int] = {}  # offset after the producer's previous marker
         self._empty: set[tuple[int, int]] = set()  # aborting markers without records
 
-    def note_damage(self, damage: Damage) -> None:
+    def note_damage(self, start_offset: int, end_offset: int) -> None:
         """Record a damaged range of the log."""
-        end_offset = NEVER if damage.end_offset is None else damage.end_offset
-        self._damage.append((damage.start_offset, end_offset))
+        self._damage.append((start_offset, end_offset))
 
     def note_batch(self, header: BatchHeader) -> None:
         """Record an intact batch of the log."""
@@ -81,6 +83,15 @@ class IndexCheck:
 
     def _is_damaged(self, offset: int, end_offset: int) -> bool:
         return any(start < end_offset and offset < end for start, end in self._damage)
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether the indexes contradict the log, or earlier segments may show that they do."""
+        return (
+            bool(self._damage)
+            or any(offset not in self._loaded for _, offset in self._empty)
+            or bool(self.wrong_markers(NEVER))
+        )
 
     def wrong_markers(self, trusted_offset: int) -> list[int]:
         """Return the marker offsets below `trusted_offset`, the end of what was loaded, at which

@@ -6,8 +6,9 @@ Entries are appended until the file is rewritten. An entry is a *claim* that the
 base offset has this end offset and a file of this size; it replaces every earlier entry that
 overlaps those offsets. An entry of size -1 only withdraws the earlier entries, because their
 segments may have been removed. An entry with a size below -1 adds the checksum of the transaction
-index to the claim of its segment: the size is -2 minus that CRC-32C. Segments without aborted
-transactions need no such entry.
+index to the claim of its segment: the size is -2 minus that CRC-32C, which is 0 for a segment
+without aborted transactions. It follows each claim, except those of older versions. So if the last
+entry is a claim, or if entries are damaged, checksums may be lost (`unchecked_runs`).
 
     sealing      the claim is appended after the segment's files have been synced
     retention    the claims of the expired segments are durably withdrawn before the files are
@@ -29,6 +30,7 @@ import contextlib
 import struct
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from strandlog.errors import DiskFullError
@@ -50,7 +52,7 @@ class Claim(NamedTuple):
     base_offset: int
     end_offset: int
     size_bytes: int
-    aborted_crc: int = 0  # checksum of the transaction index; 0 if there is none or it is unknown
+    aborted_crc: int | None = None  # checksum of the transaction index; None if it is unknown
 
 
 class Loss(NamedTuple):
@@ -86,6 +88,17 @@ class ReadManifest(NamedTuple):
     claims: list[Claim]
     entries: int  # number of entries up to the last valid one; anything after it is torn
     damaged: int  # number of entries that fail their checksum and precede a valid one
+    last_claim: int | None = None  # base offset of the claim that is the last entry, if it is one
+
+    @property
+    def without_checksum(self) -> set[int]:
+        """The base offsets of claims that have lost the checksum of their transaction index. Claims
+        of older versions never had one."""
+        return {
+            claim.base_offset
+            for claim in self.claims
+            if claim.aborted_crc is None and (self.damaged or claim.base_offset == self.last_claim)
+        }
 
 
 NOTHING = ReadManifest([], 0, 0)
@@ -100,6 +113,7 @@ def read_manifest(files: Files, folder: str) -> ReadManifest:
     claims: dict[int, Claim] = {}
     bases: list[int] = []  # the keys of `claims`, in order
     damaged = bad = entries = 0
+    last_claim: int | None = None
     name = _folder_name(folder)
     for start in range(0, len(data), ENTRY_SIZE):
         claim = _parse(data[start : start + ENTRY_SIZE], name)
@@ -107,6 +121,7 @@ def read_manifest(files: Files, folder: str) -> ReadManifest:
             bad += 1
             continue
         damaged, entries = bad, start // ENTRY_SIZE + 1
+        last_claim = claim.base_offset if claim.size_bytes > WITHDRAWN else None
         if claim.size_bytes < WITHDRAWN:
             _add_aborted(claims, claim)
             continue
@@ -121,7 +136,7 @@ def read_manifest(files: Files, folder: str) -> ReadManifest:
         bases[first : first + len(replaced)] = [claim.base_offset] if is_kept else []
         if is_kept:
             claims[claim.base_offset] = claim
-    return ReadManifest([claims[base] for base in bases], entries, damaged)
+    return ReadManifest([claims[base] for base in bases], entries, damaged, last_claim)
 
 
 def _add_aborted(claims: dict[int, Claim], found: Claim) -> None:
@@ -141,10 +156,24 @@ def losses(claims: Iterable[Claim], names: dict[str, int]) -> list[Loss]:
     return found
 
 
-def lacks_checksums(claims: Sequence[Claim], bases: Sequence[int], trusted_offset: int) -> bool:
-    """Return whether the manifest is lost, so that the transaction indexes of the sealed segments
-    below `trusted_offset` have no checksum. `bases` are the base offsets of all segments."""
-    return not claims and len(bases) > 1 and bases[1] <= trusted_offset
+def unchecked_runs(found: ReadManifest, bases: Sequence[int], trusted_offset: int) -> list[range]:
+    """Return the runs of adjacent sealed segments below `trusted_offset` whose transaction indexes
+    have lost their checksums, as positions in `bases`, the base offsets of all segments.
+
+    After a crash there are few: it may undo the last entries. If the manifest is lost, there is one
+    run with all sealed segments.
+    """
+    checked = {claim.base_offset for claim in found.claims} - found.without_checksum
+    runs: list[range] = []
+    for number, (base, end_offset) in enumerate(pairwise(bases)):
+        if end_offset > trusted_offset:
+            break
+        if base in checked:
+            continue
+        is_next = bool(runs) and runs[-1].stop == number
+        first = runs.pop().start if is_next else number
+        runs.append(range(first, number + 1))
+    return runs
 
 
 def _overlaps(old: Claim, new: Claim) -> bool:
@@ -192,7 +221,7 @@ class SegmentManifest:
         checksums = {claim.base_offset: claim.aborted_crc for claim in claims}
         self._append(b"".join(map(self._packed_aborted, claims)))
         self.lost = [
-            lost._replace(aborted_crc=checksums.get(lost.base_offset, 0)) for lost in self.lost
+            lost._replace(aborted_crc=checksums.get(lost.base_offset)) for lost in self.lost
         ]
 
     def withdraw(self, base_offset: int, end_offset: int = END_OF_OFFSETS) -> None:
@@ -219,7 +248,7 @@ class SegmentManifest:
     def shorten(self, sealed: Sequence[Claim]) -> None:
         """Rewrite the file with only the claims about sealed and lost segments if it is damaged or
         most of its entries are obsolete. Durable when this returns."""
-        if not self.is_damaged and self._entries <= 2 * len(sealed) + SPARE_ENTRIES:
+        if not self.is_damaged and self._entries <= 4 * len(sealed) + SPARE_ENTRIES:
             return
         claims = [c for c in sealed if not any(_overlaps(c, lost) for lost in self.lost)]
         data = b"".join(map(self._packed, sorted([*self.lost, *claims])))
@@ -235,9 +264,11 @@ class SegmentManifest:
 
     def _packed(self, claim: Claim) -> bytes:
         entry = self._entry(claim.base_offset, claim.end_offset, claim.size_bytes)
-        return entry + self._packed_aborted(claim) if claim.aborted_crc else entry
+        return entry + self._packed_aborted(claim)
 
     def _packed_aborted(self, claim: Claim) -> bytes:
+        if claim.aborted_crc is None:
+            return b""
         size_bytes = WITHDRAWN - 1 - claim.aborted_crc
         return self._entry(claim.base_offset, claim.end_offset, size_bytes)
 

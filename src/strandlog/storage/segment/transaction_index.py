@@ -218,7 +218,8 @@ def is_whole(
 ) -> bool:
     """Return whether the entries of a segment with markers below `trusted_offset` match the
     checksum in the manifest or in the producer snapshot at that offset, if there is one."""
-    if claim is not None and claim.aborted_crc and claim.end_offset <= trusted_offset:
+    has_checksum = claim is not None and claim.aborted_crc is not None
+    if claim is not None and has_checksum and claim.end_offset <= trusted_offset:
         return checksum(entries) == claim.aborted_crc
     if mark is not None and mark.base_offset == base_offset:
         return checksum(entries) == mark.checksum

@@ -12,6 +12,7 @@ from strandlog.errors import DataError
 from strandlog.record.batch_header import read_header, stamp
 from strandlog.record.builder import build_single
 from strandlog.storage.cleaning.compaction import compact_now
+from strandlog.storage.files import MappedFile
 from strandlog.storage.partition.read import aborted_in
 from strandlog.storage.paths import ABORT_INDEX_SUFFIX, SEGMENT_MANIFEST
 from strandlog.storage.readonly.committed import committed_view
@@ -25,6 +26,7 @@ from strandlog.testing import SimulatedFiles
 
 pytestmark = pytest.mark.slow
 
+MANIFEST = f"{FOLDER}/{SEGMENT_MANIFEST}"
 STEPS = 40
 KEPT = [b"%d.%d" % (n, part) for n in range(STEPS) if n % 3 == 0 for part in range(2)]
 
@@ -189,7 +191,7 @@ def test_aborted_records_are_not_shown_after_the_loss_of_an_index_and_the_manife
     for path in indexes(files)[:-1]:
         damaged = files.after_kill()
         lose(damaged, path, how)
-        damaged.remove(f"{FOLDER}/{SEGMENT_MANIFEST}")
+        damaged.remove(MANIFEST)
         view = committed_view(damaged, FolderView(damaged, DATA).view(TP))
         for attempt in range(2):
             log_dir, log = reopen(damaged, settings=small_settings(segment_bytes=900))
@@ -203,7 +205,7 @@ def test_aborted_records_are_not_shown_after_the_loss_of_an_index_and_the_manife
 def test_every_lost_index_is_reported_if_the_manifest_is_lost_too() -> None:
     files = filled("clean")
     lost = indexes(files)[:-1]
-    for path in [*lost, f"{FOLDER}/{SEGMENT_MANIFEST}"]:
+    for path in [*lost, MANIFEST]:
         files.remove(path)
     _, log = reopen(files, settings=small_settings(segment_bytes=900))
     assert committed(log) == KEPT
@@ -223,7 +225,7 @@ def test_an_index_hides_aborted_records_whose_marker_is_damaged_after_the_manife
         count += header.is_control
         next_position += header.size_bytes
     files.write_at(path, position + header.size_bytes - 1, bytes([data[position + 60] ^ 0xFF]))
-    files.remove(f"{FOLDER}/{SEGMENT_MANIFEST}")
+    files.remove(MANIFEST)
     _, log = reopen(files, settings=small_settings(segment_bytes=900))
     assert header.base_offset in [entry.last_offset for entry in log.aborted]
     assert not any("rebuilt" in text for text in log.last_report.problems)
@@ -240,8 +242,7 @@ def test_aborted_records_are_not_shown_after_the_loss_of_an_index_and_its_manife
         damaged = files.after_kill()
         lose(damaged, path, how)
         while path in claimed_indexes(damaged):
-            manifest = f"{FOLDER}/{SEGMENT_MANIFEST}"
-            damaged.truncate(manifest, damaged.size(manifest) - ENTRY_SIZE)
+            damaged.truncate(MANIFEST, damaged.size(MANIFEST) - ENTRY_SIZE)
         assert claimed_indexes(damaged)
         view = committed_view(damaged, FolderView(damaged, DATA).view(TP))
         for attempt in range(2):
@@ -251,6 +252,90 @@ def test_aborted_records_are_not_shown_after_the_loss_of_an_index_and_its_manife
             problems = [text for text in log.last_report.problems if path in text]
             assert len(problems) == len(log.last_report.problems) == (attempt == 0)
             log_dir.close()
+
+
+@pytest.mark.parametrize("stop", ["clean", "killed"])
+@pytest.mark.parametrize("how", ["deleted", "emptied", "one entry less", "later first offset"])
+def test_aborted_records_are_not_shown_after_the_loss_of_an_index_and_of_its_checksum(
+    how: str, stop: str
+) -> None:
+    """The manifest ends between the claim of a segment and the checksum of its index."""
+    files = filled(stop)
+    for path in indexes(files)[:-1]:
+        damaged = files.after_kill()
+        lose(damaged, path, how)
+        cut_after_claim(damaged, path)
+        assert claimed_indexes(damaged)[-1] == path
+        view = committed_view(damaged, FolderView(damaged, DATA).view(TP))
+        for attempt in range(2):
+            log_dir, log = reopen(damaged, settings=small_settings(segment_bytes=900))
+            assert committed(log) == KEPT
+            assert [entry[:3] for entry in view.aborted] == [entry[:3] for entry in log.aborted]
+            problems = [text for text in log.last_report.problems if path in text]
+            assert len(problems) == len(log.last_report.problems) == (attempt == 0)
+            log_dir.close()
+
+
+def test_aborted_records_are_not_shown_after_the_loss_of_an_index_and_damage_to_its_checksum() -> (
+    None
+):
+    files = filled("clean")
+    for number, path in enumerate(indexes(files)[:-1]):
+        damaged = files.after_kill()
+        damaged.remove(path)
+        base = int(path.rpartition("/")[2][:20])
+        bases = [claim.base_offset for claim in read_manifest(files, FOLDER).claims]
+        damaged.flip_bit(MANIFEST, (2 * bases.index(base) + 1) * ENTRY_SIZE + 3)
+        view = committed_view(damaged, FolderView(damaged, DATA).view(TP))
+        _, log = reopen(damaged, settings=small_settings(segment_bytes=900))
+        assert committed(log) == KEPT, number
+        assert [entry[:3] for entry in view.aborted] == [entry[:3] for entry in log.aborted]
+        assert any(path in text for text in log.last_report.problems)
+
+
+def test_correct_indexes_that_have_lost_their_checksums_are_not_reported() -> None:
+    """The checksums are stored again, so that the next start does not read the segments."""
+    files = filled("clean")
+    for kept in range(1, files.size(MANIFEST) // ENTRY_SIZE):
+        cut = files.after_kill()
+        cut.truncate(MANIFEST, kept * ENTRY_SIZE)
+        assert committed_view(cut, FolderView(cut, DATA).view(TP)).aborted
+        log_dir, log = reopen(cut, settings=small_settings(segment_bytes=900))
+        assert (committed(log), log.last_report.problems) == (KEPT, [])
+        log_dir.close()
+        found = read_manifest(cut, FOLDER)
+        assert found.claims == read_manifest(files, FOLDER).claims
+        assert found.without_checksum == set()
+
+
+@pytest.mark.parametrize("kept", ["half of the claims", "without the last checksum"])
+def test_a_start_reads_only_the_segments_whose_manifest_entries_are_lost(
+    kept: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = filled("clean")
+    claims = read_manifest(files, FOLDER).claims
+    count = len(claims) // 2 if kept == "half of the claims" else len(claims) - 1
+    size = count * 2 * ENTRY_SIZE if kept == "half of the claims" else files.size(MANIFEST)
+    files.truncate(MANIFEST, size if kept == "half of the claims" else size - ENTRY_SIZE)
+    mapped: list[str] = []
+    inner = SimulatedFiles.map
+
+    def counting(each: SimulatedFiles, path: str) -> MappedFile:
+        mapped.append(path)
+        return inner(each, path)
+
+    monkeypatch.setattr(SimulatedFiles, "map", counting)
+    _, log = reopen(files, settings=small_settings(segment_bytes=900))
+    expected = {stem_of(FOLDER, claim.base_offset) + ".log" for claim in claims[count:]}
+    logs = {path for path in mapped if path.endswith(".log")}
+    assert logs - {log.segments.active.log_path} == expected
+
+
+def cut_after_claim(files: SimulatedFiles, path: str) -> None:
+    """Cut the manifest behind the entry that claims the segment of a transaction index."""
+    base = int(path.rpartition("/")[2][:20])
+    while read_manifest(files, FOLDER).last_claim != base:
+        files.truncate(MANIFEST, files.size(MANIFEST) - ENTRY_SIZE)
 
 
 def claimed_indexes(files: SimulatedFiles) -> list[str]:

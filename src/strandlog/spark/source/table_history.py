@@ -32,8 +32,9 @@ from strandlog.spark.options import Options
 from strandlog.spark.source.continuity import Bounds
 from strandlog.spark.source.history import Division, divided
 from strandlog.spark.source.planning import OffsetRange
-from strandlog.spark.source.typed_rows import ADVICE, SCHEMA_IDS, TypedRows
+from strandlog.spark.source.typed_rows import ADVICE, TypedRows
 from strandlog.spark.source.typed_rows import COLUMNS as TYPED_COLUMNS
+from strandlog.tables.topics.column_names import SCHEMA_IDS
 
 if TYPE_CHECKING:
     import pyarrow as pa

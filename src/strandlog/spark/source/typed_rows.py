@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from strandlog.errors import TableSchemaError
+from strandlog.tables.topics.column_names import SCHEMA_IDS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from strandlog.formats.columns.registry import RegistryColumns
     from strandlog.formats.columns.values import Parsed
 
-SCHEMA_IDS = ("writer_schema_id", "reader_schema_id")
 COLUMNS = ("value", "error", "raw_value", *SCHEMA_IDS)  # from which rows are converted
 ADVICE = (
     "leave the column out with .schema(), read without the option history, or write the table "

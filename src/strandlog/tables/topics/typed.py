@@ -28,12 +28,8 @@ from strandlog.formats.columns.registry import RegistryColumns
 from strandlog.formats.columns.values import schema_ids
 from strandlog.formats.registered_schema import RegisteredSchema
 from strandlog.tables.schema import plain
+from strandlog.tables.topics.column_names import SCHEMA_IDS
 from strandlog.tables.topics.columns import POSITION, RawColumns
-
-SCHEMA_IDS = (
-    pa.field("writer_schema_id", pa.int64()),
-    pa.field("reader_schema_id", pa.int64()),
-)
 
 
 class Registry(Protocol):
@@ -101,7 +97,7 @@ class TypedColumns:
                 pa.field("value", pa.struct(list(fields))),
                 pa.field("error", pa.string()),
                 pa.field("raw_value", pa.binary()),
-                *SCHEMA_IDS,
+                *(pa.field(name, pa.int64()) for name in SCHEMA_IDS),
             ]
         )
 
@@ -123,10 +119,8 @@ class TypedColumns:
             reasons = pc.replace_with_mask(reasons, is_bad, pa.array(parsed.reasons, pa.string()))
         kept = pc.if_else(is_bad, values, pa.scalar(None, pa.binary()))
         columns = [raw.column(field.name) for field in POSITION]
-        names = [*POSITION, "value", "error", "raw_value", *SCHEMA_IDS]
         return pa.Table.from_arrays(
-            [*columns, typed, reasons, kept, *self._schema_ids(values)],
-            names=[each if isinstance(each, str) else each.name for each in names],
+            [*columns, typed, reasons, kept, *self._schema_ids(values)], names=self.schema.names
         )
 
     def _schema_ids(self, values: Any) -> list[Any]:

@@ -16,6 +16,7 @@ from the writer's schema to either of the others:
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -31,6 +32,7 @@ from strandlog.formats.evolution.steps import (
     Origin,
     Repeat,
     Step,
+    fields_in,
 )
 from strandlog.formats.registered_schema import AVRO, RegisteredSchema
 
@@ -138,27 +140,16 @@ def _record(writer: _Type, stored: _Type, wanted: _Type, kind: Any, path: str) -
     written, before, after = (
         {field["name"]: field for field in each["fields"]} for each in definitions
     )
-    kinds = {field.name: field.type for field in kind} if pa.types.is_struct(kind) else {}
-    origins = {}
-    for name, field in after.items():
-        place = f"{path}.{name}" if path else name
-        try:
-            found = _field(written, (before, after), (writer, stored, wanted), field, kinds, place)
-        except InexactError as error:
-            if name in kinds or error.may_be_bad:
-                raise
-            continue
-        if name in kinds:
-            origins[name] = found
-    return Fields(origins)
+    origin = partial(_origin, written, (before, after), (writer, stored, wanted))
+    return fields_in(kind, after.items(), path, origin)
 
 
-def _field(
+def _origin(
     written: dict[str, Any],
     others: tuple[dict[str, Any], dict[str, Any]],
     types: tuple[_Type, _Type, _Type],
     field: dict[str, Any],
-    kinds: dict[str, Any],
+    kind: Any,
     path: str,
 ) -> Origin:
     writer, stored, wanted = types
@@ -178,12 +169,10 @@ def _field(
             stored.part(other["type"]),
             wanted.part(field["type"]),
         )
-        return Origin(name, _step(*parts, kinds.get(name), path))
+        return Origin(name, _step(*parts, kind, path))
     if "default" not in field:
         raise InexactError(path, "it has no default")
-    return Origin(
-        None, Repeat(_default(wanted, field, kinds[name], path)) if name in kinds else Copy()
-    )
+    return Origin(None, Copy() if kind is None else Repeat(_default(wanted, field, kind, path)))
 
 
 def _has_one_name(name: str, fields: dict[str, Any], written: dict[str, Any]) -> bool:

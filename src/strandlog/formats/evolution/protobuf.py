@@ -8,6 +8,7 @@ inexact: the table does not have what was written.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -23,6 +24,7 @@ from strandlog.formats.evolution.steps import (
     Origin,
     Repeat,
     Step,
+    fields_in,
 )
 from strandlog.formats.registered_schema import RegisteredSchema
 
@@ -44,22 +46,11 @@ def fields_of_values(
 
 
 def _fields(writer: Any, stored: Any, wanted: Any, kind: Any, schema_id: int, path: str) -> Fields:
-    kinds = {field.name: field.type for field in kind} if pa.types.is_struct(kind) else {}
-    origins = {}
-    for field in wanted.fields:
-        place = f"{path}.{field.name}" if path else field.name
-        try:
-            found = _field(writer, stored, field, kinds.get(field.name), schema_id, place)
-        except InexactError as error:
-            if field.name in kinds or error.may_be_bad:
-                raise
-            continue
-        if field.name in kinds:
-            origins[field.name] = found
-    return Fields(origins)
+    named = ((field.name, field) for field in wanted.fields)
+    return fields_in(kind, named, path, partial(_origin, writer, stored, schema_id))
 
 
-def _field(writer: Any, stored: Any, field: Any, kind: Any, schema_id: int, path: str) -> Origin:
+def _origin(writer: Any, stored: Any, schema_id: int, field: Any, kind: Any, path: str) -> Origin:
     written = writer.fields_by_number.get(field.number)
     before = stored.fields_by_number.get(field.number)
     if field.is_required and (before is None or not before.is_required):

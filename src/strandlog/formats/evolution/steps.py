@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -55,6 +55,31 @@ class Elements:
 
 
 Step = Copy | Repeat | Fields | Elements
+
+
+def fields_in(
+    kind: Any,
+    wanted: Iterable[tuple[str, Any]],
+    path: str,
+    origin: Callable[[Any, Any, str], Origin],
+) -> Fields:
+    """Return the origins of those fields of a wanted record that the struct type `kind` has.
+
+    `origin` gets a field, its type (None if `kind` does not have it) and its path. It is also
+    called for the other fields, because one of them may make the whole value bad.
+    """
+    kinds = {field.name: field.type for field in kind} if pa.types.is_struct(kind) else {}
+    origins = {}
+    for name, field in wanted:
+        try:
+            found = origin(field, kinds.get(name), f"{path}.{name}" if path else name)
+        except InexactError as error:
+            if name in kinds or error.may_be_bad:
+                raise
+            continue
+        if name in kinds:
+            origins[name] = found
+    return Fields(origins)
 
 
 def apply(step: Step, array: Any, kind: Any) -> Any:

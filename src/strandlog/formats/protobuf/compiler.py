@@ -14,6 +14,7 @@ from pathlib import Path, PurePosixPath
 
 from strandlog.config.limits.schemas import SCHEMA_MAX_MESSAGES
 from strandlog.errors import InvalidSchemaError, MissingExtraError
+from strandlog.formats.protobuf.files import WHAT
 
 
 def compile_proto(texts: Mapping[str, str]) -> bytes:
@@ -31,7 +32,7 @@ def compile_proto(texts: Mapping[str, str]) -> bytes:
             generated = protoc.get_protos(main.encode(), [each.encode() for each in included])
         except protoc.ProtocErrors as error:
             found = [_words(str(each), main) for each in error.args[0][:SCHEMA_MAX_MESSAGES]]
-            raise InvalidSchemaError(f"Invalid schema (Protobuf): {'; '.join(found)}") from None
+            raise InvalidSchemaError(f"Invalid {WHAT}: {'; '.join(found)}") from None
     wanted = main.removesuffix(".proto").replace("-", "_") + "_pb2.py"
     [code] = [text for name, text in generated if name.decode() == wanted]
     return _descriptor(code.decode())
@@ -52,14 +53,14 @@ def _write(folder: Path, name: str, text: str) -> None:
     """Write a file below a folder; raise `InvalidSchemaError` if its name leads outside."""
     parts = PurePosixPath(name).parts
     if not parts or name.startswith("/") or ".." in parts or "\\" in name or "\0" in name:
-        raise InvalidSchemaError(f"Invalid schema (Protobuf): {name[:100]!r} is not a file name")
+        raise InvalidSchemaError(f"Invalid {WHAT}: {name[:100]!r} is not a file name")
     path = folder.joinpath(*parts)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, "utf-8", newline="")
     except (OSError, ValueError) as error:
         raise InvalidSchemaError(
-            f"Invalid schema (Protobuf): {name[:100]!r} cannot be written: {error}"
+            f"Invalid {WHAT}: {name[:100]!r} cannot be written: {error}"
         ) from None
 
 

@@ -250,19 +250,17 @@ def make_durable_folder(folder: str) -> None:
         _make_durable_folder(table_files(), folder)
 
 
-def foreign_files(folder: str) -> list[str]:
-    """Return the names in the folder of a new table that are not hidden: other programs' files."""
+def check_is_empty(folder: str) -> None:
+    """Raise `TableError` for a new table in a folder with other programs' files, which are all that
+    are not hidden: `vacuum` would delete them."""
     try:
         names = os.listdir(folder)
     except FileNotFoundError:
-        return []
-    return sorted(name for name in names if name[0] not in "._" and name != "lost+found")
-
-
-def not_empty(folder: str, names: list[str]) -> TableError:
-    """Return the error for a new table in a folder with files: `vacuum` would delete them."""
-    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-    return TableError(f"{folder} contains no table, but {names[0]!r}{more}; use an empty folder")
+        return
+    names = sorted(name for name in names if name[0] not in "._" and name != "lost+found")
+    if names:
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        raise TableError(f"{folder} contains no table, but {names[0]!r}{more}; use an empty folder")
 
 
 def old_files(folder: str, limit_ms: int) -> Iterator[str]:

@@ -128,6 +128,16 @@ def test_a_table_does_not_take_a_folder_whose_files_vacuum_would_delete(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", "notes.txt"]
 
 
+@pytest.mark.parametrize("table_format", ["delta", "parquet"])
+def test_the_folder_of_an_existing_table_is_not_listed(
+    tmp_path: Path, table_format: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = open_table(tmp_path / "numbers", table_format)
+    table.create(SCHEMA)
+    monkeypatch.setattr("strandlog.tables.layout.os.listdir", None)
+    table.create(SCHEMA)
+
+
 @pytest.mark.parametrize("table_format", FORMATS)
 def test_a_stale_writer_without_rows_does_not_take_progress_back(
     tmp_path: Path, table_format: str

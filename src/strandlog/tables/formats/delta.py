@@ -42,9 +42,8 @@ from strandlog.tables.formats.replacing import check_partitions
 from strandlog.tables.layout import (
     DataFile,
     Layout,
-    foreign_files,
+    check_is_empty,
     make_durable_folder,
-    not_empty,
     partition_values,
     table_files,
 )
@@ -111,12 +110,10 @@ class DeltaLakeTable:
         partition_by: Sequence[str] = (),
         properties: Metadata = NO_METADATA,
     ) -> None:
-        foreign = foreign_files(self.folder)
         if self.exists():
             return
-        if foreign:
-            raise not_empty(self.folder, foreign)
         try:
+            check_is_empty(self.folder)
             with _errors(self.folder):
                 deltalake.DeltaTable.create(
                     self.folder,

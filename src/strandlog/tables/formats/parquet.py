@@ -32,7 +32,12 @@ from typing import Any, Final
 import pyarrow as pa
 
 from strandlog.clock import Clock, SystemClock
-from strandlog.errors import TableConflictError, TableDamagedError, TableNotFoundError
+from strandlog.errors import (
+    TableConflictError,
+    TableDamagedError,
+    TableError,
+    TableNotFoundError,
+)
 from strandlog.storage.files import Lock
 from strandlog.tables import schema as schemas
 from strandlog.tables.formats.merging import merge_small_files
@@ -42,9 +47,8 @@ from strandlog.tables.layout import (
     TEMP_SUFFIX,
     DataFile,
     Layout,
-    foreign_files,
+    check_is_empty,
     make_durable_folder,
-    not_empty,
     old_files,
     table_files,
 )
@@ -146,9 +150,12 @@ class ParquetTable:
         partition_by: Sequence[str] = (),
         properties: Metadata = NO_METADATA,
     ) -> None:
-        foreign = foreign_files(self.folder)
-        if foreign and not self.exists():
-            raise not_empty(self.folder, foreign)
+        if not self.exists():
+            try:
+                check_is_empty(self.folder)
+            except TableError:
+                if not self.exists():  # another process may have created it meanwhile
+                    raise
         make_durable_folder(self._path(STATE_FOLDER))
         with self._locked():
             if self.exists():

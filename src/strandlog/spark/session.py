@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from strandlog.errors import MissingExtraError, SettingError
 from strandlog.spark.java.class_archive import use_archive
-from strandlog.spark.java.gateway import own_process_group
+from strandlog.spark.java.gateway import keep_signals_from_java
 from strandlog.spark.java.installation import java_home
 from strandlog.spark.monitoring.report_address import parse_report
 from strandlog.spark.starting import retry_slow_starts
@@ -105,7 +105,7 @@ def session(
     local = LOCAL_DEFAULTS if master is None or master.startswith("local") else {}
     for name, value in {**DEFAULTS, **local, **(conf or {})}.items():
         builder = builder.config(name, value)
-    with own_process_group():
+    with keep_signals_from_java():
         spark = builder.getOrCreate()
     if running is None:
         silence_closed_accumulator_connections(spark.sparkContext)

@@ -22,8 +22,9 @@ from typing import Any
 
 
 @contextmanager
-def own_process_group() -> Iterator[None]:
-    """Inside the block, PySpark starts Java as the leader of a new session and process group."""
+def keep_signals_from_java() -> Iterator[None]:
+    """Inside the block, PySpark starts Java as the leader of a new session and process group, and
+    Java ignores SIGTERM."""
     from pyspark import java_gateway  # noqa: PLC0415 - optional dependency
     from pyspark.core import context  # noqa: PLC0415 - optional dependency
 

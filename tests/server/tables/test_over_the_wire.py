@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ import strandlog
 from strandlog.broker.access.permission import TOPIC
 from strandlog.client.readonly.raw_range import RawChunk
 from strandlog.client.wire.client import WireClient
+from strandlog.client.wire.cluster import TopicMetadata
 from strandlog.errors import TableGapError
 from strandlog.model import ProducerIdentity, TopicPartition
 from strandlog.tables.table import FORMATS, Table, open_table
@@ -109,6 +110,32 @@ def test_the_lag_counts_records_behind_an_open_transaction(
         assert lags() == {(11, 4, 0)}
         sync(table, ClusterSource(broker.address, "orders"))
         assert lags() == {(11, 0, 0)}
+
+
+def test_the_status_asks_for_the_metadata_of_the_topic_once(
+    broker: ServerThread, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = open_table(tmp_path / "lake", "parquet")
+    with WireClient(broker.address) as client:
+        client.create_topic("orders", 2)
+        write(client, ORDERS, batch_of(numbered(0, 5)))
+    sync(table, ClusterSource(broker.address, "orders"))
+    source, asked, inner = (
+        ClusterSource(broker.address, "orders"),
+        list[object](),
+        WireClient.topics,
+    )
+
+    def counting(
+        client: WireClient, names: Iterable[str] | None = None
+    ) -> dict[str, TopicMetadata]:
+        asked.append(names)
+        return inner(client, names)
+
+    monkeypatch.setattr(WireClient, "topics", counting)
+    assert [part.end_offset for part in read_status(table, source).partitions] == [5, 0]
+    assert len(asked) == 1
+    source.close()
 
 
 def test_a_sync_continues_between_folder_and_broker(broker: ServerThread, table: Table) -> None:

@@ -3,7 +3,7 @@
     FolderSource    reads the files of a data folder, even while another process writes to it
     ClusterSource   speaks the Kafka protocol, with strandlog or any Kafka cluster
 
-`high_watermarks` returns the ends of the partitions, open transactions included.
+`high_watermarks` returns the ends of partitions, open transactions included.
 
 `describe` returns the topic's identity and, for each partition, the offsets that can be read now:
 from the log start to the last stable offset. `read` yields the raw batches of a range below the
@@ -18,7 +18,7 @@ Clusters before Kafka 2.8 have no topic ids; the topic name is used as the id.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple, Protocol
 
 from strandlog.client.readonly.log import ReadOnlySource
@@ -60,7 +60,7 @@ class TopicSource(Protocol):
     """A topic that can be read."""
 
     def describe(self) -> TopicState: ...
-    def high_watermarks(self) -> dict[int, int]: ...
+    def high_watermarks(self, partitions: Iterable[int]) -> dict[int, int]: ...
     def read(self, partition: int, start: int, end: int) -> Iterator[RawChunk]: ...
     def close(self) -> None: ...
 
@@ -95,8 +95,7 @@ class FolderSource:
         cluster_id = read_cluster_id(self._files, self._folder.path)
         return TopicState(self._topic, topic_id or self._topic, cluster_id, bounds, tuple(damage))
 
-    def high_watermarks(self) -> dict[int, int]:
-        partitions = range(self._source.partition_count(self._topic))
+    def high_watermarks(self, partitions: Iterable[int]) -> dict[int, int]:
         return {
             number: self._source.offset_range(TopicPartition(self._topic, number))[1]
             for number in partitions
@@ -157,11 +156,9 @@ class ClusterSource:
             self._client.close()
             raise
 
-    def high_watermarks(self) -> dict[int, int]:
-        found = self._client.topics([self._topic]).get(self._topic)
-        count = 0 if found is None else found.partition_count
-        partitions = [TopicPartition(self._topic, each) for each in range(count)]
-        ends = self._client.latest_offsets(partitions, IsolationLevel.READ_UNCOMMITTED)
+    def high_watermarks(self, partitions: Iterable[int]) -> dict[int, int]:
+        wanted = [TopicPartition(self._topic, each) for each in partitions]
+        ends = self._client.latest_offsets(wanted, IsolationLevel.READ_UNCOMMITTED)
         return {tp.partition: end for tp, end in ends.items()}
 
     def describe(self) -> TopicState:

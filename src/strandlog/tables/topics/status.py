@@ -55,7 +55,7 @@ def read_status(table: Table, source: TopicSource, *, verifies: bool = False) ->
     """Return the status of a table; raise `TableChangedError` if it belongs to another topic."""
     snapshot = table.load()
     topic = source.describe()
-    ends = source.high_watermarks()
+    ends = source.high_watermarks(topic.partitions)
     properties = snapshot.properties
     decisions.check_source(properties, topic, {})
     synced = decisions.synced_offsets(snapshot, topic)
@@ -63,7 +63,7 @@ def read_status(table: Table, source: TopicSource, *, verifies: bool = False) ->
     partitions = []
     for number, bounds in sorted(topic.partitions.items()):
         reached = synced[number]
-        end = max(bounds.end, ends.get(number, 0))
+        end = max(bounds.end, ends[number])
         position = bounds.start if reached is None else reached
         lag, held = max(end - position, 0), max(end - max(bounds.end, position), 0)
         rows = None if counted is None else counted.rows.get(number, 0)

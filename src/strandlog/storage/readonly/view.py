@@ -1,4 +1,4 @@
-"""Read-only view of a data folder that another process may be writing; also splits offset ranges.
+"""Read-only view of a data folder that another process may be writing.
 
 The view takes no lock and relies on three guarantees of the writer: bytes below the recovery point
 do not change; a file is renamed before it is deleted; a new segment appears under its final name.
@@ -12,19 +12,14 @@ if it has not changed, everything before was read from the files of the same top
 view forgets what it knows of the deleted topic and starts again.
 
 The view writes nothing: an index that is missing or wrong is rebuilt in memory.
-
-`split_offsets` divides a range of offsets into parts of about equal size in bytes. It splits at
-batch boundaries, so that no two parts decode the same batch. It takes the boundaries from the
-indexes without checking them: a wrong index makes the parts uneven, or makes two of them decode the
-same batch, but no part is incorrect.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from strandlog.errors import (
     CorruptRecordError,
@@ -44,10 +39,11 @@ from strandlog.storage.folder.checkpoint import read_offsets
 from strandlog.storage.folder.log_dir import check_layout, read_topic_id
 from strandlog.storage.partition.recovery_point import read_recovery_point
 from strandlog.storage.paths import join, segment_offsets
+from strandlog.storage.readonly.split_offsets import SegmentRange, range_in, split_offsets
 from strandlog.storage.segment.cache import DEFAULT_CAPACITY, SegmentCache, SegmentMaps
 from strandlog.storage.segment.manifest import Loss, losses, read_manifest
 from strandlog.storage.segment.offset_index import ENTRY as OFFSET_ENTRY
-from strandlog.storage.segment.offset_index import IndexEntry, search, search_position
+from strandlog.storage.segment.offset_index import IndexEntry
 from strandlog.storage.segment.offset_index import search as search_offset
 from strandlog.storage.segment.read_plan import EMPTY, ReadPlan, indexed_header
 from strandlog.storage.segment.scan import (
@@ -62,51 +58,6 @@ from strandlog.storage.segment.segment import Segment, stem_of
 from strandlog.storage.segment.time_index import ENTRY as TIME_ENTRY
 from strandlog.storage.segment.time_index import entry_before, last_two
 from strandlog.storage.segment.time_search import SearchStart, is_largest, search_start
-
-
-class SegmentRange(NamedTuple):
-    """The byte range of a segment that lies in a range of offsets."""
-
-    base_offset: int  # base offset of the segment
-    entries: Buffer  # the segment's offset index
-    position: int
-    end_position: int
-
-    @property
-    def size_bytes(self) -> int:
-        return max(0, self.end_position - self.position)
-
-
-def range_in(
-    base_offset: int, entries: Buffer, size_bytes: int, start_offset: int, end_offset: int | None
-) -> SegmentRange:
-    """Return the part of a segment that lies in a range of offsets. If `end_offset` is None, the
-    range extends to the end of the segment."""
-    first = search(entries, base_offset, start_offset)
-    position = 0 if first is None else first.position
-    if end_offset is None:
-        return SegmentRange(base_offset, entries, position, size_bytes)
-    last = search(entries, base_offset, end_offset)
-    return SegmentRange(base_offset, entries, position, 0 if last is None else last.position)
-
-
-def split_offsets(ranges: Iterable[SegmentRange], pieces: int) -> list[int]:
-    """Return the ascending offsets at which to split the ranges into `pieces` parts, or fewer if
-    there are too few index entries."""
-    ranges = list(ranges)
-    total_bytes = sum(stretch.size_bytes for stretch in ranges)
-    found: set[int] = set()
-    bytes_before = 0
-    for stretch in ranges:
-        for number in range(1, pieces):
-            inside = total_bytes * number // pieces - bytes_before
-            if 0 <= inside < stretch.size_bytes:
-                position = stretch.position + inside
-                entry = search_position(stretch.entries, stretch.base_offset, position)
-                found.add(stretch.base_offset if entry is None else entry.offset + 1)
-        bytes_before += stretch.size_bytes
-    return sorted(found)
-
 
 LOOKS_BEFORE_GIVING_UP = 8
 T = TypeVar("T")
@@ -137,6 +88,7 @@ class PartitionView:
         self._cache = cache
         self._segments: list[Segment] = []
         self._end_offset = 0
+        self._durable_offset = 0  # the recovery point
         self._losses: list[Loss] | None = None  # determined at the first gap after a refresh
         self._last_index = ("", b"")  # stem and loaded index entries of the last segment
         self._index_is_fresh = False
@@ -203,6 +155,7 @@ class PartitionView:
         """Return the first offset that may not be read yet."""
         path = join(self.folder, paths.RECOVERY_POINT)
         point = read_recovery_point(self._files, path)
+        self._durable_offset = 0 if point is None else point.offset
         if point is None:
             if any(segment.size_bytes for segment in self._segments):
                 raise CorruptStateError(
@@ -272,7 +225,37 @@ class PartitionView:
             if data:
                 self._check_gap(offset, read_header(data).base_offset)
                 return data
+        self._check_end(offset)
         return EMPTY
+
+    def _check_end(self, offset: int) -> None:
+        """Raise `CorruptSegmentError` if the log ends at or below `offset`, but the recovery point
+        is above it: another program has truncated or removed the last segment, or the disk has lost
+        its end.
+
+        The owner truncates only above the recovery point, or after it has begun a segment there. A
+        refresh lists the files before it reads the recovery point, so the segment may have grown in
+        between, or the topic may have been deleted; therefore the files are listed again. They are
+        listed twice, because a list that the owner changes meanwhile may lack the segment that it
+        begins before a compaction, and have the compacted one before that.
+        """
+        durable_offset, topic_id = self._durable_offset, self._topic_id
+        for _ in range(2):
+            self.refresh()
+            if not self._segments:
+                return
+            last = self._segments[-1]
+            if (
+                last.base_offset >= durable_offset
+                or self._durable_offset < durable_offset
+                or self._topic_id != topic_id
+                or self._end_of_last_segment() > offset
+            ):
+                return
+        reason = f"offsets {offset} to {durable_offset - 1} were durable and are lost"
+        damage = CorruptSegmentError(last.log_path, last.size_bytes, reason, offset - 1)
+        damage.resume_offset = durable_offset
+        raise damage
 
     def _read_in(self, segment: Segment, offset: int, max_bytes: int) -> Buffer:
         is_last = self._is_last(segment)

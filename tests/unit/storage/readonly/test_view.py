@@ -17,7 +17,13 @@ from tests.support.log_builders import (
 
 from strandlog.errors import CorruptSegmentError, CorruptStateError
 from strandlog.model import Buffer
-from strandlog.record.batch_header import HEADER_SIZE, MAGIC_POSITION, MAX_TIMESTAMP_POSITION
+from strandlog.record.batch_header import (
+    HEADER_SIZE,
+    MAGIC_POSITION,
+    MAX_TIMESTAMP_POSITION,
+    read_header,
+)
+from strandlog.storage.cleaning.compaction import compact_now
 from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.readonly.view import FolderView
 from strandlog.storage.segment.scan import BUFFER_BYTES
@@ -225,3 +231,84 @@ def test_a_flipped_bit_in_a_timestamp_does_not_make_a_time_lookup_skip_a_record(
     files.write_at(path, position, bytes([files.read(path)[position] & ~1]))
     with pytest.raises(CorruptSegmentError):
         FolderView(files, DATA).view(TP).find_timestamp(START_MS + 20)
+
+
+@pytest.mark.parametrize("was_open", [True, False])
+@pytest.mark.parametrize("cut", ["at a batch", "in a batch", "to nothing", "deleted"])
+@pytest.mark.parametrize("durability", ["fsync", "page_cache"])
+def test_an_active_segment_that_another_program_truncates_does_not_end_a_read_silently(
+    durability: str, cut: str, was_open: bool
+) -> None:
+    files = SimulatedFiles()
+    _, log = new_log(files, settings=small_settings(segment_bytes=2000), log_durability=durability)
+    fill(log, 40)
+    log.flush()
+    active = log.segments.active
+    view = FolderView(files, DATA).view(TP) if was_open else None
+    end_offset = log.log_end_offset
+    assert end_offset - active.base_offset > 3
+    [*_, last] = batches(files.read(active.log_path))
+    match cut:
+        case "at a batch":
+            files.truncate(active.log_path, last)
+        case "in a batch":
+            files.truncate(active.log_path, last + 70)
+        case "to nothing":
+            files.truncate(active.log_path, 0)
+        case "deleted":
+            files.remove(active.log_path)
+    kept = end_offset - 1 if cut in ("at a batch", "in a batch") else active.base_offset
+    view = view or FolderView(files, DATA).view(TP)
+    offset = 0
+    with pytest.raises(CorruptSegmentError) as raised:
+        while offset < end_offset:
+            data = view.read(offset, 1)
+            assert data, "the end is not reached"
+            offset = read_header(data).next_offset
+    assert offset == kept
+    assert raised.value.resume_offset == end_offset
+
+
+@pytest.mark.parametrize("change", ["torn tail", "lost end", "truncation", "compaction"])
+def test_the_end_of_a_log_that_its_owner_changes_is_not_reported_as_lost(change: str) -> None:
+    """A reader that knew the log before continues, whatever its offset was."""
+    files = SimulatedFiles()
+    settings = small_settings(
+        segment_bytes=2000, cleanup_policy=("compact",), min_cleanable_dirty_ratio=0.0
+    )
+    log_dir, log = new_log(files, settings=settings)
+    for _ in range(40):
+        log.append(batch(b"value", keys=[b"k"]))
+    log.flush()
+    first_end = log.log_end_offset
+    views = [FolderView(files, DATA).view(TP) for _ in range(first_end)]
+    match change:
+        case "torn tail":
+            log.append(batch(b"torn", keys=[b"k"]))
+            path = log.segments.active.log_path
+            files.truncate(path, files.size(path) - 9)
+            log_dir.abandon()
+            reopen(files, settings=settings)
+        case "lost end":
+            path = log.segments.active.log_path
+            files.truncate(path, batches(files.read(path))[-1])
+            log_dir.abandon()
+            reopen(files, settings=settings)
+        case "truncation":
+            log.truncate_to(first_end // 2)
+        case "compaction":
+            log.roll()
+            log.flush()
+            compact_now(log)
+    for start, view in enumerate(views):
+        offset = start
+        while data := view.read(offset, 1):
+            offset = read_header(data).next_offset
+
+
+def batches(data: bytes) -> list[int]:
+    """The positions of the batches of a log file."""
+    positions = [0]
+    while (end := positions[-1] + read_header(data, positions[-1]).size_bytes) < len(data):
+        positions.append(end)
+    return positions

@@ -15,11 +15,17 @@ import strandlog
 from strandlog.errors import (
     CorruptSegmentError,
     InvalidRecordError,
+    InvalidTimestampError,
     MessageTooLargeError,
     MissingExtraError,
     TopicNotFoundError,
 )
+from strandlog.model import Record
 from strandlog.testing import FakeClock
+
+HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
+HEADER_OF_VIEWS = [("key", pa.string_view()), ("value", pa.binary_view())]
+MAP = pa.map_(pa.string(), pa.binary())
 
 
 def test_a_table_round_trips(tmp_path: Path) -> None:
@@ -252,3 +258,104 @@ def test_send_arrow_uses_the_partitioner_of_the_producer(tmp_path: Path) -> None
         in_table = producer.send_arrow("t", pa.table({"key": keys, "value": keys}))
         one_by_one = producer.send_batch("t", list(zip(keys, keys, strict=True)))
     assert [meta.partition for meta in in_table] == [meta.partition for meta in one_by_one]
+
+
+# -- columns of other types, with and without kernels ---------------------------------------------
+
+
+@pytest.fixture(params=["compiled", "plain"])
+def either_way(request: pytest.FixtureRequest, without_kernels: Callable[[], None]) -> None:
+    if request.param == "plain":
+        without_kernels()
+
+
+def sent_records(folder: Path, table: Any) -> list[Record]:
+    with strandlog.Log(folder, clock=FakeClock(1_700_000_000_000)) as log:
+        log.create_topic("t", 2)
+        log.producer().send_arrow("t", table)
+        return log.consumer(["t"]).poll()
+
+
+@pytest.mark.usefixtures("either_way")
+def test_header_names_and_values_are_swapped_if_the_struct_has_the_value_first(
+    tmp_path: Path,
+) -> None:
+    kind = pa.list_(pa.struct([("value", pa.binary()), ("key", pa.string())]))
+    headers = pa.array([[{"key": "name", "value": b"content"}]], kind)
+    (record,) = sent_records(tmp_path, pa.table({"value": ["x"], "headers": headers}))
+    assert record.headers == (("name", b"content"),)
+
+
+@pytest.mark.usefixtures("either_way")
+@pytest.mark.parametrize(
+    "headers",
+    [
+        pa.array([[{"name": "a", "content": b"1"}]]),
+        pa.array([[{"key": "a", "value": "1"}]]),
+        pa.array([[{"key": b"a", "value": b"1"}]]),
+        pa.array([[{"key": "a", "value": b"1"}]], pa.large_list(pa.struct(HEADER_OF_VIEWS))),
+    ],
+    ids=lambda headers: str(headers.type),
+)
+def test_headers_of_other_types_are_sent_alike(tmp_path: Path, headers: Any) -> None:
+    (record,) = sent_records(tmp_path, pa.table({"value": ["x"], "headers": headers}))
+    assert record.headers == (("a", b"1"),)
+
+
+@pytest.mark.usefixtures("either_way")
+@pytest.mark.parametrize("headers", [pa.nulls(2), pa.array([[], None], pa.list_(pa.null()))])
+def test_a_column_of_empty_headers_without_a_type_is_no_headers(
+    tmp_path: Path, headers: Any
+) -> None:
+    table = pa.table({"value": ["x", "y"], "partition": [0, 0], "headers": headers})
+    assert [record.headers for record in sent_records(tmp_path, table)] == [(), ()]
+
+
+@pytest.mark.usefixtures("either_way")
+@pytest.mark.parametrize(
+    ("column", "error", "words"),
+    [
+        ({"value": pa.array([1])}, InvalidRecordError, "bytes or text, not int64"),
+        ({"key": pa.array([1]).dictionary_encode()}, InvalidRecordError, "not dictionary"),
+        ({"timestamp": pa.array([2**62], pa.timestamp("s"))}, InvalidTimestampError, "range"),
+        ({"timestamp": pa.array([2**63], pa.uint64())}, InvalidTimestampError, "range"),
+        ({"timestamp": pa.array([-1], pa.timestamp("us"))}, InvalidTimestampError, "row 0.* -1;"),
+        ({"timestamp": pa.array([-1], pa.timestamp("ns"))}, InvalidTimestampError, "row 0.* -1;"),
+        ({"timestamp": pa.array([-1])}, InvalidTimestampError, "row 0 has timestamp -1;"),
+        ({"timestamp": pa.array([1.5])}, InvalidRecordError, "not double"),
+        ({"timestamp": pa.array([True])}, InvalidRecordError, "not bool"),
+        ({"partition": pa.array([-(2**31)])}, TopicNotFoundError, "no partition -2147483648"),
+        ({"partition": pa.array([True])}, InvalidRecordError, "not partition numbers .bool"),
+        ({"partition": pa.array([0.5])}, InvalidRecordError, "not partition numbers .double"),
+        ({"headers": pa.array([1])}, InvalidRecordError, "not int64"),
+        ({"headers": pa.array([[(b"a", b"1")]], MAP)}, InvalidRecordError, "not map"),
+        ({"headers": pa.array([[None]], pa.list_(HEADER))}, InvalidRecordError, "without a key"),
+    ],
+    ids=lambda column: str(next(iter(column.values())).type) if isinstance(column, dict) else "",
+)
+def test_a_column_that_records_cannot_hold_is_an_error_and_sends_nothing(
+    tmp_path: Path, column: dict[str, Any], error: type[Exception], words: str
+) -> None:
+    table = pa.table({"value": ["x"], **column})
+    with strandlog.Log(tmp_path) as log:
+        log.create_topic("t", 2)
+        with pytest.raises(error, match=words):
+            log.producer().send_arrow("t", table)
+        assert [each.end_offset for each in log.describe_topic("t").partitions] == [0, 0]
+
+
+@pytest.mark.usefixtures("either_way")
+@pytest.mark.parametrize("name", ["key", "value", "partition", "timestamp", "headers"])
+def test_two_columns_of_one_name_raise_a_key_error(tmp_path: Path, name: str) -> None:
+    columns = [pa.array(["x"]), pa.nulls(1), pa.nulls(1)]
+    table = pa.Table.from_arrays(columns, names=["value", name, name])
+    count = 3 if name == "value" else 2
+    with pytest.raises(InvalidRecordError, match=f"{count} columns '{name}'"):
+        sent_records(tmp_path, table)
+
+
+@pytest.mark.usefixtures("either_way")
+def test_partitions_of_a_data_frame_with_missing_values_are_floats(tmp_path: Path) -> None:
+    frame = pandas.DataFrame({"value": ["x", "y"], "partition": [1, None]})
+    partitions = {record.value: record.partition for record in sent_records(tmp_path, frame)}
+    assert partitions[b"x"] == 1

@@ -13,7 +13,13 @@ from strandlog.broker.produce import AppendResult
 from strandlog.client.sent_batch import SentBatch
 from strandlog.errors import InvalidRecordError, MessageTooLargeError, TopicNotFoundError
 from strandlog.model import RecordMetadata
-from strandlog.record.arrow.columns import encode_columns, group_rows, ready_rows, route_rows
+from strandlog.record.arrow.columns import (
+    column_of,
+    encode_columns,
+    group_rows,
+    ready_rows,
+    route_rows,
+)
 from strandlog.record.codecs import Codec
 
 
@@ -25,11 +31,10 @@ class RoutedTable:
     ) -> None:
         self.row_count: int = table.num_rows
         self._rows = ready_rows(table, now_ms)
-        names = table.schema.names
-        given = table.column("partition") if "partition" in names else None
+        given = column_of(table, "partition")
         try:
             routed = route_rows(
-                table.column("key") if "key" in names else None,
+                column_of(table, "key"),
                 partition_count,
                 turn,
                 given=given,

@@ -14,11 +14,12 @@ The column names are those of Spark's Kafka source. pyarrow is installed by the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from strandlog.errors import InvalidRecordError, MissingExtraError
+from strandlog.errors import MissingExtraError
 from strandlog.model import NO_TIMESTAMP, Record
+from strandlog.record.arrow.columns import column_of
 
 _READ_COLUMNS = ("key", "value", "partition", "timestamp", "headers")
 
@@ -109,29 +110,46 @@ def record_at(table: Any, index: int) -> Record:
 
 def items_of(table: Any) -> Iterator[dict[str, Any]]:
     """Yield the rows of a table in the form that `send_batch` accepts."""
-    arrow = _pyarrow()
+    _pyarrow()
+    from strandlog.record.arrow import casts  # noqa: PLC0415 - imports pyarrow
+
     table = as_table(table)
-    if "value" not in table.column_names:
-        raise InvalidRecordError(
-            f"the table must have a column 'value'; it has {', '.join(table.column_names)}"
-        )
     columns = {
-        name: _as_python(arrow, name, table.column(name))
+        name: _as_python(casts, name, column)
         for name in _READ_COLUMNS
-        if name in table.column_names
+        if (column := column_of(table, name)) is not None
     }
     for row in zip(*columns.values(), strict=True):
-        item = dict(zip(columns, row, strict=True))
-        if item.get("headers"):
-            item["headers"] = tuple((each["key"], each["value"]) for each in item["headers"])
-        yield item
+        yield dict(zip(columns, row, strict=True))
 
 
-def _as_python(arrow: Any, name: str, column: Any) -> list[Any]:
-    if name in ("key", "value"):
-        return list(column.cast(arrow.binary()).to_pylist())
-    if name == "timestamp" and arrow.types.is_timestamp(column.type):
-        # Timestamps with a finer unit are truncated to milliseconds.
-        in_ms = column.cast(arrow.timestamp("ms", tz=column.type.tz), safe=False)
-        return list(in_ms.cast(arrow.int64()).to_pylist())
-    return list(column.to_pylist())
+def _as_python(casts: Any, name: str, column: Any) -> Iterable[Any]:
+    match name:
+        case "key" | "value":
+            return list(casts.as_bytes(name, column).to_pylist())
+        case "timestamp":
+            return list(casts.as_milliseconds(column).to_pylist())
+        case "partition":
+            return list(casts.as_partitions(column).to_pylist())
+        case _:
+            return _headers_of(casts, column)
+
+
+def _headers_of(casts: Any, column: Any) -> Iterator[tuple[tuple[str, bytes | None], ...]]:
+    """Yield the headers of each row."""
+    lists, name_field, value_field = casts.as_headers(column)
+    pairs = lists.type.value_type
+    name, value = pairs.field(name_field).name, pairs.field(value_field).name
+    for row, given in enumerate(lists):
+        headers = given.as_py() or ()
+        if any(pair is None or pair[name] is None for pair in headers):
+            raise casts.header_without_key(row)
+        yield tuple((_text(pair[name]), _bytes(pair[value])) for pair in headers)
+
+
+def _text(name: str | bytes) -> str:
+    return name.decode("utf-8", "surrogateescape") if isinstance(name, bytes) else name
+
+
+def _bytes(value: str | bytes | None) -> bytes | None:
+    return value.encode() if isinstance(value, str) else value

@@ -16,18 +16,21 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from strandlog.config.limits.records import MAX_RECORD_HEADERS
-from strandlog.errors import InvalidRecordError, InvalidTimestampError
+from strandlog.errors import InvalidRecordError
+from strandlog.record.arrow.casts import (
+    as_bytes,
+    as_headers,
+    as_milliseconds,
+    as_partitions,
+    header_without_key,
+)
 from strandlog.record.arrow.kernels.compile import ByteArray, Int32Array, Int64Array
 from strandlog.record.arrow.kernels.encode import NOT_GIVEN
 
 _MAX_FIELD_BYTES: Final = 2**31 - 1
-_LIST_KINDS: Final = (
-    pa.types.is_list,
-    pa.types.is_large_list,
-    pa.types.is_fixed_size_list,
-)
 _NO_BYTES: Final[ByteArray] = np.empty(0, np.uint8)
 _NO_BYTES.flags.writeable = False
 
@@ -65,12 +68,7 @@ def bytes_column(name: str, column: Any) -> BytesColumn:
     array = whole(column)
     is_wide = pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type)
     if not is_wide and not pa.types.is_binary(array.type) and not pa.types.is_string(array.type):
-        try:
-            array = array.cast(pa.large_binary())
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-            raise InvalidRecordError(
-                f"column {name!r} must contain bytes or text, not {array.type}; cast it first"
-            ) from None
+        array = as_bytes(name, array)
         is_wide = True
     _, offsets, content = array.buffers()
     if offsets is None or not len(array):
@@ -117,15 +115,8 @@ def _nulls(array: Any) -> npt.NDArray[np.bool_]:
 
 def headers_column(column: Any) -> HeadersColumn:
     """Convert a column of lists of (key, value) pairs. A null list is treated as empty."""
-    array = whole(column)
-    kind = array.type
-    is_list = any(is_kind(kind) for is_kind in _LIST_KINDS)
-    if not is_list or not pa.types.is_struct(kind.value_type) or kind.value_type.num_fields != 2:
-        raise InvalidRecordError(
-            f"column 'headers' must be list<struct<key: string, value: binary>>, not {kind}"
-        )
-    wide = pa.large_list(kind.value_type)
-    array = array.cast(wide)
+    array, name_field, value_field = as_headers(whole(column))
+    array = array.cast(pa.large_list(array.type.value_type))
     if not len(array):
         return no_headers(0)
     ends = np.frombuffer(array.buffers()[1], np.int64)[array.offset :][: len(array) + 1]
@@ -143,9 +134,9 @@ def headers_column(column: Any) -> HeadersColumn:
             f"row {row} has {counts[row]} headers; the limit is {MAX_RECORD_HEADERS}", [row]
         )
     fields = pairs.flatten()
-    names = bytes_column("headers.key", fields[0])
+    names = bytes_column("headers.key", fields[name_field])
     _check_names(starts, last, names)
-    return HeadersColumn(starts, last, names, bytes_column("headers.value", fields[1]))
+    return HeadersColumn(starts, last, names, bytes_column("headers.value", fields[value_field]))
 
 
 def _check_names(starts: Int64Array, ends: Int64Array, names: BytesColumn) -> None:
@@ -153,9 +144,7 @@ def _check_names(starts: Int64Array, ends: Int64Array, names: BytesColumn) -> No
     nameless = np.concatenate(([0], np.cumsum(names.sizes < 0)))
     bad = np.flatnonzero(nameless[ends] - nameless[starts])
     if len(bad):
-        raise InvalidRecordError(
-            f"row {bad[0]} has a header without a key; every header needs one", bad[:1].tolist()
-        )
+        raise header_without_key(int(bad[0]))
 
 
 def no_headers(count: int) -> HeadersColumn:
@@ -167,32 +156,20 @@ def no_headers(count: int) -> HeadersColumn:
 def timestamps_column(column: Any, timestamp_ms: int) -> Int64Array:
     """Convert a column of timestamps or integers to Unix milliseconds, with `timestamp_ms` in place
     of nulls."""
-    array = whole(column)
-    if pa.types.is_timestamp(array.type):
-        array = array.cast(pa.timestamp("ms", tz=array.type.tz), safe=False)
-    elif not (pa.types.is_integer(array.type) or pa.types.is_null(array.type)):
-        raise InvalidRecordError(
-            f"column 'timestamp' must contain timestamps or integers (Unix milliseconds), "
-            f"not {array.type}"
-        )
-    filled = array.cast(pa.int64()).fill_null(timestamp_ms)
-    timestamps: Int64Array = filled.to_numpy(zero_copy_only=False)
-    if len(timestamps) and timestamps.min() < 0:
-        row = int(np.argmin(timestamps))
-        raise InvalidTimestampError(
-            f"row {row} has timestamp {timestamps[row]}; expected Unix milliseconds, at least 0"
-        )
+    filled = as_milliseconds(whole(column)).fill_null(timestamp_ms)
     # Copied because Arrow's memory is read-only and the kernels require writable arrays.
-    return np.array(timestamps, np.int64)
+    return np.array(filled.to_numpy(zero_copy_only=False), np.int64)
 
 
 def partitions_column(column: Any) -> Int32Array:
     """Convert a column of partition numbers, with NOT_GIVEN in place of nulls."""
-    array = whole(column)
+    array = as_partitions(whole(column))
+    if (row := pc.index(array, NOT_GIVEN).as_py()) >= 0:
+        raise InvalidRecordError(f"row {row} has partition {NOT_GIVEN}", [row])
     try:
         filled = array.cast(pa.int32()).fill_null(NOT_GIVEN)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+    except pa.ArrowInvalid:
         raise InvalidRecordError(
-            f"column 'partition' has values that are not partition numbers ({array.type})"
+            f"column 'partition' has values that are not partition numbers ({column.type})"
         ) from None
     return np.array(filled.to_numpy(zero_copy_only=False), np.int32)

@@ -34,7 +34,7 @@ from collections.abc import Iterable, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from strandlog.errors import MissingExtraError
+from strandlog.errors import InvalidRecordError, MissingExtraError
 from strandlog.model import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, Buffer
 from strandlog.record.codecs import DEFAULT_DECOMPRESSED_LIMIT_BYTES, Codec
 
@@ -132,6 +132,17 @@ def encode_columns(
             limit_bytes,
         ),
     )
+
+
+def column_of(records: Any, name: str) -> Any:
+    """Return a column of a table or RecordBatch, or None if it has no column of that name."""
+    names = records.schema.names
+    count = names.count(name)
+    if count > 1:
+        raise InvalidRecordError(f"the table has {count} columns {name!r}; expected at most one")
+    if not count and name == "value":
+        raise InvalidRecordError(f"the table needs a column 'value'; it has {', '.join(names)}")
+    return records.column(name) if count else None
 
 
 def ready_rows(records: Any, timestamp_ms: int) -> ReadyRows:

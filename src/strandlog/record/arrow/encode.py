@@ -28,6 +28,7 @@ from strandlog.record.arrow.arrays import (
     timestamps_column,
     whole,
 )
+from strandlog.record.arrow.columns import column_of
 from strandlog.record.arrow.kernels import encode as kernels
 from strandlog.record.arrow.kernels.compile import Int32Array, Int64Array
 from strandlog.record.batch_header import HEADER_SIZE, TRANSACTIONAL_BIT, seal
@@ -79,19 +80,17 @@ class Grouped(NamedTuple):
 
 def ready_rows(records: Any, timestamp_ms: int) -> ReadyRows:
     """Check and convert the columns of an Arrow RecordBatch or Table."""
-    names = records.schema.names
-    if "value" not in names:
-        raise InvalidRecordError(f"the table needs a column 'value'; it has {', '.join(names)}")
+    key, value, timestamp, headers = (
+        column_of(records, name) for name in ("key", "value", "timestamp", "headers")
+    )
     count = records.num_rows
-    if "timestamp" in names:
-        timestamps = timestamps_column(records.column("timestamp"), timestamp_ms)
-    else:
-        timestamps = np.full(count, timestamp_ms, np.int64)
     return ReadyRows(
-        timestamps,
-        bytes_column("key", records.column("key")) if "key" in names else no_bytes(count),
-        bytes_column("value", records.column("value")),
-        headers_column(records.column("headers")) if "headers" in names else no_headers(count),
+        np.full(count, timestamp_ms, np.int64)
+        if timestamp is None
+        else timestamps_column(timestamp, timestamp_ms),
+        no_bytes(count) if key is None else bytes_column("key", key),
+        bytes_column("value", value),
+        no_headers(count) if headers is None else headers_column(headers),
     )
 
 

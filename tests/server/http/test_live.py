@@ -22,8 +22,10 @@ from tests.support.http_client import (
 )
 from tests.support.kafka_transactions import KafkaTransactions
 from tests.support.server import RunningBroker
+from tests.support.trimmed_topics import trim_before_fetch
 from tests.support.waiting import eventually
 
+from strandlog.server.http.records import tail
 from strandlog.testing.server import ServerThread
 
 LIVE = "/api/v1/live"
@@ -155,6 +157,19 @@ def test_a_tail_skips_the_first_records_of_a_recreated_topic(
         make(other, topic)
         send(other, topic, "new 1", "new 2")
         assert shown_next(found) == ["new 1", "new 2"]
+
+
+def test_a_tail_ends_if_records_are_deleted_before_it_reads_them(
+    client: httpx.Client, broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = make(client, "trimmed")
+    trim_before_fetch(monkeypatch, tail, broker, topic, 0, 2)
+    query = {"topic": topic, "interval_ms": 100, "rates": False, "lag": False}
+    with client_of(broker) as other, events(client, **query) as found:
+        send(other, topic, "a", "b", "c")
+        event = first(found, "records")
+        assert [each["value"]["data"] for each in event["records"]] == ["c"]
+        assert event["skipped"] == 2
 
 
 def test_a_tail_omits_uncommitted_records_unless_they_are_requested(

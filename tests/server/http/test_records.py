@@ -16,9 +16,10 @@ from confluent_kafka import Producer
 from tests.support.http_client import PATIENCE_S, client_of, http_broker, ok
 from tests.support.kafka_transactions import KafkaTransactions
 from tests.support.server import RunningBroker
+from tests.support.trimmed_topics import trim_before_fetch
 
 from strandlog.model import Record
-from strandlog.server.http.records import produce
+from strandlog.server.http.records import produce, read
 from strandlog.server.http.records.filter import RecordFilter, at_path, parse_path
 from strandlog.server.http.records.payload import PayloadFormat, payload
 from strandlog.server.record_io import NewRecord
@@ -346,6 +347,38 @@ def test_a_cursor_of_a_deleted_topic_silently_continues_in_a_new_one_of_the_same
     assert refused.status_code == 404
     assert "may have been deleted and recreated since" in refused.json()["detail"]
     assert len(values(page(api, topic))) == count
+
+
+@pytest.mark.parametrize(
+    ("query", "trimmed", "expected"),
+    [
+        ("first", 3, [0, 3, 4, 5]),
+        ("first", 6, [0]),
+        ("cursor", 3, [1, 3, 4, 5]),
+        ("cursor", 6, [1]),
+        ("last", 3, [3, 4, 5]),
+        ("last", 6, []),
+    ],
+)
+def test_a_page_is_an_error_if_records_are_deleted_while_it_is_read(
+    api: httpx.Client,
+    broker: RunningBroker,
+    monkeypatch: pytest.MonkeyPatch,
+    query: str,
+    trimmed: int,
+    expected: list[int],
+) -> None:
+    topic = make(api, f"trimmed-{query}-{trimmed}")
+    for number in range(6):
+        send(api, topic, [{"value": f"{number} " + "x" * 180_000}])
+    cursor = page(api, topic, limit=1)["cursor"]
+    start = {"first": {}, "cursor": {"cursor": cursor}, "last": {"last": 6}}[query]
+    trim_before_fetch(monkeypatch, read, broker, topic, 1, trimmed)
+    found = page(api, topic, max_value_bytes=1, **start)
+    assert [each["offset"] for each in found["records"]] == expected
+    assert found["is_at_end"] and not found["is_missing_older"] and not found["problems"]
+    send(api, topic, [{"value": "new"}])
+    assert values(page(api, topic, cursor=found["cursor"])) == ["new"]
 
 
 # What damages the third of five batches with the offsets 0 to 4: the byte and the bits to change.

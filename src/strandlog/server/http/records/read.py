@@ -13,6 +13,8 @@ a page is ordered by time.
 from its end until N records match or the beginning is reached. If `max_bytes` or `max_ms` stops the
 scan, older matches are missing, and `is_missing_older` is true. The cursor is at the end.
 
+Records may be deleted while a page is read. The page then continues at the new start of the log.
+
 With `committed`, the log ends at the last stable offset, and aborted transactions are omitted.
 
 Bytes are read in the event loop; decoding, filtering and JSON encoding run in a thread, for a few
@@ -244,6 +246,11 @@ class _PageReader:
             self._problems[str(damage)] = None
             self._next[number] = max(offset, damage.resume_offset or end)
             return
+        except OffsetOutOfRangeError as error:
+            if error.start_offset <= offset:
+                raise
+            self._next[number] = error.start_offset
+            return
         bounds = self._bounds(end, wanted, share)
         piece = await asyncio.to_thread(scan, found, offset, self._test, bounds)
         self._take(number, piece)
@@ -379,6 +386,11 @@ class _NewestReader(_PageReader):
                 if damage.resume_offset is None or not begin < damage.resume_offset < end:
                     return begin, None
                 begin = damage.resume_offset
+                continue
+            except OffsetOutOfRangeError as error:
+                if error.start_offset <= begin:
+                    raise
+                self._starts[number] = begin = error.start_offset
                 continue
             if not len(found.data):
                 return begin, None

@@ -19,7 +19,7 @@ from strandlog.broker.access.permission import READ, TOPIC
 from strandlog.broker.context import RequestContext
 from strandlog.broker.topics.topic import PartitionState, Topic
 from strandlog.clock import stopwatch
-from strandlog.errors import CorruptSegmentError, UnknownTopicIdError
+from strandlog.errors import CorruptSegmentError, OffsetOutOfRangeError, UnknownTopicIdError
 from strandlog.model import Record
 from strandlog.server.background import as_future
 from strandlog.server.http.metrics.snapshot import topic_partitions
@@ -146,6 +146,10 @@ class Tail:
             return [], end - begin + skipped
         except UnknownTopicIdError:  # recreated since this call began; the next call notices
             return [], 0
+        except OffsetOutOfRangeError as error:
+            if error.start_offset <= begin:
+                raise
+            return [], 0  # deleted since this call began; the next call skips what is gone
         deadline = stopwatch() + MAX_SECONDS
         batch_bytes = self._broker.settings.decompressed_max_bytes
         bounds = ScanLimits(end, share, MAX_BYTES, deadline, batch_bytes)

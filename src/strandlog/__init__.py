@@ -18,12 +18,11 @@ everything else may change. All of them are imported on first use, so that `impo
 
 from __future__ import annotations
 
-import importlib
-import os
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
-
+TYPE_CHECKING = False  # type checkers take it as true; importing it from typing takes 10 ms
 if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping
+
     from strandlog.broker.access.acl import Acl, AclFilter
     from strandlog.broker.access.permission import (
         Operation,
@@ -106,6 +105,8 @@ _IMPORTED_WHEN_USED = {
 
 
 def __getattr__(name: str) -> object:
+    import importlib  # noqa: PLC0415 - see above
+
     if name in ("aio", "errors"):
         return importlib.import_module(f"strandlog.{name}")
     if name in _IMPORTED_WHEN_USED:

@@ -3,13 +3,14 @@
 The command line requires the `cli` extra; without it, the command prints one line that says so and
 exits with 2. Two command lines bypass typer: `--version` requires no extra, and `strandlog serve`
 with common options requires only the `server` extra and starts faster.
+
+This module imports others only inside `main`, which turns Ctrl-C during an import into exit code
+130 (`cli/interruption.py`). For the same reason, `strandlog/__init__.py` imports next to nothing.
 """
 
 from __future__ import annotations
 
 import sys
-
-from strandlog.errors import MissingExtraError, StrandlogError
 
 _OF_THE_EXTRA = ("typer", "rich", "msgspec")
 
@@ -17,12 +18,15 @@ _OF_THE_EXTRA = ("typer", "rich", "msgspec")
 def main() -> None:
     """Run the command line and exit the process."""
     arguments = sys.argv[1:]
-    if arguments == ["--version"]:
-        from strandlog import __version__  # noqa: PLC0415 - only this option needs it
-
-        sys.stdout.write(f"strandlog {__version__}\n")
-        sys.exit(0)
     try:
+        from strandlog.cli.interruption import exit_on_interrupt  # noqa: PLC0415 - see above
+
+        exit_on_interrupt()
+        if arguments == ["--version"]:
+            from strandlog import __version__  # noqa: PLC0415 - only this option needs it
+
+            sys.stdout.write(f"strandlog {__version__}\n")
+            sys.exit(0)
         if arguments[:1] == ["serve"] and _serves(arguments[1:]):
             sys.exit(0)
         from strandlog.cli.main import run  # noqa: PLC0415 - imports an optional dependency
@@ -32,6 +36,8 @@ def main() -> None:
         module = (missing.name or "").partition(".")[0]
         if module not in _OF_THE_EXTRA:
             raise
+        from strandlog.errors import MissingExtraError  # noqa: PLC0415 - see above
+
         sys.stderr.write(f"{MissingExtraError('cli', module)}\n")
         sys.exit(2)
     except KeyboardInterrupt:
@@ -40,11 +46,14 @@ def main() -> None:
 
 def _serves(words: list[str]) -> bool:
     """Run the broker and return True; return False if typer must parse the command line."""
+    from strandlog.cli.interruption import raise_on_interrupt  # noqa: PLC0415 - see above
     from strandlog.cli.start_server import parse_plain, serve  # noqa: PLC0415 - only this command
+    from strandlog.errors import StrandlogError  # noqa: PLC0415 - see above
 
     plain = parse_plain(words)
     if plain is None:
         return False
+    raise_on_interrupt()
     try:
         serve(plain)
     except (StrandlogError, OSError) as error:

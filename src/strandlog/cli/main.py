@@ -29,6 +29,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from strandlog.cli.completion import complete_context
 from strandlog.cli.errors import failure_line
+from strandlog.cli.interruption import raise_on_interrupt
 from strandlog.cli.options import CONTEXT, MARKUP, RunState, choose_context
 from strandlog.errors import StrandlogError
 
@@ -136,6 +137,7 @@ class RootCommand(TyperGroup):
             module = importlib.import_module(COMMANDS[name][0])
             command = typer.main.get_command(module.app)
             command.name = name
+            raise_on_interrupt()
             if MARKUP is not None:
                 _hide_types(command)
         return name, command, rest

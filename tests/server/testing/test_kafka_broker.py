@@ -13,7 +13,7 @@ import pytest
 from tests.support.kafka_requests import Wire, produce
 from tests.support.sasl import SaslWire
 
-from strandlog.errors import TopicExistsError
+from strandlog.errors import CorruptSegmentError, TopicExistsError, TopicNotFoundError
 from strandlog.record.builder import build_batch
 from strandlog.testing import KafkaBroker, NewRecord
 from strandlog.testing import broker as run_broker
@@ -79,7 +79,6 @@ def test_records_of_a_client_are_awaited(broker: KafkaBroker, topic: str, wire: 
 
 
 def test_a_topic_that_does_not_exist_yet_is_awaited(broker: KafkaBroker) -> None:
-    assert broker.records("later") == []
     thread = threading.Thread(target=lambda: _create_and_produce(broker, "later"))
     thread.start()
     [record] = broker.wait_for_records("later", 1)
@@ -87,6 +86,34 @@ def test_a_topic_that_does_not_exist_yet_is_awaited(broker: KafkaBroker) -> None
     assert record.value == b"now"
     broker.delete_topic("later")
     broker.delete_topic("later")  # a second time has no effect
+
+
+def test_a_misspelt_topic_is_not_an_empty_one(broker: KafkaBroker) -> None:
+    broker.create_topic("orders")
+    with pytest.raises(TopicNotFoundError, match=r"'order' does not exist; did you mean 'orders'"):
+        broker.records("order")
+    with pytest.raises(TopicNotFoundError, match=r"'unlike' does not exist; create it first"):
+        broker.records("unlike")
+    with pytest.raises(TimeoutError, match=r"'order' does not exist; did you mean 'orders'"):
+        broker.wait_for_records("order", 1, timeout=0.05)
+    broker.delete_topic("orders")
+
+
+@pytest.mark.parametrize("bad", [0, 1, 2])
+def test_damage_is_neither_the_end_of_a_topic_nor_awaited(broker: KafkaBroker, bad: int) -> None:
+    topic = broker.create_topic("damaged")
+    for value in ("a", "b", "c"):
+        broker.produce(topic, value)
+    [path] = (broker.data / f"{topic}-0").glob("*.log")
+    size = path.stat().st_size // 3
+    with path.open("r+b") as file:
+        file.seek(bad * size + size - 2)
+        file.write(b"?")
+    with pytest.raises(CorruptSegmentError, match="is damaged at byte"):
+        broker.records(topic)
+    with pytest.raises(CorruptSegmentError, match="is damaged at byte"):
+        broker.wait_for_records(topic, 4)
+    broker.delete_topic(topic)
 
 
 def _create_and_produce(broker: KafkaBroker, topic: str) -> None:

@@ -40,10 +40,12 @@ from strandlog.broker.deferred import Deferred
 from strandlog.broker.reads.fetch import FetchPartition, FetchPartitionData, FetchRequest
 from strandlog.broker.reads.fetched_records import records_of
 from strandlog.broker.runtime import run_inline
+from strandlog.broker.topics.topic import INTERNAL_TOPICS
 from strandlog.client.arguments import check_bytes
 from strandlog.clock import stopwatch
+from strandlog.config.setting import closest
 from strandlog.config.tables.server import PLAINTEXT
-from strandlog.errors import TopicNotFoundError
+from strandlog.errors import TopicNotFoundError, with_text
 from strandlog.model import Acks, IsolationLevel, Record
 from strandlog.protocol.kafka.schemas import kio
 from strandlog.server.background import as_future
@@ -255,8 +257,25 @@ class KafkaBroker:
 
     def records(self, topic: str) -> list[Record]:
         """Return all records of a topic, partition by partition: those that a consumer with
-        isolation.level=read_committed sees. A topic that does not exist has none."""
+        isolation.level=read_committed sees. A topic that does not exist is an error, as is a
+        damaged log."""
+        text = self._missing(topic)
+        if text:
+            raise with_text(TopicNotFoundError, text)
         return self._collect(topic, None, 0.0)
+
+    def _missing(self, topic: str) -> str:
+        """Return the text of the error if a topic does not exist, or else ""."""
+
+        async def names() -> list[str]:
+            return self._running.server.broker.topic_names(self._context)
+
+        known = self._running.run(names())
+        if topic in known:
+            return ""
+        near = closest(topic, [each for each in known if each not in INTERNAL_TOPICS])
+        advice = f"did you mean {near!r}?" if near else "create it first"
+        return f"topic {topic!r} does not exist; {advice}"
 
     def wait_for_records(
         self, topic: str, count: int, timeout: float = WAIT_SECONDS
@@ -279,6 +298,8 @@ class KafkaBroker:
     def _wait(self, topic: str, count: int, timeout: float) -> list[Record]:
         found = self._collect(topic, count, timeout)
         if len(found) < count:
+            if text := self._missing(topic):
+                raise TimeoutError(f"{text} (after {timeout:g} s)")
             last = ", ".join(repr((each.value or b"")[:SHOWN_VALUE_BYTES]) for each in found[-3:])
             raise TimeoutError(
                 f"topic {topic!r} has {len(found)} of {count} records after {timeout:g} s"

@@ -111,3 +111,9 @@ def test_a_quota_that_is_set_on_the_folder_applies_to_a_broker_on_it(tmp_path: P
 def test_a_bad_number_names_the_quota(quota: CommandLine) -> None:
     found = quota.inside("quota", "set", "--user", "alice", "request_percentage=much", code=2)
     assert "Invalid value for request_percentage: 'much' is not a number" in found.err
+
+
+def test_a_misspelt_quota_with_a_size_is_not_reported_as_a_bad_number(quota: CommandLine) -> None:
+    found = quota.inside("quota", "set", "--user", "alice", "producer_byte_rat=10MiB", code=2)
+    assert "there is no quota 'producer_byte_rat': use one of producer_byte_rate, " in found.err
+    assert "is not a number" not in found.err

@@ -21,6 +21,7 @@ from strandlog.broker.access.quota_entity import (
     FilterPart,
     MatchKind,
     QuotaChange,
+    QuotaKey,
     checked_change,
 )
 from strandlog.cli.options import (
@@ -103,6 +104,12 @@ def _limits(pairs: list[str]) -> list[tuple[str, float | None]]:
             is_size = name.endswith("_byte_rate")
             found.append((name, float(parse_bytes(value or "") if is_size else value or "")))
         except ValueError:
+            if name not in tuple(QuotaKey):
+                # The value may be right for the quota that the user meant: 10MiB is a byte rate.
+                known = ", ".join(QuotaKey)
+                raise typer.BadParameter(
+                    f"there is no quota {name!r}: use one of {known}", param_hint="KEY=VALUE"
+                ) from None
             raise typer.BadParameter(f"{value!r} is not a number", param_hint=name) from None
     return found
 

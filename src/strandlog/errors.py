@@ -907,8 +907,8 @@ class ServerCrashError(StrandlogError):
 class AuditLogError(StrandlogError):
     """The audit log cannot be opened."""
 
-    def __init__(self, path: str, reason: str) -> None:
-        super().__init__(f"cannot open the audit log {path}: {reason}; change audit.log.path")
+    def __init__(self, path: str, reason: str, remedy: str = "change") -> None:
+        super().__init__(f"cannot open the audit log {path}: {reason}; {remedy} audit.log.path")
         self.path = path
 
 

@@ -21,6 +21,7 @@ process may write the file, and it holds a lock on it.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import logging
@@ -78,7 +79,7 @@ class AuditFile:
                 self._size += self._write(number, b"\n")
         except BlockingIOError:
             os.close(number)
-            raise OSError("another process writes it") from None
+            raise BlockingIOError(errno.EWOULDBLOCK, "another process writes it") from None
         except BaseException:
             os.close(number)
             raise
@@ -176,6 +177,9 @@ class AuditLog:
         self._fsync_due: float | None = None
         try:
             file.open()
+        except BlockingIOError as error:
+            remedy = "stop that process, for example a broker on the same folder, or change"
+            raise AuditLogError(path, str(error.strerror), remedy) from error
         except OSError as error:
             raise AuditLogError(path, error.strerror or str(error)) from error
         self._thread = threading.Thread(

@@ -157,7 +157,7 @@ def test_invalid_options_are_usage_errors(cli: CommandLine) -> None:
         in cli.inside("consume", "t", "--json", "-f", "%s", code=2).err
     )
     assert "unknown letter '%q'" in cli.inside("consume", "t", "-f", "%q", code=2).err
-    assert "expected beginning" in cli.inside("consume", "t", "-o", "yesterday", code=2).err
+    assert "expected earliest, latest" in cli.inside("consume", "t", "-o", "yesterday", code=2).err
     assert cli.inside("produce", "t", "-z", "rar", code=2).err
     assert cli.inside("produce", "t", "no such file", code=2).err
 

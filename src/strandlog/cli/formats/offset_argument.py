@@ -24,7 +24,7 @@ from strandlog.client.api import AnyConsumer, ReadableLog
 from strandlog.clock import SystemClock
 from strandlog.config.units import parse_duration_ms
 
-FORMS = "beginning, end, OFFSET, -N (N before the end) or @TIME (ms, ISO 8601 or -15m)"
+FORMS = "earliest, latest, OFFSET, -N (N before the end) or @TIME (ms, ISO 8601 or -15m)"
 
 
 class StartOffset(NamedTuple):

@@ -17,10 +17,11 @@ spark/pipeline/runner.py runs the pipeline; this module parses arguments and pri
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -63,6 +64,8 @@ if TYPE_CHECKING:
     from strandlog.spark.monitoring.progress import QueryReport
     from strandlog.spark.pipeline.model import Pipeline
 
+STARTING = "starting Spark; this takes up to a minute on a busy machine"
+
 app = command_app("Run, validate, test and list Spark pipelines.")
 
 Report = Annotated[
@@ -100,6 +103,8 @@ def validate(
     json: Json = False,
 ) -> None:
     """Print all problems in a pipeline file."""
+    if sql and not json and not read_file(file).problems:
+        message(STARTING)
     problems, unchecked = _analysis(file) if sql else (read_file(file).problems, [])
     if json:
         document: dict[str, object] = {"problems": [problem._asdict() for problem in problems]}
@@ -148,7 +153,9 @@ def test(
     wanted = [case for case in load_cases(file, path) if name is None or name in case.name]
     if not wanted:
         raise typer.BadParameter(f"no case of {path} has {name!r} in its name", param_hint="-k")
-    with spark_log(log, "test") as log_file:
+    if not json:
+        message(STARTING)
+    with spark_log(log, "test") as log_file, _without_broker_warnings():
         show = None if json else _print_case_in(path)
         results = run_cases(file, wanted, log=log_file, on_result=show)
     failed = sum(not result.has_passed for result in results)
@@ -158,6 +165,22 @@ def test(
         message(f"{counted(len(results), 'case')}, {failed} failed")
     if failed:
         raise typer.Exit(1)
+
+
+@contextmanager
+def _without_broker_warnings() -> Iterator[None]:
+    """Hide warnings of the broker that each case starts, which shares this process.
+
+    They are about the speed of the machine, and Python prints them without a level or a name
+    because `test` configures no logging.
+    """
+    broker = logging.getLogger("strandlog.server")
+    level = broker.level
+    broker.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        broker.setLevel(level)
 
 
 def _print_case_in(path: Path) -> Callable[[CaseResult], None]:
@@ -250,6 +273,8 @@ def run(
     with spark_log(log, pipeline.name) as log_file, ExitStack() as screen:
         table = QueryTable(query_names(pipeline))
         is_live = not json and can_show_live()
+        if not json:
+            message(STARTING)
 
         def announce_start() -> None:
             streams = counted(len(query_names(pipeline)), "stream")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from strandlog.cli.commands import pipeline as command
 from strandlog.cli.main import run
 from strandlog.errors import PipelineError, SettingError, TopicNotFoundError
 from strandlog.spark.pipeline import start
+from strandlog.spark.pipeline.cases.file import Case
 from strandlog.spark.pipeline.model import Pipeline
 
 FILE = """
@@ -146,3 +148,39 @@ def test_a_pipeline_without_a_log_does_not_start(file: Path) -> None:
     file.write_text(FILE.replace('bootstrap = "127.0.0.1:1"\n', ""))
     with pytest.raises(SettingError, match="names no log: set bootstrap"):
         start(file)
+
+
+def test_commands_that_wait_for_spark_say_so_before_it_starts(
+    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    printed: list[str] = []
+
+    def fail(*_: object, **__: object) -> None:
+        printed.append(capsys.readouterr().err)
+        raise PipelineError("no Spark")
+
+    for name in ("run_pipeline", "validate_with_spark", "run_cases"):
+        monkeypatch.setattr(command, name, fail)
+    monkeypatch.setattr(command, "load_cases", lambda *_: [Case("c", 1, ())])
+    for arguments in (["run"], ["validate", "--sql"], ["test"]):
+        assert exit_code(arguments[0], str(file), *arguments[1:]) == 1
+        assert printed.pop().startswith("starting Spark;")
+        capsys.readouterr()
+        assert exit_code(arguments[0], str(file), *arguments[1:], "--json") == 1
+        assert printed.pop() == ""
+        capsys.readouterr()
+
+
+def test_a_slow_machine_adds_no_broker_warnings_to_the_results_of_cases(
+    file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def warn(*_: object, **__: object) -> list[object]:
+        logger = logging.getLogger("strandlog.server.kafka.dispatch")
+        logger.warning("InitProducerId kept the event loop busy for 58 ms")
+        logger.error("the broker stops")
+        return []
+
+    monkeypatch.setattr(command, "run_cases", warn)
+    monkeypatch.setattr(command, "load_cases", lambda *_: [Case("c", 1, ())])
+    assert exit_code("test", str(file)) == 0
+    assert [record.message for record in caplog.records] == ["the broker stops"]

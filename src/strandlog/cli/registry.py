@@ -19,7 +19,8 @@ import typer
 from strandlog.cli.options import Target, settings_of, target_of
 from strandlog.cli.output import message
 from strandlog.client.registry.api import NewSchema, ReadableRegistry, SchemaRegistry, SubjectSchema
-from strandlog.errors import DataError, IncompatibleSchemaError
+from strandlog.config.setting import closest
+from strandlog.errors import DataError, IncompatibleSchemaError, SchemaNotFoundError
 from strandlog.formats.registered_schema import AVRO, JSON, PROTOBUF
 from strandlog.protocol.schema_records import StoredReference
 
@@ -78,6 +79,19 @@ def changeable_registry(target: Target, url: str | None) -> Iterator[SchemaRegis
         target.bootstrap, target.client_config, url=url, config_file=target.client_file
     ) as registry:
         yield registry
+
+
+@contextmanager
+def suggesting_subject(registry: ReadableRegistry, subject: str) -> Iterator[None]:
+    """Suggest a similar subject if the subject does not exist."""
+    try:
+        yield
+    except SchemaNotFoundError as error:
+        near = closest(subject, known) if subject not in (known := registry.subjects()) else None
+        if near is None:
+            raise
+        text = f"subject {subject!r} does not exist; did you mean {near!r}?"
+        raise SchemaNotFoundError(error.registry_code, text) from None
 
 
 def register_schema(registry: SchemaRegistry, subject: str, schema: NewSchema) -> SubjectSchema:

@@ -29,7 +29,9 @@ from strandlog.cli.registry import (
     readable_registry,
     register_schema,
     registry_target,
+    suggesting_subject,
 )
+from strandlog.config.setting import closest
 from strandlog.formats.registered_schema import RegisteredSchema
 
 app = command_app("List, show, register, check and delete schemas.")
@@ -109,7 +111,8 @@ def get(
     target = registry_target(registry, data, bootstrap, client, client_config)
     with readable_registry(target, registry) as opened:
         if subject is not None:
-            found = opened.version(subject, version)
+            with suggesting_subject(opened, subject):
+                found = opened.version(subject, version)
             schema, document = found.schema, {"subject": subject, "version": found.version}
         else:
             assert schema_id is not None
@@ -166,6 +169,7 @@ def check(
     target = registry_target(registry, data, bootstrap, client, client_config)
     with changeable_registry(target, registry) as opened:
         reasons = list(opened.check(subject, schema))
+        known = opened.subjects() if not reasons else []
     if as_json:
         print_json({"subject": subject, "compatible": not reasons, "reasons": reasons})
     elif reasons:
@@ -173,6 +177,10 @@ def check(
             message(f"incompatible: {reason}")
     else:
         message(f"the schema is compatible with {subject}")
+    if not reasons and subject not in known:  # any schema is compatible with a new subject
+        near = closest(subject, known)
+        hint = f"; did you mean {near!r}?" if near else ""
+        message(f"note: subject {subject!r} does not exist{hint}")
     if reasons:
         raise typer.Exit(1)
 
@@ -205,7 +213,8 @@ def delete(
         what = f"subject {subject}" if version is None else f"version {version} of {subject}"
         for_good = " for good: values with its ids become unreadable" if permanent else ""
         ask(f"Delete {what}{for_good}?", yes=yes, as_json=as_json)
-        deleted = opened.delete(subject, version, permanent=permanent)
+        with suggesting_subject(opened, subject):
+            deleted = opened.delete(subject, version, permanent=permanent)
     if as_json:
         print_json({"subject": subject, "deleted": deleted, "permanent": permanent})
     else:

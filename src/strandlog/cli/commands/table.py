@@ -31,6 +31,7 @@ from strandlog.cli.options import (
     Yes,
     ask,
     command_app,
+    readable,
     target_of,
 )
 from strandlog.cli.output import (
@@ -42,11 +43,18 @@ from strandlog.cli.output import (
     progress,
     size_text,
 )
+from strandlog.cli.topic_names import missing_topic
 from strandlog.client.settings import client_settings
 from strandlog.client.wire.client import WireClient
 from strandlog.clock import SystemClock
 from strandlog.config.units import parse_bytes, parse_duration_ms
-from strandlog.errors import MissingExtraError, StrandlogError, TableNotFoundError
+from strandlog.errors import (
+    InvalidTopicError,
+    MissingExtraError,
+    StrandlogError,
+    TableNotFoundError,
+    TopicNotFoundError,
+)
 from strandlog.tables.table import FORMATS, UPSERT_FORMATS, Table, detected_format, open_table
 from strandlog.tables.topics.location import table_of_cluster, table_of_folder
 from strandlog.tables.topics.worker import read_sync_status
@@ -161,20 +169,31 @@ def _existing(target: str) -> Table:
 
 def _folder_of(topic: str, target: Target) -> str:
     """Return the folder of the table that the broker keeps for a topic."""
-    if target.data is not None:
-        found = table_of_folder(target.data, topic)
-    else:
-        assert target.bootstrap is not None
-        settings = client_settings(target.client_config, target.client_file)
-        with WireClient(target.bootstrap, settings) as client:
-            client.check_reachable()
-            found = table_of_cluster(client, topic)
+    with _suggesting(topic, target):
+        if target.data is not None:
+            found = table_of_folder(target.data, topic)
+        else:
+            assert target.bootstrap is not None
+            settings = client_settings(target.client_config, target.client_file)
+            with WireClient(target.bootstrap, settings) as client:
+                client.check_reachable()
+                found = table_of_cluster(client, topic)
     if found is None:
         raise TableNotFoundError(
             f"the broker keeps no table for topic {topic!r} (table.format); name the folder of a "
             "table as TARGET"
         )
     return found
+
+
+@contextmanager
+def _suggesting(topic: str, target: Target) -> Iterator[None]:
+    """Suggest the name of a similar topic if the topic does not exist."""
+    try:
+        yield
+    except (InvalidTopicError, TopicNotFoundError):
+        with readable(target) as log:
+            raise missing_topic(log, topic) from None
 
 
 @contextmanager
@@ -238,7 +257,8 @@ def sync(
         _columns(topic, log, options.values) as columns,
         _stop_event() as stop,
     ):
-        source.describe()  # fails before anything is changed
+        with _suggesting(topic, log):
+            source.describe()  # fails before anything is changed
         if rebuild:
             _set_aside(table, yes=yes, as_json=as_json)
         syncing = Sync(table, source, columns, options, warn=_warn)
@@ -431,7 +451,7 @@ def status(
             "table.sync.interval.ms (a minute by default); if it does not, its log has the reason"
         )
     table = _existing(folder)
-    with _source(topic, log) as source:
+    with _source(topic, log) as source, _suggesting(topic, log):
         found = read_status(table, source, verifies=verify)
     if as_json:
         document = {"table": table.folder, "format": table.format, **found._asdict()}

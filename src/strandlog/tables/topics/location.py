@@ -14,6 +14,7 @@ import os
 from strandlog.broker.topics.lake_tables import TABLES_FOLDER
 from strandlog.client.readonly.log import ReadOnlyLog
 from strandlog.client.wire.client import WireClient
+from strandlog.errors import TopicNotFoundError
 
 FORMAT = "table.format"
 PATH = "table.path"
@@ -21,6 +22,8 @@ PATH = "table.path"
 
 def table_of_cluster(client: WireClient, topic: str) -> str | None:
     """Return the folder of a topic's table, or None if the broker keeps no table for it."""
+    if topic not in client.topics([topic]):  # a request for its settings would be retried
+        raise TopicNotFoundError(topic)
     return client.topic_config(topic, [PATH]).get(PATH) or None
 
 

@@ -1,0 +1,59 @@
+"""Misspelt topics, subjects and verbs: the error suggests a similar name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.support.command_line import CommandLine
+from tests.support.http_client import http_broker
+
+from strandlog.testing.server import ServerThread
+
+MEANT = "error: topic 'order' does not exist; did you mean 'orders'?\n"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerThread]:
+    with http_broker(tmp_path_factory.mktemp("data")) as running:
+        CommandLine(running.data, running.address).inside("topic", "create", "orders")
+        yield running
+
+
+@pytest.fixture(params=["wire", "folder"])
+def either(request: pytest.FixtureRequest, server: ServerThread) -> CommandLine:
+    return CommandLine(server.data, server.address if request.param == "wire" else None)
+
+
+@pytest.fixture
+def wire(server: ServerThread) -> CommandLine:
+    return CommandLine(server.data, server.address)
+
+
+def test_a_misspelt_topic_of_a_table_is_suggested(either: CommandLine, tmp_path: Path) -> None:
+    pytest.importorskip("deltalake", reason="the extra delta")
+    table = str(tmp_path / "table")
+    assert either.inside("table", "status", "order", code=1).err == MEANT
+    assert either.inside("table", "sync", "order", table, code=1).err == MEANT
+    either.inside("table", "sync", "orders", table)
+    assert either.inside("table", "status", "order", table, code=1).err == MEANT
+    found = either.inside("table", "status", "unlike", code=1)
+    assert found.err == "error: topic 'unlike' does not exist\n"
+
+
+def test_a_misspelt_subject_is_suggested(wire: CommandLine, tmp_path: Path) -> None:
+    pytest.importorskip("google.protobuf", reason="protobuf is in the extra schemas")
+    schema = tmp_path / "text.avsc"
+    schema.write_text('{"type": "string"}')
+    wire.inside("schema", "register", "orders-value", str(schema))
+    meant = "error: subject 'order-value' does not exist; did you mean 'orders-value'?\n"
+    assert wire.inside("schema", "get", "order-value", code=1).err == meant
+    assert CommandLine(wire.data).inside("schema", "get", "order-value", code=1).err == meant
+    assert wire.inside("schema", "delete", "order-value", "-y", code=1).err == meant
+    new = wire.inside("schema", "check", "order-value", str(schema)).err
+    assert new.endswith(meant.replace("error", "note"))
+    version = wire.inside("schema", "get", "orders-value", "-v", "7", code=1)
+    assert "Version 7 not found" in version.err
+    unlike = wire.inside("schema", "get", "unlike", code=1)
+    assert unlike.err == "error: Subject 'unlike' not found.\n"

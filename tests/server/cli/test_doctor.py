@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import http.server
 import os
+import pwd
 import signal
 import socket
 import subprocess
@@ -20,6 +22,7 @@ from tests.support.command_line import CommandLine
 
 from strandlog.cli.doctor.folder import (
     check_file_system,
+    check_folder,
     check_fsyncs,
     check_space,
     file_system_of,
@@ -34,6 +37,7 @@ from strandlog.cli.doctor.network import advertised_mistake
 from strandlog.cli.file_limits import MIN_ALLOWED, Limits, wanted
 from strandlog.cli.folder_owner import listed_owner
 from strandlog.config.tables.broker import broker_settings
+from strandlog.errors import StorageError
 from strandlog.storage.paths import TOPIC_CATALOG
 
 NOW_MS = EARLIEST_SANE_MS + 10_000_000
@@ -156,7 +160,32 @@ def test_a_read_only_folder_fails(cli: CommandLine, tmp_path: Path) -> None:
 def test_a_path_in_proc_fails(cli: CommandLine) -> None:
     check = _report(cli, "/proc/nowhere/data", code=1)["writing"]
     assert f"running as uid {os.geteuid()}; /proc belongs to uid 0" in check["seen"]
-    assert "chown or chmod /proc" in check["advice"]
+    if os.geteuid() == 0:
+        assert "mount /proc read-write" in check["advice"]
+
+
+def test_the_advice_for_a_folder_of_another_user_names_the_user_and_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(tmp_path / "my data")
+    os.mkdir(path)
+
+    def deny(_files: object, where: str) -> None:
+        raise StorageError("denied") from PermissionError(errno.EACCES, "denied", where)
+
+    monkeypatch.setattr("strandlog.cli.doctor.folder.check_layout", deny)
+    monkeypatch.setattr(os, "geteuid", lambda: 4_000_001)
+    (check,) = check_folder(path, 0)
+    owner = pwd.getpwuid(os.getuid()).pw_name
+    assert check.advice == (
+        f"{path} belongs to user {owner}: run as that user (sudo -u {owner} …), or give the "
+        f"folder to this user: sudo chown -R 4000001 '{path}'"
+    )
+    monkeypatch.setattr(os, "geteuid", os.getuid)
+    (check,) = check_folder(path, 0)
+    assert check.advice.endswith(f"its mode denies access: chmod -R u+rwX '{path}'")
+    (check,) = check_folder(f"{path}/new", 0)
+    assert check.advice.endswith(f"create this one: sudo install -d -o {owner} '{path}/new'")
 
 
 def test_a_clock_that_was_set_back_is_a_warning(cli: CommandLine) -> None:

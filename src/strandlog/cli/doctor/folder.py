@@ -6,7 +6,10 @@ permissions and measure fsyncs. They do not read any batches; `strandlog log ver
 
 from __future__ import annotations
 
+import errno
 import os
+import pwd
+import shlex
 import statistics
 import time
 from collections.abc import Iterator
@@ -40,7 +43,7 @@ def check_folder(path: str, min_free_bytes: int) -> Iterator[Check]:
         is_there = files.exists(path)
     except (FolderError, StorageError) as error:
         advice = "choose another folder, or restore the named file from a backup"
-        yield fail("folder", str(error), advice)
+        yield fail("folder", str(error), _denial_advice(error, path) or advice)
         return
     home = path if is_there else _nearest_parent(path)
     if is_there and files.exists(join(path, paths.META_PROPERTIES)):
@@ -51,16 +54,49 @@ def check_folder(path: str, min_free_bytes: int) -> Iterator[Check]:
         yield ok("folder", f"{path} {state}; 'strandlog serve' initializes it")
     yield check_space(home, os.statvfs(home), min_free_bytes)
     yield check_file_system(home, file_system_of(home, _mounts()))
-    yield _write_check(files, home)
+    yield _write_check(files, home, path)
     if is_there:
         try:
             yield from _state_checks(files, path)
         except StorageError as error:
-            yield fail(
-                "folder",
-                str(error),
-                "allow this user to read the folder, or run the doctor as the user that owns it",
-            )
+            advice = f"'strandlog log verify {path}' shows what can still be read"
+            yield fail("folder", str(error), _denial_advice(error, path) or advice)
+
+
+def _denial_advice(error: Exception, path: str) -> str:
+    """Return what to do if the error is a denied access below a path, or else ""."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, PermissionError):
+        cause = cause.__cause__ or cause.__context__
+    if cause is None or cause.errno == errno.EPERM:  # EPERM: not a matter of owner and mode
+        return ""
+    return access_advice(path, os.geteuid())
+
+
+def access_advice(path: str, uid: int) -> str:
+    """Return the command that gives the user `uid` access to a data folder. No command changes the
+    folders above it, which may contain the files of others."""
+    user, quoted = _user(uid), shlex.quote(path)
+    try:
+        owner = os.stat(path).st_uid
+    except FileNotFoundError:
+        return f"choose another folder, or create this one: sudo install -d -o {user} {quoted}"
+    except PermissionError:
+        return f"a folder above {path} denies access to user {user}: choose another folder"
+    if owner == uid:
+        return f"{path} belongs to this user, but its mode denies access: chmod -R u+rwX {quoted}"
+    name = _user(owner)
+    return (
+        f"{path} belongs to user {name}: run as that user (sudo -u {name} …), or give the folder "
+        f"to this user: sudo chown -R {user} {quoted}"
+    )
+
+
+def _user(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)  # a container need not know the users of its host
 
 
 def _nearest_parent(path: str) -> str:
@@ -136,7 +172,7 @@ def check_file_system(path: str, kind: str) -> Check:
     return ok(name, kind or "unknown on this system")
 
 
-def _write_check(files: DiskFiles, home: str) -> Check:
+def _write_check(files: DiskFiles, home: str, path: str) -> Check:
     """Write and fsync a small file a few times."""
     probe = join(home, f".doctor-{os.getpid()}")
     times: list[float] = []
@@ -154,9 +190,8 @@ def _write_check(files: DiskFiles, home: str) -> Check:
     except (StorageError, OSError) as error:
         owner = os.stat(home).st_uid
         text = f"{error} (running as uid {os.geteuid()}; {home} belongs to uid {owner})"
-        return fail(
-            "writing", text, f"chown or chmod {home}, mount it read-write, or free some space"
-        )
+        advice = f"mount {home} read-write, or free some space"
+        return fail("writing", text, _denial_advice(error, path) or advice)
     return check_fsyncs(times)
 
 

@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple
 
 import typer
+from typer.core import TyperGroup
 
 import strandlog
 from strandlog.cli import configuration
@@ -42,6 +43,19 @@ from strandlog.storage.paths import META_PROPERTIES
 # Use boxes and colours only on a terminal; in a pipe, help and usage errors are plain text.
 MARKUP: Literal["rich"] | None = "rich" if sys.stdout.isatty() and sys.stderr.isatty() else None
 CONTEXT: dict[str, Any] = {"help_option_names": ["-h", "--help"]}
+_DELETE, _NEW, _SHOW = (
+    ("delete",),
+    ("create", "add", "register", "set"),
+    ("describe", "get", "show"),
+)
+# Verbs of other tools, and those that mean the same here, by what users may type.
+SYNONYMS = {
+    **dict.fromkeys(("remove", "rm", "del", "drop", "unset"), _DELETE),
+    **dict.fromkeys(("create", "add", "new", "register", "put"), _NEW),
+    **dict.fromkeys(("show", "get", "info", "describe", "cat"), _SHOW),
+    **dict.fromkeys(("ls", "all"), ("list",)),
+    **dict.fromkeys(("update", "change", "edit", "modify"), ("alter", "set")),
+}
 DATA_VARIABLE = "STRANDLOG_DATA"
 BOOTSTRAP_VARIABLE = "STRANDLOG_BOOTSTRAP"
 
@@ -53,9 +67,21 @@ class RunState:
     is_json: bool = False
 
 
+class VerbGroup(TyperGroup):
+    """The commands of one noun. typer suggests a similar spelling; this suggests the command for a
+    verb of other tools, too."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        verbs = [each for each in SYNONYMS.get(args[0], ()) if each in self.commands]
+        if verbs and args[0] not in self.commands:
+            ctx.fail(f"No such command {args[0]!r}. Did you mean {verbs[0]!r}?")
+        return super().resolve_command(ctx, args)
+
+
 def command_app(text: str, *, no_args_is_help: bool = True) -> typer.Typer:
     """Return a typer application with the settings that all commands share."""
     return typer.Typer(
+        cls=VerbGroup,
         help=text,
         no_args_is_help=no_args_is_help,
         add_completion=False,

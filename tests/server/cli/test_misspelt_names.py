@@ -42,6 +42,11 @@ def test_a_misspelt_topic_of_a_table_is_suggested(either: CommandLine, tmp_path:
     assert found.err == "error: topic 'unlike' does not exist\n"
 
 
+def test_an_empty_list_of_a_broker_without_authorizer_needs_no_note(tmp_path: Path) -> None:
+    with http_broker(tmp_path) as empty:
+        assert CommandLine(tmp_path, empty.address).inside("topic", "list").err == ""
+
+
 def test_a_misspelt_subject_is_suggested(wire: CommandLine, tmp_path: Path) -> None:
     pytest.importorskip("google.protobuf", reason="protobuf is in the extra schemas")
     schema = tmp_path / "text.avsc"
@@ -57,3 +62,22 @@ def test_a_misspelt_subject_is_suggested(wire: CommandLine, tmp_path: Path) -> N
     assert "Version 7 not found" in version.err
     unlike = wire.inside("schema", "get", "unlike", code=1)
     assert unlike.err == "error: Subject 'unlike' not found.\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "verb"),
+    [
+        ("acl remove", "delete"),
+        ("user remove", "delete"),
+        ("topic rm", "delete"),
+        ("quota drop", "delete"),
+        ("group ls", "list"),
+        ("topic show", "describe"),
+        ("topic add", "create"),
+        ("acl create", "add"),
+        ("schema show", "get"),
+        ("topic delte", "delete"),
+    ],
+)
+def test_the_verb_of_another_tool_is_suggested(wire: CommandLine, words: str, verb: str) -> None:
+    assert f"Did you mean {verb!r}" in wire.inside(*words.split(), "x", code=2).err

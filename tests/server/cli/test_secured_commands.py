@@ -49,7 +49,10 @@ def test_a_broker_with_tls_and_passwords(cli: CommandLine, tmp_path: Path) -> No
         alice = tmp_path / "alice.password"
         alice.write_text(wire.inside("user", "add", "alice", "--generate", *admin).text)
         as_alice = client_file(tmp_path / "alice.properties", scram(printed, alice, "alice"))
-        assert wire.inside("topic", "list", "--json", *as_alice).document == []
+        unseen = wire.inside("topic", "list", "--json", *as_alice)
+        assert unseen.document == []
+        assert "only topics that the client may DESCRIBE" in unseen.err
+        assert "orders" not in unseen.err
         rule = ("--principal", "User:alice", "--operation", "DESCRIBE", "--topic", "orders")
         question = ("acl", "check", *rule, "--json", *admin)
         assert not wire.inside(*question, code=1).document["allowed"]

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from strandlog import TopicInfo, TopicNotFoundError
+from strandlog.broker.access.permission import Operation
 from strandlog.cli.completion import complete_topic
 from strandlog.cli.formats.offset_argument import FORMS, offset_in, parse_offset
 from strandlog.cli.options import (
@@ -42,6 +43,8 @@ from strandlog.cli.output import (
 )
 from strandlog.cli.topic_names import matching, missing_topic
 from strandlog.client.api import UNKNOWN, ReadableLog
+from strandlog.client.remote.log import RemoteLog
+from strandlog.client.remote.security import RemoteSecurity
 from strandlog.config.setting import Value
 from strandlog.config.tables.topic import TOPIC_SETTINGS
 from strandlog.errors import InvalidTopicError
@@ -104,7 +107,10 @@ def list_topics(
     """List all topics but internal ones, or those whose names match. OFFSETS includes transaction
     markers and records that compaction removed."""
     with readable(target_of(data, bootstrap, client, client_config)) as log:
-        names = log.topics() if pattern is None else matching(log.topics(), pattern)
+        visible = log.topics()
+        if not visible:
+            _explain_nothing(log)
+        names = visible if pattern is None else matching(visible, pattern)
         topics = [each for each in log.describe_topics(names) if _has(each, config)]
     if empty:
         topics = [each for each in topics if not _offset_count(each)]
@@ -117,6 +123,19 @@ def list_topics(
         for topic in topics
     ]
     print_table(columns, rows)
+
+
+def _explain_nothing(log: ReadableLog) -> None:
+    """Print a note if the broker has an authorizer, whether or not there are topics. Without one,
+    every client has CLUSTER_ACTION; with one, only brokers and super users usually have it."""
+    if not isinstance(log, RemoteLog):
+        return
+    if Operation.CLUSTER_ACTION.name not in RemoteSecurity(log).cluster_operations():
+        message(
+            "note: this broker lists only topics that the client may DESCRIBE, and there are none; "
+            "an administrator can allow it: strandlog acl add --principal User:NAME "
+            "--operation DESCRIBE --topic TOPIC"
+        )
 
 
 @app.command()

@@ -62,14 +62,19 @@ class RemoteSecurity:
                     f"{AUTHORIZER}=strandlog"
                 )
 
-    def _operations_with_describe(self) -> set[str]:
-        """Return the client's authorized operations on the cluster; raise an error if the client
-        lacks DESCRIBE."""
+    def cluster_operations(self) -> set[str]:
+        """Return the client's authorized operations on the cluster. Without an authorizer, these
+        are all operations."""
         with translated(to=self._log.bootstrap):
             future = self._log.admin.describe_cluster(
                 include_authorized_operations=True, **self._log.request_options
             )
-        allowed = {each.name for each in self._log.result(future).authorized_operations or ()}
+        return {each.name for each in self._log.result(future).authorized_operations or ()}
+
+    def _operations_with_describe(self) -> set[str]:
+        """Return the client's authorized operations on the cluster; raise an error if the client
+        lacks DESCRIBE."""
+        allowed = self.cluster_operations()
         if Operation.DESCRIBE.name not in allowed:
             raise ClusterAuthorizationError(
                 "this client lacks the permission DESCRIBE on the cluster; to allow it: "

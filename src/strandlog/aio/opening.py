@@ -62,7 +62,13 @@ class Opening(Generic[C]):
         if opened is not None:
             await opened.__aexit__(kind, error, trace)
 
-    if not TYPE_CHECKING:  # type checkers report the missing `await` themselves
+    if not TYPE_CHECKING:  # type checkers report the missing `await` or `async` themselves
+
+        def __enter__(self) -> None:
+            raise TypeError("use `async with`, not `with`")
+
+        def __exit__(self, *_: object) -> None:
+            """Never called: without this method, Python would not call `__enter__`."""
 
         def __getattr__(self, name: str) -> Any:
             raise AttributeError(

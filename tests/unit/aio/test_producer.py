@@ -149,5 +149,7 @@ def test_a_call_before_the_opening_names_what_is_missing(run: Run) -> None:
     async def program(log: Log) -> None:
         with pytest.raises(AttributeError, match="before it is open: use `async with` or `await`"):
             await log.producer().send("t", b"v")  # type: ignore[attr-defined]
+        with pytest.raises(TypeError, match="use `async with`, not `with`"), log.producer():  # type: ignore[attr-defined]
+            pass
 
     run(program)

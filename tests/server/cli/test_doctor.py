@@ -242,6 +242,7 @@ def test_a_reachable_broker_passes_all_checks(cli: CommandLine, tmp_path: Path) 
     assert "response time" in report["protocol"]["seen"]
     assert report["client"]["seen"] == "confluent-kafka lists 0 topics"
     assert "folder" not in report
+    assert "authentication" not in report, "it would describe the default settings, not the broker"
 
 
 @pytest.mark.slow

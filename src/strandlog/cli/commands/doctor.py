@@ -122,7 +122,9 @@ def _examine(
         folder = os.path.abspath(folder)
         yield from check_folder(folder, settings.log_min_free_bytes)
     now = datetime.fromtimestamp(clock.now_ms() // 1000, UTC)
-    yield from check_security(configuration, _with_log(folder), now)
+    is_changed = any(not row.is_default for row in configuration.chosen.values())
+    if folder is not None or target is None or is_changed:  # else no broker has these settings
+        yield from check_security(configuration, _with_log(folder), now)
     yield check_clock(clock.now_ms(), *(newest_times_ms(folder) if folder else (None, None)))
     if target is not None and target.bootstrap is not None:
         yield from check_bootstrap(target.bootstrap, target.client_config, target.client_file)

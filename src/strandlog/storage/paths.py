@@ -65,7 +65,8 @@ RECOVERY_POINT = "recovery-point"
 SEGMENT_MANIFEST = "segments"
 # The files of a segment other than the log itself; all of them can be rebuilt.
 SIDE_SUFFIXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, ABORT_INDEX_SUFFIX)
-_SEGMENT_FILE = re.compile(r"^(\d{20})(\.[a-z]+)(\.[a-z]+)?$")
+MAX_OFFSET = 2**63 - 1
+_SEGMENT_FILE = re.compile(r"^([0-9]{20})(\.[a-z]+)(\.[a-z]+)?$")
 _PARTITION_DIR = re.compile(r"^([a-zA-Z0-9._-]+)-(\d{1,9})$")
 
 
@@ -83,9 +84,11 @@ def join(folder: str, name: str) -> str:
 @lru_cache(maxsize=4096)  # thousands of partitions share the same few names
 def parse_segment_file(name: str) -> tuple[int, str, str] | None:
     """Parse a file name that starts with 20 digits into (offset, suffix, state suffix or "").
-    Return None for other names."""
+    Return None for other names, and for digits that exceed 64-bit offsets."""
     match = _SEGMENT_FILE.match(name)
-    return (int(match[1]), match[2], match[3] or "") if match else None
+    if match is None or int(match[1]) > MAX_OFFSET:
+        return None
+    return int(match[1]), match[2], match[3] or ""
 
 
 def partition_dir(tp: TopicPartition) -> str:

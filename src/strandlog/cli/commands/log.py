@@ -98,14 +98,15 @@ def _state_findings(files: Files, path: str, folders: list[str]) -> list[Finding
             )
             findings.append(Finding("damage", catalog, lost))
         return findings
+    names = files.list_dir(path)
     for name, described in document["topics"].items():
         topic = topic_from_document(name, described)
         for partition in range(0 if topic.is_deleting else topic.partitions):
-            folder = join(path, partition_dir(TopicPartition(name, partition)))
-            if not files.exists(folder):
-                findings.append(
-                    Finding("damage", folder, "the folder of this partition is missing")
-                )
+            folder = partition_dir(TopicPartition(name, partition))
+            if names.get(folder) != DIRECTORY:
+                gone = "the folder of this partition is missing"
+                gone += ", and a file has its name" if folder in names else ""
+                findings.append(Finding("damage", join(path, folder), gone))
     return findings
 
 

@@ -116,7 +116,10 @@ class PartitionView:
         return self._look()
 
     def _look(self) -> None:
-        names = self._files.list_dir(self.folder)
+        try:
+            names = self._files.list_dir(self.folder)
+        except NotADirectoryError:
+            raise UnknownLayoutError(self.folder, "it is a file, not a folder") from None
         known = {segment.stem: segment for segment in self._segments}
         segments = []
         for base in segment_offsets(names, paths.LOG_SUFFIX):
@@ -180,7 +183,7 @@ class PartitionView:
 
     @property
     def start_offset(self) -> int:
-        first = self._segments[0].base_offset if self._segments else self._end_offset
+        first = self._segments[0].base_offset if self._segments else 0  # none: all are lost
         return min(max(first, self.checkpointed_log_start), self._end_offset)
 
     @property
@@ -240,18 +243,15 @@ class PartitionView:
         begins before a compaction, and have the compacted one before that.
         """
         durable_offset, topic_id = self._durable_offset, self._topic_id
+        last = Segment(stem_of(self.folder, 0), 0, 0)  # if there is none
         for _ in range(2):
             self.refresh()
-            if not self._segments:
+            if self._durable_offset < durable_offset or self._topic_id != topic_id:
                 return
-            last = self._segments[-1]
-            if (
-                last.base_offset >= durable_offset
-                or self._durable_offset < durable_offset
-                or self._topic_id != topic_id
-                or self._end_of_last_segment() > offset
-            ):
-                return
+            if self._segments:
+                last = self._segments[-1]
+                if last.base_offset >= durable_offset or self._end_of_last_segment() > offset:
+                    return
         reason = f"offsets {offset} to {durable_offset - 1} were durable and are lost"
         damage = CorruptSegmentError(last.log_path, last.size_bytes, reason, offset - 1)
         damage.resume_offset = durable_offset

@@ -92,6 +92,9 @@ def test_missing_files_are_damage(filled: CommandLine) -> None:
     shutil.rmtree(filled.data / "t-1")
     found = filled.inside("log", "verify", str(filled.data), code=1)
     assert f"damage: {filled.data / 't-1'}: the folder of this partition is missing" in found.lines
+    (filled.data / "t-1").write_bytes(b"")
+    found = filled.inside("log", "verify", str(filled.data), code=1)
+    assert "the folder of this partition is missing, and a file has its name" in found.text
     for name in ("topics.json", "topics.json.previous"):
         (filled.data / name).unlink(missing_ok=True)
     assert "recreates the topics" in filled.inside("log", "verify", str(filled.data), code=1).text

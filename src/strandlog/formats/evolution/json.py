@@ -51,11 +51,24 @@ def _fields(stored: Any, wanted: Any, parts: JsonParts, part: Any, path: str) ->
         else:
             raise InexactError(
                 place,
-                "the table does not have it, but the values may: their schema allows "
-                "properties that it does not list",
+                f"the table does not have it, but the values may: {_reason(parts, part, name)}. "
+                "A null could hide what they have, so leave the column out with .schema(), or "
+                "write the table again (--rebuild) while the topic still has their records",
                 may_be_bad=False,
             )
     return Fields(origins)
+
+
+def _reason(parts: JsonParts, part: Any, name: str) -> str:
+    """Return why objects may have a property that the table does not have."""
+    if part is None:
+        return "their schema does not say what is there"
+    if parts.property(part, name) is not None:
+        return "their schema lists it"
+    return (
+        "their schema allows properties that it does not list (no additionalProperties: false, or "
+        "a patternProperties)"
+    )
 
 
 def _step(stored: Any, wanted: Any, parts: JsonParts, part: Any, path: str) -> Step:

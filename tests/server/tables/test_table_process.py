@@ -24,6 +24,7 @@ import strandlog
 from strandlog.client.registry.api import NewSchema
 from strandlog.client.registry.connect import connect_registry
 from strandlog.errors import TableNotFoundError
+from strandlog.storage.paths import CLEAN_SHUTDOWN
 from strandlog.tables.table import Table, open_table
 from strandlog.testing.server import ServerThread
 
@@ -229,6 +230,23 @@ def failed_page(broker: BrokerProcess) -> dict[str, Any] | None:
     """The table of the topic in the HTTP API, if the sync does not find it."""
     table: dict[str, Any] = json.loads(get(broker, "/api/v1/topics/orders"))["table"]
     return table if "no longer contains the table of the topic" in table["error"] else None
+
+
+@pytest.mark.slow
+def test_a_broker_stops_cleanly_while_its_sync_process_is_stopped(
+    broker: BrokerProcess, tmp_path: Path
+) -> None:
+    create(broker)
+    produce(broker, 10)
+    stopped = worker(broker)
+    wait_for_rows(tmp_path, 10)
+    os.kill(stopped, signal.SIGSTOP)
+    produce(broker, 10)  # the topic does not depend on its table
+    broker.stop()
+    assert not is_running(stopped)
+    assert (tmp_path / "data" / CLEAN_SHUTDOWN).exists()
+    broker.start()
+    wait_for_rows(tmp_path, 20)
 
 
 @pytest.mark.slow

@@ -55,7 +55,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from strandlog.broker.topics.lake_tables import TableReport, WantedTable
@@ -109,6 +109,8 @@ class _Followed:
     found_id: str = ""  # the id of the table found, used until the broker has bound the topic to it
     retry_s: float = MIN_RETRY_S
     durable: Durable | None = None
+    outcomes: int = 0  # how many turns have ended
+    status_lock: threading.Lock = field(default_factory=threading.Lock)
 
 
 @dataclass
@@ -216,7 +218,8 @@ class Worker:
             known.due = stopwatch()
 
     def _report_overdue(self, turn: _Turn) -> None:
-        """Report an error without accessing the disk, which may be what does not answer."""
+        """Report an error without accessing the disk, which may be what does not answer; write
+        the status file in another thread."""
         wanted = turn.followed.wanted
         text = (
             f"the sync has not ended after {self._turn_limit_s:g} s and still runs: its disk does "
@@ -224,7 +227,17 @@ class Worker:
         )
         if len(self._turns) >= MAX_OVERDUE:
             text += f"; {MAX_OVERDUE} syncs hang, so all other tables wait"
-        self._say(TableReport(wanted.topic, wanted.topic_id, error=text)._asdict())
+        report = TableReport(wanted.topic, wanted.topic_id, error=text)
+        self._say(report._asdict())
+        followed, outcomes = turn.followed, turn.followed.outcomes
+
+        def write() -> None:
+            with followed.status_lock:
+                if followed.outcomes == outcomes:  # otherwise the turn has written its own
+                    _write_status(wanted, report)
+
+        # This may hang like the turn, which then waits for it: it is on the same disk.
+        threading.Thread(target=write, name=f"status {wanted.topic}", daemon=True).start()
 
     def turn(self) -> None:
         """Sync the table that is due first, even if it is not due yet, and report the outcome."""
@@ -250,7 +263,9 @@ class Worker:
         else:
             pause_s = wanted.interval_ms / 1000 if is_complete else 0.0
             followed.due = stopwatch() + pause_s
-        _write_status(wanted, report)
+        with followed.status_lock:
+            followed.outcomes += 1
+            _write_status(wanted, report)
         self._say(report._asdict())
 
     def _retry(self, followed: _Followed) -> None:

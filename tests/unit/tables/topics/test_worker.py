@@ -15,6 +15,7 @@ import deltalake
 import pytest
 from tests.support.lake import counts
 from tests.support.samples import one_in
+from tests.support.waiting import eventually
 
 import strandlog
 from strandlog.broker.topics.lake_tables import WantedTable
@@ -247,6 +248,12 @@ def test_a_hung_table_is_reported_and_does_not_stop_the_others(harness: Harness)
                 return found
 
     assert "has not ended after 0.1 s" in next_report(TOPIC, has_error=True)["error"]
+
+    def status() -> str:
+        found = read_sync_status(harness.wanted.folder)
+        return "" if found is None else str(found["error"])
+
+    eventually(lambda: "has not ended after 0.1 s" in status(), "the error in table status")
     with harness.log.producer() as producer:
         producer.send("more", b"1")
     while next_report("more", has_error=False)["offsets"] != {0: 1}:
@@ -258,4 +265,5 @@ def test_a_hung_table_is_reported_and_does_not_stop_the_others(harness: Harness)
         metadata.with_suffix(".kept").rename(metadata)
         pipe.write(contents)
     assert next_report(TOPIC, has_error=False)["offsets"] == {0: 2, 1: 2}
+    eventually(lambda: status() == "", "a status without the error")
     messages.put({"tables": []})

@@ -39,7 +39,7 @@ from rich.table import Table
 from tests.clients.apache_kafka import free_ports
 
 from benchmarks.kafka.report import machine, shown
-from benchmarks.wire import create_topic
+from benchmarks.wire import create_topic, new_producer
 
 VALUE_BYTES = 1000
 BATCH = 1000  # records per pipeline of Redis, per fetch, and in flight to NATS
@@ -129,7 +129,7 @@ class Strandlog(System):
         return {"bootstrap.servers": f"127.0.0.1:{self.port}"}
 
     def _producer(self, **config: Any) -> Producer:
-        return Producer({**self._address, "acks": "all" if self.is_synced else "1", **config})
+        return new_producer(self._address, acks="all" if self.is_synced else "1", **config)
 
     def prepare(self) -> None:
         create_topic(f"127.0.0.1:{self.port}", NAME, 1)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from threading import Condition
+from threading import Condition, Lock
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 from strandlog.client.arguments import (
@@ -156,8 +156,9 @@ class RemoteProducer(Closable):
         }
         if compression is not None:
             config["compression.type"] = compression
-        self._login = Login(confluent().Producer, config, log.credentials)
-        self._producer = self._login.client
+        self._config = config
+        self._created: Login | None = None
+        self._creating = Lock()
         self._log = log
         self._counts: dict[str, int] = {}
         self._serving = Condition()
@@ -236,8 +237,27 @@ class RemoteProducer(Closable):
         return [self._call(topic, item) for item in items]
 
     def _know(self, topic: str) -> None:
+        """Check that the topic exists and that the user may write to it, before the first send."""
         if topic not in self._counts:
-            self._counts[topic] = self._log.partition_count_to_write(topic)
+            count = self._log.partition_count_to_write(topic)
+            self._create_client()
+            self._counts[topic] = count
+
+    def _create_client(self) -> None:
+        """Create librdkafka's client, unless it exists. It requests a producer id at once, and if
+        the user may write to no topic, it prints a fatal error; so `_know` checks that first."""
+        with self._creating:
+            if self._created is None:
+                self._created = Login(confluent().Producer, self._config, self._log.credentials)
+
+    @property
+    def _login(self) -> Login:
+        assert self._created is not None, "`_know` comes before every other use of the client"
+        return self._created
+
+    @property
+    def _producer(self) -> Any:
+        return self._login.client
 
     def _call(self, topic: str, item: BatchItem) -> dict[str, Any]:
         fields = fields_of(item, 0)
@@ -473,6 +493,8 @@ class RemoteProducer(Closable):
             self._flush()
 
     def _flush(self) -> None:
+        if self._created is None:
+            return  # nothing was sent
         before = self._rejection
         with translated():
             while self._producer.flush(SERVE_SECONDS):

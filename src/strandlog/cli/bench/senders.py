@@ -72,6 +72,9 @@ class KafkaSender:
             "queue.buffering.max.messages": QUEUE_RECORDS,
             "queue.buffering.max.kbytes": QUEUE_BYTES // 1024,
             "message.timeout.ms": DELIVERY_TIMEOUT_MS,
+            # A request for the metadata of the temporary topic may reach the broker after the topic
+            # was deleted, and must not create it again.
+            "allow.auto.create.topics": False,
             **log.client_config,
         }
         self._login = Login(confluent().Producer, config, log.credentials)
@@ -156,9 +159,6 @@ class KafkaSender:
     def close(self) -> None:
         self._report()
         self._is_closing = True
-        # Discarding the records is not enough: a client that is still connected requests the
-        # metadata of its topic, and a broker with auto.create.topics.enable would create a
-        # temporary topic again after its deletion.
         self._producer.purge()
         self._producer.close()
 

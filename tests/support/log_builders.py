@@ -19,6 +19,8 @@ from strandlog.storage.files import Files
 from strandlog.storage.folder.log_dir import LogDir
 from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.partition.read import read
+from strandlog.storage.paths import SEGMENT_MANIFEST
+from strandlog.storage.segment.manifest import NOTHING, SegmentManifest, read_manifest
 from strandlog.storage.segment.scan import batches_of_read
 from strandlog.storage.work import run_inline
 from strandlog.testing import FakeClock
@@ -95,6 +97,16 @@ def reopen(
     """The folder and its partition, opened again."""
     log_dir = open_dir(files, clock, **options)
     return log_dir, log_dir.open_partition(TP, settings or small_settings())
+
+
+def remove_index_checksums(files: Files, folder: str) -> None:
+    """Rewrite the manifest of a partition as older versions wrote it, without checksums of the
+    transaction indexes."""
+    claims = read_manifest(files, folder).claims
+    files.remove(f"{folder}/{SEGMENT_MANIFEST}")
+    manifest = SegmentManifest(files, folder, NOTHING)
+    manifest.claim([claim._replace(aborted_crc=None) for claim in claims])
+    manifest.withdraw(0, 0)  # the last entry is no claim, so no checksum after it can be lost
 
 
 def batch(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.log_builders import DATA, START_MS, batch, uuids
+from tests.support.log_builders import DATA, START_MS, batch, remove_index_checksums, uuids
 
 from strandlog.broker.broker import Broker
 from strandlog.broker.context import embedded_context
@@ -40,6 +40,7 @@ def wrong_folder() -> SimulatedFiles:
     log.append(control_batch(ControlType.COMMIT, 7, 0, START_MS), is_control=True)
     log.roll()
     broker.close()
+    remove_index_checksums(files, log.folder)
     files.append_to(f"{log.segments.sealed[0].stem}.txnindex", ENTRY.pack(VERSION, 7, 0, 1, 2))
     return files
 

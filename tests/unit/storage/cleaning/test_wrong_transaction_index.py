@@ -5,13 +5,19 @@ from __future__ import annotations
 from itertools import count
 
 import pytest
-from tests.support.log_builders import FOLDER, batch, new_log, reopen, small_settings
+from tests.support.log_builders import (
+    FOLDER,
+    batch,
+    new_log,
+    remove_index_checksums,
+    reopen,
+    small_settings,
+)
 from tests.unit.storage.partition.test_transactions import ABORT, COMMIT, committed, end
 
 from strandlog.storage.cleaning.compaction import compact_now, plan_compaction
 from strandlog.storage.cleaning.retention import drop_oldest
 from strandlog.storage.partition.log import PartitionLog
-from strandlog.storage.segment.manifest import NOTHING, SegmentManifest, read_manifest
 from strandlog.storage.segment.transaction_index import ENTRY, VERSION
 from strandlog.storage.work import Step, Work, run_inline
 from strandlog.testing import SimulatedFiles
@@ -43,11 +49,7 @@ def older_folder(*, marker_in: int) -> SimulatedFiles:
     log.append(batch(b"last", keys=[b"k3"]))
     log.roll()
     log_dir.close()
-    claims = read_manifest(files, FOLDER).claims
-    files.remove(f"{FOLDER}/segments")
-    manifest = SegmentManifest(files, FOLDER, NOTHING)
-    manifest.claim([claim._replace(aborted_crc=None) for claim in claims])
-    manifest.withdraw(0, 0)  # the last entry is no claim, so no checksum after it can be lost
+    remove_index_checksums(files, FOLDER)
     return files
 
 

@@ -166,7 +166,8 @@ def _steady(case: Case, taken: dict[str, list[Taken]]) -> Iterator[Row]:
     rates = {who: max(run.steady_rate for run in runs) for who, runs in taken.items()}
     for contender, rate in rates.items():
         if rate:
-            note = f"{rate * case.value_bytes / 1e6:,.0f} MB/s"
+            each_ms = case.rows / case.micro_batches / rate * 1000
+            note = f"{rate * case.value_bytes / 1e6:,.0f} MB/s; {each_ms:,.0f} ms per micro-batch"
             yield Row(f"spark {case.name}, steady, {contender}", rate, "records/s", note=note)
     for contender, rate in rates.items():
         if rate and contender != THEIRS and rates.get(THEIRS):

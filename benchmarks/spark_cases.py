@@ -24,18 +24,22 @@ KEY_BYTES = 9
 BATCH_BYTES = 64 * 1024  # typical of a producer tuned for throughput
 DISTINCT_BATCHES = 40
 MICRO_BATCHES = 6
+TINY_MICRO_BATCHES = 40
 READ_GOAL = 3.0
 WRITE_GOAL = 1.5
+TINY_GOAL = 1.0
 TEXT = b'{"carrier": "UA", "origin": "EWR", "dest": "IAH", "dep_delay": 2.0, "note": "'
 
 
 class Topic(Enum):
-    """The topics to read: (value size in bytes, rows, codec)."""
+    """The topics to read: (value size in bytes, rows, codec). TINY is read by streams only, in
+    micro-batches of 100 records, whose time is Spark's overhead and the source's."""
 
     SMALL = (100, 2_400_000, Codec.NONE)
     SMALL_ZSTD = (100, 2_400_000, Codec.ZSTD)
     LARGE = (1000, 480_000, Codec.NONE)
     LARGE_ZSTD = (1000, 480_000, Codec.ZSTD)
+    TINY = (100, 4_000, Codec.NONE)
 
     def __init__(self, value_bytes: int, rows: int, codec: Codec) -> None:
         self.value_bytes = value_bytes
@@ -55,6 +59,7 @@ class Topic(Enum):
         return [self.rows, self.rows * KEY_BYTES, self.rows * self.value_bytes, offsets]
 
 
+READ = (Topic.SMALL, Topic.SMALL_ZSTD, Topic.LARGE, Topic.LARGE_ZSTD)
 WRITTEN = (Topic.SMALL, Topic.LARGE)
 COPY = "COPY"
 
@@ -69,6 +74,7 @@ class Case:
     orders: dict[str, dict[str, Any]]  # by contender
     goal: float
     expected: list[int] = field(default_factory=list)
+    micro_batches: int = MICRO_BATCHES  # of a stream
 
 
 def prepare(client: WireClient) -> None:
@@ -121,13 +127,14 @@ def all_cases(address: str, data: Path) -> Iterator[Case]:
     def reading(do: str, topic: Topic, **more: Any) -> dict[str, dict[str, Any]]:
         options = {"subscribe": topic.name, "startingOffsets": "earliest"}
         if do == "stream":
-            options["maxOffsetsPerTrigger"] = str(topic.rows // MICRO_BATCHES)
+            count = TINY_MICRO_BATCHES if topic is Topic.TINY else MICRO_BATCHES
+            options["maxOffsetsPerTrigger"] = str(topic.rows // count)
         return {
             contender: {"do": do, "format": name, "options": place | options, **more}
             for contender, (name, place) in ways.items()
         }
 
-    for topic in Topic:
+    for topic in READ:
         for sink in ("noop", "sums"):
             yield Case(
                 f"read {topic.label}, {sink}",
@@ -154,6 +161,15 @@ def all_cases(address: str, data: Path) -> Iterator[Case]:
             READ_GOAL,
             [topic.rows],
         )
+    yield Case(
+        "stream of tiny micro-batches",
+        Topic.TINY.rows,
+        Topic.TINY.value_bytes,
+        reading("stream", Topic.TINY),
+        TINY_GOAL,
+        [Topic.TINY.rows],
+        TINY_MICRO_BATCHES,
+    )
     yield from _writes(address)
 
 

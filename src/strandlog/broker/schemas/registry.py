@@ -220,7 +220,7 @@ class Registry:
                 42205, f"the registry has {SCHEMA_MAX_IDS} schemas, which is the maximum"
             )
         if not 0 < schema_id <= MAX_ID:
-            raise SchemaError(42207, f"an id must be between 1 and {MAX_ID}")
+            raise SchemaError(42207, f"schema id must be between 1 and {MAX_ID}, got {schema_id}")
         number = version if version > 0 else 1 + max((each.version for each in every), default=0)
         if any(each.version == number and not each.is_deleted for each in every):
             raise SchemaError(42205, f"subject {subject!r} already has a version {number}")

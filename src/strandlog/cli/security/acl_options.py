@@ -39,6 +39,7 @@ from strandlog.broker.access.permission import (
 )
 from strandlog.broker.topics.topic import check_topic_name
 from strandlog.cli.output import Column, text
+from strandlog.config.limits.records import MAX_TOPIC_NAME_CHARACTERS
 from strandlog.errors import InvalidRequestError, InvalidTopicError
 
 USER = "User"  # the type of principals
@@ -176,8 +177,11 @@ def check_topic_names(resources: Resources) -> None:
         try:
             check_topic_name(f"{name}x" if resources.prefix else name)
         except InvalidTopicError as error:
-            verb = "start with" if resources.prefix else "have the name"
-            remedy = _prefix_remedy("--topic", name) or "allowed are letters, digits and . _ -"
+            verb = "have a name that starts with" if resources.prefix else "have the name"
+            remedy = _prefix_remedy("--topic", name) or (
+                f"a topic name has 1 to {MAX_TOPIC_NAME_CHARACTERS} characters (letters, digits, "
+                "'.', '_' and '-') and is neither '.' nor '..'"
+            )
             raise typer.BadParameter(
                 f"no topic can {verb} {name!r}; {remedy}", param_hint="--topic"
             ) from error

@@ -163,7 +163,7 @@ def test_delete_mentions_the_rules_that_remain(user: CommandLine) -> None:
     rule = ("--principal", "User:alice", "--operation", "READ")
     user.inside("acl", "add", *rule, "--topic", "t", "--group", "g")
     found = user.inside("user", "delete", "alice", "--yes")
-    assert "2 rules for it remain: strandlog acl delete --principal User:alice" in found.err
+    assert "leaves 2 ACLs for the user: strandlog acl delete --principal User:alice" in found.err
 
 
 def test_delete_says_that_rules_may_remain_if_it_cannot_list_them(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_delete_says_that_rules_may_remain_if_it_cannot_list_them(tmp_path: Path
         for name in ("alice", "bob"):
             user.inside("user", "add", name, "--generate")
         found = user.inside("user", "delete", "alice", "--yes")
-        assert "rules for it may remain; this client cannot list them" in found.err
+        assert "may leave ACLs for the user; this client cannot list them" in found.err
         found = user.inside("user", "delete", "bob", "--yes", "--json")
         assert found.document == {"deleted": ["bob"], "remaining_rules": None}
 

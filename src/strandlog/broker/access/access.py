@@ -1,4 +1,4 @@
-"""`Access`: the permission checks with which broker requests begin.
+"""`Access`: checks whether a client has the permissions that its request requires.
 
     access.require(context, WRITE.on(TOPIC), "orders")     raises TopicAuthorizationError
     access.require(context, (CREATE.on(CLUSTER), CREATE.on(TOPIC)), "orders")     one is enough
@@ -6,9 +6,9 @@
 A name is checked before it is looked up, so a client that lacks the permission gets the same error
 whether the resource exists or not. Lists contain only what the client may describe.
 
-The process that owns the data folder may do everything. Without an authorizer, so may every client;
-but no client can access the topic that stores credentials, ACLs and quotas (`is_on` is then true as
-soon as that topic exists).
+The process that owns the data folder may do everything. Without an authorizer, clients may do
+everything too, with one exception: no client can access the topic that stores credentials, ACLs and
+quotas. Therefore `is_on` is true once that topic exists, even without an authorizer.
 """
 
 from __future__ import annotations

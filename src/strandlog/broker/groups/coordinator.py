@@ -96,7 +96,7 @@ from strandlog.protocol.group_records import (
 )
 from strandlog.storage.work import Work, yield_control
 
-# Other requests run between the steps of these tasks.
+# Limits on one step of a long task; other requests run between the steps.
 OFFSETS_DELETED_AT_ONCE = 2_000  # number of offsets deleted per step
 OFFSETS_EXAMINED_AT_ONCE = 10_000  # number of offsets searched for those of one topic per step
 GROUPS_AT_ONCE = 50  # number of groups checked for expired offsets per step

@@ -5,8 +5,8 @@
 
 The id is in a prefix, or it (or the schema's guid) is in a record header; see
 formats/registry/framing.py. A null key or value is accepted. The payload is not decoded. Any thread
-may check records; whether a check takes a schema into account that is registered or deleted
-concurrently is undefined.
+may check records. If a schema is registered or deleted during a check, the check may or may not see
+the change.
 """
 
 from __future__ import annotations

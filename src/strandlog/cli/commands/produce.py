@@ -254,8 +254,8 @@ class Sender:
 
 
 def read_lines(source: BinaryIO, read_bytes: int) -> Iterator[list[bytes]]:
-    """Yield the lines that each read of the source completes, without newlines; at the end, yield
-    an incomplete last line."""
+    """Read the source in chunks. After each chunk that ends at least one line, yield these lines
+    without their newlines. At the end, yield the last line if it has no newline."""
     begun: list[bytes] = []
     begun_bytes = 0
     read = getattr(

@@ -91,8 +91,9 @@ class RegistryColumns:
         *,
         message: str | None = None,
     ) -> None:
-        """`known` has writers' schemas; it need not include `reader`. `message` is the full name of
-        the reader's Protobuf message; the default is the first message in the file."""
+        """`known` contains writers' schemas that need no lookup; it may omit `reader`. `message` is
+        the full name of the reader's Protobuf message; the default is the first message in the
+        file."""
         self.reader = reader
         self._message = message
         self._look_up = look_up

@@ -32,7 +32,7 @@ from strandlog.server.metered import within_quota
 if TYPE_CHECKING:
     from strandlog.server.http.state import HttpState
 
-IN_LOOP_BYTES = 64 * 1024  # decoding a body up to this size is faster than starting a thread
+IN_LOOP_BYTES = 64 * 1024  # decoding a body up to this size is faster than handing it to a thread
 JSON = "application/json"
 _INVALID_ENUM = re.compile(r"Invalid enum value .* - at `\$(.*)`")
 _FIELD = re.compile(r"\.(\w+)")

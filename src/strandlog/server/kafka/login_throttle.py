@@ -54,7 +54,7 @@ class CallLater(Protocol):
 
 
 class _Entry:
-    """Recent failures with one key, attempts in progress, and those that wait."""
+    """The recent failures for one key, and its attempts that are in progress or waiting."""
 
     __slots__ = ("counted_ms", "failures", "is_scheduled", "running", "waiting")
 

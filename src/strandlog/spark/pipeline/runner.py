@@ -6,16 +6,18 @@
         …                                                the pipeline runs in the background
         running.stop()                                   implicit at the end of the block
 
-    starting ──▶ running ──▶ stopped     by stop(), a signal, or available_now with everything read
-        │         │   ▲ └──▶ failed      a query or `on_progress` raised; all queries are stopped
-        │         ▼   │
-        │        scheduled               between the rounds of a pipeline with `every` (schedule.py)
-        └──────────────────▶ failed
+    starting ──▶ running ◀──▶ scheduled      between the rounds of a pipeline with `every`
+                                             (schedule.py)
 
-`start` returns when every query has started its first micro-batch or is waiting for data. From
-then on, a single background thread interacts with Spark: it calls `on_progress` once for each
-micro-batch, stops the queries, and stops the Spark session if `start` created it. Queries get time
-to finish their current micro-batch before they are stopped.
+    from any of these:
+        ──▶ stopped      by stop(), a signal, or available_now with everything read
+        ──▶ failed       Spark, a query or a callback raised an error; all queries are stopped
+
+`start` returns when every query has started its first micro-batch, is waiting for data or has ended
+(or is too slow, see spark/starting.py). From then on, a single background thread interacts with
+Spark: it calls `on_progress` once for each micro-batch, stops the queries, and stops the Spark
+session if `start` created it. Queries get time to finish their current micro-batch before they are
+stopped.
 
 Exiting the program without `stop` has the same effect as a crash: the next run repeats the
 unfinished micro-batch, and targets that already have it do not get it twice (targets/target.py).

@@ -238,8 +238,9 @@ def header_error(header: BatchHeader, next_offset: int, room: int) -> str:
 def _neighbour_error(
     header: BatchHeader, next_offset: int, next_header: BatchHeader | None, limit: int
 ) -> str:
-    """Return why the offsets of a batch with a valid checksum contradict its neighbours, or "" if
-    they do not."""
+    """Return an error if a batch with a valid checksum overlaps the next batch or segment, or "" if
+    it does not. If the batch starts at `next_offset`, also return "" for an overlap with the next
+    batch, because the offset of that batch is wrong."""
     follows_directly = header.base_offset == next_offset and next_header is not None
     if header.next_offset <= limit or follows_directly:
         return ""  # a gap follows, or the next batch has the wrong offset

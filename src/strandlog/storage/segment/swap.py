@@ -81,8 +81,9 @@ def needs_tidying(names: Mapping[str, int]) -> bool:
 def tidy_after_crash(files: Files, folder: str) -> list[int]:
     """Finish or undo interrupted work in a partition's folder. Idempotent.
 
-    Return the base offsets of indexes whose log is missing although strandlog did not remove it, or
-    nothing if there was a swap, because it explains them.
+    Return the base offsets of indexes whose log is missing although strandlog did not remove it. If
+    there was a `.log.swap` file, return an empty list, because an interrupted swap can leave such
+    indexes.
     """
     swaps: list[int] = []
     originals: list[int] = []

@@ -44,7 +44,7 @@ def init(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Create a signing key, and the JWKS with which a broker verifies tokens."""
+    """Create a signing key, and the JWKS that a broker uses to verify tokens."""
     if rotate and force:
         raise typer.BadParameter("choose either --rotate or --force")
     kid = tokens.init_keys(folder, keeps_old=rotate, replaces=force)

@@ -100,8 +100,8 @@ def add(
 ) -> None:
     """Add a user; without --password-file, --generate or --output, prompt for the password.
 
-    If the broker has an authorizer, a new user has no permissions until a rule allows something:
-    see `strandlog acl add`.
+    If the broker has an authorizer, a new user has no permissions until an ACL grants them: see
+    `strandlog acl add`.
     """
     bare = name.removeprefix(USER_PREFIX)
     if bare != name:
@@ -204,7 +204,7 @@ def delete(
     client_config: ClientConfig = None,
     as_json: Json = False,
 ) -> None:
-    """Delete a user; the rules for the user remain.
+    """Delete a user, but not the ACLs for the user.
 
     A strandlog broker also closes the user's connections (credential.change.closes.connections).
     """
@@ -218,10 +218,10 @@ def delete(
         return
     message(f"deleted user {name}")
     if rules is None:
-        message("note: rules for it may remain; this client cannot list them")
+        message("note: this may leave ACLs for the user; this client cannot list them")
     elif rules:
         message(
-            f"note: {counted(rules, 'rule')} for it remain: "
+            f"note: this leaves {counted(rules, 'ACL')} for the user: "
             f"strandlog acl delete --principal {shlex.quote(f'User:{name}')}"
         )
 

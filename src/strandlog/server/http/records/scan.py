@@ -137,8 +137,9 @@ def scan_back(
 def _batches_below(
     end_offset: int, checked: Iterable[tuple[BatchView, bool]]
 ) -> tuple[list[tuple[BatchView, bool]], int]:
-    """Return the batches that start below an offset, and the offset at which they end, or
-    `end_offset` if a batch follows that starts there or later."""
+    """Return the batches that start below `end_offset`, and the offset at which the last of them
+    ends. That offset is `end_offset` if `checked` is empty or contains a batch that starts at or
+    above it."""
     batches: list[tuple[BatchView, bool]] = []
     for batch, is_visible in checked:
         if batch.header.base_offset >= end_offset:

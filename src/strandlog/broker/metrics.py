@@ -201,7 +201,7 @@ class Metrics:
     fsync_failures: int = _counter("Fsyncs that failed.")
     event_loop_delay_seconds: Histogram = field(
         default_factory=Histogram,
-        metadata=_row("histogram", "Delay with which timers of the event loop fire."),
+        metadata=_row("histogram", "Delay of the event loop's timers."),
     )
     retention_segments: int = _counter("Segments deleted by retention.")
     retention_bytes: int = _counter("Bytes deleted by retention.")

@@ -94,8 +94,8 @@ class _Rewrite:
 def parsed_with_defaults(schema: Document) -> Any:
     """Parse a reader's schema and convert its default values to the form of decoded values.
 
-    In a schema, defaults are JSON, in which bytes, for example, are a string with one character per
-    byte. fastavro would return that string unchanged.
+    The defaults in a schema are JSON: bytes, for example, are a string with one character per byte.
+    fastavro would return that string unchanged.
     """
     named: dict[str, Any] = {}
     whole = parsed(schema, named)
@@ -111,7 +111,7 @@ def parsed_with_defaults(schema: Document) -> Any:
 
 
 def _decoded(schema: Any, value: Any, named: dict[str, Any]) -> Any:
-    """Return a default value in the form in which the decoder returns values."""
+    """Return a default value in the form of decoded values."""
     if isinstance(schema, list):
         if value is None:
             return None

@@ -295,7 +295,7 @@ def read_decimal(data: Any, writer: Document = None, _: Document = None) -> Deci
 
 
 def check_costs(document: Document) -> None:
-    """Reject schemas with which a few bytes can cause unbounded work, even in unread fields.
+    """Reject schemas that let a few bytes cause unbounded work, even in unread fields.
 
     These are arrays whose items take no bytes, since a count alone can produce billions of items,
     and records that always contain themselves.

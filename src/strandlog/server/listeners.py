@@ -86,8 +86,8 @@ def listener_configs(
     named: Collection[str] = (),
     overrides: Mapping[str, Mapping[str, Value]] | None = None,
 ) -> tuple[ListenerConfig, ...]:
-    """Return the listeners of a server. `named` has the names of the settings that the user set;
-    `overrides` has the settings for individual listeners, by the listener's name in lower case."""
+    """Return the listeners of a server. `named` contains the names of the settings that the user
+    set; `overrides` maps the lower-case names of listeners to their own settings."""
     own = overrides or {}
     found = [_config("kafka", each, overrides=own.get(each.label.lower())) for each in server.kafka]
     others: tuple[tuple[ListenerName, Endpoint | None], ...] = (

@@ -71,7 +71,7 @@ _PARTITION_DIR = re.compile(r"^([a-zA-Z0-9._-]+)-(\d{1,9})$")
 
 
 def segment_stem(base_offset: int) -> str:
-    """Return the 20 digits with which the names of a segment's files start."""
+    """Return the 20 digits that begin the names of a segment's files."""
     return f"{base_offset:020d}"
 
 

@@ -151,7 +151,8 @@ class QuotaRequests(AclRequests):
         return self._charge(context, QuotaKey.CONSUMER_BYTE_RATE, 0)
 
     def stream_delay_ms(self, context: RequestContext) -> int:
-        """Return how many milliseconds a consumer must pause whose time is charged too."""
+        """Return how many milliseconds a streaming consumer must pause: the longer of the pauses
+        for its byte rate and for its request time."""
         if not self.enforces_quotas:
             return 0
         by_time_ms = self.charge_time(context, context.client_id, 0)
@@ -182,8 +183,8 @@ class QuotaRequests(AclRequests):
             raise ThrottlingQuotaExceededError(f"the quota {key} is exceeded", delay_ms)
 
     def connection_delay_ms(self, host: str) -> int:
-        """Count a new connection from an address. Return 0 if it may stay open; otherwise return
-        after how many milliseconds to close it, without reading from it."""
+        """Count a new connection from an address. Return 0 if it may stay open; otherwise, return
+        the number of milliseconds after which to close it without reading from it."""
         if not self._quotas.limits_addresses:
             return 0
         delay_ms = self._quotas.connection_delay_ms(

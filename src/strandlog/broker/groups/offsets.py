@@ -55,7 +55,7 @@ Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 
 
 class ExpiryRule(NamedTuple):
-    """The rule by which the offsets of one group expire."""
+    """The expiry rule for the offsets of one group."""
 
     not_before_ms: int = 0
     kept_topics: frozenset[str] = frozenset()

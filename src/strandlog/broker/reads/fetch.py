@@ -3,10 +3,10 @@
 A fetch lists one or more partitions and specifies the minimum amount of data to wait for
 (`min_bytes`), the maximum to return (`max_bytes`, and a limit per partition) and a deadline. It is
 answered when at least `min_bytes` can be read, when any partition has an error, or at its deadline,
-whichever comes first. A large fetch does not wait for more records if those that wait already have
-too many partitions. Partitions are read in the order of the request; the first batch of the first
-partition that has one is returned in full, however large, so that a consumer always makes progress
-(KIP-74).
+whichever comes first. A large fetch does not wait for more records if the waiting fetches already
+have too many partitions. Partitions are read in the order of the request; the first batch of the
+first partition that has one is returned in full, however large, so that a consumer always makes
+progress (KIP-74).
 
 A delayed fetch is rechecked when the high watermark of one of its partitions advances. No data is
 read until the fetch is answered: the recheck only estimates how many bytes can be read.
@@ -142,7 +142,7 @@ class DelayedFetch(Deferred[FetchResult]):
 
 
 class DelayedFetches:
-    """Answers the fetches of one broker, and holds those that wait."""
+    """Answers the fetches of one broker, and holds the waiting ones until they can be answered."""
 
     def __init__(self, timers: Timers, runtime: Runtime) -> None:
         self._timers = timers

@@ -78,9 +78,9 @@ def records_of(
 def checked_batches(
     found: FetchPartitionData, problems: list[UndecodableBatchError] | None = None
 ) -> Iterator[tuple[BatchView, bool]]:
-    """Yield each batch before the first damaged one, and whether readers see its records: not those
-    of control batches and aborted transactions. If the first batch of all cannot be decoded, raise
-    `UndecodableBatchError`, or add the error to `problems` and hide its records."""
+    """Yield each batch before the first damaged one, and whether its records are visible. Those of
+    control batches and aborted transactions are not. If the very first batch cannot be decoded,
+    raise `UndecodableBatchError`, or add the error to `problems` and hide the batch's records."""
     aborted = AbortedBatches(found.aborted or ())
     for number, batch in enumerate(_batches_in_order(found.data)):
         is_visible = False

@@ -182,10 +182,10 @@ DOCUMENTS = (
             _optional("key_base64", "string", "A key that is not UTF-8."),
             _optional("value_base64", "string", "A value that is not UTF-8."),
             _optional(
-                "key_schema_id", "integer", "Id of the schema with which the key was decoded."
+                "key_schema_id", "integer", "Id of the schema that was used to decode the key."
             ),
             _optional(
-                "value_schema_id", "integer", "Id of the schema with which the value was decoded."
+                "value_schema_id", "integer", "Id of the schema that was used to decode the value."
             ),
             _optional("key_error", "string", "Why the key cannot be decoded."),
             _optional("value_error", "string", "Why the value cannot be decoded."),

@@ -5,7 +5,7 @@ A password is never an argument, because other users could see it in the process
 A generated password exists nowhere else, so it must not be lost if storing it in the broker fails.
 With --output, the password is first written to FILE.new and then set in the broker; after that,
 FILE is replaced and FILE.new is removed. A crash therefore leaves the password in one of the two
-files. FILE may also be the password file with which this command logs in.
+files. FILE may also be the password file that this command uses to log in.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class ValueEncoder(Protocol):
     """Encodes rows as values."""
 
     def encode(self, rows: pa.RecordBatch) -> pa.Array:
-        """Return a value for each row. `rows` has the columns that the constructor was given."""
+        """Return a value for each row. `rows` contains the columns passed to the constructor."""
 
 
 def described(columns: pa.Schema, kind: str, name: str, latest: RegisteredSchema | None) -> str:

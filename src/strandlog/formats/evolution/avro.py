@@ -1,8 +1,8 @@
 """Determines the columns of an Avro schema from columns that another version of it has decoded.
 
-Three schemas take part: the writer's, with which a value was written, the stored one, with which
-the table's columns were decoded, and the wanted one. Avro's schema resolution converts the value
-from the writer's schema to either of the others:
+Three schemas take part: the writer's schema encoded the value, the stored schema was used to decode
+the table's columns, and the wanted schema defines the result. Avro's schema resolution converts the
+value from the writer's schema to either of the others:
 
     field of the wanted schema              step
     equal in the stored schema              copy

@@ -28,7 +28,7 @@ class StoredColumns:
     """Converts stored values to columns of the wanted schema."""
 
     def __init__(self, wanted: RegisteredSchema, kinds: pa.Schema, find: Find) -> None:
-        """`kinds` has the wanted columns, and `find` returns a schema by its id."""
+        """`kinds` is the schema of the wanted columns; `find` returns a schema by its id."""
         self._wanted = wanted
         self._kinds = kinds
         self._find = find
@@ -64,7 +64,7 @@ class StoredColumns:
         found = self._find(schema_id)
         if found is None:
             raise TableSchemaError(
-                f"the registry no longer has schema {schema_id}, with which rows were decoded"
+                f"the registry no longer has schema {schema_id}, which was used to decode rows"
             )
         return found
 

@@ -532,8 +532,8 @@ class Connection(asyncio.Protocol):
 
     def stalled_ms(self, now_ms: int) -> int:
         """Return how long the server has been waiting for the client to send or read data, or 0.
-        If no request is in progress, time in which the connection is muted counts too; otherwise,
-        its requests could occupy shared memory for the whole pause."""
+        If no request is in progress, the time during which the connection is muted counts too;
+        otherwise, its requests could occupy shared memory for the whole pause."""
         transport = self._transport
         if transport is None:
             return 0

@@ -46,8 +46,8 @@ class PendingReply:
 
     def hold(self, buffers: Iterable[Buffer]) -> None:
         """Count the records that were read for a large reply towards the limit on reply memory,
-        until `fill` is called. Encoding may take several turns of the event loop, in which other
-        connections would otherwise read more and more."""
+        until `fill` is called. Encoding may take several turns of the event loop. If the records
+        were not counted, other connections could read more and more during these turns."""
         count = copied_bytes(buffers)
         if count > WRITE_AT_ONCE_BYTES:
             self.copied_bytes = count

@@ -1,4 +1,4 @@
-"""An archive of Spark's Java classes, with which a session starts in half the time.
+"""An archive of Spark's Java classes that halves the start time of a session.
 
     strandlog pipeline prepare       creates the archive for this environment (spark/prepare.py)
 

@@ -106,7 +106,7 @@ class SourceFrames:
 
 
 def source_options(pipeline: Pipeline, source: SourceTable) -> dict[str, str]:
-    """Return the options with which Spark reads a source."""
+    """Return the options for reading a source with Spark."""
     options = dict([pipeline.log_option])
     options |= {"subscribe": source.topic, "valueFormat": source.format, **pipeline.options}
     if not source.is_static:

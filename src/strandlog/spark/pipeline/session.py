@@ -61,7 +61,7 @@ def open_session(
 
 
 def _silence_error_loggers() -> None:
-    """Silence the loggers with which PySpark prints each error as JSON, besides raising it."""
+    """Silence the loggers that print each PySpark error as JSON; PySpark also raises the error."""
     from pyspark.logger import PySparkLogger  # noqa: PLC0415 - needs Spark
 
     for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):

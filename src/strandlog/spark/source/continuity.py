@@ -161,7 +161,7 @@ def planned(
 ) -> Plan:
     """Return what can be read between two sets of offsets.
 
-    `ends` has the actual end offsets of the partitions that `past_latest` returns for either set.
+    `ends` maps each partition that `past_latest` returns for either set to its actual end offset.
     """
     found = Plan([], [])
     for tp, end in sorted(until.offsets.items()):

@@ -111,8 +111,8 @@ class Decoder:
         return pa.schema([field for field in self._arrow_schema() if field.name not in others])
 
     def convert(self, records: pa.RecordBatch, parsed: Parsed | None = None) -> pa.RecordBatch:
-        """Convert decoded records, which have the columns `read_columns`, to the schema. `parsed`
-        has their values if these were already parsed."""
+        """Convert decoded records with the columns `read_columns` to the schema. `parsed` contains
+        their values if these were already parsed."""
         if "headers" in self._read:
             records = _null_headers(records)
         if self._format == "binary":

@@ -272,8 +272,8 @@ def read_table_files(wanted: TableFiles, decoder: Decoder) -> Iterator[pa.Record
     except (pa.ArrowException, OSError) as error:
         reason = " ".join(str(error).split())
         raise TableDamagedError(
-            f"option {OPTION}: cannot read the table: {reason}; if it was vacuumed meanwhile, run "
-            "the query again, and keep old files longer"
+            f"option {OPTION}: cannot read the table: {reason}; if it was vacuumed during the "
+            "query, run the query again, and keep old files longer"
         ) from error
 
 

@@ -74,8 +74,8 @@ class TypedRows:
         pairs, group = np.unique(np.stack(found), axis=1, return_inverse=True)
         if (pairs < 0).any():
             raise TableSchemaError(
-                "option history: the table has rows that do not store with which schema they were "
-                f"decoded, because an older version of strandlog wrote them; {ADVICE}"
+                "option history: the table has rows without the id of the schema used to "
+                f"decode them, because an older version of strandlog wrote them; {ADVICE}"
             )
         return [
             ((int(writer), int(reader)), rows[group.reshape(-1) == number])

@@ -29,7 +29,7 @@ class OutcomeCheck:
 
     @property
     def has_open(self) -> bool:
-        """Whether a transaction is open whose marker has not been read yet."""
+        """Whether there is an open transaction, whose marker has not been read yet."""
         return bool(self._said)
 
     def note(self, header: BatchHeader, *, is_aborted: bool) -> None:

@@ -118,9 +118,9 @@ def read(
 ) -> Buffer:
     """Return bytes starting with the batch that contains `offset`, or the next one after a gap.
 
-    Without `verify`, only the first batch is verified. With it, so are all batches that this
-    process has neither written nor verified before; those that exceed the budget are left to the
-    next read, but the first batch is always returned.
+    Without `verify`, only the first batch is verified. With `verify`, every batch that this process
+    has neither written nor verified before is verified too. Batches that exceed the budget are left
+    to the next read, but the first batch is always returned.
     """
     plan = read_plan(log, offset, max_bytes, unflushed=unflushed, committed=committed)
     while plan is not None:

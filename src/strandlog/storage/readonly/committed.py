@@ -40,7 +40,7 @@ from strandlog.storage.segment.transaction_index import (
 class CommittedView(NamedTuple):
     """The offset up to which committed records may be read, and the transactions to omit.
 
-    `open` has the producer id and the first offset of each open transaction.
+    `open` lists the producer id and the first offset of each open transaction.
     `damage` is the error for a reader that has reached the last stable offset, if it cannot advance
     because damage may hide a marker.
     """

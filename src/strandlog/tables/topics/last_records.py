@@ -51,7 +51,7 @@ def as_metadata(last: Mapping[int, LastRecord]) -> dict[str, str]:
 
 def check_last_records(history: Sequence[Commit], topic: TopicState, source: TopicSource) -> None:
     """Raise `TableChangedError` if the topic has a different record at the last synced offset of a
-    partition. `history` has the newest commit first."""
+    partition. `history` lists the newest commit first."""
     newest: dict[int, LastRecord] = {}
     for commit in history:
         for number, each in json.loads(commit.metadata.get(LAST, "{}")).items():

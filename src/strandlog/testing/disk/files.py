@@ -386,7 +386,7 @@ class SimulatedFiles:
 
 
 def _check_rename(node: Node, replaced: Node | None, source: str, target: str) -> None:
-    """Raise the error with which rename(2) would fail, if any."""
+    """Raise the error that rename(2) would return, if any."""
     parts = split_path(source)
     if split_path(target)[: len(parts)] == parts:
         raise os_error(errno.EINVAL, source)

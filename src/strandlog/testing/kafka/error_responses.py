@@ -1,4 +1,4 @@
-"""Builds a response to a Kafka request in which everything has failed with one error code.
+"""Builds a response that fails every part of a Kafka request with one error code.
 
 A response mirrors its request: Produce names topics and partitions, and the response has a row with
 an error code for each. The schemas do not say which array of the response corresponds to which
@@ -73,8 +73,8 @@ def can_fail(api_key: int) -> bool:
 def error_response(
     api_key: int, version: int, request: Any, code: int, address: Address
 ) -> Mapping[str, Any] | None:
-    """Return the body of a response in which everything has failed, or None if the response has no
-    field for an error code. `address` is the broker's address."""
+    """Return the body of a response that fails every part of the request with `code`, or None if
+    the response has no field for an error code. `address` is the broker's address."""
     schema = response_schema(api_key, version)
     body, is_placed = _failed(schema, request, code)
     if api_key in _ROWS_ONLY:

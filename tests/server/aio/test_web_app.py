@@ -1,50 +1,55 @@
-"""A web application with one log for all requests: opened and closed by the application's lifespan.
-
-Starlette is what FastAPI routes requests with; `lifespan` and the handlers are the same there.
-"""
+"""A FastAPI application with one log for all requests: opened and closed by the application's
+lifespan."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
-from starlette.routing import Route
+import uvicorn
+from fastapi import FastAPI, Request
+from fastapi.responses import StreamingResponse
 
 import strandlog
 import strandlog.aio
 
 
-def application(folder: Path) -> Starlette:
+def application(folder: Path) -> FastAPI:
     @contextlib.asynccontextmanager
-    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with strandlog.aio.open(folder) as log:
             await log.create_topic("orders", partitions=1)
             async with log.producer() as producer:
                 app.state.log, app.state.producer = log, producer
+                app.state.ended = asyncio.Event()
                 yield
 
-    async def post(request: Request) -> Response:
-        sent = await request.app.state.producer.send("orders", await request.body())
-        return JSONResponse({"offset": sent.offset}, status_code=201)
+    app = FastAPI(lifespan=lifespan)
 
-    async def stream(request: Request) -> Response:
+    @app.post("/orders", status_code=201)
+    async def post(request: Request) -> dict[str, int]:
+        sent = await app.state.producer.send("orders", await request.body())
+        return {"offset": sent.offset}
+
+    @app.get("/orders")
+    async def stream() -> StreamingResponse:
         async def lines() -> AsyncIterator[bytes]:
-            async with request.app.state.log.consumer(["orders"]) as consumer:
-                async for record in consumer:
-                    yield (record.value or b"") + b"\n"
-                    if record.value == b"last":
-                        return
+            try:
+                async with app.state.log.consumer(["orders"]) as consumer:
+                    async for record in consumer:
+                        yield (record.value or b"") + b"\n"
+                        if record.value == b"last":
+                            return
+            finally:
+                app.state.ended.set()
 
         return StreamingResponse(lines(), media_type="application/x-ndjson")
 
-    routes = [Route("/orders", post, methods=["POST"]), Route("/orders", stream)]
-    return Starlette(routes=routes, lifespan=lifespan)
+    return app
 
 
 def test_requests_produce_and_stream_records(tmp_path: Path) -> None:
@@ -67,3 +72,23 @@ def test_requests_produce_and_stream_records(tmp_path: Path) -> None:
     asyncio.run(program())
     with strandlog.open(tmp_path / "data") as log:  # the application has released the folder
         assert log.describe_topic("orders").partitions[0].end_offset == 101
+
+
+def test_a_client_that_disconnects_ends_its_stream(tmp_path: Path) -> None:
+    async def program() -> None:
+        app = application(tmp_path / "data")
+        server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error"))
+        with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as listening:
+            serving = asyncio.create_task(server.serve([listening]))
+            base = f"http://127.0.0.1:{listening.getsockname()[1]}"
+            async with httpx.AsyncClient(base_url=base, timeout=30) as client:
+                assert (await client.post("/orders", content=b"first")).status_code == 201
+                async with client.stream("GET", "/orders") as response:
+                    assert await anext(response.aiter_lines()) == "first"
+            await asyncio.wait_for(app.state.ended.wait(), 30)
+            server.should_exit = True
+            await serving
+
+    asyncio.run(program())
+    with strandlog.open(tmp_path / "data") as log:  # the application has released the folder
+        assert log.describe_topic("orders").partitions[0].end_offset == 1

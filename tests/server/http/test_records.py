@@ -18,10 +18,12 @@ from tests.support.kafka_transactions import KafkaTransactions
 from tests.support.server import RunningBroker
 from tests.support.trimmed_topics import trim_before_fetch
 
+from strandlog.clock import stopwatch
 from strandlog.model import Record
 from strandlog.server.http.records import produce, read
 from strandlog.server.http.records.filter import RecordFilter, at_path, parse_path
 from strandlog.server.http.records.payload import PayloadFormat, payload
+from strandlog.server.http.records.scan import ScanResult, scan_back
 from strandlog.server.record_io import NewRecord
 from strandlog.testing.server import ServerThread
 
@@ -417,6 +419,28 @@ def test_damage_is_reported_and_skipped(tmp_path: Path, what: str, is_running: b
             newest = page(client, "hurt", last=4)
             assert (values(newest), newest["problems"]) == (values(found), [told])
             assert not newest["is_missing_older"]
+
+
+def test_newest_records_are_missing_without_a_word_if_the_time_ends_at_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    delay_s = [0]
+
+    def slowly(*given: Any) -> ScanResult:
+        delay_s[0] += 3600
+        return scan_back(*given)
+
+    monkeypatch.setattr(read, "stopwatch", lambda: stopwatch() + delay_s[0])
+    monkeypatch.setattr(read, "scan_back", slowly)
+    data = tmp_path / "data"
+    with http_broker(data) as running, client_of(running) as client:
+        client.base_url = client.base_url.join("/api/v1/")
+        make(client, "hurt")
+        for number in range(5):
+            send(client, "hurt", [{"value": f"batch {number}"}])
+        _damage(data / "hurt-0" / "00000000000000000000.log", DAMAGE["value"])
+        found = page(client, "hurt", last=5)
+    assert (values(found), found["is_missing_older"]) == ([], True)
 
 
 def _damage(file: Path, bits: tuple[int, int] | None) -> None:

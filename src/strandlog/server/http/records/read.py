@@ -369,6 +369,7 @@ class _NewestReader(_PageReader):
                 break
             begin = piece.next_offset
             if self._is_over_limits():
+                self._reached[number] = end  # nothing in this range was scanned
                 break
         growth = PIECE_GROWTH if not size else min(PIECE_GROWTH, max(1, PIECE_BYTES // size))
         self._steps[number] = (end - self._reached[number]) * growth

@@ -198,6 +198,7 @@ class TableProcess:
 
 def _start(command: Sequence[str]) -> subprocess.Popen[bytes]:
     """Start the process, and load the module for its messages, which takes 10 ms."""
+    import strandlog.server.table_messages  # noqa: F401, PLC0415 - a broker without tables does not need it
 
     return subprocess.Popen(command, stdin=PIPE, stdout=PIPE)
 

@@ -267,6 +267,16 @@ def test_a_missing_library_is_a_warning_and_not_silence(tmp_path: Path) -> None:
         broker.stop()
 
 
+def test_the_event_loop_loads_the_module_for_the_messages_of_the_process() -> None:
+    code = (
+        "import sys; from strandlog.server import table_process; "
+        "table_process._start([sys.executable, '-c', '']).wait(); "
+        "print('strandlog.server.table_messages' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "True\n"
+
+
 def test_the_process_ends_when_its_input_ends(tmp_path: Path) -> None:
     from strandlog.testing.server import TABLE_COMMAND
 

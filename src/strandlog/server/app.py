@@ -66,6 +66,7 @@ THREAD_SWITCH_SECONDS = 0.0005
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 KEPT_FREE_BYTES = 16 * 1024 * 1024
 LARGEST_HEAP_BLOCK_BYTES = 32 * 1024 * 1024  # the most that glibc accepts
+ALLOCATOR_VARIABLES = ("GLIBC_TUNABLES", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")
 
 
 @dataclass(frozen=True, slots=True)
@@ -438,10 +439,10 @@ def _keep_freed_memory() -> None:
 
     By default, glibc returns the memory of a large request or response to the kernel when it is
     freed. The next one needs it back, and the kernel zeroes it page by page, which took about half
-    of the processor time of a Fetch. Other C libraries, and an environment that configures the
-    allocator, are left alone.
+    of the processor time of a Fetch. Other C libraries, and an environment that sets one of the
+    thresholds, are left alone.
     """
-    if any(name in os.environ for name in ("MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES")):
+    if any(name in os.environ for name in ALLOCATOR_VARIABLES):
         return
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:

@@ -221,7 +221,8 @@ class SegmentManifest:
         checksums = {claim.base_offset: claim.aborted_crc for claim in claims}
         self._append(b"".join(map(self._packed_aborted, claims)))
         self.lost = [
-            lost._replace(aborted_crc=checksums.get(lost.base_offset)) for lost in self.lost
+            lost._replace(aborted_crc=checksums.get(lost.base_offset, lost.aborted_crc))
+            for lost in self.lost
         ]
 
     def withdraw(self, base_offset: int, end_offset: int = END_OF_OFFSETS) -> None:

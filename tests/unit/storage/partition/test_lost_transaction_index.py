@@ -285,7 +285,7 @@ def test_aborted_records_are_not_shown_after_the_loss_of_an_index_and_damage_to_
         damaged.remove(path)
         base = int(path.rpartition("/")[2][:20])
         bases = [claim.base_offset for claim in read_manifest(files, FOLDER).claims]
-        damaged.flip_bit(MANIFEST, (2 * bases.index(base) + 1) * ENTRY_SIZE + 3)
+        damaged.flip_bit(MANIFEST, 8 * (2 * bases.index(base) + 1) * ENTRY_SIZE)
         view = committed_view(damaged, FolderView(damaged, DATA).view(TP))
         _, log = reopen(damaged, settings=small_settings(segment_bytes=900))
         assert committed(log) == KEPT, number
@@ -306,6 +306,23 @@ def test_correct_indexes_that_have_lost_their_checksums_are_not_reported() -> No
         found = read_manifest(cut, FOLDER)
         assert found.claims == read_manifest(files, FOLDER).claims
         assert found.without_checksum == set()
+
+
+def test_the_index_of_a_cut_segment_is_not_checked_after_other_checksums_were_lost() -> None:
+    """The start rewrites a damaged manifest, with what it still has of the cut segment."""
+    files = filled("clean")
+    cut, other = indexes(files)[0], read_manifest(files, FOLDER).claims[2]
+    path = cut.removesuffix(ABORT_INDEX_SUFFIX) + ".log"
+    files.truncate(path, files.size(path) - 1)
+    files.flip_bit(MANIFEST, 8 * 5 * ENTRY_SIZE)
+    assert read_manifest(files, FOLDER).without_checksum == {other.base_offset}
+    for attempt in range(2):
+        log_dir, log = reopen(files, settings=small_settings(segment_bytes=900))
+        assert not any(cut in text for text in log.last_report.problems), attempt
+        log_dir.close()
+    lose(files, cut, "deleted")
+    _, log = reopen(files, settings=small_settings(segment_bytes=900))
+    assert f"{cut} was missing and was rebuilt from the log" in log.last_report.problems
 
 
 @pytest.mark.parametrize("kept", ["half of the claims", "without the last checksum"])

@@ -352,7 +352,8 @@ class DelayedFetches:
         results = []
         took_any = False
         committed = request.isolation is IsolationLevel.READ_COMMITTED
-        for part, log in zip(request.partitions, targets, strict=True):
+        # `map` is lazy: it checks each partition in the step that reads it.
+        for part, log in zip(request.partitions, map(_unless_deleted, targets), strict=True):
             if not isinstance(log, PartitionLog):
                 results.append(failed_fetch(part, log))
                 yield yield_control
@@ -409,6 +410,13 @@ class DelayedFetches:
                 waiting.pop(delayed, None)
                 if not waiting:
                     del self._by_log[log]
+
+
+def _unless_deleted(target: Target) -> Target:
+    """Return an error if the topic was deleted after the fetch began, otherwise `target`."""
+    if isinstance(target, PartitionLog) and target.is_closed:
+        return TopicNotFoundError(target.tp.topic)
+    return target
 
 
 def has_more_to_show(log: PartitionLog) -> bool:

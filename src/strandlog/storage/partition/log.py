@@ -89,7 +89,7 @@ class LogContext(NamedTuple):
     steady_clock: SteadyClock
     producer_ids_seen: ProducerIdsSeen
     settings: BrokerSettings
-    unclean: dict[TopicPartition, PartitionLog]  # the partitions whose report lists problems
+    unclean: dict[TopicPartition, PartitionLog]  # the partitions whose report is not clean
 
 
 class PartitionLog:
@@ -194,7 +194,8 @@ class PartitionLog:
         self, data: Buffer, *, is_control: bool = False, from_coordinator: bool = False
     ) -> AppendResult:
         """Append one or more complete batches. All of them are checked before the first is written.
-        If a write fails, the batches before it stay in the log.
+        If a write fails, the batches before it stay in the log. If the batch is a duplicate,
+        nothing is written, and the result contains the offsets of the original.
 
         If the buffer is writable, offsets and append times are stamped into it; a read-only buffer
         is not modified.
@@ -233,8 +234,8 @@ class PartitionLog:
     def check_producer(
         self, header: BatchHeader, batch_count: int, *, is_limited: bool = True
     ) -> WrittenBatch | None:
-        """Raise if the producer of a batch may not append it. Return the original batch if it is a
-        duplicate. `batch_count` is the number of batches in the append."""
+        """Raise an error if the producer may not append this batch. Return the original batch if
+        this one is a duplicate, else None. `batch_count` is the number of batches in the append."""
         if header.producer_id < 0:
             return None
         if batch_count > 1:
@@ -338,7 +339,7 @@ class PartitionLog:
         """Return the start of the first batch that ends at or after `offset`, in the segment that
         covers `offset`. If there is none, return the end of that segment."""
         segment, _ = self.segments.at(offset)
-        position = locate_batch(self.context.cache, segment, offset)
+        position = locate_batch(self.cache, segment, offset)
         end = segment.size_bytes if position is None else position
         return LogPosition(segment.base_offset, end)
 
@@ -363,10 +364,16 @@ class PartitionLog:
         """Whether the partition was closed or deleted."""
         return self.files.is_closed
 
+    @property
+    def cache(self) -> SegmentCache:
+        """The mapped segments, unless the log is closed: its paths may be those of a new topic."""
+        self.files.check_is_open()
+        return self.context.cache
+
     def flush_plan(self) -> FlushPlan | None:
-        """Return the plan that makes everything written so far durable. Return None if there is
-        nothing to sync, or if the log refuses appends (`failure`): after a failed sync, further
-        syncs would prove nothing."""
+        """Return the plan that makes all written data durable. Return None if there is nothing to
+        sync, or if the log refuses appends (`failure`): after a failed sync, further syncs would
+        prove nothing."""
         try:
             return self._flusher.plan(self.log_end_offset)
         except StorageError as error:  # the active file could not be opened
@@ -380,7 +387,8 @@ class PartitionLog:
         return self.flush_plan()
 
     def flush_completed(self, plan: FlushPlan) -> None:
-        """Apply an executed plan and make the records that it synced visible."""
+        """Apply an executed plan: make the records that it synced visible, and add the segments
+        that it completed to the manifest. Ignore an obsolete plan."""
         if not self._flusher.completed(plan):
             return
         if plan.sealed:
@@ -409,7 +417,7 @@ class PartitionLog:
 
     def rebuild_aborted(self) -> Work[None]:
         """Rebuild the list of aborted transactions from the log after an index proved wrong. There
-        is one step per segment. If one of the segments is replaced meanwhile, start again."""
+        is one step per segment. If a segment is replaced before the last step, start again."""
         files, is_done = self.files, False
         while not is_done:
             read = [(segment, segment.size_bytes) for segment in self.segments.all()]
@@ -423,7 +431,7 @@ class PartitionLog:
         self._note_problems()
         first_base = self.segments.first_base  # retention may have removed segments
         found = [entry for entry in replay.found if entry.last_offset >= first_base]
-        found += self.aborted.ending_in(end_offset, self.log_end_offset)  # appended meanwhile
+        found += self.aborted.ending_in(end_offset, self.log_end_offset)  # new ones
         store_aborted(files, self.segments.all(), self.aborted, found)
         self._flusher.renew_snapshot()
         self._claim_aborted(self.segments.sealed)
@@ -455,7 +463,8 @@ class PartitionLog:
         run_inline(self.flush_work())
 
     def flush_work(self) -> Work[None]:
-        """Make everything written so far durable."""
+        """Make all written data durable. Raise `StorageError` if a sync fails, or if the log
+        refuses appends."""
         plan = self.flush_plan()
         if plan is None:
             if self.failure is not None:
@@ -520,7 +529,7 @@ class PartitionLog:
     def _remove_segments(self, segments: list[Segment]) -> None:
         due_ms = self.context.clock.now_ms() + self.settings.file_delete_delay_ms
         for segment in segments:
-            self.context.cache.drop(segment.stem)
+            self.cache.drop(segment.stem)
             for path in segment.paths:
                 self.context.remover.retire(self.files, path, due_ms)
         self._flusher.forget(segments)
@@ -557,24 +566,24 @@ class PartitionLog:
         """Write the remaining part of the last sealed segment to a new file. The old file may be
         mapped by a reader, and a mapped file must not be truncated."""
         segment = self.segments.sealed[-1]
-        position = locate_batch(self.context.cache, segment, offset)
+        position = locate_batch(self.cache, segment, offset)
         if position is None:
             return
         files = self.files
-        files.replace(segment.log_path, self.context.cache.get(segment).log[:position])
+        files.replace(segment.log_path, self.cache.get(segment).log[:position])
         for suffix in SIDE_SUFFIXES:
             files.remove(segment.stem + suffix)
         kept = self.aborted.ending_in(segment.base_offset, offset)
         if kept:
             files.replace(segment.stem + ABORT_INDEX_SUFFIX, packed(kept))
-        self.context.cache.drop(segment.stem)
+        self.cache.drop(segment.stem)
         # A new object, so that a compaction in progress notices that its source has changed.
         self.segments.replace([segment], Segment(segment.stem, segment.base_offset, position))
 
     def replace_segments(self, old: list[Segment], new: Segment, swap: Callable[[], None]) -> None:
         """Replace segments with the compacted one; `swap` moves the files."""
         for segment in old:
-            self.context.cache.drop(segment.stem)
+            self.cache.drop(segment.stem)
         swap()
         self.segments.replace(old, new)
 

@@ -3,19 +3,18 @@
 A reader sees offsets from the log start offset up to the high watermark. With `unflushed=True`,
 which only the owner uses, it sees everything up to the log end offset; with `committed=True`,
 everything up to the last stable offset, and `aborted_in` returns the aborted transactions to skip.
-A read between that limit and the log end offset returns nothing; other offsets are out of range. A
-read that starts inside a batch returns the complete batch; one that starts in a gap returns the
-next batch. `read` returns bytes of a single segment; callers continue at the offset after the last
-batch returned.
+A read from there up to the log end offset returns nothing; other offsets are out of range. A read
+that starts inside a batch returns the complete batch; one that starts in a gap returns the next
+batch. `read` returns bytes of a single segment; callers continue at the offset after the last batch
+returned.
 
 `read` raises `CorruptSegmentError` at a damaged batch. The error's `resume_offset` is the offset of
-the next intact batch, or None if there is none.
+the next intact batch or, if the segment has none, the end of what the reader sees of the segment.
 
 `read` verifies only the first batch, because most callers verify each batch that they decode.
 Network clients may not (librdkafka does not by default), so their reads pass `verify`: bytes that
 this process did not write are then verified before they are returned for the first time. Records
-appended since the start are not verified again, unless their segment was truncated by another
-program.
+appended since the start are not verified again, unless another program truncated their segment.
 """
 
 from __future__ import annotations
@@ -83,7 +82,7 @@ def plan_in(
     end_offset: int,
 ) -> ReadPlan:
     """Return the plan for a read in one segment, up to the given end position and offset."""
-    source, entry = source_and_entry(log.context.cache, segment, offset)
+    source, entry = source_and_entry(log.cache, segment, offset)
     return ReadPlan(
         source,
         segment.log_path,
@@ -117,10 +116,11 @@ def read(
     verify: CheckBudget | None = None,
 ) -> Buffer:
     """Return bytes starting with the batch that contains `offset`, or the next one after a gap.
+    Return an empty buffer if there is nothing to read yet.
 
     Without `verify`, only the first batch is verified. With `verify`, every batch that this process
-    has neither written nor verified before is verified too. Batches that exceed the budget are left
-    to the next read, but the first batch is always returned.
+    has neither written nor verified before is verified too. Batches after the one that exhausts the
+    budget are left to the next read, so the first batch is always returned.
     """
     plan = read_plan(log, offset, max_bytes, unflushed=unflushed, committed=committed)
     while plan is not None:
@@ -158,8 +158,9 @@ def read_batches(
 
 
 def _limit_at(log: PartitionLog, plan: ReadPlan, budget: CheckBudget, position: int) -> int:
-    """Return how many bytes to read from `position`: those that need no verification, or as many
-    as the budget covers, whichever is more. The rest would be read only to be discarded."""
+    """Return how many bytes to read from `position`: the maximum if they need no verification, else
+    the bytes that were verified before or that the budget covers, whichever is more. The rest would
+    be read only to be discarded."""
     if not _needs_check(log, plan, position):
         return plan.max_bytes
     segment, _ = log.segments.at(plan.offset)
@@ -179,7 +180,8 @@ def _needs_check(log: PartitionLog, plan: ReadPlan, position: int) -> bool:
 
 def _intact_part(log: PartitionLog, plan: ReadPlan, data: Buffer, budget: CheckBudget) -> Buffer:
     """Return the data if it needs no verification. Otherwise return its complete batches before the
-    first damaged one, up to the batch that exhausts the budget."""
+    first damaged one, up to the batch that exhausts the budget. Raise `CorruptSegmentError` if the
+    first batch is damaged."""
     start = plan.position
     if not _needs_check(log, plan, start):
         return data
@@ -233,7 +235,7 @@ def read_done(log: PartitionLog, plan: ReadPlan) -> None:
     if isinstance(segment, ActiveSegment):
         segment.indexes.offsets.keep(0)
     else:
-        log.context.cache.rebuild(segment)
+        log.cache.rebuild(segment)
 
 
 def aborted_in(log: PartitionLog, offset: int, end_offset: int) -> list[AbortedTransaction]:
@@ -251,7 +253,7 @@ def verified_aborted(
     log: PartitionLog, offset: int, end_offset: int
 ) -> list[AbortedTransaction] | None:
     """Do the same as `aborted_in`, but return None if an entry is wrong. The caller then rebuilds
-    them (`PartitionLog.rebuild_aborted`)."""
+    all entries (`PartitionLog.rebuild_aborted`)."""
     found = log.aborted.overlapping(offset, end_offset)
     unverified = [entry for entry in found if entry.last_offset in log.aborted.unverified]
     for entry in unverified:
@@ -300,9 +302,9 @@ def _aborts(marker: BatchView, entry: AbortedTransaction) -> bool:
 
 def _batch_at(log: PartitionLog, offset: int) -> BatchView | None:
     segment, _ = log.segments.at(offset)
-    position = locate_batch(log.context.cache, segment, offset)
+    position = locate_batch(log.cache, segment, offset)
     if position is None:
         return None
-    source, _ = source_and_entry(log.context.cache, segment, offset)
+    source, _ = source_and_entry(log.cache, segment, offset)
     header = read_header(source(position, HEADER_SIZE))
     return BatchView(source(position, header.size_bytes))

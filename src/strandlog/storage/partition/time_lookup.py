@@ -37,14 +37,14 @@ def largest_timestamp(log: PartitionLog, segment: Segment) -> TimeEntry:
     if isinstance(segment, ActiveSegment):
         return segment.indexes.largest
     if segment.largest is None:
-        maps = log.context.cache.get(segment)
+        maps = log.cache.get(segment)
         if segment.largest is None:
             count = len(maps.time_index) // time_index.ENTRY.size
             entry = time_index.entry_before(maps.time_index, segment.base_offset, count)
             if entry is None or not _is_true(log, segment, entry):
                 if segment.size_bytes:
                     log.report(f"the time index of {segment.log_path} was wrong and was rebuilt")
-                log.context.cache.rebuild(segment)
+                log.cache.rebuild(segment)
             else:
                 segment.largest = entry
     return segment.largest or NO_TIME_ENTRY
@@ -61,7 +61,7 @@ def _is_true(log: PartitionLog, segment: Segment, entry: TimeEntry) -> bool:
         return False
     if found is None or (found.header.max_timestamp, found.header.last_offset) != entry:
         return False
-    return is_largest(log.context.cache.get(segment).source, segment, found)
+    return is_largest(log.cache.get(segment).source, segment, found)
 
 
 def find_latest(log: PartitionLog) -> Work[TimestampOffset | None]:
@@ -99,7 +99,7 @@ def _largest_visible(log: PartitionLog, segment: Segment) -> TimeEntry:
     if isinstance(segment, ActiveSegment):  # batches before an indexed one have smaller timestamps
         entry = segment.indexes.times.last_below(log.high_watermark)
         first = first if entry is None else max(first, entry.offset)
-    source, indexed = source_and_entry(log.context.cache, segment, first)
+    source, indexed = source_and_entry(log.cache, segment, first)
     end_position = log.high_watermark_position.end_in(segment)
     start = 0
     if indexed is not None and indexed_header(source, indexed, end_position) is not None:
@@ -160,7 +160,7 @@ def _find_in(
 ) -> Work[TimestampOffset | None]:
     """Return the first record of one segment at or after a time, or None. Damaged batches and
     batches that cannot be decoded are reported and skipped."""
-    source = buffered(source_and_entry(log.context.cache, segment, segment.base_offset)[0])
+    source = buffered(source_and_entry(log.cache, segment, segment.base_offset)[0])
     start = _time_start(log, segment, timestamp_ms)
     for item in scan(
         source,
@@ -196,9 +196,9 @@ def _time_start(log: PartitionLog, segment: Segment, timestamp_ms: int) -> Searc
     if isinstance(segment, ActiveSegment):
         entries = segment.indexes.times.last_two(timestamp_ms)
     else:
-        saved = log.context.cache.get(segment).time_index
+        saved = log.cache.get(segment).time_index
         entries = time_index.last_two(saved, segment.base_offset, timestamp_ms)
-    source, _ = source_and_entry(log.context.cache, segment, segment.base_offset)
+    source, _ = source_and_entry(log.cache, segment, segment.base_offset)
 
     def locate(offset: int) -> Batch | None:
         return plan_in_whole(log, segment, offset).locate()

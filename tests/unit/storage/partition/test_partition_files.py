@@ -1,16 +1,27 @@
-"""Once a partition is closed, nothing changes the files at its path any more."""
+"""Once a partition is closed, it neither changes nor reads the files at its path."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 import pytest
-from tests.support.log_builders import FOLDER, TP, batch, create_partition, new_log, small_settings
+from tests.support.log_builders import (
+    FOLDER,
+    TP,
+    batch,
+    create_partition,
+    new_log,
+    offsets,
+    small_settings,
+)
 
 from strandlog.errors import StorageError
 from strandlog.storage.partition.log import PartitionLog
 from strandlog.storage.partition.partition_files import PartitionFiles
+from strandlog.storage.partition.read import read
+from strandlog.storage.partition.time_lookup import find_latest, find_timestamp
 from strandlog.storage.segment.swap import finish_swap
+from strandlog.storage.work import run_inline
 from strandlog.testing.disk.files import SimulatedFiles
 
 PATH = f"{FOLDER}/file"
@@ -82,3 +93,36 @@ def test_writers_of_a_deleted_partition_do_not_change_a_new_one_of_the_same_name
     with pytest.raises(StorageError, match="is closed"):
         WRITERS[writer](log)
     assert disk.contents() == before
+
+
+READERS: dict[str, Callable[[PartitionLog], object]] = {
+    "read": lambda log: read(log, 0, 1000),
+    "time lookup": lambda log: run_inline(find_timestamp(log, 0)),
+    "latest": lambda log: run_inline(find_latest(log)),
+    "offset index": lambda log: log.cache.get(log.segments.sealed[0]),
+    "rebuild of an index": lambda log: log.cache.rebuild(log.segments.sealed[0]),
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_readers_of_a_deleted_partition_do_not_read_a_new_one_of_the_same_name(
+    reader: str,
+) -> None:
+    disk = SimulatedFiles()
+    log_dir, log = new_log(disk, settings=small_settings())
+    for number in range(30):
+        log.append(batch(b"%d" % number + bytes(80)))
+    log.flush()
+    log_dir.delete_partition(TP, 0)
+    create_partition(log_dir, TP, "another-id", small_settings())
+    new = log_dir.logs[TP]
+    new.append(batch(b"new"))
+    before = disk.contents()
+    with pytest.raises(StorageError, match="is closed"):
+        READERS[reader](log)
+    assert disk.contents() == before
+    for number in range(30):
+        new.append(batch(b"new %d" % number))
+    new.flush()
+    assert new.segments.sealed
+    assert offsets(new) == list(range(31))

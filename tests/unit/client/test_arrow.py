@@ -25,6 +25,7 @@ from strandlog.testing import FakeClock
 
 HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
 HEADER_OF_VIEWS = [("key", pa.string_view()), ("value", pa.binary_view())]
+TWINS = pa.struct([("key", pa.string()), ("key", pa.binary())])
 MAP = pa.map_(pa.string(), pa.binary())
 
 
@@ -325,11 +326,15 @@ def test_a_column_of_empty_headers_without_a_type_is_no_headers(
         ({"timestamp": pa.array([1.5])}, InvalidRecordError, "not double"),
         ({"timestamp": pa.array([True])}, InvalidRecordError, "not bool"),
         ({"partition": pa.array([-(2**31)])}, TopicNotFoundError, "no partition -2147483648"),
+        ({"partition": pa.array([2**31])}, TopicNotFoundError, "no partition 2147483648"),
         ({"partition": pa.array([True])}, InvalidRecordError, "not partition numbers .bool"),
         ({"partition": pa.array([0.5])}, InvalidRecordError, "not partition numbers .double"),
         ({"headers": pa.array([1])}, InvalidRecordError, "not int64"),
         ({"headers": pa.array([[(b"a", b"1")]], MAP)}, InvalidRecordError, "not map"),
         ({"headers": pa.array([[None]], pa.list_(HEADER))}, InvalidRecordError, "without a key"),
+        ({"headers": pa.array([[{"key": "a", "value": 1}]])}, InvalidRecordError, "headers.value"),
+        ({"headers": pa.array([[{"key": 1, "value": "a"}]])}, InvalidRecordError, "headers.key"),
+        ({"headers": pa.array([[]], pa.list_(TWINS))}, InvalidRecordError, "not list.*struct<key"),
     ],
     ids=lambda column: str(next(iter(column.values())).type) if isinstance(column, dict) else "",
 )

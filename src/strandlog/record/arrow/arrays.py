@@ -16,7 +16,6 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from strandlog.config.limits.records import MAX_RECORD_HEADERS
 from strandlog.errors import InvalidRecordError
@@ -31,6 +30,7 @@ from strandlog.record.arrow.kernels.compile import ByteArray, Int32Array, Int64A
 from strandlog.record.arrow.kernels.encode import NOT_GIVEN
 
 _MAX_FIELD_BYTES: Final = 2**31 - 1
+_MAX_PARTITION: Final = 2**31 - 1
 _NO_BYTES: Final[ByteArray] = np.empty(0, np.uint8)
 _NO_BYTES.flags.writeable = False
 
@@ -164,12 +164,11 @@ def timestamps_column(column: Any, timestamp_ms: int) -> Int64Array:
 def partitions_column(column: Any) -> Int32Array:
     """Convert a column of partition numbers, with NOT_GIVEN in place of nulls."""
     array = as_partitions(whole(column))
-    if (row := pc.index(array, NOT_GIVEN).as_py()) >= 0:
-        raise InvalidRecordError(f"row {row} has partition {NOT_GIVEN}", [row])
-    try:
-        filled = array.cast(pa.int32()).fill_null(NOT_GIVEN)
-    except pa.ArrowInvalid:
-        raise InvalidRecordError(
-            f"column 'partition' has values that are not partition numbers ({column.type})"
-        ) from None
-    return np.array(filled.to_numpy(zero_copy_only=False), np.int32)
+    given = array.fill_null(0).to_numpy(zero_copy_only=False)
+    wrong = np.flatnonzero((given <= NOT_GIVEN) | (given > _MAX_PARTITION))
+    if len(wrong):
+        row = int(wrong[0])
+        raise InvalidRecordError(f"row {row} has partition {given[row]}", [row])
+    numbers: Int32Array = given.astype(np.int32)
+    numbers[_nulls(array)] = NOT_GIVEN
+    return numbers

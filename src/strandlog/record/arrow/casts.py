@@ -83,12 +83,17 @@ def as_headers(column: Any) -> tuple[Any, int, int]:
     is_list = any(is_kind(kind) for is_kind in _PLAIN_LISTS)
     if pa.types.is_null(kind) or (is_list and pa.types.is_null(kind.value_type)):
         return column.cast(_HEADERS), 0, 1  # lists that are all empty may have no type
-    if not is_list or not pa.types.is_struct(kind.value_type) or kind.value_type.num_fields != 2:
+    is_list_of_structs = is_list and pa.types.is_struct(kind.value_type)
+    fields = list(kind.value_type) if is_list_of_structs else []
+    if len(fields) != 2 or fields[0].name == fields[1].name:
         raise InvalidRecordError(
             f"column 'headers' must be list<struct<key: string, value: binary>>, not {kind}"
         )
-    is_swapped = [field.name for field in kind.value_type] == ["value", "key"]
-    return column, int(is_swapped), int(not is_swapped)
+    is_swapped = [field.name for field in fields] == ["value", "key"]
+    name, value = int(is_swapped), int(not is_swapped)
+    as_bytes("headers.key", pa.nulls(0, fields[name].type))
+    as_bytes("headers.value", pa.nulls(0, fields[value].type))
+    return column, name, value
 
 
 def header_without_key(row: int) -> InvalidRecordError:

@@ -1,6 +1,7 @@
 """Keys and values of `__consumer_offsets`, byte for byte as Apache Kafka writes them.
 
-Each starts with an int16 version; the version of a key also identifies the type of the record.
+Keys and values start with an int16 version. The version of a key also identifies the type of the
+record.
 
     key                                  value (null = tombstone)
     v0, v1  offset                       offset
@@ -25,10 +26,10 @@ Each starts with an int16 version; the version of a key also identifies the type
                                              bytes   subscription
                                              bytes   assignment
 
-Version 4 of either value adds compact lengths and tagged fields. We read values of versions 0 to 4
-and write version 3, which Kafka 2.3 and later can read. A key of any other version belongs to a
-type of record that we do not support: `decode_key` returns None. A value that is truncated or of a
-newer version raises `DataError`.
+Version 4 of either value adds compact lengths and tagged fields. Strandlog reads values of versions
+0 to 4 and writes version 3, which Kafka 2.3 and later can read. A key of a version that is not
+listed belongs to a type of record that strandlog does not support: `decode_key` returns None. A
+value that is truncated or of an unknown version raises `DataError`.
 """
 
 from __future__ import annotations

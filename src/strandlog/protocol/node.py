@@ -25,9 +25,9 @@ arbitrary JSON values.
 
 Invalid input is always answered; it is never dropped and never fatal:
 
-- Every line that is not blank gets exactly one reply. It is addressed to `src` if that is a string,
-  otherwise to null, and has `in_reply_to` if `msg_id` is an integer. A request without `msg_id` is
-  handled normally; its reply has no `in_reply_to`.
+- Every line that is not blank gets exactly one reply. The reply is addressed to `src` if that is a
+  string, otherwise to null, and contains `in_reply_to` if `msg_id` is an integer. A request without
+  `msg_id` is handled normally.
 - JSON is parsed strictly: UTF-8, no NaN or Infinity, no number with a fraction or an exponent that
   is beyond the range of a float. Neither true nor 1.0 is accepted as an integer. Fields that are
   not listed above are ignored.

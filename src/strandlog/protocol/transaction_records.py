@@ -9,8 +9,8 @@
                                  int64  last update, ms
                                  int64  start, ms; -1 if no transaction is open
 
-Both start with an int16 version. Version 1 of the value adds compact lengths and tagged fields,
-which strandlog does not need: it reads both versions and writes version 0.
+Keys and values start with an int16 version. Version 1 of the value adds compact lengths and tagged
+fields, which strandlog does not need: it reads values of both versions and writes version 0.
 """
 
 from __future__ import annotations

@@ -186,7 +186,8 @@ def _frame(header: BatchHeader, topic: str, partition: int) -> Frame:
 
 
 def iter_batches(buffer: Buffer, position: int = 0) -> Iterator[BatchView]:
-    """Yield the complete batches in `buffer` in order, without a torn one at the end."""
+    """Yield the complete batches in `buffer` in order, without a torn one at the end. Raise
+    `CorruptRecordError` if a header contains an impossible length."""
     end = len(buffer)
     while position + HEADER_SIZE <= end:
         view = BatchView(buffer, position)

@@ -119,7 +119,7 @@ class BatchBuilder:
         self._payload_bytes += len(record)
 
     def build(self) -> bytearray:
-        """Return a batch with the records added so far."""
+        """Return a batch of all added records."""
         count = len(self._parts)
         if count == 0:
             raise InvalidRecordError("a batch needs at least one record")

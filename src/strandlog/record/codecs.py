@@ -90,7 +90,7 @@ def compress(codec: Codec, data: Buffer) -> bytes:
 
 
 def decompress(codec: Codec, data: Buffer, limit_bytes: int) -> bytes | memoryview:
-    """Decompress `data`. Raise `DecompressedTooLargeError` if it exceeds `limit_bytes`."""
+    """Decompress `data`. Raise `DecompressedTooLargeError` if the result exceeds `limit_bytes`."""
     match codec:
         case Codec.NONE:
             if len(data) > limit_bytes:

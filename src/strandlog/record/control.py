@@ -75,7 +75,8 @@ def read_control(view: BatchView) -> ControlMarker:
 
 
 def is_abort_marker(view: BatchView) -> bool:
-    """Return whether a control batch aborts its producer's transaction."""
+    """Return whether a control batch aborts its producer's transaction. Raise `CorruptRecordError`
+    if its key contains no type."""
     for record in view.records("", 0):
         if record.key is None or len(record.key) < _KEY.size:
             raise CorruptRecordError(

@@ -17,10 +17,10 @@ record has at most MAX_RECORD_HEADERS headers, and a batch at most about MAX_BAT
 Timestamps wrap like Java's 64-bit integers. Null and empty fields are distinct. Header names that
 are not valid UTF-8 are decoded with surrogate escapes, so that they can be written back unchanged.
 
-There are three readers. The *plain* reader handles records without headers, whose value is not
-null, and whose varints are short (keys under 64 bytes, values under 8 KiB, less than eight seconds
-after the base timestamp). The *run* reader handles many records of any size at once if they have
-the same layout, no headers and no null values (see record_runs.py). Both stop at any other record,
+There are three readers. The *plain* reader handles records that have no headers, a value that is
+not null, and short varints (keys under 64 bytes, values under 8 KiB, less than eight seconds after
+the base timestamp). The *run* reader handles many records of any size together if they have the
+same layout, no headers and no null values (see record_runs.py). Both stop at any other record,
 including damaged ones. The *careful* reader then decodes that record or raises an error that
 describes the damage. It is the only one that raises errors, which keeps the other two simple.
 """
@@ -129,7 +129,7 @@ def record_pieces(payload: bytes, count: int, frame: Frame, most: int) -> Iterat
 
     A caller that stops early, or discards each chunk, does not hold the complete batch in memory. A
     chunk that contains damage is not yielded; an error is raised instead. The last chunk is yielded
-    only if the end of the payload is valid as well.
+    only if the end of the payload is valid too.
     """
     if not 0 <= count <= len(payload):
         raise CorruptRecordError(f"{len(payload)} bytes cannot hold {count} records")

@@ -8,7 +8,7 @@ The parts of one record, in order:
              keys)
     key      length, bytes                              (only with keys)
     value    length, bytes
-    tail     header count and headers                   (only with headers; the lead then has none)
+    tail     header count and headers       (only with headers; the lead then contains no count)
 
 The list is filled column by column: each part is looked up for all records with one `map` over a
 cache, so that almost no Python code runs per record. All parts except keys, values and headers are

@@ -34,7 +34,7 @@ class FileRemover:
 
     def retire(self, files: Files, path: str, due_ms: int) -> None:
         """Rename a file and schedule it for deletion at `due_ms`. Do nothing if it is missing.
-        `files` are those of its partition, which refuse the rename once it is closed."""
+        `files` belongs to the partition, and raises `StorageError` once the partition is closed."""
         try:
             files.rename(path, path + DELETED_SUFFIX)
         except FileNotFoundError:

@@ -91,7 +91,7 @@ class LogFile(Protocol):
         """Truncate the file to `size` bytes."""
 
     def sync(self) -> None:
-        """Make everything written so far durable. May be called from another thread."""
+        """Make all written bytes durable. Can be called from any thread."""
 
     def check_present(self) -> None:
         """Raise `StorageError` if another process has removed or truncated the file. A sync
@@ -464,7 +464,7 @@ class DiskFiles:
 
     @property
     def can_sync_file_system(self) -> bool:
-        """Whether `sync_file_system` is possible: Linux reports its errors since 5.8."""
+        """Whether `sync_file_system` is possible: Linux reports the errors of syncfs since 5.8."""
         return _syncfs() is not None
 
     def sync_file_system(self, path: str) -> None:
@@ -490,8 +490,8 @@ class DiskFiles:
     def lock(self, path: str) -> Lock | None:
         """Acquire the lock. Return None if it is already held, in this process or another.
 
-        The folder of the lock file is locked as well, because the lock file could be removed, and
-        a new file of the same name would not be locked.
+        The folder of the lock file is locked too, if the file system supports that: another program
+        could remove the lock file, and a new file of the same name would not be locked.
         """
         taken = DiskLock([])
         with _DiskErrors("lock", path):

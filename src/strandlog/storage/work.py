@@ -1,14 +1,14 @@
 """Generators that yield blocking calls as steps, so that another thread can execute them.
 
 A `Work` runs in the thread that owns the log. Between yields it runs exclusively and may change
-state. Each yield produces one `Step`: a function that may block and may run in any thread, so it
-must not use state that other code may change meanwhile. When the step finishes, the generator
-continues; an error in the step is raised at the yield. While a step runs, other code may change
-state, so a condition that was checked before a yield must be checked again after it.
+state. Each yield produces one `Step`: a function that may block and may run in any thread. While a
+step runs, other code may change state, so the step must not use such state, and a condition that
+was checked before a yield must be checked again after it. When the step finishes, the generator
+continues; an error in the step is raised at the yield.
 
 The embedded library executes steps in place (`run_inline`). The server executes them in threads;
 steps that write files run one after the other, so that no two write the same file at the same time.
-Compaction has its own thread. Steps that share no file may be yielded as `Parallel`, because a file
+Compaction has its own thread. Steps that share no file can be yielded as `Parallel`, because a file
 system makes many small files durable nearly as fast as one.
 
 An operation that works in steps is a single function that returns `Work`. Synchronous callers write

@@ -1,8 +1,8 @@
 """The Kafka APIs that strandlog supports: the key, the name and the first flexible version of each.
 
-Flexible versions use compact lengths and tagged fields, in the header as well. The versions that
-the broker supports are declared next to each handler (`server/kafka/handlers`), those of the client
-in `client/wire/apis.py`.
+Flexible versions use compact lengths and tagged fields, and tagged fields in the header too. Each
+handler in `server/kafka/handlers` declares the versions that the broker supports;
+`client/wire/apis.py` declares those of the client.
 """
 
 from __future__ import annotations

@@ -304,8 +304,8 @@ def produce_response_steps(
     return b"".join(parts)
 
 
-# The same response for one partition that was written, in the common form: before the topic name,
-# between the name and the results, and after them.
+# The fixed parts of a Produce response for one partition without an error: before the topic name,
+# between the name and the result, and after the result.
 _ONE_TOPIC = struct.Struct(">ih")
 _ONE = _INT32.pack(1)
 _ONE_COMPACT = b"\2"
@@ -398,8 +398,8 @@ def fetch_response_steps(
 
 
 def set_fetch_throttle(buffers: Sequence[Buffer], throttle_ms: int) -> None:
-    """Set the throttle time of an encoded Fetch response. It depends on the response's size, so it
-    is known only after encoding."""
+    """Set the throttle time of an encoded Fetch response. The throttle time depends on the size of
+    the response, so it is known only after encoding."""
     head = buffers[0]
     assert isinstance(head, bytearray)
     _INT32.pack_into(head, 0, throttle_ms)

@@ -52,8 +52,8 @@ def as_milliseconds(column: Any) -> Any:
 
 
 def _check_sign(numbers: Any, per_ms: int) -> None:
-    """Raise an error if a number is negative. It is checked before a cast to milliseconds, which
-    truncates toward zero, so that the last microseconds before 1970 do not become 0."""
+    """Raise an error if a number is negative. Call this before a cast to milliseconds, which
+    truncates toward zero: it would turn the last microseconds before 1970 into 0."""
     least = pc.min(numbers).as_py()
     if least is not None and least < 0:
         raise InvalidTimestampError(
@@ -75,7 +75,7 @@ def as_partitions(column: Any) -> Any:
 
 
 def as_headers(column: Any) -> tuple[Any, int, int]:
-    """Return a column of lists of pairs, and which field of a pair is the name and the value.
+    """Return a column of lists of pairs, and the indexes of the name and the value in a pair.
 
     The order of the fields counts only if they are not called `key` and `value`.
     """

@@ -135,7 +135,8 @@ def encode_columns(
 
 
 def column_of(records: Any, name: str) -> Any:
-    """Return a column of a table or RecordBatch, or None if it has no column of that name."""
+    """Return a column of a table or RecordBatch, or None if the column is missing. Raise
+    `InvalidRecordError` if `value` is missing, or if several columns have this name."""
     names = records.schema.names
     count = names.count(name)
     if count > 1:

@@ -85,8 +85,8 @@ def readonly_bytes(data: Buffer) -> ByteArray:
 
 
 class DecodedColumns:
-    """An iterable of RecordBatches. To continue after those returned so far, read from
-    `next_offset`."""
+    """An iterable of RecordBatches. The next read continues at `next_offset`, after the records
+    that were returned."""
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
 """Encodes Arrow rows as raw batches. See columns.py for the contract.
 
-Python code runs once per batch: the columns are converted once (arrays.py), a plan determines the
-rows and the size of each batch, a kernel (kernels/encode.py) fills it, and then it is compressed
-and sealed like any other batch.
+The columns are converted once (arrays.py), and a kernel (kernels/encode.py) determines the rows and
+the size of each batch. Python code then runs once per batch: it calls a kernel that fills the
+batch, and compresses and seals it like any other batch.
 
 Invariants: no batch exceeds the limit; a single record that does raises MessageTooLargeError. With
 a codec, batches are planned by their uncompressed size. If compression makes one larger than the

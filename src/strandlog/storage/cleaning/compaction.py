@@ -21,7 +21,7 @@ Compaction has three phases: plan, execute and complete. The log's owner creates
 completes it. Any thread may execute it, because sealed segments do not change. Executing only
 writes `.cleaned` files; completing swaps them in (swap.py). A batch that fails its checksum aborts
 the compaction with `CorruptSegmentError` and leaves the originals untouched. If the list of aborted
-transactions contradicts the markers that it reads (outcome_check.py), the plan changes nothing
+transactions contradicts the markers in the log (outcome_check.py), the plan does not touch them
 either; completing it rebuilds that list, and the next plan uses the new one. A batch that is intact
 but cannot be decoded (the producer's fault) is kept unchanged and reported.
 """
@@ -114,8 +114,8 @@ class CompactionPlan:
             outcomes.note(header, is_aborted=self._is_aborted(header))
 
     def _check_ends(self, outcomes: OutcomeCheck, segments: list[Segment]) -> None:
-        """Read on until the transactions in the compacted segments have ended. Discard the cleaned
-        files if the list of aborted transactions is wrong."""
+        """Read later segments for the markers of transactions that are still open. Discard the
+        cleaned files if the list of aborted transactions is wrong."""
         for segment in segments:
             if not outcomes.has_open:
                 break
@@ -268,9 +268,10 @@ class CompactionPlan:
         return filtered_batch(header, kept, delete_horizon_ms=horizon)
 
     def complete(self) -> Work[CompactionReport]:
-        """Swap the cleaned segments in. Called by the owner of the log; no other code may flush or
-        truncate the partition until this finishes. If the partition is closed or deleted meanwhile,
-        its next change to a file is refused with a `StorageError`."""
+        """Swap the cleaned segments in, or rebuild the list of aborted transactions if it was
+        wrong. Called by the owner of the log; no other code may flush or truncate the partition
+        until this finishes. If the partition is closed or deleted before that, the next change to
+        one of its files raises a `StorageError`."""
         files, folder = self.log.files, self.log.folder
         if self.outcomes is not None and self.outcomes.is_refuted:
             self.log.report(f"{folder}: a transaction index was wrong and was rebuilt")
@@ -282,7 +283,7 @@ class CompactionPlan:
         for group in self.cleaned:
             first = group.originals[0]
             if any(segment not in self.log.segments.sealed for segment in group.originals):
-                # An original was removed or truncated meanwhile, so discard the cleaned files.
+                # An original was removed or truncated after planning, so discard the cleaned files.
                 for suffix in SWAPPED_SUFFIXES:
                     files.remove(first.stem + suffix + CLEANED_SUFFIX)
                 continue

@@ -17,8 +17,8 @@ from strandlog.record.control import ControlType, read_control
 
 
 class OutcomeCheck:
-    """The transactions that are open at one position of the log, and whether any of the earlier
-    ones ended differently than the index says."""
+    """The transactions that are open at one position of the log, and whether the outcome of any
+    earlier transaction contradicts the index."""
 
     __slots__ = ("_said", "is_refuted")
 

@@ -19,7 +19,7 @@ from strandlog.storage.segment.segment import MAX_RELATIVE_OFFSET, Segment
 
 
 class LogToClean(NamedTuple):
-    """How dirty a log is, the offset up to which it may be compacted, and whether that is due."""
+    """How dirty a log is, the offset up to which it may be compacted, and whether it is due."""
 
     end_offset: int
     dirty_bytes: int
@@ -64,8 +64,8 @@ def compaction_need(
 def groups(
     segments: Sequence[Segment], settings: LogSettings, end_offset: int
 ) -> list[list[Segment]]:
-    """Group consecutive segments that fit into one. Compaction shrinks segments and merges each
-    group, so that small segments do not accumulate."""
+    """Group consecutive segments that fit into one segment. Compaction shrinks segments and merges
+    each group, so that small segments do not accumulate."""
     runs: list[list[Segment]] = []
     size = 0
     for number, segment in enumerate(segments):

@@ -4,7 +4,7 @@ Retention removes entire segments, oldest first, if they lie below the log start
 cleanup.policy that includes delete, it also removes segments if the log exceeds retention.bytes, or
 if they are older than retention.ms. The age of a segment is the age of its newest record. The
 active segment is removed only because of its age, and an empty one replaces it, so at least one
-segment always remains.
+segment always remains. Segments that reach past the high watermark are not removed.
 
 `drop_oldest` removes segments in steps (work.py):
 
@@ -17,7 +17,7 @@ segment always remains.
        retention run removes them again
 
 No other code may flush or truncate the partition until this work finishes; appends and reads
-continue. If the partition is deleted while it runs, its next change to a file is refused with a
+continue. If the partition is deleted before that, the next change to one of its files raises a
 `StorageError` (partition_files.py).
 """
 
@@ -120,8 +120,8 @@ def count_expired(log: PartitionLog) -> int:
 
 
 def count_below(log: PartitionLog, count: int, offset: int) -> int:
-    """Of the `count` oldest segments, count those whose records all lie below an offset or have
-    been deleted."""
+    """Of the `count` oldest segments, count the first ones whose records all lie below an offset or
+    have been deleted."""
     end_offset = max(offset, log.log_start_offset)
     segments = log.segments.all()[:count]
     found = 0

@@ -156,8 +156,8 @@ class OffsetCheckpoint:
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
         """Remove these partitions from the file and its copy.
 
-        Call this before creating partitions, because deleted ones of the same name may have left
-        entries.
+        Call this before creating partitions, because deleted partitions with the same names may
+        have left entries.
         """
         gone = set(partitions)
         if self._needs_writing or not gone.isdisjoint(self.offsets):

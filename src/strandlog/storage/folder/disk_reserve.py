@@ -6,8 +6,8 @@ On a full disk those writes would fail, and the only remedy would be to delete f
 
 So the owner of a folder keeps a file of `size_bytes` allocated (`hold`). Operations that free
 space, and startup and shutdown, run inside `spending()`, which first removes the file if the free
-space is smaller than the reserve. `hold` allocates the file again once twice that much is
-free, so that the reserve itself never fills the disk.
+space is smaller than the reserve. `hold` allocates the file again once twice its size is free, so
+that the reserve itself never fills the disk.
 
 A size of 0 disables the reserve. Everything here runs in the owner's thread.
 """

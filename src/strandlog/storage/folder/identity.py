@@ -118,8 +118,8 @@ def is_identified(files: Files, folder: str) -> bool:
 def take_identity(
     files: Files, folder: str, new_uuid: Callable[[], UUID], problems: list[str]
 ) -> str:
-    """Return the cluster id of a folder that passed `check_layout`, creating one if necessary.
-    Afterwards both copies are intact."""
+    """Return the cluster id of a folder that passed `check_layout`. A new folder gets a new id.
+    Afterwards both copies of `meta.properties` are intact."""
     text = _intact_text(files, folder)
     if not text:
         properties = {
@@ -141,7 +141,7 @@ def take_identity(
 
 
 def read_cluster_id(files: Files, folder: str) -> str:
-    """Return the cluster id of a folder that another process may own; empty if it has none."""
+    """Return the cluster id of a folder that another process may own, or "" if it has none."""
     text = _intact_text(files, folder) or _read(files, join(folder, META_PROPERTIES))
     return parse_properties(text).get(CLUSTER_KEY, "")
 

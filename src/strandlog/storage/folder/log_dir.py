@@ -13,11 +13,11 @@ it is durable.
     replication-offset-checkpoint      the high watermark, for other tools      no effect
     recovery-point-offset-checkpoint   a second copy of the recovery point      no effect
 
-The last one records what was durable at the last clean shutdown or, by default, up to a minute
-before a crash. A partition that ends below that offset, because its files or its folder are
-missing, reports the loss and does not reuse those offsets. If a partition lost its own recovery
-point too and the last stop was a crash, it skips another `UNSEEN_OFFSETS`, because the offsets of
-the last minute are unknown.
+The last checkpoint records the offset up to which each partition was durable at the last clean
+shutdown or, by default, at most a minute before a crash. A partition that ends below that offset,
+because its files or its folder are missing, reports the loss and does not reuse the lost offsets.
+If a partition lost its own recovery point too and the last stop was a crash, it skips another
+`UNSEEN_OFFSETS`, because the offsets of the last minute are unknown.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ __all__ = ["LogDir", "check_layout"]
 
 PRODUCER_COUNT_INTERVAL_MS = 1000
 FLUSHED_TOGETHER = 64  # partitions per step, at shutdown
-FLUSH_STEPS = 8  # approximate number of parts of a step, which may run concurrently
-MANY_PARTITIONS = 128  # from here on, one sync of the file system saves time
+FLUSH_STEPS = 8  # approximate number of parts of a step, which can run concurrently
+MANY_PARTITIONS = 128  # from this number on, one sync of the file system saves time
 
 T = TypeVar("T")
 Plans = list[tuple[PartitionLog, FlushPlan]]
@@ -87,8 +87,8 @@ class LogDir:
         settings: BrokerSettings | None = None,
     ) -> None:
         """Take ownership of the folder. Raise `AlreadyOpenError` if it has another owner,
-        `UnknownLayoutError` if it is not a strandlog data folder, and `CorruptStateError` if its
-        `meta.properties` and the copy are damaged."""
+        `UnknownLayoutError` if it is not a strandlog data folder or has an unknown layout, and
+        `CorruptStateError` if `meta.properties` and its copy are damaged."""
         settings = settings or broker_settings()
         self.path = path
         self.files = files
@@ -415,7 +415,7 @@ class LogDir:
                 for log in logs[start : start + FLUSHED_TOGETHER]:
                     if (plan := log.closing_plan()) is not None:
                         plans.append((log, plan))
-                    elif not log.is_closed:  # it was not deleted meanwhile
+                    elif not log.is_closed:  # deleting a partition closes its log
                         self._close_error = self._close_error or log.failure
             if len(plans) >= MANY_PARTITIONS and self.files.can_sync_file_system:
                 plans = yield from self._sync_ahead(plans)
@@ -423,9 +423,9 @@ class LogDir:
                 yield from self._flush_together(plans[start : start + FLUSHED_TOGETHER])
 
     def _sync_ahead(self, plans: Plans) -> Work[Plans]:
-        """Write everything to disk at once, so that the syncs of single files find nothing left to
-        write. Return the plans to execute: none if this fails, because the kernel may have marked
-        the pages clean, and a later sync would then prove nothing."""
+        """Sync the whole file system, so that the syncs of single files find nothing left to write.
+        Return the plans to execute: none if the sync fails, because the kernel may have marked the
+        pages clean, and a later sync would then prove nothing."""
         try:
             yield partial(self.files.sync_file_system, self.path)
         except StorageError as error:
@@ -458,7 +458,7 @@ class LogDir:
 
         If a partition cannot be flushed, the others are still flushed, but no marker is written,
         and the first error is raised at the end. A partition that failed earlier also prevents the
-        marker, but raises no error again.
+        marker, but its error is not raised again.
         """
         with self.reserve.spending():
             run_inline(self.flush_for_close())
@@ -499,7 +499,7 @@ def read_topic_id(files: Files, folder: str) -> str:
 
 
 def _in_parallel(act: Callable[[Sequence[T]], None], items: Sequence[T]) -> Parallel:
-    """Return the work of calling `act` with parts of the items, `FLUSH_STEPS` at a time."""
+    """Return the work of calling `act` with parts of the items, which can run concurrently."""
     size = max(1, len(items) // FLUSH_STEPS)
     parts = [items[start : start + size] for start in range(0, len(items), size)]
     return Parallel([partial(act, part) for part in parts])

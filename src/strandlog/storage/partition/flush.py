@@ -1,7 +1,8 @@
 """Tracks what is not on disk yet, creates flush plans and applies their results.
 
     note_append, note_roll   record new data that must be synced
-    note_truncation, forget  record that data was removed
+    note_truncation          records that the end of the log was removed
+    forget                   stops tracking sealed segments that are durable or were removed
     request_snapshot,        make the next plan write a snapshot of the producer state
       renew_snapshot
     plan                     lists what to fsync to make everything durable
@@ -13,9 +14,9 @@
 
 Any thread may execute a plan, together with the plans of other partitions (group commit). The
 result is applied in the owner's thread. A plan keeps its files open until it is dropped, and it is
-safe to execute it twice. Log files are fsynced from oldest to newest, so that a plan that fails has
-not synced a segment before an earlier one. The directory is fsynced before the recovery point moves
-past new files.
+safe to execute it twice. Log files are fsynced from oldest to newest, so that a failed plan never
+leaves a segment synced while an earlier one is not. The directory is fsynced before the recovery
+point moves past new files.
 
 Plans may be executed late, out of order or not at all: a file needs a sync until a plan created
 after its last change has completed. When a plan fails, the results of all plans created before the
@@ -110,7 +111,7 @@ class FlushPlan:
                 self._files.sync_file(path)
         for log_file in self.log_files:
             log_file.sync()
-        for active in self.log_files[-1:]:  # older ones may have been removed meanwhile
+        for active in self.log_files[-1:]:  # retention may have removed the older ones
             active.check_present()
         if self.folder is not None:
             with contextlib.suppress(FileNotFoundError):
@@ -214,9 +215,9 @@ class FlushState:
     # -- plans -------------------------------------------------------------------------------
 
     def plan(self, end_offset: int) -> FlushPlan | None:
-        """Return the plan that makes everything written so far durable. Return None if there is
-        nothing to sync, or if the log refuses appends (`failure`): after a failed sync, further
-        syncs would prove nothing."""
+        """Return the plan that makes all written data durable. Return None if there is nothing to
+        sync, or if the log refuses appends (`failure`): after a failed sync, further syncs would
+        prove nothing."""
         is_durable = self.flushed_offset == end_offset and not self._snapshot_due
         if is_durable or self.failure is not None:
             return None
@@ -386,7 +387,7 @@ class FlushState:
     def rewrite_tail(self) -> Work[None]:
         """Read back the unsynced tail, verify it and rewrite it and its indexes, so that the next
         flush plan can sync them. There is one step per segment. The log refuses appends until the
-        last step has finished, so the tail does not change meanwhile."""
+        last step has finished, so the tail cannot change during these steps."""
         epoch = self._epoch
         self._files.check_is_open()
         base, position = self._flushed_position

@@ -8,13 +8,14 @@ if
     its epoch is the same and its sequence follows the last one (int32, wrapping to 0), or
     its epoch is the same and no sequence of this epoch is known (only a marker was written), or
     its epoch is not older and it has no sequence (a coordinator wrote it), or
-    the producer is unknown (its state expired or was deleted with the records).
+    the producer is unknown (it is new, or its state expired or was truncated with the records).
 
 A batch whose sequences equal those of one of the last five is a duplicate. It is acknowledged with
-the original offset, because the producer may not have received the first response (KIP-98). For an
-older duplicate the offset is no longer known, and the error says so. Producers treat that error as
-success, so it must never be returned for a batch that was not written. If the first batch seen from
-a producer did not start at sequence 0, earlier sequences are therefore not treated as duplicates.
+the original offset, because the producer may not have received the first response (KIP-98). The
+offset of an older duplicate is no longer known, so it is rejected with `DuplicateSequenceError`.
+Producers treat that error as success, so it must never be returned for a batch that was not
+written. If the first batch seen from a producer did not start at sequence 0, earlier sequences are
+therefore not treated as duplicates.
 
 The file `<offset>.snapshot` holds the state before that offset, in version 1 of Kafka's format:
 
@@ -22,12 +23,12 @@ The file `<offset>.snapshot` holds the state before that offset, in version 1 of
         i64 producer id | i16 epoch | i32 last sequence | i64 last offset | i32 offset delta |
         i64 timestamp | i32 coordinator epoch | i64 first offset of the open transaction or -1
     u32 seal: CRC-32C of "<folder>/<offset>"
-    i64 base offset of the active segment | u32 CRC-32C of its transaction index below this offset
+    i64 base offset of the active segment | u32 CRC-32C of its transaction index below <offset>
 
 The last two lines are strandlog's own; Kafka reads `count` entries and ignores the rest.
 
-The seal detects a snapshot that was copied from another partition or offset, whose checksum is
-still valid. The last line detects a transaction index that was lost or truncated
+The seal detects a snapshot that was copied from another partition or offset; the checksum of such a
+copy is valid. The last line detects a transaction index that was lost or truncated
 (transaction_index.py). Files of older versions lack one or both lines and are accepted.
 
 A snapshot contains only the last batch of each producer, and assumes that the producer's sequence
@@ -137,7 +138,7 @@ class ProducerEntry:
         self.first_sequence = 0  # all sequences from here to the last one were written
         self.batches: deque[WrittenBatch] = deque(maxlen=BATCHES_KEPT)
         self.coordinator_epoch = -1
-        # The timestamp of the last batch or, if it was loaded from a snapshot, its append time.
+        # The timestamp of the last batch. A snapshot has only `updated_ms`, which is used instead.
         self.last_timestamp = -1
         self.updated_ms = UNKNOWN_TIME  # the time of its last append or retry
         self.open_transaction = NO_OPEN_TRANSACTION
@@ -184,8 +185,9 @@ class ProducerState:
                 entry.updated_ms = now_ms  # a future time means that the clock was set back
 
     def check(self, header: BatchHeader, *, is_limited: bool = True) -> WrittenBatch | None:
-        """Return None if the batch may be written, or the original batch if it is a duplicate. With
-        `is_limited`, a new producer is rejected at the limit on the number of producers."""
+        """Return None if the batch may be written, or the original batch if it is a duplicate.
+        Raise an error if its epoch or sequence is wrong. With `is_limited`, also reject a new
+        producer at the limit on the number of producers."""
         entry = self._producers.get(header.producer_id)
         if entry is None:
             if is_limited and self._ids_seen.count >= self._ids_seen.limit:
@@ -277,8 +279,8 @@ class ProducerState:
         return entry
 
     def first_open_transaction(self) -> int | None:
-        """Return the first offset of the oldest open transaction, or None. It is the end of what
-        read_committed readers may see."""
+        """Return the first offset of the oldest open transaction, or None. read_committed readers
+        see no records from there on."""
         for first_offset in self._open.values():
             return first_offset
         return None

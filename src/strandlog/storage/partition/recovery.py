@@ -22,8 +22,8 @@ What can be wrong, and how recovery handles it:
                  not reused. If the recovery point is lost after a crash, recovery cannot tell
                  whether the end of the log is missing. The log then continues after all offsets
                  that may have been assigned (`KnownEnd`), which is reported.
-    missing or   A sealed segment is missing or shorter than the manifest says (manifest.py), or
-    short        only its indexes are left. This is reported.
+    missing or   A sealed segment is missing or shorter or longer than the manifest says
+    changed      (manifest.py), or only its indexes are left. This is reported.
     segment
     failed sync  The recovery point is marked `fsync_failed`. Everything above it is rewritten,
                  because otherwise the next sync would prove nothing.
@@ -130,7 +130,7 @@ class Recovered:
     snapshots: set[int]  # the offsets of the existing snapshot files
     manifest: SegmentManifest
     unclaimed: list[Segment]  # sealed segments that the manifest does not list
-    lost_checksum: list[Segment]  # those that it lists without the checksum of their index
+    lost_checksum: list[Segment]  # sealed segments that it lists without an index checksum
     aborted_was_rebuilt: bool
 
 
@@ -162,8 +162,8 @@ class Recovery:
         self._producers_from = 0
         self._aborted = AbortedTransactions()
         self._aborted_in_doubt = False
-        self._index_check: IndexCheck | None = None  # of indexes without checksums
-        self._wrong_indexes: set[str] = set()  # those of them that were reported
+        self._index_check: IndexCheck | None = None  # checks indexes without checksums
+        self._wrong_indexes: set[str] = set()  # paths that are already in the report
         self._index_mark: IndexMark | None = None
         self._snapshots: set[int] = set()
         self._needs_flush = False
@@ -172,12 +172,12 @@ class Recovery:
         self._loss_from = NEVER  # a gap at or above this offset is a loss
         self._found = NOTHING  # the manifest
         self._claims: list[Claim] = []
-        self._indexed: dict[int, Claim] = {}  # those with a transaction index, by base offset
+        self._indexed: dict[int, Claim] = {}  # claims with an index checksum, by base offset
         self._manifest = SegmentManifest(files, folder, NOTHING)
 
     def run(self, log_start_offset: int = 0, known_end: KnownEnd = NOT_KNOWN) -> Recovered:
         """Recover the partition. If it has no segments, it continues at `log_start_offset` or, if
-        higher offsets may have been assigned, after those."""
+        higher offsets may have been assigned, after them."""
         names, lonely = self._files.list_dir(self._folder), []
         if needs_tidying(names):
             lonely = tidy_after_crash(self._files, self._folder)
@@ -235,7 +235,7 @@ class Recovery:
         self._loss_from = NEVER if is_lost else self._point.offset
 
     def _note_lonely(self, lonely: list[int], names: dict[str, int]) -> None:
-        """Report segments below the recovery point of which only the indexes are left, unless the
+        """Report segments below the recovery point that have indexes but no log, unless the
         manifest lists them."""
         claimed = {claim.base_offset for claim in self._claims}
         bases = [*_bases(names), self._point.offset]
@@ -333,7 +333,8 @@ class Recovery:
             self._index_check = IndexCheck(self._aborted)
 
     def _is_in_doubt(self, segments: list[Segment], run: range) -> bool:
-        """Compare the transaction indexes of adjacent sealed segments with their logs."""
+        """Return whether the logs of adjacent sealed segments contradict their transaction indexes,
+        or may do so."""
         first, end = segments[run.start].base_offset, segments[run.stop].base_offset
         check = IndexCheck(self._aborted.ending_in(first, end))
         replay = AbortedReplay(self._files, check)
@@ -343,7 +344,7 @@ class Recovery:
 
     def _index_is_whole(self, base_offset: int) -> bool:
         """Return whether the loaded part of a segment's transaction index matches the checksum in
-        the manifest or the snapshot, if there is one."""
+        the manifest or the snapshot. Without a checksum, return True."""
         claim = self._indexed.get(base_offset)
         end_offset = self._producers_from if claim is None else claim.end_offset
         loaded = self._aborted.ending_in(base_offset, min(end_offset, self._producers_from))
@@ -581,8 +582,8 @@ class Recovery:
                 )
 
     def _drop_snapshot(self, offset: int) -> None:
-        """Remove a snapshot whose checksum of the transaction index is outdated, so that it is
-        written again."""
+        """Remove a snapshot whose checksum of the transaction index is outdated, so that the next
+        flush writes a new one."""
         if offset in self._snapshots:
             self._files.remove(stem_of(self._folder, offset) + SNAPSHOT_SUFFIX)
             self._snapshots.discard(offset)

@@ -11,9 +11,9 @@
       not read                 batch is damage           batch is a torn write
 
 Everything below the *recovery point* has been synced. Below the *snapshot point*, the indexes and a
-snapshot of the producer state have been synced as well. A start therefore reads only what is above
-the snapshot point, and recovery can distinguish a torn tail (above the recovery point) from damage
-(below it).
+snapshot of the producer state have been synced too. A start therefore reads only the log above the
+snapshot point and a few headers below it, and recovery can distinguish a torn tail (above the
+recovery point) from damage (below it).
 
 The file does not have to be synced with each flush. It is written *after* the syncs that it
 records, so a value that survives a power failure may be outdated but is never wrong, and a kill -9
@@ -28,9 +28,10 @@ that records were written but did not reach the disk.
 rewritten since: the page cache may contain that data, marked clean, and never write it to disk. The
 flag survives a kill -9. It need not survive a power failure, because the page cache is lost too.
 
-`is_provisional` means that all slots were lost and that the recovery which followed has not
-finished. Such a slot is no recovery point: the next start reads the whole log again and again skips
-the offsets that may have been assigned (`KnownEnd`). It only keeps `fsync_failed`.
+`is_provisional` means that all slots were lost and that the recovery that followed has not
+finished. Such a slot is not used as a recovery point: like the interrupted start, the next one
+reads the whole log and skips the offsets that may have been assigned (`KnownEnd`). The slot only
+preserves `fsync_failed`.
 
 `bounds_readers` tells other processes that read the folder whether to stop at the recovery point.
 With durability "fsync" they must not show anything above it, because a power failure could undo it.
@@ -112,9 +113,9 @@ def _newest(slots: list[RecoveryPoint | None]) -> RecoveryPoint | None:
 
 
 def mended_recovery_point(files: Files, path: str) -> tuple[RecoveryPoint | None, list[str]]:
-    """Overwrite every slot that fails its checksum with the newest intact one, or with `START` if
-    there is none. Return the newest intact slot, which may be provisional, or None, and the
-    problems to report. For the owner of the partition only."""
+    """Overwrite every slot that was written and fails its checksum with the newest intact one, or
+    with `START` if there is none. Return the newest intact slot, which may be provisional, or None,
+    and the problems to report. For the owner of the partition only."""
     pieces = _slots(files, path)
     slots = [_parse(piece) if any(piece) else None for piece in pieces]
     newest = _newest(slots)

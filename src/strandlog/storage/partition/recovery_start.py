@@ -2,8 +2,8 @@
 
 Everything below the snapshot point was flushed together with its indexes, so recovery need not read
 it. `trusted_start` uses the offset index to find the batch at the snapshot point. If an index entry
-that it checks contradicts the log, or the log below that point is damaged, the entire segment is
-untrusted, and recovery reads it from the start.
+that it checks is missing or contradicts the log, or the log below that point is damaged or
+incomplete, the entire segment is untrusted, and recovery reads it from the start.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _find_offset(
             position = item.position
             break
         position, next_offset = item.position + item.header.size_bytes, item.header.next_offset
-    # The trusted offset is a batch boundary. The last segment has no gaps; others may.
+    # The trusted offset is a batch boundary. The last segment has no gaps; others may have some.
     if next_offset > trusted_offset or (is_last and next_offset < trusted_offset):
         return None
     return ScanStart(position, next_offset)

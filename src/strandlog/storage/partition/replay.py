@@ -42,7 +42,7 @@ def rebuild_aborted(
     """Rebuild the aborted transactions of a partition from its log, in memory and in the index
     files. Markers that cannot be decoded, and transactions that were open where the log is damaged,
     are added to `problems`: if they were aborted, their records are no longer hidden. A `check`
-    compares the loaded indexes with the log, and keeps entries that damage in the log hides."""
+    compares the loaded indexes with the log, and keeps entries whose markers damage hides."""
     replay = AbortedReplay(files, check)
     for segment in segments:
         replay.read(segment, segment.size_bytes)
@@ -58,7 +58,7 @@ class AbortedReplay:
 
     def __init__(self, files: Files, check: IndexCheck | None = None) -> None:
         self._files = files
-        self._check = check  # learns what the log contains, if there is one
+        self._check = check  # receives all batches, markers and damage, if not None
         self._producers = ProducerState()
         self._problems = ProblemList()
         self.found: list[AbortedTransaction] = []
@@ -106,7 +106,8 @@ class AbortedReplay:
 
 
 def _is_abort(data: Buffer) -> bool:
-    """Return whether a marker aborts its transaction. One that cannot be decoded may do so."""
+    """Return whether a marker aborts its transaction. Return True if it cannot be decoded, because
+    it may do so."""
     try:
         return read_control(BatchView(data)).kind is ControlType.ABORT
     except DataError:
@@ -140,7 +141,7 @@ def report_unknown_outcomes(
     producers: ProducerState, place: str, damage: Damage, problems: ProblemList
 ) -> None:
     """Report the transactions that were open where the log is damaged, because the damage may have
-    destroyed their markers. If it did, the producer's next marker also applies to its records
+    destroyed their markers. If it did, the next marker of a producer also applies to its records
     before the damage."""
     began = producers.open_transactions()
     if not began:

@@ -4,8 +4,8 @@ The newest intact producer snapshot contains the transactions that were open at 
 later batches are replayed. The transaction indexes contain the transactions that were aborted
 before that offset; checksums in the manifest and the snapshot prove that an index is complete. The
 writer takes a snapshot with the first flush after 16 MiB, so usually little is scanned. If the
-checksums of some indexes are lost, these are compared with the log, and if it contradicts one of
-them, the whole log is scanned instead.
+checksums of some indexes are lost, these indexes are compared with the log. If that leaves a doubt,
+the whole log is scanned instead.
 
 Damage after the snapshot may hide the marker of a transaction that is open there, so it is unknown
 whether that transaction was aborted. The last stable offset then stays at the start of the
@@ -177,7 +177,8 @@ def _indexed(
 def _is_in_doubt(
     files: Files, view: PartitionView, run: range, aborted: Sequence[AbortedTransaction]
 ) -> bool:
-    """Compare the transaction indexes of adjacent sealed segments with their logs."""
+    """Return whether the logs of adjacent sealed segments contradict their transaction indexes, or
+    may do so."""
     first, end = view.segments[run.start].base_offset, view.segments[run.stop].base_offset
     check = IndexCheck(entry for entry in aborted if first <= entry.last_offset < end)
     replay = AbortedReplay(files, check)

@@ -30,8 +30,8 @@ class SegmentRange(NamedTuple):
 def range_in(
     base_offset: int, entries: Buffer, size_bytes: int, start_offset: int, end_offset: int | None
 ) -> SegmentRange:
-    """Return the part of a segment that lies in a range of offsets. If `end_offset` is None, the
-    range extends to the end of the segment."""
+    """Return the part of a segment that lies in a range of offsets, as precisely as the index
+    allows. If `end_offset` is None, the range extends to the end of the segment."""
     first = search(entries, base_offset, start_offset)
     position = 0 if first is None else first.position
     if end_offset is None:

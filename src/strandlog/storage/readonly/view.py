@@ -155,7 +155,7 @@ class PartitionView:
         self.checkpointed_log_start = self._read_log_start()
 
     def _find_end(self) -> int:
-        """Return the first offset that may not be read yet."""
+        """Return the first offset that readers must not see yet."""
         path = join(self.folder, paths.RECOVERY_POINT)
         point = read_recovery_point(self._files, path)
         self._durable_offset = 0 if point is None else point.offset
@@ -183,7 +183,7 @@ class PartitionView:
 
     @property
     def start_offset(self) -> int:
-        first = self._segments[0].base_offset if self._segments else 0  # none: all are lost
+        first = self._segments[0].base_offset if self._segments else 0  # all segments are lost
         return min(max(first, self.checkpointed_log_start), self._end_offset)
 
     @property
@@ -236,11 +236,11 @@ class PartitionView:
         is above it: another program has truncated or removed the last segment, or the disk has lost
         its end.
 
-        The owner truncates only above the recovery point, or after it has begun a segment there. A
-        refresh lists the files before it reads the recovery point, so the segment may have grown in
-        between, or the topic may have been deleted; therefore the files are listed again. They are
-        listed twice, because a list that the owner changes meanwhile may lack the segment that it
-        begins before a compaction, and have the compacted one before that.
+        The owner truncates only above the recovery point, or after it has created a segment there.
+        A refresh lists the files before it reads the recovery point, so the segment may have grown
+        in between, or the topic may have been deleted; therefore the files are listed again. They
+        are listed twice: while the owner completes a compaction, a listing may miss the new last
+        segment that the owner creates first, but already contain the compacted one.
         """
         durable_offset, topic_id = self._durable_offset, self._topic_id
         last = Segment(stem_of(self.folder, 0), 0, 0)  # if there is none
@@ -328,7 +328,8 @@ class PartitionView:
         return entries
 
     def _grown(self, path: str, entries: bytes) -> bytes:
-        """Return the entries of an index file, reading only those that follow `entries`."""
+        """Return the entries of an index file. `entries` were read before and are read again only
+        if the file has become shorter."""
         try:
             size = self._files.size(path)
             if size < len(entries):
@@ -435,8 +436,8 @@ class PartitionView:
             yield item
 
     def find_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
-        """Find the first record at or after a timestamp. Raise `CorruptSegmentError` if the log is
-        damaged where the record may be."""
+        """Find the first record at or after a timestamp; return None if all records are older.
+        Raise `CorruptSegmentError` if the log is damaged where the record may be."""
         self.refresh()
         return self._retrying(lambda: self._find_timestamp(timestamp_ms))
 

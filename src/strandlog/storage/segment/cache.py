@@ -6,14 +6,15 @@ are mapped; the least recently used one is unmapped first, and `on_evict` is cal
 keep using a slice of an evicted map: the pages stay mapped until the slice is released.
 
 If a file is truncated while it is mapped, accessing the missing part kills the process (SIGBUS). So
-`get` first compares the size of each file with the size of its mapping. A truncated segment is
-reported (`on_cut`), and from then on, `source` reads the log file instead of the mapping. The
-missing bytes read as zeros, which are not a valid batch, so readers get a `CorruptSegmentError`
-with the offset at which the log continues.
+`get` first compares the size of each mapped file with the size of its mapping. It reports a
+truncated file (`on_cut`) and maps the segment again. If the log is shorter than the segment should
+be, `source` reads the log file instead of the mapping. The missing bytes read as zeros, which are
+not a valid batch, so readers get a `CorruptSegmentError` with the offset at which the log
+continues.
 
-Index files are checked when they are mapped: their entries must be complete, and the last position
-inside the log. If they are missing or wrong, they are rebuilt from the log: on disk by the owner of
-the folder, if the disk accepts writes, and otherwise in memory.
+Index files are checked when they are mapped: they must contain only complete entries, and the last
+position must lie inside the log. If a needed index is missing or wrong, both are rebuilt from the
+log: on disk by the owner of the folder, if the disk accepts writes, and otherwise in memory.
 """
 
 from __future__ import annotations
@@ -83,8 +84,8 @@ class SegmentMaps:
         if not self.time_index and segment.largest is None:
             return False
         if not self.index:
-            # A segment no larger than the interval has no entries, nor does one with a single large
-            # batch; rebuilding the index of the latter is cheap.
+            # A segment no larger than the interval needs no entries. Neither does one with a single
+            # large batch, but rebuilding its index is cheap.
             return segment.size_bytes <= INTERVAL_BYTES
         last = OFFSET_ENTRY.unpack_from(self.index, len(self.index) - OFFSET_ENTRY.size)
         return 0 < int(last[1]) < segment.size_bytes
@@ -220,7 +221,7 @@ INTERVAL_BYTES = 4096
 
 
 def scan_segment(source: ByteSource, segment: Segment, size_bytes: int) -> Iterator[Batch | Damage]:
-    """Scan the first `size_bytes` of a segment, with checksums."""
+    """Scan the first `size_bytes` of a segment and verify every checksum."""
     return scan(
         source,
         0,

@@ -1,18 +1,20 @@
 """Compares transaction indexes that have no checksum with the log.
 
-The manifest stores the checksums of the transaction indexes of sealed segments. If those of some
-segments are lost, nothing shows that their indexes are complete, so recovery and readers of the
-folder derive the aborted transactions of these segments from the log (partition/replay.py) and
-compare them with the entries that they loaded (`is_in_doubt`). If this leaves a doubt, recovery
-compares the whole log. An entry may differ from the derived one without being wrong, because
-records that were removed, or that are in an earlier segment, were not read:
+The manifest stores the checksums of the transaction indexes of sealed segments. If some of these
+checksums are lost, nothing shows that the indexes are complete. So recovery and readers of the
+folder derive the aborted transactions of the segments from the log (partition/replay.py) and
+compare them with the loaded entries. If this leaves a doubt (`is_in_doubt`), recovery compares the
+whole log. A loaded entry can be correct although it differs from the derived one, because the
+replay did not read records that were removed, are damaged or are in an earlier segment:
 
-    no transaction     retention or compaction removed all of its records, or they are in an earlier
-                       segment; the marker was read
+    no derived entry   retention or compaction removed all records of the transaction, or they are
+                       in an earlier segment; the marker was read
     earlier offsets    compaction or retention removed the first batches of this transaction, or of
                        the oldest one that was open when it ended
-    damage             the damage hides the marker of this transaction, or of the previous one of
-                       the producer, so the replay does not know where it ended; the entry is kept
+    damage             damage hides the marker of this transaction or of the producer's previous
+                       one, so the replay does not know where it ended; the loaded entry is used
+    damage after the   damage may hide the marker of the oldest transaction that was open when this
+    stable offset      one ended; the last stable offset of the entry is accepted
 
 Every other difference makes the index wrong.
 """
@@ -28,7 +30,7 @@ from strandlog.storage.segment.transaction_index import AbortedTransaction
 
 
 class IndexCheck:
-    """The entries that were loaded from the indexes, and what the log says about them."""
+    """The entries that were loaded from the indexes, and the findings of a replay of the log."""
 
     def __init__(self, loaded: Iterable[AbortedTransaction]) -> None:
         self._loaded = {entry.last_offset: entry for entry in loaded}
@@ -36,7 +38,7 @@ class IndexCheck:
         self._named = sorted(named)
         self._present: set[int] = set()  # offsets in entries that are in a batch of the log
         self._damage: list[tuple[int, int]] = []  # damaged ranges of offsets, in order
-        self._markers: dict[int, int] = {}  # the last marker of each producer so far
+        self._markers: dict[int, int] = {}  # the last marker read of each producer
         self._derived: dict[int, AbortedTransaction] = {}
         self._bounds: dict[int, int] = {}  # offset after the producer's previous marker
         self._empty: set[tuple[int, int]] = set()  # aborting markers without records
@@ -66,14 +68,14 @@ class IndexCheck:
         return self._named[start : bisect_left(self._named, end_offset)]
 
     def resolved(self, derived: Iterable[AbortedTransaction]) -> list[AbortedTransaction]:
-        """Return the derived entries, with the loaded one wherever damage explains that they
-        differ."""
+        """Return the derived entries, replaced by the loaded ones where damage hides a marker."""
         entries = {entry.last_offset: entry for entry in derived}
         entries |= {last: e for last, e in self._loaded.items() if self._is_hidden(e)}
         return [entries[last] for last in sorted(entries)]
 
     def _is_hidden(self, loaded: AbortedTransaction) -> bool:
-        """Return whether damage hides the marker of a transaction, or the one before it."""
+        """Return whether damage hides the marker of a loaded transaction, or the producer's
+        previous marker."""
         derived = self._derived.get(loaded.last_offset)
         if derived is None:
             return self._is_damaged(loaded.last_offset, loaded.last_offset + 1)
@@ -86,7 +88,8 @@ class IndexCheck:
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether the indexes contradict the log, or earlier segments may show that they do."""
+        """Whether the indexes contradict the log, or may do so: damage, or an aborting marker whose
+        records were not read, can only be judged with earlier segments."""
         return (
             bool(self._damage)
             or any(offset not in self._loaded for _, offset in self._empty)
@@ -94,8 +97,8 @@ class IndexCheck:
         )
 
     def wrong_markers(self, trusted_offset: int) -> list[int]:
-        """Return the marker offsets below `trusted_offset`, the end of what was loaded, at which
-        the indexes contradict the log."""
+        """Return the marker offsets at which the indexes contradict the log. Entries were loaded
+        up to `trusted_offset`."""
         offsets = self._loaded.keys() | {last for last in self._derived if last < trusted_offset}
         return sorted(last for last in offsets if not self._is_right(last))
 
@@ -118,5 +121,6 @@ class IndexCheck:
         )
 
     def _may_be(self, loaded: int, derived: int) -> bool:
-        """Return whether an offset is the derived one, or an earlier one that was removed."""
+        """Return whether a loaded offset equals the derived one, or is an earlier offset that the
+        log no longer contains."""
         return loaded == derived or (loaded < derived and loaded not in self._present)

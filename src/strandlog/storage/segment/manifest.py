@@ -7,8 +7,9 @@ base offset has this end offset and a file of this size; it replaces every earli
 overlaps those offsets. An entry of size -1 only withdraws the earlier entries, because their
 segments may have been removed. An entry with a size below -1 adds the checksum of the transaction
 index to the claim of its segment: the size is -2 minus that CRC-32C, which is 0 for a segment
-without aborted transactions. It follows each claim, except those of older versions. So if the last
-entry is a claim, or if entries are damaged, checksums may be lost (`unchecked_runs`).
+without aborted transactions. Such an entry follows each claim, except those that older versions
+wrote. So if the last entry is a claim, or if entries are damaged, checksums may be lost
+(`unchecked_runs`).
 
     sealing      the claim is appended after the segment's files have been synced
     retention    the claims of the expired segments are durably withdrawn before the files are
@@ -17,7 +18,7 @@ entry is a claim, or if entries are damaged, checksums may be lost (`unchecked_r
     truncation   the same as for retention
 
 So every claim in effect is true. A crash can only lose the newest claims, and the next start adds
-those again. A segment that is missing, or whose size differs from its claim, is damage. Without
+them again. A segment that is missing, or whose size differs from its claim, is damage. Without
 this file, a lost segment would leave only a gap, and gaps are normal. Claims about lost segments
 remain until retention or compaction reaches them, so every start and every `log verify` reports the
 loss. An entry that fails its checksum is skipped. At the end of the file it is considered torn;
@@ -56,7 +57,7 @@ class Claim(NamedTuple):
 
 
 class Loss(NamedTuple):
-    """A segment that is missing (`size_bytes` is None) or has a different size than expected."""
+    """A segment that is missing (`size_bytes` is None) or whose size differs from its claim."""
 
     claim: Claim
     size_bytes: int | None
@@ -88,12 +89,13 @@ class ReadManifest(NamedTuple):
     claims: list[Claim]
     entries: int  # number of entries up to the last valid one; anything after it is torn
     damaged: int  # number of entries that fail their checksum and precede a valid one
-    last_claim: int | None = None  # base offset of the claim that is the last entry, if it is one
+    last_claim: int | None = None  # base offset of the last valid entry, if that is a claim
 
     @property
     def without_checksum(self) -> set[int]:
-        """The base offsets of claims that have lost the checksum of their transaction index. Claims
-        of older versions never had one."""
+        """The base offsets of claims that may have lost the checksum of their transaction index. If
+        no entry is damaged, only the last claim may have lost it; an older version wrote the others
+        without one."""
         return {
             claim.base_offset
             for claim in self.claims
@@ -105,7 +107,7 @@ NOTHING = ReadManifest([], 0, 0)
 
 
 def read_manifest(files: Files, folder: str) -> ReadManifest:
-    """Read the manifest and return the entries in effect, ordered by base offset."""
+    """Read the manifest and return the claims in effect, ordered by base offset."""
     try:
         data = files.read(join(folder, SEGMENT_MANIFEST))
     except FileNotFoundError:
@@ -160,8 +162,8 @@ def unchecked_runs(found: ReadManifest, bases: Sequence[int], trusted_offset: in
     """Return the runs of adjacent sealed segments below `trusted_offset` whose transaction indexes
     have lost their checksums, as positions in `bases`, the base offsets of all segments.
 
-    After a crash there are few: it may undo the last entries. If the manifest is lost, there is one
-    run with all sealed segments.
+    After a crash, only the last entries can be missing. If the manifest is lost, one run contains
+    all sealed segments below `trusted_offset`.
     """
     checked = {claim.base_offset for claim in found.claims} - found.without_checksum
     runs: list[range] = []
@@ -226,7 +228,7 @@ class SegmentManifest:
         ]
 
     def withdraw(self, base_offset: int, end_offset: int = END_OF_OFFSETS) -> None:
-        """Withdraw all entries for a range of offsets. Durable after `sync`.
+        """Withdraw all claims for a range of offsets. Durable after `sync`.
 
         A full disk must not prevent files from being removed: in that case, the manifest is
         emptied, and the next start adds the entries that are still valid.

@@ -7,10 +7,10 @@ is always complete, however large it is (KIP-74), so a reader always makes progr
 
 A plan verifies what it uses. The index entry that it starts from is checked against the log; if the
 log contradicts the entry, the plan starts at the beginning of the segment and sets
-`index_is_wrong`, so that the owner rebuilds the index. The checksum of the first batch is verified;
-if all batches end before the offset, so is the checksum of the last one. The error for a damaged
-batch contains `resume_offset`, so that a reader can skip the damage. This is the offset of the next
-intact batch or, if there is none, the end of the readable part, if that is known.
+`index_is_wrong`, so that the owner rebuilds the index. The checksum of the first batch is verified,
+or that of the last batch if all batches end before the offset. The error for a damaged batch
+contains `resume_offset`, so that a reader can skip the damage: the offset of the next intact batch
+or, if there is none, the end of the readable part, if that is known.
 """
 
 from __future__ import annotations

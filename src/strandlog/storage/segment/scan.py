@@ -59,8 +59,9 @@ class Damage:
     """A range of bytes that holds no readable batch.
 
     `end_position` and `end_offset` are computed on first access, because the search for the next
-    intact batch may read every byte, and not every caller needs it. The source must still be open
-    then. If no batch follows, `end_position` is the end of the scan and `end_offset` is None.
+    intact batch may read every byte, and not every caller needs them. The source must still be open
+    at that time. If no batch follows, `end_position` is the end of the scan and `end_offset` is
+    None.
     """
 
     __slots__ = (
@@ -151,8 +152,8 @@ def scan(
     end_offset: int = NEVER,
     has_gaps: bool = True,
 ) -> Iterator[Batch | Damage]:
-    """Yield the batches and damage at positions in [position, end_position), which must have
-    offsets in [next_offset, end_offset).
+    """Yield the batches and damage at positions in [position, end_position). Offsets of batches
+    must lie in [next_offset, end_offset).
 
     The checksum is verified for batches that reach `crc_from_offset`; for most others only the
     header is checked. If `has_gaps` is false, each batch must start exactly at the offset after
@@ -259,9 +260,11 @@ def find_next_intact(
     """Find the first complete, intact batch after damage at `position`.
 
     Usually the length of the damaged batch is still correct, and an intact batch starts at its end.
-    Otherwise every byte at which a batch could start is tried. A record value may itself contain
-    batches (a log of logs), which do not belong to this log. A batch of this log is followed by
-    more batches up to the end of the file, or up to the claimed end of the damaged batch.
+    Otherwise the search tries every byte at which a batch could start. A record value may itself
+    contain batches (a log of logs), which do not belong to this log. A batch of this log is
+    followed by more batches up to the end of the file, or up to the claimed end of the damaged
+    batch. If no candidate is, the first intact one is returned, or None if the damaged batch claims
+    the rest of the file.
     """
     damaged = _header_at(source, position, end_position)
     if damaged and not HEADER_SIZE <= damaged.size_bytes <= end_position - position:
@@ -350,9 +353,8 @@ def batches_of_read(
     `end_offset` is the end of the log as seen by that read. Bytes beyond it are ignored, because
     another process may be writing there. The read itself has checked the position of the first
     batch (read_plan.py). A batch after a gap is checked against the batch that follows it; if that
-    one is not in `data`, the batch is not yielded, and the next read returns it. If a batch
-    other than the first is damaged, the error has no `resume_offset`; a read that starts at the
-    damaged batch determines it.
+    one is not in `data`, the batch is not yielded, and the next read returns it. The error for a
+    damaged batch has no `resume_offset`; a read that starts at that batch determines it.
     """
     position, size, next_offset = 0, len(data), offset
     while position + HEADER_SIZE <= size and next_offset < end_offset:

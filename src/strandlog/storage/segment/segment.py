@@ -8,8 +8,8 @@ In a `SegmentList`, base offsets ascend strictly and the active segment is last.
 the offsets from its own base offset up to the base offset of the next segment.
 
 `SegmentIndexes.note` implements the indexing rule for appends, recovery, compaction and the rebuild
-of a wrong index: if more than index.interval.bytes have been written since the last entry, the
-current batch gets an entry.
+of a wrong index: if more bytes than the interval (index.interval.bytes; Kafka's default for a
+rebuild) have been written since the last entry, the current batch gets an entry.
 
 `OpenFiles` limits the number of active segments whose log files are open. Above the limit it
 releases the file that was opened first; the next use reopens it. Nothing is lost: the bytes are in
@@ -240,8 +240,9 @@ class ActiveSegment(Segment):
         return self._log_file if self._log_file is not None else self.open_file()
 
     def open_file(self) -> LogFile:
-        """Open the log file, creating it if it does not exist. Raise `StorageError` if it has lost
-        bytes since it was last open: appended records would be at the wrong position."""
+        """Open the log file, creating it if it does not exist. Raise `StorageError` if its folder
+        is missing, or if the file has lost bytes since it was last open: appended records would be
+        at the wrong position."""
         try:
             self._log_file = self._files.open_log(self.log_path)
         except FileNotFoundError as error:
@@ -356,8 +357,8 @@ class SegmentList:
         return [*self.sealed, self.active]
 
     def at(self, offset: int) -> tuple[Segment, int | None]:
-        """Return the segment that covers an offset, and the base offset of the next segment, or
-        None for the active segment."""
+        """Return the segment that covers an offset, and the base offset of the next segment (None
+        for the active segment)."""
         if offset >= self.active.base_offset or not self.sealed:
             return self.active, None
         number = max(0, bisect_right(self._bases, offset) - 1)

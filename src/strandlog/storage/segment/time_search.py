@@ -1,11 +1,12 @@
 """Finds where a search for a timestamp must start in a segment, using its time index.
 
 A time index entry names the first batch to reach its timestamp, so no batch before the last entry
-at or below the wanted timestamp can match. The log is scanned from the previous entry to make sure
-that the entry is correct, because several batches may have the same timestamp.
+at or below the wanted timestamp can match. The log is scanned from the previous entry, because a
+wrong entry could name a later batch with the same timestamp.
 
-The last entry of a sealed segment has its largest timestamp, unless the file was truncated. So the
-batches that follow it are checked, but only a few: with ascending timestamps the next one is newer.
+The last entry in the time index of a sealed segment names the batch with the largest timestamp,
+unless the index file was truncated. To detect this, `is_largest` compares a few of the following
+batches; if timestamps ascend, the next batch already has a larger one.
 """
 
 from __future__ import annotations
@@ -36,8 +37,9 @@ def search_start(
     entries: tuple[TimeEntry | None, TimeEntry | None],
     locate: Callable[[int], Batch | None],
 ) -> SearchStart:
-    """Return where to start the search, given the last two entries at or below the timestamp. That
-    is the start of the segment if there is no entry, or if the log contradicts one.
+    """Return where to start the search, given the last two entries at or below the timestamp: at
+    the batch of the last entry, or at the start of the segment if there is no entry or the log
+    contradicts one.
 
     `locate` returns the first batch of the segment that ends at or after an offset.
     """
@@ -78,7 +80,8 @@ def _names(entry: TimeEntry, batch: Batch) -> bool:
 
 
 def is_largest(source: ByteSource, segment: Segment, batch: Batch) -> bool:
-    """Return whether no batch among the next ones in a sealed segment has a larger timestamp."""
+    """Return whether none of the next `CHECKED_AFTER_LAST` batches of a sealed segment, up to the
+    first damage, has a larger timestamp."""
     following = scan(
         buffered(source),
         batch.position,

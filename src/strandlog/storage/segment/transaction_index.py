@@ -16,7 +16,8 @@ snapshot point are used; above it, recovery derives the entries from the log.
 The format has no checksum, and a missing entry would make aborted records appear committed. So the
 manifest stores a checksum for each sealed segment (manifest.py), and a producer snapshot stores one
 for the segment that was active at that time (producer_state.py). A file that contradicts its
-checksum or is invalid (a truncated entry, offsets outside the segment or out of order) is not used.
+checksum or is invalid (such as a truncated entry in a sealed segment, or offsets outside the
+segment or out of order) is not used.
 An entry that was loaded from a file is compared with the log before a reader first gets it
 (read.py). In both cases the index can be rebuilt from the log (replay.py).
 """
@@ -165,7 +166,7 @@ class AbortedTransactions:
         return True
 
     def load(self, data: bytes, base_offset: int, end_offset: int, trusted_offset: int) -> bool:
-        """Load the entries of a segment's file with markers below `trusted_offset`. Return False
+        """Load the entries with markers below `trusted_offset` from a segment's file. Return False
         if the file is invalid."""
         entries = unpacked(data, base_offset, end_offset, trusted_offset)
         if entries is None:
@@ -217,7 +218,8 @@ def is_whole(
     mark: IndexMark | None,
 ) -> bool:
     """Return whether the entries of a segment with markers below `trusted_offset` match the
-    checksum in the manifest or in the producer snapshot at that offset, if there is one."""
+    checksum in the manifest or in the producer snapshot at that offset. Without a checksum, return
+    True."""
     has_checksum = claim is not None and claim.aborted_crc is not None
     if claim is not None and has_checksum and claim.end_offset <= trusted_offset:
         return checksum(entries) == claim.aborted_crc
@@ -229,7 +231,7 @@ def is_whole(
 def unpacked(
     data: bytes, base_offset: int, end_offset: int, trusted_offset: int
 ) -> list[AbortedTransaction] | None:
-    """Decode the entries of a segment's file with markers below `trusted_offset`. Return None if
+    """Decode the entries with markers below `trusted_offset` from a segment's file. Return None if
     the file is invalid."""
     entries: list[AbortedTransaction] = []
     next_offset = base_offset

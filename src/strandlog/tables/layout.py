@@ -257,6 +257,8 @@ def check_is_empty(folder: str) -> None:
         names = os.listdir(folder)
     except FileNotFoundError:
         return
+    except OSError as error:
+        raise disk_error("list", folder, error) from error
     names = sorted(name for name in names if name[0] not in "._" and name != "lost+found")
     if names:
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""

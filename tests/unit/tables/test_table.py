@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import pickle
+import re
 import uuid
 from dataclasses import replace
 from datetime import date
@@ -20,6 +21,7 @@ from tests.support.samples import one_in
 
 from strandlog.errors import (
     InvalidSettingError,
+    StorageError,
     TableConflictError,
     TableDamagedError,
     TableError,
@@ -126,6 +128,16 @@ def test_a_table_does_not_take_a_folder_whose_files_vacuum_would_delete(
     with pytest.raises(TableError, match="no table, but 'mine' and 1 more; use an empty folder"):
         table.create(SCHEMA)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", "notes.txt"]
+
+
+@pytest.mark.parametrize("table_format", FORMATS)
+def test_a_file_in_place_of_the_folder_of_a_new_table_is_a_raw_error(
+    tmp_path: Path, table_format: str
+) -> None:
+    file = tmp_path / "numbers"
+    file.write_text("precious")
+    with pytest.raises(StorageError, match=re.escape(str(file))):
+        open_table(file, table_format).create(SCHEMA)
 
 
 @pytest.mark.parametrize("table_format", ["delta", "parquet"])

@@ -46,14 +46,14 @@ class TopicInfo(NamedTuple):
 
 
 class UserInfo(NamedTuple):
-    """Describes a user; `mechanisms` maps its SCRAM mechanisms to their numbers of iterations."""
+    """Describes a user; `mechanisms` maps each of its SCRAM mechanisms to an iteration count."""
 
     name: str
     mechanisms: dict[str, int]
 
 
 class AnyClosable(Protocol):
-    """An object that is closed at the end of a `with` block."""
+    """An object that closes at the end of a `with` block."""
 
     def close(self) -> None: ...
 
@@ -68,7 +68,7 @@ class AnyClosable(Protocol):
 
 
 class AnyProducer(AnyClosable, Protocol):
-    """Produces records; a call returns once its records are acknowledged according to `acks`."""
+    """Produces records; a send returns once its records are acknowledged as `acks` requires."""
 
     @property
     def is_atomic(self) -> bool:

@@ -3,11 +3,11 @@
 A record can be given in one of these forms:
 
     value                                   bytes, or None for a tombstone
-    (key, value)                            either may be None
+    (key, value)                            either can be None
     {"value": …, "key": …, "headers": …, "partition": …, "timestamp": …}      all but value optional
 
-Headers are a mapping or a sequence of (name, value) pairs, in which names may repeat. A wrong
-type in a record raises a `TypeError` that names the expected type; nothing is encoded or converted
+Headers are a mapping, or an iterable of (name, value) pairs, which can repeat a name. A wrong type
+in a record raises a `TypeError` that names the expected type; nothing is encoded or converted
 implicitly.
 """
 
@@ -43,9 +43,9 @@ _ITEM_FIELDS = frozenset({"key", "value", "headers", "partition", "timestamp"})
 
 
 def check_acks(acks: Acks | str) -> None:
-    """Raise if `acks` is invalid; numbers may be given as strings."""
+    """Raise if `acks` is invalid; strings such as "1" are accepted for numbers."""
     if acks not in ("all", "0", "1", "-1", 0, 1, -1):
-        raise InvalidSettingError("acks", acks, 'expected one of 0, 1, "all"')
+        raise InvalidSettingError("acks", acks, 'expected one of "all", -1, 0, 1')
 
 
 def waits_for_disk(acks: Acks | str) -> bool:
@@ -65,7 +65,7 @@ def check_reset(auto_offset_reset: str) -> None:
 def reset_error(
     group: str | None, tp: TopicPartition, offset: int, start: int, end: int
 ) -> OffsetOutOfRangeError:
-    """Return the error for a missing or invalid position if the offset reset policy is "none".
+    """Return the error for a consumer with auto_offset_reset="none" that has no valid position.
 
     `offset` is negative if the group has no committed offset; otherwise it is out of range.
     """
@@ -115,10 +115,11 @@ def check_auto_commit(group: str | None, *, auto_commit: bool) -> None:
 
 
 def checked_assignors(assignors: Iterable[str], known: Collection[str]) -> list[str]:
-    """Return the assignors as a list; raise if it is empty or contains an unknown assignor."""
+    """Return the assignors as a list; raise if there are none or one is unknown."""
     offered = [assignors] if isinstance(assignors, str) else list(assignors)
     if not offered or not set(offered) <= set(known):
-        raise InvalidSettingError("assignors", assignors, "expected some of " + ", ".join(known))
+        allowed = ", ".join(known)
+        raise InvalidSettingError("assignors", assignors, f"expected one or more of {allowed}")
     return offered
 
 
@@ -198,10 +199,10 @@ def checked_headers(headers: GivenHeaders) -> Headers:
 
 
 def listed(records: Iterable[BatchItem] | bytes | str) -> list[BatchItem]:
-    """Return the records of a batch as a list; raise for a single value."""
+    """Return the records of a batch as a list; raise if given a single bytes or str value."""
     if isinstance(records, bytes | str):
         kind = type(records).__name__
-        raise TypeError(f"send_batch takes a list, got {kind}; use send for a record")
+        raise TypeError(f"send_batch takes a list, got {kind}; use send for one record")
     return list(records)
 
 

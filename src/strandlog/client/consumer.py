@@ -3,29 +3,30 @@
 Records from all assigned partitions are merged. They are ordered within a partition but not across
 partitions, which are read round robin. Without a group, the consumer reads all partitions of its
 topics (or those passed to `assign`) and commits nothing. With a group, it reads its assigned
-partitions, starts at the committed offsets, and can commit its positions.
+partitions, starts at the committed offsets (or as auto_offset_reset says), and can commit.
 
-    position    the offset of the next record that poll returns
+    position    the offset from which poll returns records next
     committed   the offset at which the group resumes after a restart
 
 With auto_commit, each poll commits the records of earlier polls, and close commits the rest: a
-record counts as processed once the program asks for more. Iteration commits every 500 records,
-every five seconds, when it reaches the end, and before a rebalance. If a `with` block ends with an
-error, the records of the last poll are not committed, nor is the last record of an iteration. A
-commit that fails raises its error, unless the group has rebalanced without this consumer.
+record counts as processed once the program asks for more. Iteration commits after 500 records or
+five seconds, when it reaches the end, and before a rebalance. A failed commit raises its error,
+unless the group has rebalanced without this consumer. If a `with` block ends with an error, the
+records of the last poll or the last record of an iteration stay uncommitted.
 
 Partitions added to one of the consumer's topics are read too: group members read them after the
 rebalance that the change triggers, and a consumer without a group reads them as soon as a poll
 finds no records. After `assign`, the consumer has no topics, only partitions.
 
 If a batch cannot be read (it is damaged on disk, or its producer sent it in an undecodable form),
-poll raises `CorruptSegmentError` or `UndecodableBatchError`, unless it has records of other
-partitions to return first. The error recurs until the program seeks to its `resume_offset`. With
-`on_unreadable="skip"`, the consumer seeks there itself, logs a warning and adds the range of
-offsets to `skipped`; it still raises an error without a `resume_offset`.
+poll raises `CorruptSegmentError` or `UndecodableBatchError`, unless it has other records to return
+first. The error recurs until the program seeks to its `resume_offset`. With `on_unreadable="skip"`,
+the consumer seeks there itself, logs a warning and adds the range of offsets to `skipped`; it still
+raises errors that have no later `resume_offset`.
 
-If a topic is deleted, its partitions are dropped, and a new topic of the same name is read from its
-start. If a read-only log sees only the new topic, poll raises `UnknownTopicIdError` until a seek.
+The consumer drops the partitions of a deleted topic. Without a group, it reads a new topic of the
+same name from its start. If a read-only log sees only the new topic, poll raises
+`UnknownTopicIdError` until the program seeks.
 """
 
 from __future__ import annotations
@@ -94,8 +95,7 @@ logger = logging.getLogger(__name__)
 
 
 class Consumer(Closable):
-    """A consumer, created by `Log.consumer` or `ReadOnlyLog.consumer`. Only one thread at a time
-    may use it."""
+    """A consumer, created by `Log.consumer` or `ReadOnlyLog.consumer`, for one thread at a time."""
 
     internal_names = frozenset(
         {
@@ -135,7 +135,7 @@ class Consumer(Closable):
         self._committed: dict[TopicPartition, int] = {}
         self._turn = 0
         # The positions before the last step of an iteration, or [] if that step failed; None if
-        # the last read was a poll.
+        # the last read was not an iteration.
         self._before_last: list[tuple[Cursor, int]] | None = None
         self._iterated = 0  # records returned by iteration since the last commit
         self._iterated_since_ms = 0
@@ -212,7 +212,7 @@ class Consumer(Closable):
             self._take_over(wanted)
 
     def _take_over(self, assignment: list[TopicPartition]) -> None:
-        """Replace the assignment, keeping the positions of partitions that remain assigned."""
+        """Replace the assignment; partitions that remain assigned keep their positions."""
         kept = {tp: cursor for tp, cursor in self._cursors.items() if tp in assignment}
         self._cursors = kept
         self._committed = {tp: at for tp, at in self._committed.items() if tp in kept}
@@ -395,7 +395,7 @@ class Consumer(Closable):
         return []
 
     def _skip(self, cursor: Cursor, error: CorruptSegmentError | UndecodableBatchError) -> None:
-        """Seek past an unreadable batch and log a warning; raise if its end is unknown."""
+        """Seek past an unreadable batch and log a warning; raise if no later offset is known."""
         resume_offset = error.resume_offset
         if resume_offset is None or resume_offset <= cursor.position:
             raise error
@@ -432,7 +432,7 @@ class Consumer(Closable):
     # -- positions -----------------------------------------------------------------------------
 
     def position(self, topic: str, partition: int) -> int:
-        """Return the offset of the next record that poll returns from this partition."""
+        """Return the offset from which the next poll reads this partition."""
         with self._is_open, self._log.lock, self._is_open:
             cursor = self._cursor(topic, partition)
             if cursor.position == NO_POSITION:
@@ -477,7 +477,7 @@ class Consumer(Closable):
         return self.commit_before(NOTHING_UNDELIVERED)
 
     def commit_before(self, undelivered: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Commit the positions, or the offset in `undelivered` for partitions that it contains."""
+        """Commit the positions; for partitions in `undelivered`, commit the offset given there."""
         with self._is_open, self._log.lock, self._is_open:
             if self.group is None:
                 raise InvalidGroupError(None, "commit requires a group; pass group=… to consumer()")
@@ -519,7 +519,7 @@ class Consumer(Closable):
             self._commit_consumed(undelivered)
 
     def _commits_later(self) -> bool:
-        """Return whether iteration can postpone its commit, because each commit needs an fsync."""
+        """Return whether iteration postpones this commit; each commit costs an fsync."""
         if self._before_last is None:
             return False
         now_ms = self._log.clock.monotonic_ms()
@@ -529,7 +529,7 @@ class Consumer(Closable):
         return self._iterated < ITERATION_COMMIT_RECORDS and not is_due
 
     def _before_rejoin(self) -> None:
-        """Commit what iteration has postponed, because the rebalance may revoke partitions."""
+        """Make the commit that iteration has postponed: the rebalance may revoke partitions."""
         if self._auto_commit and self._before_last is not None:
             self._commit_if_member()
 
@@ -555,7 +555,7 @@ class Consumer(Closable):
         self.close_before(NOTHING_UNDELIVERED)
 
     def close_before(self, undelivered: Mapping[TopicPartition, int]) -> None:
-        """Close; the final auto-commit excludes records at and after these offsets."""
+        """Close; the final auto-commit excludes the records at or after these offsets."""
         if self._log.is_closed:
             self._is_closed = True
         if self._is_closed:

@@ -1,11 +1,11 @@
 """A consumer's position in one partition, and the records that it has read ahead.
 
-    position     the offset of the next record to return; NO_POSITION if it is undefined (there is
-                 no committed offset, and auto_offset_reset is "none")
+    position     the offset from which records are returned next; NO_POSITION if it is undefined
+                 (there is no committed offset, and auto_offset_reset is "none")
     settled_at   the initial position, or the offset that the consumer last committed; if `position`
                  differs, the program may have received records that are not committed
-    topic_id     the id of the topic in which `position` is an offset, or "" if it is unknown; a
-                 read fails if another topic has the name now
+    topic_id     the id of the topic that `position` belongs to, or "" if it is unknown; a read
+                 fails if the name now belongs to another topic
 
 Records are read ahead in the form that was last requested, either as Python records or as Arrow
 columns. A request for the other form discards them and reads again from the position.
@@ -54,7 +54,7 @@ class Cursor:
 
     @property
     def is_settled(self) -> bool:
-        """Whether all records returned so far are committed."""
+        """Whether `position` is the initial or the last committed one."""
         return self.position == self.settled_at
 
     def seek(self, offset: int) -> None:
@@ -62,12 +62,12 @@ class Cursor:
         self._ahead, self._taken = [], 0
 
     def seek_in(self, source: RecordSource, offset: int) -> None:
-        """Move to an offset of the topic that the source has just found under this name."""
+        """Move to an offset of the topic that currently has this name."""
         self.seek(offset)
         self.topic_id = source.topic_id(self.tp)
 
     def take(self, source: RecordSource, count: int, decode: Decode) -> Any:
-        """Return up to `count` records starting at the position, and advance it.
+        """Return up to `count` records from the position on, and advance the position.
 
         The result has the type that `decode` returns, or is an empty list.
         """
@@ -89,7 +89,7 @@ class Cursor:
         return records
 
     def _fetch(self, source: RecordSource, decode: Decode, has_records: bool) -> bool:
-        """Read ahead; return False if there are no records, or after an error if `has_records`."""
+        """Read ahead; return whether there are records. With `has_records`, ignore an error."""
         while True:
             try:
                 self.topic_id = self.topic_id or source.topic_id(self.tp)
@@ -104,7 +104,7 @@ class Cursor:
             self._ahead_end = fetched.next_offset
             if fetched.records:
                 return True
-            self.position = self._ahead_end  # a gap, or control records
+            self.position = self._ahead_end  # skip a gap, or records that consumers do not see
 
 
 def warn_of_reset(what: str, start: int, end: int, position: int) -> None:

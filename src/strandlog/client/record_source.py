@@ -1,6 +1,6 @@
 """The interfaces between a consumer and its log.
 
-The same `Consumer` class reads a folder that this process owns and one that is opened read-only.
+The same `Consumer` class reads a folder that this process owns or has opened read-only.
 `RecordSource` supplies the records; `ConsumerHost` is the log, with its lock, clock and groups.
 """
 
@@ -61,8 +61,8 @@ class RecordSource(Protocol):
         unflushed. If a transaction is open, `fetch` ends before it."""
 
     def topic_id(self, tp: TopicPartition) -> str:
-        """Return the id of the topic that the last call about this partition found, or "" if the
-        log itself tells its consumers of deleted topics, or if the id is unknown."""
+        """Return the id of the topic that the last call about this partition found. The result is
+        "" if the id is unknown, or if the log notifies its consumers of deleted topics."""
 
     def fetch(self, tp: TopicPartition, offset: int, decode: Decode, topic_id: str = "") -> Fetched:
         """Return decoded records starting at an offset, or none if the offset is at the end.
@@ -103,7 +103,7 @@ class ConsumerHost(Protocol):
         """Run the maintenance tasks that are due, if any, and return the wall-clock time."""
 
     def make_visible(self, partitions: Iterable[TopicPartition]) -> None:
-        """Make written records visible to readers if possible."""
+        """Flush written records so that readers can see them, if this log can do that."""
 
     def wait(self, timeout_ms: int) -> None:
         """Release the lock until there may be new records, or until `timeout_ms` has passed."""
@@ -135,7 +135,7 @@ def decode_records(
     Omit control records and the records of the aborted transactions; if these transactions are not
     known, stop before the first transactional batch.
 
-    Stop before an unreadable batch and return the records decoded so far. If the first batch is
+    Stop before an unreadable batch and return the records before it. If the first batch is
     unreadable, raise `CorruptSegmentError` or `UndecodableBatchError`.
     """
     records: list[Record] = []

@@ -1,11 +1,11 @@
 """References to secrets in the values of client settings.
 
-    sasl.password=${file:/run/secrets/app}     the contents of a file, without the last line end
+    sasl.password=${file:/run/secrets/app}     the contents of a file, without the last newline
     sasl.password=${env:APP_PASSWORD}          the value of an environment variable
 
-A reference may appear anywhere in the value of any client setting. Programs, settings files, Spark
-options and pipeline files then contain only the reference. It is replaced in the process that
-opens the connection. A changed password or token takes effect without a restart: the wire client
+A reference can appear anywhere in the value of any client setting. Programs, settings files, Spark
+options and pipeline files then contain only the reference; the process that opens the connection
+replaces it. A changed password or token takes effect without a restart: the wire client
 reads it for each login; the remote log reads the password when the broker rejects a login
 (remote/login.py), and the token when librdkafka requests a new one.
 The replacement text is not searched for further references. Relative paths are relative to the
@@ -31,7 +31,7 @@ def has_reference(text: str) -> bool:
 
 
 def is_reference(text: str) -> bool:
-    """Return whether a value is one reference and nothing else."""
+    """Return whether a value consists of exactly one reference."""
     return _REFERENCE.fullmatch(text.strip()) is not None
 
 

@@ -1,7 +1,7 @@
-"""The result of send_batch: one RecordMetadata per record, created on access.
+"""The result of the embedded producer's send_batch: one RecordMetadata per record.
 
-Most programs never use it. It does not refer to the list that the program passed in, which can be
-reused immediately.
+Most programs never look at the metadata, so it is created on first access. The result does not
+refer to the list that the program passed in, so the program can reuse that list immediately.
 """
 
 from __future__ import annotations

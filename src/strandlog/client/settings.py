@@ -10,9 +10,9 @@
 These sources apply to every client: `strandlog.connect`, the command line, Spark's source and sink,
 and pipelines. On a Spark cluster, each executor has its own environment and files.
 
-Other names that the Java client or librdkafka uses are translated to those of the settings table
-(`canonical`), so every client accepts both. References to secrets (references.py) are not replaced
-here. Errors never contain the value of a secret.
+Alternative names from the Java client and librdkafka are translated to the names in the settings
+table (`canonical`), so every client accepts both. References to secrets (references.py) are not
+replaced here. Errors never contain the value of a secret.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _SERVICE_LINK = re.compile(
 
 
 class MergedSettings(dict[str, object]):
-    """Settings from all sources, which a client does not merge with the sources again."""
+    """Settings that have already been merged from all sources, so that no client repeats it."""
 
 
 def client_settings(
@@ -46,8 +46,8 @@ def client_settings(
 ) -> MergedSettings:
     """Merge the settings of one client; values are checked only where they are used.
 
-    Raise `SettingError` if the file cannot be read, a variable with the prefix is unknown, or a key
-    store or trust store has an unsupported type.
+    Raise `SettingError` if the file cannot be read or parsed, a variable with the prefix is
+    unknown, or a key store or trust store has an unsupported type.
     """
     if isinstance(given, MergedSettings) and file is None:
         return given

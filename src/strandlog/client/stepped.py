@@ -7,8 +7,8 @@ these instead:
                     or the error of each
     step            polls once. Only a remote consumer waits: up to `wait_ms` for records, and for
                     requests during a rebalance
-    commit_before   like commit and close, for a program that has not received every record that
-    close_before    the consumer returned: `undelivered` maps partitions to the first such offset
+    commit_before   like commit and close, for a program that has not yet received every record that
+    close_before    the consumer returned: `undelivered` maps partitions to the first missing offset
     release         leaves the group and closes, without a commit
 
 The caller makes one call at a time on a consumer.
@@ -32,7 +32,7 @@ class Step(NamedTuple):
     # The error of a poll(timeout_ms=0) that gives up now; None if it can return an empty list.
     timeout_error: StrandlogError | None = None
     is_member: bool = True  # False during a rebalance
-    partitions: frozenset[TopicPartition] = frozenset()  # the assignment
+    partitions: frozenset[TopicPartition] = frozenset()  # the assignment; empty if remote
 
 
 class SteppedProducer(AnyProducer, Protocol):
@@ -54,7 +54,7 @@ class SteppedConsumer(AnyConsumer, Protocol):
     ) -> Step:
         """Return the records that are available.
 
-        `is_first` is set for the first step of a poll. A remote consumer may wait for `wait_ms`.
+        `is_first` is set for the first step of a poll. A remote consumer can wait up to `wait_ms`.
         """
 
     def commit_before(

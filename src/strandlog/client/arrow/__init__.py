@@ -1,1 +1,1 @@
-"""Records as Arrow tables, for the consumers and producers of every log."""
+"""Converts records to and from Arrow tables, for the consumers and producers of every log."""

@@ -1,4 +1,4 @@
-"""Read-ahead rows, stored as Arrow record batches, for `poll_arrow`.
+"""Rows that `poll_arrow` has read ahead, stored as Arrow record batches.
 
 `ArrowRows` supports the list operations that a cursor uses (length, slicing, concatenation, first
 and last element) without creating a Python object per row. Slices do not copy data.
@@ -64,7 +64,7 @@ def decode_rows(
     limit_bytes: int,
     aborted: Aborted,
 ) -> Fetched:
-    """Decode records like `record_source.decode_records`, but into columns."""
+    """Decode records into columns; the arguments are those of `record_source.decode_records`."""
     size = 0
     is_transaction_next = False
     headers: list[BatchHeader] = []

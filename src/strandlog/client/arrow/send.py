@@ -61,7 +61,8 @@ class RoutedTable:
         return list(self._rows_of)
 
     def batch(self, number: int, codec: Codec, max_bytes: int, limit_bytes: int) -> bytearray:
-        """Encode the batch of a partition; raise MessageTooLargeError if it exceeds `max_bytes`."""
+        """Encode the batch of a partition. Raise MessageTooLargeError if it exceeds `max_bytes`, or
+        `limit_bytes` before compression."""
         (batch,) = encode_columns(
             self._rows,
             self._rows_of[number],

@@ -9,7 +9,7 @@
     timestamp   timestamp[ms, UTC]                            optional; integers are milliseconds
     headers     list<struct<key: string, value: binary>>      optional
 
-The column names are those of Spark's Kafka source. pyarrow is installed by the `spark` extra.
+The columns have the same names as in Spark's Kafka source. The `arrow` extra installs pyarrow.
 """
 
 from __future__ import annotations
@@ -74,7 +74,8 @@ def table_of_batches(batches: list[Any]) -> Any:
 
 
 def as_table(table: Any) -> Any:
-    """Return an Arrow table; convert record batches and data frames of pandas and polars.
+    """Convert a record batch, a pandas or polars data frame, or another object that exports an
+    Arrow stream, to a table; return a table unchanged.
 
     The index of a pandas data frame does not become a column.
     """

@@ -1,1 +1,1 @@
-"""The embedded log, whose data folder is owned by this process."""
+"""The embedded log: this process owns the data folder."""

@@ -6,8 +6,8 @@ done. Threads that arrive during the fsync wait, and the next fsync covers all o
 single thread, this is a plain fsync. The broker decides what to flush
 (broker/flushing/flush_wait.py); this module only releases and reacquires the lock.
 
-An interrupt (Ctrl-C) may occur between any two lines, even in the `finally` block that reacquires
-the lock and ends the flush. If an exception leaves that block, both steps are therefore repeated.
+An interrupt (Ctrl-C) can occur between any two lines, even in the `finally` block that reacquires
+the lock and ends the flush. If an exception leaves that block, `_flush` repeats both steps.
 """
 
 from __future__ import annotations

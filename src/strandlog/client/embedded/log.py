@@ -179,8 +179,8 @@ class Log(Closable):
         config: Mapping[str, object | None] | None = None,
         partitions: int | None = None,
     ) -> TopicInfo:
-        """Change settings (None resets one to its default), or add partitions until there are
-        `partitions`."""
+        """Change settings (None resets a setting to its default), and increase the number of
+        partitions to `partitions` if given."""
         with self._is_open, self.lock, self._is_open:
             self.broker.topic(self.context, name)
             if config:
@@ -203,16 +203,17 @@ class Log(Closable):
                 consumer.forget_topic(name)
 
     def compact(self, name: str) -> CompactionReport:
-        """Compact a topic now, regardless of cleanup.policy, keeping the last value of each key."""
+        """Compact a topic now, whatever its cleanup.policy: keep the last record of each key."""
         with self._is_open, self.lock, self._is_open:
             self._wait_until_idle(name)
             return self.broker.compact_topic(self.context, name).result()
 
     def enforce_retention(self, name: str) -> int:
-        """Delete the segments that retention.ms and retention.bytes no longer retain.
+        """Delete the segments that exceed retention.ms or retention.bytes, except those that the
+        topic's lake table still needs.
 
-        Return the number of offsets removed. If the topic was compacted, fewer records may have
-        been removed.
+        Return the number of offsets removed. In a compacted topic, these can be more than the
+        records removed.
         """
         with self._is_open, self.lock, self._is_open:
             return self.broker.apply_retention(self.context, name).result()
@@ -267,18 +268,19 @@ class Log(Closable):
     ) -> Consumer:
         """Create a consumer, either standalone or as a member of a group.
 
-        `topics`: the names of the topics to read; leave it empty to choose partitions by `assign`.
+        `topics`: the names of the topics to read; leave it empty to set partitions with `assign`.
         `group`: the group whose members share the partitions and whose offsets are committed; with
         None, the consumer reads all partitions and commits nothing.
-        `auto_offset_reset`: where to start without a valid committed offset: "earliest", "latest",
-        or "none" for an error. Without a group, "none" starts like "earliest".
+        `auto_offset_reset`: where to read if there is no committed offset or the position is out of
+        range: "earliest", "latest", or "none" for an error. Without a group, "none" starts at the
+        earliest offset.
         `auto_commit`: each poll commits the records of earlier polls, and close commits the rest.
         Without it, only `commit` commits.
         `assignors`: how the group may distribute partitions, in order of preference: "range",
         "roundrobin" or "cooperative-sticky".
         `max_poll_interval_ms`: a member that does not poll for this long is removed from the group.
-        `on_unreadable`: "raise" an error for a batch that cannot be read, or "skip" it and add it
-        to `skipped`.
+        `on_unreadable`: "raise" an error for a batch that cannot be read, or "skip" the batch and
+        add its offsets to `skipped`.
         `consumer_timeout_ms`: how long `for record in consumer` waits for the next record before
         it ends: 0 ends at the last record, None waits indefinitely.
         """
@@ -412,8 +414,7 @@ class Log(Closable):
     def problems(self) -> list[str]:
         """The problems found when the folder was opened, and maintenance errors since then.
 
-        Examples are torn tails, damage and stray files; each entry says how it was handled. See
-        also `run_maintenance`.
+        Examples are torn tails, damage and stray files; each entry says how the log handled it.
         """
         with self.lock:
             return self.broker.problems
@@ -424,7 +425,7 @@ class Log(Closable):
             self.tick()
 
     def flush(self) -> None:
-        """Wait until everything written so far is on disk."""
+        """Wait until all records appended before this call are on disk."""
         with self._is_open, self.lock, self._is_open:
             for wait in self.broker.flush_waits(self.context):
                 self.group_commit.complete(wait)
@@ -463,13 +464,13 @@ class Log(Closable):
         return self.clock.now_ms()
 
     def make_visible(self, partitions: Iterable[TopicPartition]) -> None:
-        """Flush these partitions, releasing the lock while waiting; disk errors are ignored."""
+        """Flush these partitions, releasing the lock; ignore disk errors and deleted topics."""
         for tp in partitions:
             with contextlib.suppress(StorageError, TopicNotFoundError):
                 self.group_commit.complete(self.broker.flush_wait(self.context, *tp))
 
     def wait(self, timeout_ms: int) -> None:
-        """Release the lock until a send or another event notifies, or `timeout_ms` has passed."""
+        """Release the lock until a send or another event wakes it, or `timeout_ms` has passed."""
         self.waiters += 1
         try:
             wait_on(self.condition, timeout_ms / 1000)

@@ -8,7 +8,8 @@ for other members; `step` advances the membership as far as possible and is call
        │                 └────────── rebalance: rejoin with the same id ────┘  │
        └───────────────────────── unknown member or old generation ────────────┘
 
-An error while joining or syncing leads back to outside, or to a new join.
+An error while joining or syncing leads back to outside, or to a new join. A member also rejoins if
+a partition count changes, or if a cooperative assignment has taken partitions from it.
 
 In a rebalance, every member must rejoin, which normally happens when it polls. Within one process,
 a consumer could thus wait for another one that the same thread polls only later. A waiting member
@@ -102,8 +103,8 @@ class Membership:
         return may_go_on and self._advance()
 
     def _advance(self) -> bool:
-        """Take the steps that are possible without waiting; return whether one other than a
-        heartbeat was taken."""
+        """Take all steps that need no waiting; return whether there were any besides a
+        heartbeat."""
         has_moved = False
         if self.is_member:
             self._heartbeat()
@@ -139,7 +140,7 @@ class Membership:
         )
 
     def _reset(self) -> None:
-        """Start over without partitions, because the group no longer accepts this member."""
+        """Start over without partitions, as a new member: the group has rejected this one."""
         self._member_id, self._generation = "", -1
         self._wants_to_join, self._join, self._sync = True, None, None
         self._own([])
@@ -201,8 +202,8 @@ class Membership:
             member.member_id: member_subscription(decode_subscription(member.metadata))
             for member in result.members
         }
-        # The leader monitors the topics of all members: only the leader's rejoin triggers a
-        # rebalance.
+        # The leader watches the topics of all members: a follower that rejoins with an unchanged
+        # subscription does not trigger a rebalance.
         self._partition_counts = self._counts(
             topic for member in members.values() for topic in member.topics
         )

@@ -7,7 +7,7 @@
 `send` returns when the record has reached the durability requested by `acks`. `send_batch` is
 atomic per partition: all records of a partition go into one batch, which is stored completely or
 not at all, and all batches are built and validated before the first one is written. If a send
-raises `StorageError`, the record may or may not be stored: sending it again may store it twice.
+raises `StorageError`, the record may or may not be stored: sending it again can store it twice.
 
 Records with neither key nor partition are distributed round robin over the topic's partitions.
 All producers of the log share one round-robin counter per topic.
@@ -210,7 +210,8 @@ class Producer(Closable):
     def send_arrow(self, topic: str, table: Any) -> Sequence[RecordMetadata]:
         """Append the rows of an Arrow table or data frame, one batch per partition.
 
-        The columns are those that `poll_arrow` returns; only `value` is required.
+        The columns have the names and types that `poll_arrow` returns. Only `value` is required;
+        `topic` and `offset` are ignored.
         """
         table = as_table(table)
         if self._partitioner != "murmur2" or not table.num_rows or not are_available():
@@ -370,7 +371,10 @@ class Producer(Closable):
         now_ms: int,
         results: dict[int, RecordMetadata | Exception],
     ) -> list[_Appended]:
-        """Append the items at `indexes`, except those that are rejected."""
+        """Append the valid items at `indexes`; store metadata and errors in `results`, by index.
+
+        Return the batches whose records may still need an fsync.
+        """
         log = self._log
         try:
             target = log.broker.writable_topic(log.context, topic)
@@ -411,7 +415,7 @@ class Producer(Closable):
         results: dict[int, RecordMetadata | Exception],
         error: Exception,
     ) -> list[_Appended]:
-        """Find the record that caused `error` by bisection, and append the other records.
+        """Find the records that cause errors by bisection, and append the others.
 
         The failed attempt has written none of the records at `indexes`.
         """
@@ -429,7 +433,7 @@ class Producer(Closable):
     # -- close ---------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Wait until everything sent so far is on disk."""
+        """Wait until all records sent before this call are on disk."""
         if self._is_closed:
             raise ClosedError("producer")
         self._log.flush()

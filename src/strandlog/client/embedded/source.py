@@ -4,8 +4,8 @@ A read that would find only unflushed records flushes them first. A program can 
 it has just sent, and a crash never loses a record that a consumer has read.
 
 Clients of a broker may have written transactions to the folder. Reads end at the last stable
-offset and omit aborted transactions, as those of a read_committed consumer do. A transaction that a
-stopped broker left open is aborted after its timeout; until then, its partition ends before it.
+offset and omit aborted transactions, as for a read_committed consumer. A transaction that a stopped
+broker left open is aborted after its timeout; until then, consumers read only up to its start.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class EmbeddedSource:
 
     def topic_id(self, tp: TopicPartition) -> str:
         del tp
-        return ""  # the log calls `Consumer.forget_topic`
+        return ""  # not needed: the log calls `Consumer.forget_topic` when it deletes a topic
 
     def fetch(self, tp: TopicPartition, offset: int, decode: Decode, topic_id: str = "") -> Fetched:
         del topic_id

@@ -1,6 +1,6 @@
 """Parses the addresses of HTTP servers, and finds the one that a broker announces over Kafka.
 
-    "http://host:9095"          or https://…; a path in the URL is prepended to that of each request
+    "http://host:9095"      or https://…; a path in the URL is prepended to the path of each request
 
 A strandlog broker announces its HTTP listener as the broker setting `http.listener`. Apache Kafka
 announces none.

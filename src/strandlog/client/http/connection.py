@@ -3,11 +3,11 @@
     unreachable, or no complete response in time    UnreachableError
     response too large                              RemoteError
     any status                                      returned; the caller handles it
-    no address found                                the error of `find`, unchanged
+    no address or credentials                       the error of `find` or of the login, unchanged
 
 The server may close an idle connection at any time. A request that finds the connection closed is
-resent once over a new connection. A DELETE always starts with a new connection, because repeating
-it could fail. Redirects are not followed.
+resent once over a new connection. A DELETE always starts with a new connection, because a repeated
+DELETE could fail after the first one has succeeded. Redirects are not followed.
 """
 
 from __future__ import annotations
@@ -52,19 +52,19 @@ class HttpConnections:
 
     @property
     def address(self) -> str:
-        """The address of the last connection, for messages."""
+        """The address of the last connection, or a general name before the first, for messages."""
         return str(self._address or "the HTTP server")
 
     @property
     def has_credentials(self) -> bool:
-        """Whether requests over the last connection had a header with credentials."""
+        """Whether requests over the last connection carried credentials in a header."""
         return bool(self._login_headers)
 
     def request(
         self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]
     ) -> HttpAnswer:
-        """Send a request and return the response. Raise `UnreachableError` if it does not arrive
-        completely and in time, or `RemoteError` if it is too large."""
+        """Send a request and return the response. Raise `UnreachableError` if the response does
+        not arrive completely and in time, or `RemoteError` if it is too large."""
         with self._lock:
             if method == "DELETE":
                 self._disconnect()
@@ -87,7 +87,7 @@ class HttpConnections:
                 reason = str(error) or type(error).__name__
                 raise UnreachableError(f"cannot reach {self.address}: {reason}") from error
             except BaseException:
-                self._disconnect()  # a response may still arrive
+                self._disconnect()  # the next request must not read a late response to this one
                 raise
 
     def close(self) -> None:

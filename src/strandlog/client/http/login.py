@@ -3,7 +3,8 @@
 The HTTP listener accepts the same users as the Kafka listener:
 
     sasl.username, sasl.password      HTTP Basic
-    sasl.oauthbearer.token            HTTP Bearer
+    sasl.oauthbearer.token            HTTP Bearer, if there is no user name or sasl.mechanism is
+                                      OAUTHBEARER
     ssl.certificate.location, …       mutual TLS
     ssl.ca.location                   the CA that must have issued the listener's certificate
 
@@ -27,7 +28,7 @@ ANY_BROKER = "localhost"  # the options are parsed only for their security setti
 
 
 class HttpLogin:
-    """Creates connections to HTTP listeners and the header with the credentials."""
+    """Creates connections to HTTP listeners, and the header that carries the credentials."""
 
     def __init__(self, client: Mapping[str, object]) -> None:
         self._client = client

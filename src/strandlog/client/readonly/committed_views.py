@@ -1,9 +1,9 @@
 """The committed views of partitions in a folder that another process may own, cached.
 
-A committed view (storage/readonly/committed.py) requires a scan of the newest records. It remains
-valid below its last stable offset while no segment and no producer snapshot is added, replaced or
-removed, so it is computed again only after that, or if a reader has reached its last stable offset
-and the partition has grown.
+Computing a committed view (storage/readonly/committed.py) requires a scan of the newest records.
+The cached view remains valid below its last stable offset until a segment or a producer snapshot is
+added, replaced or removed, or the topic is recreated. It is recomputed after such a change, and if
+a reader has reached its last stable offset and the partition has grown.
 
 Compaction removes the records of an aborted transaction and then the transaction from the view.
 Records and view must therefore come from the same files; the caller compares the files before and
@@ -43,8 +43,8 @@ class CommittedViews:
         self._cached: dict[TopicPartition, _Cached] = {}
 
     def at(self, view: PartitionView, offset: int) -> CommittedView:
-        """Return a committed view for a read at an offset. It is up to date if the offset is not
-        below its last stable offset."""
+        """Return a committed view for a read at an offset. If the offset is not below the last
+        stable offset of the view, the view covers the partition up to its current end."""
         topic_id = read_topic_id(self._files, view.folder)  # another topic may have the same name
         sizes = stable_files(self._files, view.folder, COMPARED)
         cached = self._cached.get(view.tp)
@@ -81,7 +81,8 @@ def stable_files(files: Files, folder: str, suffixes: tuple[str, ...]) -> FileSi
 
 
 def _is_of(segments: list[Segment], sizes: FileSizes) -> bool:
-    """Return whether these segments are the files in a list."""
+    """Return whether `sizes` lists the log files of exactly these segments, of which there must
+    be at least one."""
     known = {segment_stem(each.base_offset) + LOG_SUFFIX: each.size_bytes for each in segments}
     listed = {name: size for name, size in sizes.items() if name.endswith(LOG_SUFFIX)}
     return bool(known) and listed == known | {max(known): -1}

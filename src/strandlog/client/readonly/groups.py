@@ -4,10 +4,10 @@ The result reflects what the owner has made durable: committed offsets, and the 
 last completed rebalance. Members of a killed process remain until the next owner has opened the
 folder and their sessions have timed out.
 
-As in a broker, a commit in a transaction takes effect when the transaction commits, but its place
+As in a broker, a commit in a transaction takes effect when the transaction commits, but its offset
 in the log decides which of several commits is the last. An open transaction does not delay other
-commits: records after the last stable offset are applied in log order to a copy, except those of
-open transactions, and are read again by the next call.
+commits: each call reads the records after the last stable offset again and applies them to a copy,
+in log order, leaving out open and aborted transactions.
 """
 
 from __future__ import annotations

@@ -12,9 +12,9 @@ a segment that is being swapped for a gap, and skip acknowledged records. A gap,
 start, or damage is therefore only accepted as real if no swap is in progress and the files are the
 same before and after the read.
 
-Records of open and aborted transactions are not returned. Which these are is only determined
-(committed_views.py) if a read meets a transactional batch, or starts in the middle of a partition
-in a folder with transactions, because an earlier transaction may be open there.
+Consumers do not receive records of open and aborted transactions. The log looks for transactions
+(committed_views.py) only if a read meets a transactional batch, or if it starts in the middle of a
+partition and the folder has transactions, because an earlier transaction could be open there.
 """
 
 from __future__ import annotations
@@ -142,7 +142,8 @@ class ReadOnlySource:
 
     def _check_topic_id(self, view: PartitionView, topic_id: str) -> None:
         """Raise `UnknownTopicIdError` if a read that has just ended may have found files of another
-        topic of the same name. A read below the end offset does not refresh the view."""
+        topic of the same name. A read below the end offset does not refresh the view, so the id in
+        the folder is checked too."""
         if not topic_id:
             return
         for found in (view.topic_id, read_topic_id(self._files, view.folder)):
@@ -173,9 +174,8 @@ class ReadOnlySource:
         return found
 
     def _is_stable(self, view: PartitionView, offset: int) -> bool:
-        """Return whether no transaction is open at an offset: everything before it has been read,
-        it is the start of the log, or the folder has no transactions. If none of this is known,
-        return False."""
+        """Return whether it is certain that no transaction is open at an offset: everything before
+        it has been read, it is the start of the log, or the folder has no transactions."""
         return (
             offset <= self._stable_end(view)
             or offset <= view.start_offset
@@ -183,12 +183,12 @@ class ReadOnlySource:
         )
 
     def _stable_end(self, view: PartitionView) -> int:
-        """Return the highest offset at which no transaction is known to be open."""
+        """Return the highest offset at which reads have found no open transaction, or 0."""
         topic_id, offset = self._stable_until.get(view.tp, ("", 0))
         return offset if topic_id == view.topic_id else 0
 
     def _note_stable(self, view: PartitionView, offset: int) -> None:
-        """Note that no transaction is open at an offset."""
+        """Remember that no transaction is open at an offset."""
         if offset > self._stable_end(view):
             self._stable_until[view.tp] = (view.topic_id, offset)
 
@@ -200,10 +200,12 @@ class ReadOnlySource:
         decode: Decode,
         reads_ahead: bool,
     ) -> Fetched:
-        """Read committed records. If there are none, the next read starts at `end_offset`, or at
-        the last stable offset if that is lower. With `reads_ahead`, return the records before the
-        first transactional batch, if any, without a committed view. The caller checks that the
-        files do not change meanwhile."""
+        """Read committed records; the caller checks that the files do not change during the call.
+
+        With `reads_ahead`, a read up to the first transactional batch needs no committed view; if
+        it finds no records, the next read starts at `end_offset`. A read that starts with a
+        transactional batch, or without `reads_ahead`, ends at the last stable offset of the
+        committed view, and so does a gap that it finds."""
         if reads_ahead:
             fetched = _read(view, offset, end_offset, decode)
             if fetched.next_offset > offset or not fetched.is_transaction_next:
@@ -211,7 +213,7 @@ class ReadOnlySource:
         for _ in range(MAX_STABLE_READ_ATTEMPTS):
             segments = view.segments
             fetched = self._read_committed(view, offset, decode)
-            if view.segments == segments:  # the committed view and the records are of these files
+            if view.segments == segments:  # view and records come from the same files
                 return fetched
         return Fetched([], offset)
 
@@ -228,8 +230,8 @@ class ReadOnlySource:
         return _read(view, offset, stable_offset, decode, stable_offset, aborted)
 
     def read_past_open_transactions(self, tp: TopicPartition, offset: int) -> list[Record]:
-        """Return all records from an offset to the end, including those after the last stable
-        offset, except those of open and aborted transactions."""
+        """Return the records from an offset to the end, even beyond the last stable offset, without
+        the records of open and aborted transactions."""
         with self._view_of(tp) as view:
             if offset >= view.end_offset:
                 return []
@@ -252,7 +254,8 @@ class ReadOnlySource:
         return records
 
     def fetch_raw(self, tp: TopicPartition, offset: int, max_bytes: int) -> RawFetched:
-        """Return raw batches, starting with the one that contains or follows `offset`."""
+        """Return raw batches, starting with the one that contains or follows `offset`; none at the
+        end of the log, or if the files keep changing."""
 
         def read(view: PartitionView, offset: int, end_offset: int) -> RawFetched:
             data = view.read(offset, max_bytes)
@@ -275,7 +278,8 @@ class ReadOnlySource:
             return self._stable(view, lambda _: committed_view(self._files, view))
 
     def _stable(self, view: PartitionView, read: Callable[[int], T]) -> T | None:
-        """Call `read` until the files stay the same during a call; return None if they never do.
+        """Call `read` until the files stay the same during a call; give up and return None after
+        MAX_STABLE_READ_ATTEMPTS.
 
         `read` receives the end offset before the call; the files extend at least that far.
         """
@@ -308,7 +312,8 @@ class ReadOnlySource:
     def split_offsets(
         self, tp: TopicPartition, start_offset: int, end_offset: int, pieces: int
     ) -> list[int]:
-        """Return offsets that split a range into parts of roughly equal size in bytes."""
+        """Return offsets that split a range into parts of roughly equal size in bytes, or none if
+        the files keep changing."""
         with self._view_of(tp) as view:
             return (
                 self._stable(view, lambda _: view.split_offsets(start_offset, end_offset, pieces))
@@ -388,7 +393,7 @@ class ReadOnlyLog(Closable):
         self.lock = RLock()
         self._condition = Condition(self.lock)
         self.is_closed = False
-        self.is_forked = False  # a forked child may continue to read
+        self.is_forked = False  # a forked child can continue to read
         self._folder = FolderView(self._files, self.path)
         self._source = ReadOnlySource(self._folder, self._files)
         self._groups = ReadOnlyGroups(self.consumer, self._read_past_open_transactions)
@@ -472,12 +477,13 @@ class ReadOnlyLog(Closable):
     ) -> Consumer:
         """Create a consumer, which cannot be a member of a group.
 
-        `topics`: the names of the topics to read; leave it empty to choose partitions by `assign`.
-        `group`: must be None, because only the owner of the folder has groups.
-        `auto_offset_reset`: "earliest" starts with the oldest records, "latest" with new ones, and
-        "none" like "earliest", but with an error if records are deleted before they are read.
-        `on_unreadable`: "raise" an error for a batch that cannot be read, or "skip" it and add it
-        to `skipped`.
+        `topics`: the names of the topics to read; leave it empty to set partitions with `assign`.
+        `group`: must be None, because only the owner of the folder can run groups.
+        `auto_offset_reset`: "earliest" starts with the oldest records, "latest" with new ones.
+        "none" starts like "earliest", but raises an error if records are deleted before the
+        consumer has read them.
+        `on_unreadable`: "raise" an error for a batch that cannot be read, or "skip" the batch and
+        add its offsets to `skipped`.
         `consumer_timeout_ms`: how long `for record in consumer` waits for the next record before
         it ends: 0 ends at the last record, None waits indefinitely.
         """

@@ -29,7 +29,7 @@ class Patience(Protocol):
     """Decides how long to wait for a file that is being replaced."""
 
     def deadline_ms(self) -> int:
-        """Return when to give up, if no more data arrives from now on."""
+        """Return when to give up if no more data arrives from now on."""
 
     def wait(self, deadline_ms: int, reason: str) -> None:
         """Pause; raise an error with the reason if the deadline has passed."""
@@ -45,8 +45,9 @@ def read_range(
     chunk_bytes: int,
     patience: Patience,
 ) -> Iterator[RawChunk]:
-    """Yield the batches of [start, end) in chunks, each with the aborted transactions that overlap
-    with it. The last chunk may contain later batches as well."""
+    """Yield the batches that cover [start, end) in chunks, each with the aborted transactions that
+    overlap with it. The first batch can begin before `start`, and the last chunk can contain
+    batches after `end`."""
     offset = start
     deadline_ms = patience.deadline_ms()
     while offset < end:

@@ -1,12 +1,12 @@
-"""The protocols of schema registries, to read or to change, and the types that they use.
+"""Protocols for reading and changing a schema registry, and the types that they use.
 
     with connect_registry("localhost:9092") as registry:      over HTTP (remote.py)
     with FolderRegistry("./data") as registry:                reads a data folder (folder.py)
         registry.by_id(7)                                     the schema with this id
         registry.version("orders-value")                      the newest version of a subject
 
-Schemas never change, so they are cached by id. A schema, version or subject that does not exist
-raises `SchemaNotFoundError`.
+Schemas never change, so they are cached by id. A request for a schema, version or subject that does
+not exist raises `SchemaNotFoundError`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LATEST = "latest"
 
 @dataclass(frozen=True, slots=True)
 class NewSchema:
-    """A schema to be registered, looked up or checked."""
+    """A schema to register, look up or check."""
 
     text: str
     kind: str = AVRO
@@ -102,17 +102,16 @@ class SchemaRegistry(ReadableRegistry, Protocol):
     """A registry that can be changed."""
 
     def register(self, subject: str, schema: NewSchema) -> SubjectSchema:
-        """Register a schema, unless the subject has it already.
+        """Register a schema, unless the subject already contains it.
 
-        Raise `IncompatibleSchemaError` if it is incompatible with the earlier versions.
+        Raise `IncompatibleSchemaError` if the compatibility level of the subject forbids it.
         """
 
     def find(self, subject: str, schema: NewSchema) -> SubjectSchema:
-        """Return the version of a subject that has this schema."""
+        """Return the version of a subject that contains this schema."""
 
     def check(self, subject: str, schema: NewSchema) -> Sequence[str]:
-        """Return why a schema cannot be registered as the next version; the result is empty if it
-        can."""
+        """Return the reasons why a schema cannot become the next version, or nothing if it can."""
 
     def delete(
         self, subject: str, version: int | None = None, *, permanent: bool = False
@@ -126,4 +125,4 @@ class SchemaRegistry(ReadableRegistry, Protocol):
         """Change the compatibility level of a subject, or the global one."""
 
     def reset_compatibility(self, subject: str | None = None) -> None:
-        """Remove the compatibility level of a subject, or the global one."""
+        """Remove the compatibility level of a subject, or the global one: the default applies."""

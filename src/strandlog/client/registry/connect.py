@@ -1,9 +1,9 @@
-"""Connects to a broker's schema registry, or to the one that schema.registry.url names.
+"""Connects to a broker's schema registry, or to the registry at a given URL.
 
     registry = connect_registry("localhost:9092", {"sasl.username": "app", …})
 
-A strandlog broker announces the address of its HTTP listener, which is also its registry. The
-settings are those of every client (client/settings.py): the listener accepts the same users, and
+A strandlog broker announces the address of its HTTP listener, which also serves its registry. The
+settings of the Kafka client (client/settings.py) apply: the listener accepts the same users, and
 TLS uses the same certificates. Nothing is sent before the first request.
 """
 

@@ -1,10 +1,10 @@
 """The schema registry of a data folder, read from the files of `_schemas`.
 
-It takes no lock and writes nothing; a broker may own the folder at the same time. The result is
-what the broker has made durable. A schema that is not known yet may have been registered since the
-last read, so the calls read the records that were added. Like the broker, this class skips unusable
-records; it lists the first MAX_PROBLEMS of them in `problems`. It also skips batches that cannot be
-read, with a warning in the log.
+It takes no lock and writes nothing; a broker can own the folder at the same time. The class sees
+only records that the broker has made durable. Before it answers, it reads the records that were
+added since the last call; for a schema by id, only if the id is unknown. Like the broker, it skips
+unusable records, and lists the first MAX_PROBLEMS of them in `problems`. It also skips batches that
+cannot be read, and logs a warning.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A schema registry over HTTP: strandlog's, or any other with Confluent's REST API.
 
     connection      one persistent connection; see client/http/connection.py
-    by_id, by_guid  up to CACHED_SCHEMAS results are cached until a permanent delete; an id that
-                    does not exist is requested again only after UNKNOWN_MS
+    by_id, by_guid  cache up to CACHED_SCHEMAS results until this client deletes a schema
+                    permanently; an id that does not exist is requested again only after UNKNOWN_MS
     Protobuf        schemas are requested as base64 descriptors (format=serialized), so that no
                     compiler is needed
 
@@ -120,7 +120,7 @@ class RemoteRegistry(Closable):
     def _resolve(
         self, fields: Mapping[str, Any], resolved: dict[str, ResolvedReference], depth: int
     ) -> None:
-        """Load the referenced schemas depth first: each one follows those that it refers to."""
+        """Load the referenced schemas depth first, so that each one follows its own references."""
         if depth > SCHEMA_MAX_REFERENCE_DEPTH or len(resolved) > SCHEMA_MAX_REFERENCES:
             raise RemoteError(f"a schema of {self._connections.address} has too many references")
         for each in fields.get("references") or ():
@@ -195,22 +195,21 @@ class RemoteRegistry(Closable):
     # -- changes and checks ------------------------------------------------------------------------
 
     def register(self, subject: str, schema: NewSchema) -> SubjectSchema:
-        """Register a schema, unless the subject has it already."""
+        """Register a schema, unless the subject already contains it."""
         found = self._object(self._request("POST", f"{_subject(subject)}/versions", _body(schema)))
         schema_id = self._number(found, "id")
         self._unknown.pop(schema_id, None)
-        if "version" not in found:  # registries before 2024 do not return it
+        if "version" not in found:  # registries before 2024 do not return the version
             return self.find(subject, schema)
         return SubjectSchema(subject, self._number(found, "version"), self.by_id(schema_id))
 
     def find(self, subject: str, schema: NewSchema) -> SubjectSchema:
-        """Return the version of a subject that has this schema."""
+        """Return the version of a subject that contains this schema."""
         found = self._request("POST", f"{_subject(subject)}?{SERIALIZED}", _body(schema))
         return self._subject_schema(subject, self._object(found))
 
     def check(self, subject: str, schema: NewSchema) -> list[str]:
-        """Return why a schema cannot be registered as the next version; the result is empty if it
-        can."""
+        """Return the reasons why a schema cannot become the next version, or nothing if it can."""
         path = f"/compatibility{_subject(subject)}/versions?verbose=true"
         found = self._object(self._request("POST", path, _body(schema)))
         if found.get("is_compatible") is True:
@@ -237,7 +236,7 @@ class RemoteRegistry(Closable):
         self._request("PUT", _config(subject), {"compatibility": level})
 
     def reset_compatibility(self, subject: str | None = None) -> None:
-        """Remove the compatibility level of a subject, or the global one."""
+        """Remove the compatibility level of a subject, or the global one: the default applies."""
         self._request("DELETE", _config(subject))
 
     # -- requests ----------------------------------------------------------------------------------
@@ -277,7 +276,7 @@ class RemoteRegistry(Closable):
             return AuthenticationError(f"the registry at {address} rejected the login: {hint}")
         if status == 403:
             return AuthorizationError(text)
-        if isinstance(code, int) and code != 404:  # 404: the registry does not have the path
+        if isinstance(code, int) and code != 404:  # 404: the registry does not know the path
             match status:
                 case 404:
                     return SchemaNotFoundError(code, text)

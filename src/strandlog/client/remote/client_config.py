@@ -1,10 +1,10 @@
 """Converts client settings to librdkafka's configuration.
 
-Names in the settings table (config/tables/client.py) are librdkafka's, except for those in `NAMES`;
+The settings table (config/tables/client.py) uses librdkafka's names, except for those in `NAMES`;
 names that are not in the table are passed on unchanged. References are replaced when the log
-connects, because librdkafka keeps its own copy of the values. Some are replaced again later: those
-in the user name and password after the broker rejects a login (login.py), and those in the bearer
-token when librdkafka requests a new token, before the old one expires.
+connects, because librdkafka keeps its own copy of the values. Two kinds are read again later:
+references in the user name and password after the broker rejects a login (login.py), and references
+in the bearer token when librdkafka requests a new token, before the old one expires.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def client_config(
 def credential_sources(
     given: Mapping[str, object], file: str | os.PathLike[str] | None = None
 ) -> dict[str, str]:
-    """Return the user name and password as the user wrote them; empty unless both are set."""
+    """Return the user name and password with their references; empty unless both are set."""
     settings = _settings(given, file)
     found = {name: str(settings[name]) for name in (USER, PASSWORD) if name in settings}
     return found if len(found) == 2 else {}

@@ -1,7 +1,7 @@
 """Consumes from a broker through librdkafka, either standalone or as a member of a group.
 
-It behaves like the embedded consumer (client/consumer.py): `position` is the offset of the next
-record that poll returns, and only `commit` and auto_commit commit positions. librdkafka's own
+It behaves like the embedded consumer (client/consumer.py): `position` is the offset from which poll
+returns records next, and only `commit` and auto_commit commit positions. librdkafka's own
 offset store and auto-commit are disabled; it starts at the offsets that this consumer passes to it.
 
     poll(timeout_ms=0)   returns the available records, which takes a round trip. It first waits for
@@ -11,11 +11,14 @@ offset store and auto-commit are disabled; it starts at the offsets that this co
     poll(timeout_ms=N)   waits at most N ms for the first record
 
     assign, seek         take effect in the next poll, which passes all changes to librdkafka
-    rebalance            happens inside poll. New partitions start at the group's committed offset,
-                         or where auto_offset_reset says; with auto_commit, the consumer commits its
-                         positions before it gives up partitions, unless it has already lost them
+    rebalance            happens inside poll, and inside `position` and the seek methods while the
+                         consumer waits for its assignment. New partitions start at the
+                         group's committed offset, or as auto_offset_reset says. With auto_commit,
+                         the consumer commits its positions before it gives up partitions, unless
+                         it has already lost them
 
-A failed auto-commit is logged, and the next commit includes its offsets.
+A failed auto-commit raises no error, and the next commit includes its offsets. The consumer logs
+the failure, except that of a rebalance and one of the same kind as the last.
 
 A consumer without a group does not read partitions that are added after it was created.
 """
@@ -76,7 +79,7 @@ if TYPE_CHECKING:
     from strandlog.client.remote.log import RemoteLog
 
 SLICE_MS = 100  # interval between checks for Ctrl-C
-NO_GROUP = "strandlog-without-a-group"  # librdkafka requires a group id; nothing uses its offsets
+NO_GROUP = "strandlog-without-a-group"  # librdkafka requires a group id; this has no offsets
 GROUP_AUTHORIZATION_FAILED = 30
 COOPERATIVE = "cooperative-sticky"
 ASSIGNORS = ("range", "roundrobin", COOPERATIVE)
@@ -137,7 +140,7 @@ class RemoteConsumer(Closable):
         self._offsets = RemoteOffsets(log, self._client, group)
         self._progress = Progress()
         self._failure: StrandlogError | None = None
-        # The kind of error that was last logged; None after an auto-commit has succeeded.
+        # The kind of error last logged; None after a successful auto-commit.
         self._commit_error: type[StrandlogError] | None = None
         self._is_member = group is not None and bool(self._topics)
         self._has_share = not self._is_member
@@ -405,7 +408,7 @@ class RemoteConsumer(Closable):
                 raise self._timeout_error()
 
     def position(self, topic: str, partition: int) -> int:
-        """Return the offset of the next record that poll returns from this partition."""
+        """Return the offset from which the next poll reads this partition."""
         tp = self._own(topic, partition)
         at = self._progress.positions[tp]
         if at == NO_POSITION:
@@ -449,7 +452,7 @@ class RemoteConsumer(Closable):
         return self.commit_before({})
 
     def commit_before(self, undelivered: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Commit the positions, or the offset in `undelivered` for partitions that it contains."""
+        """Commit the positions; for partitions in `undelivered`, commit the offset given there."""
         self._check_open()
         if self.group is None:
             raise InvalidGroupError(None, "commit requires a group; pass group=… to consumer()")
@@ -495,7 +498,8 @@ class RemoteConsumer(Closable):
             self._commit_error = None
 
     def _report(self, error: StrandlogError) -> None:
-        """Log the error of an auto-commit, unless the new owners read the records again."""
+        """Log the error of an auto-commit, unless the new owners of the partitions read the records
+        again, or the same kind of error was the last one logged."""
         is_reread = self._is_member and isinstance(error, REBALANCED)
         if not is_reread and type(error) is not self._commit_error:
             self._commit_error = type(error)
@@ -519,7 +523,7 @@ class RemoteConsumer(Closable):
         self.close_before({})
 
     def close_before(self, undelivered: Mapping[TopicPartition, int]) -> None:
-        """Close; the final auto-commit excludes records at and after these offsets."""
+        """Close; the final auto-commit excludes the records at or after these offsets."""
         if not self._is_closed and self._auto_commit:
             self._commit_quietly(undelivered)
         self.release()

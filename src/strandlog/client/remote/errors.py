@@ -126,8 +126,8 @@ def _rejection(topic: str) -> str:
     """Return the message for a record that the broker rejected; librdkafka drops its reason."""
     return (
         f"topic {topic!r} rejected a record: a compacted topic (cleanup.policy) requires a key, "
-        "and one with key.schema.validation or value.schema.validation a registered schema; its "
-        f"settings: strandlog config topic {shlex.quote(topic)} --changed"
+        "and key.schema.validation or value.schema.validation requires a registered schema; to see "
+        f"the settings: strandlog config topic {shlex.quote(topic)} --changed"
     )
 
 

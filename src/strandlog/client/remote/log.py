@@ -2,11 +2,11 @@
 
     with strandlog.connect("127.0.0.1:9092") as log: ...
 
-It has the methods of the embedded log except those that need access to the files (`compact`,
-`enforce_retention`, `run_maintenance`, `flush`, `problems`) and those for client quotas, which
-librdkafka does not support; sizes and segment counts are `UNKNOWN`. It requires the `client` extra.
+It has the methods of the embedded log, except `compact`, `enforce_retention`, `run_maintenance`,
+`flush` and `problems`, which need the files, and the methods for client quotas, which librdkafka
+does not support. Sizes and segment counts are `UNKNOWN`. It requires the `client` extra.
 Client settings have the names of librdkafka or of the Java client, with dots or with underscores:
-`connect("host:9093", security_protocol="ssl")`. They may also come from a file and the environment
+`connect("host:9093", security_protocol="ssl")`. They can also come from a file and the environment
 (client/settings.py).
 
 An administrative request raises `UnreachableError` if it takes longer than `timeout_ms`. The
@@ -77,7 +77,7 @@ ALL_BROKERS_DOWN = -187
 HTTP_AS_SIZE = f"response size {int.from_bytes(b'HTTP')}"
 NO_OFFSET, LOOK_UP_ATTEMPTS = -1001, 5
 # By default, librdkafka forgets all brokers and partition leaders when its last connection closes,
-# and its admin client's requests then fail at once. With "none", they wait for the next connection.
+# and its admin client's requests then fail. With "none", they wait for the next connection.
 ADMIN_DEFAULTS = {"metadata.recovery.strategy": "none"}
 KAFKAS_OWN_TOPICS = INTERNAL_TOPICS | {"__transaction_state", "__share_group_state"}
 
@@ -137,7 +137,7 @@ class RemoteLog(Closable):
         self._troubles[error.code()] = error
 
     def _check_reachable(self) -> None:
-        """Check the connection; raise early where librdkafka would retry until the timeout."""
+        """Check the connection, and do not retry errors until the timeout, as librdkafka would."""
         found = self._admin.describe_cluster(request_timeout=self.timeout_ms / 1000)
         while not found.done():
             self._admin.poll(LOOK_SECONDS)
@@ -158,7 +158,7 @@ class RemoteLog(Closable):
         if any(HTTP_AS_SIZE in reason for reason in reasons):
             return UnreachableError(
                 f"{self.bootstrap} is an HTTP server, not a Kafka listener; check the port: the "
-                "ready line of 'strandlog serve' has it as kafka=HOST:PORT"
+                "ready line of 'strandlog serve' shows it as kafka=HOST:PORT"
             )
         if not reasons or any("Disconnected" in reason for reason in reasons):
             # The connection was accepted: librdkafka reports a refused one with its reason.
@@ -314,8 +314,8 @@ class RemoteLog(Closable):
         config: Mapping[str, object | None] | None = None,
         partitions: int | None = None,
     ) -> TopicInfo:
-        """Change settings (None resets one to its default), or add partitions until there are
-        `partitions`."""
+        """Change settings (None resets a setting to its default), and increase the number of
+        partitions to `partitions` if given."""
         self.partition_count(name)
         if config:
             self._settings.alter_topic(name, config)
@@ -333,7 +333,7 @@ class RemoteLog(Closable):
         self.result(futures[name], topic=name, needs="DELETE")
 
     def delete_records(self, name: str, partition: int, before_offset: int) -> None:
-        """Delete the records of a partition below an offset."""
+        """Delete the records of a partition below an offset (-1: all visible records)."""
         wanted = confluent().TopicPartition(name, partition, before_offset)
         with translated(topic=name):
             futures = self.admin.delete_records([wanted], **self.request_options)
@@ -389,8 +389,8 @@ class RemoteLog(Closable):
         raise UnreachableError(f"{self.bootstrap} closed the connection while offsets were read")
 
     def _look_up_once(self, tps: list[TopicPartition], spec: Any) -> dict[TopicPartition, int]:
-        """Return the offsets of those partitions for which the broker responds. If it closes the
-        connection, librdkafka returns `NO_OFFSET` without an error."""
+        """Return the offsets that the broker reports. If it closes the connection, librdkafka
+        returns `NO_OFFSET` without an error, and the result omits these partitions."""
         if not tps:
             return {}
         make = confluent().TopicPartition
@@ -441,11 +441,12 @@ class RemoteLog(Closable):
     ) -> RemoteConsumer:
         """Create a consumer, either standalone or as a member of a group.
 
-        `topics`: the names of the topics to read; leave it empty to choose partitions by `assign`.
+        `topics`: the names of the topics to read; leave it empty to set partitions with `assign`.
         `group`: the group whose members share the partitions and whose offsets are committed; with
         None, the consumer reads all partitions and commits nothing.
-        `auto_offset_reset`: where to start without a valid committed offset: "earliest", "latest",
-        or "none" for an error. Without a group, "none" starts like "earliest".
+        `auto_offset_reset`: where to read if there is no committed offset or the position is out of
+        range: "earliest", "latest", or "none" for an error. Without a group, "none" starts at the
+        earliest offset.
         `auto_commit`: each poll commits the records of earlier polls, and close commits the rest.
         Without it, only `commit` commits.
         `assignors`: how the group may distribute partitions, in order of preference: "range",
@@ -497,7 +498,7 @@ class RemoteLog(Closable):
         return self._security.acls(wanted)
 
     def create_acls(self, acls: Iterable[Acl]) -> None:
-        """Create ACLs; those that already exist are kept."""
+        """Create ACLs; existing ACLs are kept."""
         self._security.create_acls(acls)
 
     def delete_acls(self, filters: Iterable[AclFilter | Acl]) -> list[Acl]:
@@ -519,7 +520,8 @@ class RemoteLog(Closable):
         mechanisms: Iterable[str] = EVERY_MECHANISM,
         iterations: int = DEFAULT_ITERATIONS,
     ) -> None:
-        """Create a user, or replace its password, for each of the SCRAM mechanisms.
+        """Create a user, or replace its password, for the given SCRAM mechanisms; credentials for
+        other mechanisms are deleted.
 
         The broker receives a salted hash that is as good as the password for logging in, so connect
         with TLS unless the broker runs on this machine.

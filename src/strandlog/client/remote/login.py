@@ -10,7 +10,7 @@ decides:
                                                 changes the password first and the file afterwards;
                                                 then AuthenticationError, or SettingError if a
                                                 reference cannot be read
-                   └─▶ credentials without      AuthenticationError at once
+                   └─▶ credentials without      AuthenticationError immediately
                        references
 
 A connection that breaks during a login, for example because the broker restarts, does not count as
@@ -33,8 +33,8 @@ from strandlog.clock import Clock
 from strandlog.errors import SettingError
 
 ROTATION_MS = 5_000
-# For this long after a client has adopted new credentials, rejections are ignored: they may still
-# be for attempts with the old ones, because a broker delays repeated logins.
+# For this long after a client has adopted new credentials, rejections are ignored: they can still
+# belong to attempts with the old ones, because a broker delays repeated logins.
 GRACE_MS = 10_000
 USER, PASSWORD = "sasl.username", "sasl.password"
 MAX_ERRORS = 100  # errors kept until the next check; older ones are dropped
@@ -54,7 +54,7 @@ class Credentials:
 
     @property
     def can_change(self) -> bool:
-        """Whether the credentials contain references, whose values may change."""
+        """Whether the credentials contain references, whose values can change."""
         return any(map(has_reference, self._sources.values()))
 
     def refresh(self) -> None:
@@ -103,11 +103,11 @@ class Login:
             self.client = make({**config, **credentials.current, "error_cb": note})
 
     def succeeded(self) -> None:
-        """Note that the broker has responded to the client."""
+        """Clear a rejection, because the broker has responded to the client."""
         self._rejection = None
 
     def check(self) -> None:
-        """Adopt new credentials after a rejected login, or raise an error, as described above."""
+        """Adopt new credentials after a rejected login, or raise an error (see the header)."""
         if not self._errors and self._rejection is None:
             return
         with self._lock:
@@ -115,8 +115,8 @@ class Login:
             self._note_rejections(now_ms)
             if self._rejection is None or self._adopts(now_ms) or self._may_change(now_ms):
                 return
-            # librdkafka reports the same error only every 30 s: until the broker responds, further
-            # checks still look for new credentials.
+            # librdkafka reports the same error only every 30 s, so the rejection is kept until the
+            # broker responds, and further checks still look for new credentials.
             if self._is_raised:
                 return
             self._is_raised = True

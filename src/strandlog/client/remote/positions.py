@@ -1,6 +1,6 @@
 """The positions, end-of-partition states and read-ahead messages of a remote consumer.
 
-positions   the offset of the next record that poll returns; NO_POSITION if it is undefined
+positions   the offset from which poll returns records next; NO_POSITION if it is undefined
 committed   the offsets that are committed, or whose commit has been sent
 moved       partitions whose changed positions have not been passed to librdkafka yet
 at_end      partitions whose end librdkafka has reported, after their last record
@@ -25,7 +25,7 @@ _headers_of = methodcaller("headers")
 
 
 def _records(messages: list[Any]) -> list[Record]:
-    """Convert messages up to the first that has a header whose name is not UTF-8."""
+    """Convert the messages before the first one with a header name that is not UTF-8."""
     # Call tuple.__new__ directly: Record's constructor would take a third of the total time.
     make = tuple.__new__
     records: list[Record] = []
@@ -107,8 +107,8 @@ class Progress:
     ) -> list[Record]:
         """Convert messages to records and advance the positions; pass events to `on_event`.
 
-        Stop before a message that cannot be converted, pass it to `on_event` as well, and go back
-        to it and to the messages after it.
+        Stop before a message that cannot be converted and pass it to `on_event`. The positions then
+        point to this message, so that librdkafka delivers it and the messages after it again.
         """
         events = [message for message in messages if message.error() is not None]
         if events:
@@ -134,7 +134,8 @@ class Progress:
         return records
 
     def note_end(self, tp: TopicPartition, offset: int) -> None:
-        """Mark a partition as read to its end, and move its position there, past any gap."""
+        """Mark a partition as read to its end and move its position there, past any gap, unless the
+        position is already beyond that offset."""
         if offset >= self.positions.get(tp, offset + 1):
             self.positions[tp] = offset
             self.at_end.add(tp)

@@ -217,7 +217,8 @@ class RemoteProducer(Closable):
     def send_arrow(self, topic: str, table: Any) -> Sequence[RecordMetadata]:
         """Send the rows of an Arrow table or data frame.
 
-        The columns are those that `poll_arrow` returns; only `value` is required.
+        The columns have the names and types that `poll_arrow` returns. Only `value` is required;
+        `topic` and `offset` are ignored.
         """
         return self.send_batch(topic, items_of(table))
 
@@ -244,8 +245,9 @@ class RemoteProducer(Closable):
             self._counts[topic] = count
 
     def _create_client(self) -> None:
-        """Create librdkafka's client, unless it exists. It requests a producer id at once, and if
-        the user may write to no topic, it prints a fatal error; so `_know` checks that first."""
+        """Create librdkafka's client, unless it exists. The client immediately requests a producer
+        id, and prints a fatal error if the user may not write to any topic; `_know` therefore
+        checks the permission first."""
         with self._creating:
             if self._created is None:
                 self._created = Login(confluent().Producer, self._config, self._log.credentials)
@@ -379,7 +381,7 @@ class RemoteProducer(Closable):
         indexes: list[int],
         deliveries: Deliveries,
     ) -> dict[int, Exception]:
-        """Send the records at `indexes`; return the errors of those that failed."""
+        """Send the records at `indexes`; return the errors by index."""
         errors: dict[int, Exception] = {}
         large = []
         for failure in self._attempt(topic, calls, indexes, deliveries):

@@ -52,8 +52,8 @@ class RemoteSecurity:
         return found
 
     def _confirm_empty(self) -> None:
-        """Raise an error if the client may not list ACLs or, as far as it may read the broker's
-        settings, if there is no authorizer."""
+        """Raise an error if the client may not list ACLs, or if the broker has no authorizer; the
+        latter is only known if the client may read the broker's settings."""
         if Operation.DESCRIBE_CONFIGS.name in self._operations_with_describe():
             values = {row.name: row.value for row in self._log.broker_settings()}
             if values.get(AUTHORIZER) == "":
@@ -128,7 +128,7 @@ class RemoteSecurity:
 
         A broker may close the connections of a user whose credentials change. The mechanism that
         this client itself logs in with is therefore changed last: until then the client can
-        reconnect, and afterwards it does not need to."""
+        reconnect, and no request follows."""
         kinds = sorted({mechanism_named(name) for name in mechanisms})
         if not kinds:
             raise UnacceptableCredentialError("name at least one SCRAM mechanism")

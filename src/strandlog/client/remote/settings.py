@@ -81,8 +81,7 @@ class RemoteSettings:
     ) -> dict[str, list[RemoteSetting]]:
         """Return all settings of each topic, using one request.
 
-        A user may be authorized to read records but not settings; with `skip_refused`, such topics
-        get an empty list.
+        With `skip_refused`, the list is empty for a topic whose settings the user may not read.
         """
         kind = confluent().admin.ConfigResource.Type.TOPIC
         found = {}

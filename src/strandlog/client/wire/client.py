@@ -1,4 +1,4 @@
-"""Blocking Kafka client that transfers raw batches, for Spark and for requests librdkafka lacks.
+"""Blocking Kafka client for raw batches, and for requests that librdkafka does not support.
 
     with WireClient("localhost:9092", {"security.protocol": "SSL", …}) as client:
         partitions = client.partitions(["orders"])
@@ -126,7 +126,7 @@ class WireClient:
         return self._cluster.cluster_id or ""
 
     def topic_config(self, topic: str, names: Sequence[str]) -> dict[str, str | None]:
-        """Return those topic settings in `names` that the broker has."""
+        """Return the settings in `names` that the broker reports for a topic."""
         return self._cluster.retry(lambda: topic_config(self._cluster, topic, names))
 
     # -- quotas ----------------------------------------------------------------------------------
@@ -144,7 +144,7 @@ class WireClient:
     # -- topics ----------------------------------------------------------------------------------
 
     def topics(self, names: Iterable[str] | None = None) -> dict[str, TopicMetadata]:
-        """Return the metadata of all topics, or of those in `names` that exist."""
+        """Return the metadata of all topics, or of the existing topics in `names`."""
         wanted = None if names is None else list(names)
         return self._cluster.retry(lambda: self._cluster.read_metadata(wanted))
 
@@ -238,8 +238,8 @@ class WireClient:
     def offsets_for_times(
         self, times: Mapping[TopicPartition, int], isolation: IsolationLevel | None = None
     ) -> dict[TopicPartition, TimestampOffset | None]:
-        """Look up each partition's first record at or after a time; a partition without one has
-        None."""
+        """Look up each partition's first record at or after a time; None if there is no such
+        record."""
         found = list_offsets(self._cluster, times, self._isolation(isolation))
         return {tp: row if row.offset >= 0 else None for tp, row in found.items()}
 
@@ -344,7 +344,7 @@ class WireClient:
         self._coordinator.add_partitions_to_txn(transactional_id, producer_id, epoch, partitions)
 
     def end_txn(self, transactional_id: str, producer_id: int, epoch: int, *, commit: bool) -> None:
-        """Commit or abort a transaction, from any client that has its producer id and epoch."""
+        """Commit or abort a transaction, from any client that knows its producer id and epoch."""
         self._coordinator.end_txn(transactional_id, producer_id, epoch, commit)
 
     def describe_transactions(

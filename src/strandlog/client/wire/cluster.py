@@ -43,7 +43,7 @@ LEADER_NOT_AVAILABLE = 5
 READ_OR_WRITE = "READ on the topic to read it, WRITE to write to it"
 DENIED = {29, 30, 31, 53}  # authorization errors: topic, group, cluster and transactional id
 RESOURCE_TOPIC, RESOURCE_BROKER = 2, 4
-DEFAULT_BROKER = ""  # selects the defaults of all brokers, because the node id may be unknown
+DEFAULT_BROKER = ""  # settings for all brokers; the node id may be unknown
 HTTP_LISTENER = "http.listener"
 
 
@@ -102,7 +102,7 @@ class Cluster:
     # -- retries --------------------------------------------------------------------------------
 
     def retry(self, attempt: Callable[[], Result], timeout_ms: int | None = None) -> Result:
-        """Call `attempt` until it succeeds, retrying `UnreachableError` and its subclasses."""
+        """Call `attempt` until it succeeds or time is up; retry only after `UnreachableError`."""
         if timeout_ms is None:
             timeout_ms = self.options.number("default.api.timeout.ms")
         deadline_ms = self._clock.monotonic_ms() + timeout_ms
@@ -133,7 +133,7 @@ class Cluster:
         return self._connection(address)
 
     def set_address(self, node_id: int, address: Address) -> None:
-        """Store a broker address that was learned from a response other than Metadata."""
+        """Store the address of a broker from a response other than Metadata."""
         self._nodes[node_id] = address
 
     def node_ids(self) -> list[int]:
@@ -293,7 +293,7 @@ def http_address(cluster: Cluster) -> str | None:
 
 
 def topic_config(cluster: Cluster, topic: str, names: Sequence[str]) -> dict[str, str | None]:
-    """Return those topic settings in `names` that the broker has."""
+    """Return the settings in `names` that the broker reports for a topic."""
     return _config(cluster.any_connection(), RESOURCE_TOPIC, topic, names)
 
 

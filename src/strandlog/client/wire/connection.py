@@ -1,11 +1,11 @@
-"""A pipelined connection to one broker: `send` does not wait, and replies are read on demand.
+"""A pipelined connection to one broker: `send` returns before the reply, which is read on demand.
 
-    reply = connection.send(FETCH, body)      does not wait
+    reply = connection.send(FETCH, body)      does not wait for the reply
     ...                                       the broker processes the request
     frame, position = reply.wait()            reads the socket up to this reply
 
-A broker responds in the order of the requests, so waiting for one reply also reads those before it.
-A reply that is no longer needed is dropped when it arrives (`forget`).
+A broker responds in the order of the requests, so waiting for one reply also reads all replies
+before it. A reply that is no longer needed is dropped when it arrives (`forget`).
 
 A connection is set up in this order: TCP, TLS if configured, ApiVersions, SASL if configured. For
 each API, the client uses the highest version that both sides support. After a network error, a

@@ -1,14 +1,14 @@
 """Fetches the raw batches of an offset range, requesting one chunk ahead.
 
-`fetch` sends one request, again after a retriable error. `read_range` reads [start, end): while the
-caller processes one chunk, the broker prepares the next, whose offset is known as soon as a chunk
-has arrived.
+`fetch` sends one request, and repeats it after a retriable error. `read_range` reads [start, end).
+Each chunk determines the offset of the next one, so the broker can prepare the next chunk while the
+caller processes the current one.
 
     receive 1 │ request 2 │ yield 1 ...... │ receive 2 │ request 3 │ yield 2 ...
 
-A chunk contains only complete batches, none of which starts at or after `end`. The first batch may
-start before `start` and the last may extend past `end`; the decoder drops records outside the
-range. Control batches are included. Offsets may be missing (compaction, transactions), even the
+A chunk contains only complete batches, none of which starts at or after `end`. The first batch can
+start before `start` and the last can extend past `end`; the decoder drops records outside the
+range. Control batches are included. Offsets can be missing (compaction, transactions), even the
 last ones: the range is complete when the position has reached `end`, or when `end` is readable and
 several consecutive responses were empty.
 
@@ -103,7 +103,7 @@ class RangeFetcher:
                 ahead.forget()
 
     def _next(self, tp: TopicPartition, ask: FetchAsk, ahead: Reply | None) -> RawFetch:
-        """Return the response to the request `ask`; `ahead` is its reply if it was already sent."""
+        """Return the response to the request `ask`; `ahead` is its reply if it has been sent."""
         if ahead is not None:
             try:
                 return self._take(tp, ask, ahead)

@@ -19,7 +19,7 @@ LATEST, EARLIEST = -1, -2
 def list_offsets(
     cluster: Cluster, times: Mapping[TopicPartition, int], isolation: IsolationLevel
 ) -> dict[TopicPartition, TimestampOffset]:
-    """Look up each partition's timestamp, LATEST or EARLIEST; the offset is -1 if none matches."""
+    """Look up each partition's timestamp, LATEST or EARLIEST; offset -1 means no such record."""
     found: dict[TopicPartition, TimestampOffset] = {}
 
     def attempt() -> None:

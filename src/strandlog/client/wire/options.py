@@ -1,8 +1,8 @@
 """Parses and validates client options before any connection is opened.
 
 client/addresses.py parses the addresses. The other options are defined in config/tables/client.py.
-`WireOptions` holds plain values and perhaps a token function. If the function can be pickled, so
-can the options, to be sent to the process that creates the client.
+`WireOptions` holds plain values and possibly a token function. If the function can be pickled, so
+can the options, and another process can create the client.
 
 References to secrets (client/references.py) in text settings are not replaced when the options are
 parsed, but each time `text` is called. Neither `repr` nor an error shows a secret.

@@ -1,18 +1,18 @@
 """Sends raw batches to partition leaders, in order per partition.
 
-    send(tp, batch)    queues a batch, and sends queued batches from SEND_FROM_BYTES on; waits for
-                       responses only if `buffer.memory` is full
+    send(tp, batch)    queues a batch, and sends the queued batches once they reach
+                       SEND_FROM_BYTES; waits for responses only if `buffer.memory` is full
     flush()            waits for all batches; returns the result of each partition
 
 A request carries at most one batch per partition, as Kafka requires; the number of requests in
-flight per broker is limited (`max.in.flight.requests.per.connection`). After a retriable error, a
-batch is resent, followed by the later batches of its partition that failed, once none of them is in
-flight: this preserves the order and the sequence numbers of an idempotent producer. Without a
-producer id, delivery is at least once: a batch whose response was lost may be written twice, and a
-retried batch may be written after later ones.
+flight per broker is limited (`max.in.flight.requests.per.connection`). After a retriable error,
+the sender waits until no batch of the partition is in flight, and then resends the failed batches
+in order: this preserves the order and the sequence numbers of an idempotent producer. Without a
+producer id, delivery is at least once: a batch whose response was lost can be written twice, and a
+retried batch can be written after later ones.
 
 A fatal error of a partition affects only that partition: its queued batches are dropped. If a
-broker rejects a connection, for example its login, `send` or `flush` raises the error, and the
+broker rejects a connection, for example a login, `send` or `flush` raises the error, and the
 sender must not be used again.
 """
 
@@ -75,7 +75,7 @@ class _PartitionQueue:
 
     def may_send(self, now_ms: int) -> bool:
         if self.to_resend and not self.in_flight:
-            # Sort by number: a batch that cannot be sent may fail before earlier ones in flight.
+            # Sort by number: a batch that cannot be sent can fail before earlier ones in flight.
             self.waiting.extendleft(sorted(self.to_resend, key=lambda each: -each.number))
             self.to_resend.clear()
         if self.in_flight and not self.batch_count:
@@ -85,7 +85,7 @@ class _PartitionQueue:
         return bool(self.waiting) and not self.to_resend and now_ms >= self.not_before_ms
 
     def give_up(self, error: StrandlogError) -> int:
-        """Set the error, drop the waiting batches and return their total size."""
+        """Set the error, drop the batches that are not in flight and return their total size."""
         dropped = sum(len(batch.data) for batch in (*self.waiting, *self.to_resend))
         self.error = self.error or error
         self.waiting.clear()

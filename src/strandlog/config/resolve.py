@@ -1,4 +1,4 @@
-"""Merges all sources into one value per setting, and reports all errors at once.
+"""Merges all sources into one value per setting, and reports all errors together.
 
     default  <  file  <  environment  <  --set and other options
 

@@ -160,7 +160,7 @@ def declared_settings(cls: type[Any]) -> tuple[Setting, ...]:
 class SettingTable:
     """All settings of one kind (such as topic settings), by name.
 
-    `aliases` maps alternative names to setting names; values are kept under the latter.
+    `aliases` maps alternative names to setting names; values are stored under the setting names.
     """
 
     def __init__(self, rows: tuple[Setting, ...], aliases: Mapping[str, str] | None = None) -> None:

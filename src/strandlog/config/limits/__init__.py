@@ -6,9 +6,9 @@ because a file format or protocol defines the limit. There is one module per sub
 
     NAME = fixed_limit(value, "what is limited", above="what happens above it", why="why fixed")
 
-`FIXED_LIMITS` contains all of them, because importing any module of this package imports all of
-them, in the order of the reference page for settings, which lists them. Chunk sizes, intervals and
-thresholds that only affect speed are defined in the modules that use them.
+`FIXED_LIMITS` contains all limits, because importing any module of this package imports all of its
+modules. The reference page for settings lists the limits in the same order. Chunk sizes, intervals
+and thresholds that only affect speed are defined in the modules that use them.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ QUOTA_MAX_NAME_CHARACTERS = fixed_limit(
 MAX_CONNECTIONS_OVER_QUOTA = fixed_limit(
     1000,
     "connections per listener that wait to be closed because their address exceeded its quota",
-    above="further ones are closed at once",
+    above="further ones are closed immediately",
     why="each holds a file descriptor for at most quota.window.size.seconds",
 )
 QUOTA_REQUEST_MAX_ENTITIES = fixed_limit(

@@ -1,4 +1,4 @@
-"""How a fixed limit is declared, and the list of all limits declared so far."""
+"""The declaration of a fixed limit, and the list of all declared limits."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ LOGIN_THROTTLE_MAX_KEYS = fixed_limit(
 )
 LARGE_REQUESTS_MAX_BYTES = fixed_limit(
     2 * MIB,
-    "Kafka: total size of large requests (at least 32 KiB, except Produce) decoded at once",
+    "Kafka: total size of large requests (at least 32 KiB, except Produce) decoded concurrently",
     above="the request waits",
     why="a decoded request can take up dozens of times its encoded size in memory",
 )

@@ -12,7 +12,7 @@ MAX_RECORD_HEADERS = fixed_limit(
 )
 MAX_BATCH_HEADERS = fixed_limit(
     4_000_000,
-    "headers in a batch whose records are decoded all at once",
+    "headers in a batch whose records are decoded together, not in chunks",
     above="the batch is reported as corrupt, except in Arrow tables",
     why="a 2-byte header in a batch takes hundreds of bytes in memory",
 )

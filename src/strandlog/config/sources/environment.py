@@ -3,9 +3,9 @@
     STRANDLOG_LOG_RETENTION_MS=7d          log.retention.ms
 
 An empty variable counts as unset, because that is how compose files unset a variable. A variable
-with this prefix that does not match any setting is probably misspelled and is an error. Exceptions
-are variables that the command line and Spark read, client settings (STRANDLOG_CLIENT_*), and the
-variables that Kubernetes and Docker set for a service called strandlog.
+with this prefix that does not match any setting is probably misspelled and is an error. This module
+ignores variables that the command line and Spark read, client settings (STRANDLOG_CLIENT_*), and
+the variables that Kubernetes and Docker set for a service called strandlog.
 """
 
 from __future__ import annotations

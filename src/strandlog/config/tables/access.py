@@ -1,4 +1,4 @@
-"""Settings for permissions. Those that Kafka has keep its names."""
+"""Settings for permissions. A setting that exists in Kafka has the same name."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Settings for users, SASL and bearer tokens. Those that Kafka has keep its names and, except
-sasl.enabled.mechanisms, its defaults.
+"""Settings for users, SASL and bearer tokens. A setting that exists in Kafka has the same name and,
+except sasl.enabled.mechanisms, the same default.
 
 The token settings apply to OAUTHBEARER on Kafka listeners, to HTTP and to gRPC. No setting in this
 module can be changed at run time, so that no client can weaken the authentication of others.
@@ -183,7 +183,7 @@ class AuthenticationSettings(LoginSettings):
 
     @property
     def token_audiences(self) -> list[str]:
-        """The accepted audiences, of which a token must have one; empty if all are accepted."""
+        """The accepted audiences; a token must have at least one of them. Empty: any."""
         names = self.sasl_oauthbearer_expected_audience.split(",")
         return [name.strip() for name in names if name.strip()]
 

@@ -1,5 +1,5 @@
-"""Broker settings. Those that Kafka has keep its names and, unless their help says otherwise, its
-defaults.
+"""Broker settings. A setting that exists in Kafka has the same name and, unless its help says
+otherwise, the same default.
 
 `BrokerSettings` declares each setting once, as a typed attribute; its base classes, such as
 `GroupSettings` and `TlsSettings`, are in the other modules of this package. `BROKER_SETTINGS`
@@ -273,7 +273,10 @@ class BrokerSettings(
         minimum=0,
         maximum=MAX_LONG,
         dynamic=False,
-        help="Time that compaction pauses when there is nothing to compact.",
+        help=(
+            "Interval between compactions; each one compacts the partition with the largest "
+            "uncompacted fraction."
+        ),
     )
     log_cleaner_dedupe_buffer_size: int = setting(
         kind="bytes",
@@ -289,8 +292,9 @@ class BrokerSettings(
         maximum=MAX_LONG,
         dynamic=False,
         help=(
-            "Interval between writes of the recovery points; start-up scans each log only from its "
-            "recovery point."
+            "Interval between writes of the checkpoint files in the data folder. They contain the "
+            "durable end, the high watermark, the log start offset and the compacted end of each "
+            "partition."
         ),
     )
     log_segment_cache_size: int = setting(

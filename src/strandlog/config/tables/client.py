@@ -1,7 +1,7 @@
 """Settings for remote clients, with the names that Kafka's clients use.
 
 Some names differ between the Java client and librdkafka. `ALIASES` maps names that are not in the
-table to those that are, and client/settings.py translates the Java settings that have no single
+table to names that are, and client/settings.py translates the Java settings that have no single
 equivalent (`JAVA_ONLY`). Certificates and keys are PEM files or PEM text. The wire client rejects
 the settings in `SECURITY`, because ignoring most of them would weaken security. It ignores other
 settings that are not in the table, because they have no effect on a client that only transfers

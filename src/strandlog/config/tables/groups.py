@@ -171,8 +171,9 @@ class GroupSettings:
         minimum=1,
         maximum=MAX_INT,
         help=(
-            "Time after a producer's last append until its sequence numbers are deleted, "
-            "regardless of the timestamps of its records."
+            "Time after a producer's last append or retry until its sequence numbers are deleted, "
+            "regardless of the timestamps of its records; they are kept while a transaction is "
+            "open."
         ),
     )
     producer_ids_max_count: int = setting(

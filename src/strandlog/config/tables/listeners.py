@@ -135,8 +135,8 @@ class ListenerSettings:
         maximum=MAX_LONG,
         dynamic=False,
         help=(
-            "HTTP connections idle for this long are closed, and so are those that do not "
-            "complete a request line and its headers within this time."
+            "HTTP connections are closed if they are idle for this long, or if a request line and "
+            "its headers take longer to arrive."
         ),
     )
     http_upload_stall_ms: int = setting(
@@ -201,7 +201,7 @@ class ListenerSettings:
         dynamic=False,
         help=(
             "Maximum number of JSON objects, including nested ones, in the body of a request to "
-            "the JSON API. Opening braces in strings count as well."
+            "the JSON API. Opening braces in strings count too."
         ),
     )
     grpc_max_connections: int = setting(

@@ -1,4 +1,4 @@
-"""Settings for TLS and for accepting connections. Those that Kafka has keep its names.
+"""Settings for TLS and for accepting connections. A setting that exists in Kafka has the same name.
 
 Keys and certificates are PEM, in a file or as text:
 
@@ -149,7 +149,7 @@ class TlsSettings:
         dynamic=False,
         help=(
             "Interval at which the broker checks its key, certificate and CA files for changes. "
-            "New connections use the new files. SIGHUP checks at once."
+            "New connections use the new files. SIGHUP triggers an immediate check."
         ),
     )
     ssl_handshake_timeout_ms: int = setting(
@@ -247,8 +247,8 @@ def for_listener(
 def client_auth_note(
     settings: TlsSettings, overrides: Mapping[str, Value], label: str, protocol: str
 ) -> str | None:
-    """Return a note if a listener does not fully apply the general ssl.client.auth although it has
-    none of its own, otherwise None."""
+    """Return a note if a listener without its own ssl.client.auth does not fully apply the general
+    one, otherwise None."""
     used = for_listener(settings, overrides, protocol).ssl_client_auth
     if CLIENT_AUTH in overrides or used == settings.ssl_client_auth:
         return None

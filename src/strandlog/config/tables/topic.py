@@ -1,4 +1,5 @@
-"""Topic settings. Those that Kafka has keep its names and, except flush.ms, its defaults.
+"""Topic settings. A setting that exists in Kafka has the same name and, except flush.ms, the same
+default.
 
 `LogSettings` declares each setting once, as a typed attribute; `TOPIC_SETTINGS` is the table that
 derives from it. Settings that have no effect on a single broker (such as min.insync.replicas) are
@@ -86,7 +87,8 @@ class LogSettings:
         maximum=MAX_LONG,
         help=(
             "A segment is closed at the first append that is this much later than its first "
-            "record, by the timestamps of the records."
+            "record, by the timestamps of the records or, without timestamps, later than its "
+            "creation."
         ),
     )
     segment_jitter_ms: int = setting(
@@ -96,8 +98,8 @@ class LogSettings:
         minimum=0,
         maximum=MAX_LONG,
         help=(
-            "Maximum random time subtracted from segment.ms, so that not all segments close at "
-            "once."
+            "Maximum time subtracted from segment.ms; it differs between segments, so that they "
+            "are not all closed at the same time."
         ),
     )
     segment_index_bytes: int = setting(
@@ -140,7 +142,7 @@ class LogSettings:
         default=0.5,
         minimum=0,
         maximum=1,
-        help="A partition is compacted when this fraction of its bytes has not been compacted yet.",
+        help="A partition is compacted when more than this fraction of its bytes is uncompacted.",
     )
     min_compaction_lag_ms: int = setting(
         broker_name="log.cleaner.min.compaction.lag.ms",
@@ -231,8 +233,8 @@ class LogSettings:
         kind="bool",
         default=False,
         help=(
-            "Reject records whose key does not have the id of a schema in the subject TOPIC-key. A "
-            "null key is accepted."
+            "Reject records whose key does not contain the id of a schema in the subject "
+            "TOPIC-key. A null key is accepted."
         ),
     )
     value_schema_validation: bool = setting(
@@ -240,7 +242,7 @@ class LogSettings:
         kind="bool",
         default=False,
         help=(
-            "Reject records whose value does not have the id of a schema in the subject "
+            "Reject records whose value does not contain the id of a schema in the subject "
             "TOPIC-value. A null value is accepted."
         ),
     )

@@ -77,8 +77,8 @@ def route_by_key(
     step: int,
     partitions: Int32Array,
 ) -> int:
-    """Assign a partition to each row: the given one, by key, or round-robin. Return the number of
-    rows assigned round-robin."""
+    """Assign a partition to each row: the given one, or by key, or by turn: `turn`, `turn + step`
+    and so on, modulo the partition count. Return the number of rows assigned by turn."""
     turns = int64(0)
     for row in range(len(key_sizes)):
         if given[row] != NOT_GIVEN:

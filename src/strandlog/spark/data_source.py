@@ -6,9 +6,9 @@ names the option. A stream reader raises the error only when Spark first calls i
 reports an error raised while creating a stream reader as an internal error.
 
 Catalog tables (CREATE TABLE … USING strandlog) are not possible. When Spark creates one, it adds
-the properties of the table to its options, such as `provider`; when it reads one, it passes no
-options at all, so the source does not know which topic to read. In both cases, the source raises an
-error that suggests temporary views instead.
+table properties such as `provider` to the options; when it reads one, it passes no options at all,
+so the source does not know which topic to read. In both cases, the source raises an error that
+suggests temporary views instead.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class StrandlogDataSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
         from strandlog.spark.sink.writer import StreamWriter  # noqa: PLC0415 - slow to load
 
-        if overwrite:  # how Spark passes on the output mode complete
+        if overwrite:  # Spark sets it for the output mode complete
             raise InvalidSettingError(
                 "outputMode", "complete", "expected append; other modes need foreachBatch"
             )
@@ -146,7 +146,7 @@ def _parsed(use: str, given: Mapping[str, str]) -> Options:
 
 
 def _use_for_schema(given: Mapping[str, str]) -> str:
-    """Return the first use, batch or stream, that accepts the options, or else batch.
+    """Return the first use, batch or stream, that accepts the options, or batch if neither does.
 
     Spark asks for a schema without saying whether it is for a batch or a stream.
     """

@@ -1,8 +1,8 @@
-"""Extracts the relevant line from a Spark error.
+"""Extracts the relevant line from a Spark error, and explains errors about checkpoints and SQL.
 
-Spark wraps an error from a Python source in the output of several processes: the query, a Python
-traceback and a Java stack trace. The relevant line is the last error of a Python traceback; without
-a traceback, it is the first line, or the strandlog error that this line quotes.
+Spark surrounds an error from a Python source with a message about the query, a Python traceback and
+a Java stack trace. The relevant line is the last Python error in this text; if there is none, it is
+the first line, or the strandlog error that the first line quotes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _PREFACE = re.compile(r"^\[STREAM_FAILED\].*?terminated with exception: ")
 _QUOTED = re.compile(r"strandlog\.errors\.\w+: (.+)$")
 _JAVA = re.compile(r"^\s*(at [\w.$]+\(|JVM stacktrace|\.\.\. \d+ more)")
 _SQLSTATE = re.compile(r"\s*SQLSTATE: \w+$")
-# The position in the SQL text, after the message of an analysis error and of a syntax error.
+# The position in the SQL text, which Spark appends to the message of an analysis or syntax error.
 _POSITION = re.compile(r"\s*(?:; line (\d+) pos \d+;?|\(line (\d+), pos \d+\))\s*$")
 
 
@@ -37,7 +37,7 @@ def one_line(error: BaseException) -> str:
     return first if quoted is None else quoted[1]
 
 
-# Patterns of Spark's errors for a query that does not fit its checkpoint, and what has changed.
+# Maps patterns of Spark's errors for a query that does not fit its checkpoint to the explanation.
 _CHECKPOINT_ERRORS = {
     re.compile(pattern): text
     for pattern, text in {
@@ -74,14 +74,14 @@ def checkpoint_mismatch(error: BaseException) -> str | None:
 
 
 class SqlError(NamedTuple):
-    """An error that Spark finds in SQL."""
+    """An error that Spark reports for SQL text."""
 
     text: str
     line: int | None  # in the SQL, counted from 1; None if Spark does not report it
 
 
 def sql_error(error: BaseException) -> SqlError:
-    """Return the most relevant line of an error and, separately, its line number in the SQL."""
+    """Return the most relevant line of an error, and the number of the SQL line that it names."""
     text = one_line(error)
     found = _POSITION.search(text)
     if found is None:

@@ -163,8 +163,8 @@ def ending(options: Options, access: LogAccess, bounds: Mapping[TopicPartition, 
 def check_order(options: Options, start: Offsets, end: Offsets) -> None:
     """Raise an error if a batch would end before it starts in a partition.
 
-    This applies only to an explicit start and end. If either is earliest or latest, the partition
-    is read as an empty range instead.
+    Only partitions with an explicit start and end, by offset or timestamp, are checked. If the
+    start or the end is earliest or latest, such a partition is read as an empty range instead.
     """
     by_time = _has_times(options, "starting"), _has_times(options, "ending")
     given = options["startingOffsets"], options["endingOffsets"]

@@ -114,11 +114,13 @@ def _check_history(options: Options) -> None:
         raise InvalidSettingError("history", table, f"{given[0]} does not work with a table")
     if not options.is_committed_only:
         raise InvalidSettingError(
-            "history", table, "a table has committed records only: remove kafka.isolation.level"
+            "history",
+            table,
+            "a table contains only committed records: remove kafka.isolation.level",
         )
     topics = {*(options["subscribe"] or ()), *(tp.topic for tp in options["assign"] or ())}
     if len(topics) > 1:
-        raise InvalidSettingError("history", table, "a table has the records of one topic")
+        raise InvalidSettingError("history", table, "a table contains the records of one topic")
 
 
 def uses_registry(options: Options, *, has_schema: bool = False) -> bool:
@@ -137,8 +139,8 @@ def uses_registry(options: Options, *, has_schema: bool = False) -> bool:
 
 
 def subject(options: Options) -> str:
-    """Return `schemaSubject` or, by default, the subject of the topic; raise an error if there is
-    neither this option nor a single topic."""
+    """Return `schemaSubject` or, by default, the subject of the topic; raise an error if the option
+    is not set and the other options do not name exactly one topic."""
     named: str | None = options["schemaSubject"]
     if named is not None:
         return named
@@ -151,7 +153,7 @@ def subject(options: Options) -> str:
         reason = (
             "set schemaSubject, or the option topic"
             if options.is_sink
-            else ("set schemaSubject: several topics, or those of a pattern, have no common schema")
+            else ("set schemaSubject: the default requires one topic, not several or a pattern")
         )
         raise InvalidSettingError("valueFormat", options["valueFormat"], reason)
     return f"{topics.pop()}{VALUE_SUBJECT}"
@@ -171,7 +173,7 @@ def _check_sink(options: Options) -> None:
     _check_registry(options)
     if options["valueFormat"] == "string":
         raise InvalidSettingError(
-            "valueFormat", "string", "remove it: the column value may be a string or binary"
+            "valueFormat", "string", "remove it: the column value can be a string or binary"
         )
     if options["valueFormat"] in TYPED:
         subject(options)

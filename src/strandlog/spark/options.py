@@ -2,8 +2,9 @@
 
 Options that Spark's Kafka source and sink also have keep their names and defaults; names are
 case-insensitive. Options that start with `kafka.` are passed to the Kafka client without the
-prefix, which is optional for `bootstrap.servers`. The error for an unknown option suggests the
-closest name; the error for an unsupported option of Spark's connector gives the reason.
+prefix, except `kafka.bootstrap.servers`, where the prefix is optional, and `kafka.group.id`, which
+sets `groupId`. The error for an unknown option suggests a similar name, if there is one; the error
+for an unsupported option of Spark's connector gives the reason.
 
 Main differences from Spark's Kafka connector: only committed records are read, unless
 kafka.isolation.level is read_uncommitted; large ranges are split by default; progress can be
@@ -65,7 +66,7 @@ Parser = Callable[[str, str], Any]
 
 
 class Option(NamedTuple):
-    """One row of the table: `uses` lists where it is allowed, and `parse` converts its value."""
+    """One row of the table: `uses` lists where the option is valid; `parse` converts its value."""
 
     name: str
     uses: frozenset[str]
@@ -221,7 +222,7 @@ OPTIONS = (
         _READ,
         _pattern,
         None,
-        "Regular expression for topics to read; it may match anywhere in a name.",
+        "Regular expression for topics to read; it can match anywhere in a name.",
     ),
     Option("assign", _READ, parse_assignment, None, 'Partitions to read: `{"topic": [0, 1]}`.'),
     Option(
@@ -311,7 +312,7 @@ OPTIONS = (
         _integer(1),
         None,
         "Approximate minimum number of tasks. The default is the number of the driver's cores, or "
-        "fewer if the tasks would get few records.",
+        "fewer if the tasks would get few records; with `maxRecordsPerPartition`, there is none.",
     ),
     Option("maxRecordsPerPartition", _READ, _integer(1), None, "Maximum records per task."),
     Option(
@@ -384,8 +385,8 @@ OPTIONS = (
         _READ,
         _history,
         None,
-        "Lake table from which to read the records that it has; the rest are read from the log. "
-        "`true` for the table that the broker keeps for the topic (`table.format`), or the folder "
+        "Lake table to read records from; records that it lacks are read from the log. Either "
+        "`true`, for the table that the broker keeps for the topic (`table.format`), or the folder "
         "of a table that `strandlog table sync` writes.",
     ),
     Option(
@@ -400,7 +401,7 @@ OPTIONS = (
         _READ,
         _integer(0),
         3,
-        "Retries of a failed offset lookup; each may take up to `kafka.default.api.timeout.ms`.",
+        "Retries of a failed offset lookup; each can take up to `kafka.default.api.timeout.ms`.",
     ),
     Option(
         "fetchOffset.retryIntervalMs",

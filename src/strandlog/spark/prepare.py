@@ -34,8 +34,8 @@ def make_archive() -> Path:
     cache, name = cache_folder(), archive_name()
     if " " in str(cache):
         raise PipelineError(
-            f"Java options cannot name the folder {cache}, because of the space; "
-            f"set {CACHE_VARIABLE} to another one"
+            f"Java options cannot name the folder {cache}, because its path contains a space; "
+            f"set {CACHE_VARIABLE} to another folder"
         )
     files = DiskFiles()
     files.make_dir(str(cache))

@@ -4,14 +4,15 @@
     task      id in front of a value ─▶ the writer's schema, which the Python process then keeps
 
 The registry is the one at `schemaRegistry`, the broker's registry, or the topic `_schemas` of a
-folder. Logins and certificates come from the `kafka.*` options. If the registry cannot be reached,
-the driver reports an error when it plans the query; a task fails, and Spark retries it.
+folder. Logins and certificates come from the `kafka.*` options. If the driver cannot reach the
+registry, the query fails while Spark plans it; if a task cannot, the task fails and Spark retries
+it.
 
-A task looks up the unknown ids of an Arrow batch over one connection. It remembers the ids without
-a schema as well, up to MAX_UNKNOWN of them, because values that are not in the registry's format
-may have as many ids as there are values. It asks for them again after UNKNOWN_MS. A schema is
-registered before values are written with it, so all schemas of a task's values existed before the
-task started.
+A task looks up the unknown ids of an Arrow batch over one connection. It also remembers up to
+MAX_UNKNOWN ids without a schema, because values that are not in the registry's format can start
+with as many different ids as there are values; after UNKNOWN_MS, it looks these up again. Producers
+register a schema before they write values with it, so the schemas of a task's values normally exist
+before the task starts.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ ELSE = {
 
 
 def open_registry(options: Options) -> ReadableRegistry:
-    """Return the registry that the options name; the caller must close it.
+    """Return the registry that the options select; the caller must close it.
 
     Spark keeps its Python processes for later tasks, so a connection left open in one of them would
     delay the broker's shutdown.
@@ -59,7 +60,7 @@ def open_registry(options: Options) -> ReadableRegistry:
 
 
 def remote_registry(options: Options) -> SchemaRegistry:
-    """Return a registry in which schemas can be registered."""
+    """Return the registry that the options select, for registering schemas; not for folders."""
     from strandlog.client.registry.connect import connect_registry  # noqa: PLC0415 - slow to load
 
     return connect_registry(
@@ -116,7 +117,7 @@ class SchemaLookUp:
         return self.__dict__ | {"_unknown": OrderedDict()}
 
     def __call__(self, schema_ids: Sequence[int]) -> dict[int, RegisteredSchema]:
-        """Return the schemas with these ids, without those that do not exist."""
+        """Return the schemas with these ids; ids without a schema are missing from the result."""
         known = self._known()
         self._expire_unknown()
         missing = [each for each in schema_ids if each not in known and each not in self._unknown]

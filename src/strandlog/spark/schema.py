@@ -1,4 +1,5 @@
-"""Defines and checks the columns of DataFrames: those of Spark's Kafka source, or a user schema.
+"""Defines and checks the columns of DataFrames: those of Spark's Kafka source, of a user schema, or
+of the schema of the values.
 
     key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp,
     timestampType int [, headers array<struct<key string, value binary>>]

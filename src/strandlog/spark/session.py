@@ -5,8 +5,9 @@
     spark = session(topics_as_views=True, options={"bootstrap.servers": "127.0.0.1:9092"})
 
 The session commits the progress of its queries to their groups, reports it to their brokers, and
-starts streams reliably on a busy machine (starting.py). `conf` takes precedence over the defaults
-below. The address of a new session's UI is written to stderr, unless `quiet` is set.
+starts a stream again if a busy machine was too slow to start its Python process (starting.py).
+`conf` takes precedence over the defaults below. The address of a new session's UI is written to
+stderr, unless `quiet` is set.
 """
 
 from __future__ import annotations
@@ -56,8 +57,8 @@ DEFAULTS = {
 }
 # Whenever Spark starts a stream reader, it adds these environment variables to a map that all
 # queries of the format share. Two queries that start concurrently can corrupt the map for the whole
-# session. The variables are therefore put into the map in advance, since replacing an existing
-# value is safe. Spark fills in the empty ones.
+# session. `register` therefore puts the variables into the map in advance, because replacing an
+# existing value is safe. Spark fills in the empty ones.
 SHARED_VARIABLES = {
     "SPARK_LOCAL_DIRS": "",
     "SPARK_AUTH_SOCKET_TIMEOUT": "",

@@ -185,8 +185,8 @@ def test_a_schema_of_the_user_replaces_the_registry() -> None:
     ("more", "words"),
     [
         ({"startingTimestamp": "5"}, "startingTimestamp does not work with a table"),
-        ({"kafka.isolation.level": "read_uncommitted"}, "a table has committed records only"),
-        ({"subscribe": "t,u"}, "a table has the records of one topic"),
+        ({"kafka.isolation.level": "read_uncommitted"}, "a table contains only committed records"),
+        ({"subscribe": "t,u"}, "a table contains the records of one topic"),
     ],
 )
 def test_options_that_a_table_does_not_support(more: dict[str, str], words: str) -> None:

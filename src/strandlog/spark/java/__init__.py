@@ -1,1 +1,1 @@
-"""Finds the Java installation that Spark runs on, and makes it start quickly."""
+"""Finds Java for Spark, makes it start quickly, and keeps signals away from it."""

@@ -4,7 +4,7 @@
 
 Until the first query has run, Java spends more than half of its time on loading classes. Java can
 save its loaded classes to a file when it exits, and map that file into memory when it starts.
-`session()` uses the archive if there is one.
+`session()` uses the archive, if there is one, when it starts Java.
 
     ~/.cache/strandlog/spark-4.3.0-1f0c2a9b7d3e-194183168.jsa
 
@@ -54,7 +54,8 @@ def cache_folder() -> Path:
 
 
 def use_archive() -> None:
-    """Let the next Java process of Spark start from the archive, if there is one."""
+    """Make Spark's next Java process start from the archive, if there is an intact one and
+    SPARK_SUBMIT_OPTS does not already name an archive."""
     options = os.environ.get(OPTIONS_VARIABLE, "")
     if ARCHIVE_OPTION in options:
         return

@@ -1,14 +1,15 @@
-"""Starts Java so that a signal that stops the program stops Python only.
+"""Keeps SIGINT and SIGTERM from stopping Spark's Java process before Python has used it.
 
 `timeout`, a shell and a terminal send SIGTERM or SIGINT to all processes of a group, and systemd
-sends SIGTERM to all processes of a service. Java would exit at once, while Python still needs it to
-stop the queries. PySpark makes Java ignore SIGINT for this reason; here it ignores SIGTERM too, and
-gets a session of its own, so that its Python workers do not get signals to the group. Java exits
-when Python exits, even by kill -9, because that closes Java's standard input.
+sends SIGTERM to all processes of a service. Java would exit immediately, but Python needs it to
+stop the queries. PySpark makes Java ignore SIGINT for this reason. This module makes it ignore
+SIGTERM too, and starts it in a session of its own, so that its Python workers do not receive
+signals that are sent to the program's group. Java exits when Python exits, even after kill -9,
+because its standard input then closes.
 
-Java reads its standard input only after it has told Python its port. If Ctrl-C interrupts the wait
-for the port, PySpark deletes the folder for it, and Java fails without exiting; so this module
-kills Java then.
+Java starts to read its standard input only after it has reported its port to Python. If Ctrl-C
+interrupts the wait for the port, PySpark deletes the folder in which Java would report it, and Java
+fails without exiting. This module therefore kills Java if the start fails for any reason.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def keep_signals_from_java() -> Iterator[None]:
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    """Kill Java and the scripts that start it; all are in the process group of the first."""
+    """Kill the process group that `process` leads: Java and the scripts that start it."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

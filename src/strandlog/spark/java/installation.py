@@ -46,7 +46,7 @@ def java_home() -> str | None:
 
 
 def java_version(java: str) -> int:
-    """Return the feature release of a java command, or 0 if it does not work."""
+    """Return the feature release of a java command, or 0 if the command does not report it."""
     try:
         settings = subprocess.run(
             [java, "-XshowSettings:properties", "-version"],

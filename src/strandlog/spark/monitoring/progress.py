@@ -6,14 +6,14 @@
     watch(spark, report="off")      send no reports to brokers
 
 After each micro-batch, Spark passes the offsets of each source to its listeners. If a strandlog
-source has a `groupId`, the listener commits them to this group, so that the group has no lag when a
-bounded run has finished. For sessions without a listener, the source itself also commits when the
-next micro-batch is planned (reader.py). The progress of a query is reported to the brokers that it
-uses (session_reports.py).
+source has a `groupId`, the listener commits the offsets to this group, so that the group has no lag
+when a bounded run has finished. The source itself also commits, when the next micro-batch is
+planned (reader.py), because a session may have no listener. The progress of a query is reported to
+the brokers that it uses (session_reports.py).
 
-Spark does not pass the options of a source to listeners. They are read from the query's plan when
-the query starts; Spark waits for the listener at that point. If the plan has an unknown shape, or
-cannot be accessed (Spark Connect), only the source commits, and brokers get no reports.
+Spark does not pass the options of a source to listeners. The listener reads them from the query's
+plan when the query starts; Spark waits for it. If the plan has an unknown shape, or cannot be
+accessed (Spark Connect), only the source commits, and brokers get no reports.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _lag(source: Any) -> int | None:
 
 
 def _offsets(text: Any) -> Offsets | None:
-    """Return a source's offsets, or None if they are not offsets of partitions as in Kafka."""
+    """Return a source's offsets, or None if they are not in the format of offsets.py."""
     with contextlib.suppress(AttributeError, TypeError, ValueError):
         return from_document(json.loads(text))
     return None
@@ -153,7 +153,7 @@ class ProgressListener(StreamingQueryListener):
 
 
 class SourceGroup:
-    """The group to which one source of a query commits."""
+    """Commits the progress of one source of a query to its group."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -176,10 +176,8 @@ class SourceGroup:
 
 
 def _options_of_sources(spark: Any, query_id: str) -> list[Options | None]:
-    """Return the options of each source, in the order of Spark's progress reports.
-
-    Sources of other formats are None.
-    """
+    """Return the options of each source, in the order of Spark's progress reports, with None for
+    sources of other formats."""
     query = spark._jsparkSession.streams().get(query_id)
     leaves = query.streamingQuery().analyzedPlan().collectLeaves()
     relations = [leaves.apply(number) for number in range(leaves.length())]
@@ -216,8 +214,8 @@ def watch(
 ) -> ProgressListener:
     """Add a listener to a session, or change `show` and `report` of its listener.
 
-    `report` overrides the address for reports (report_address.py); it applies to brokers that have
-    not received a report yet.
+    `report` overrides the address for reports (report_address.py) to brokers that no query of the
+    session has used yet; None does not change it.
     """
     if report is not None:
         parse_report(report)

@@ -9,10 +9,10 @@ A thread sends the latest state, at most once a second. None of these calls rais
 only `end` waits for the network, briefly, so that the final state is delivered. Reports that could
 not be sent are not queued; only the last report of each query is kept.
 
-If a broker does not respond, the thread logs one warning and then retries silently, with increasing
+If a report cannot be sent, the thread logs one warning and then retries silently, with increasing
 delays, as long as the pipeline runs. A restarted broker has lost its reports and may use another
-port, so the thread looks up its address again and sends the last report of every query. If a broker
-has no HTTP listener, the thread exits.
+port, so after an error the thread looks up the address again and sends the last report of every
+query. If a broker has no HTTP listener, the thread exits.
 
 A heartbeat keeps an idle pipeline listed; the broker drops pipelines that stop reporting.
 """
@@ -67,8 +67,8 @@ class Reporter:
         is_alive: Callable[[], bool] = lambda: True,
         login: HttpLogin | None = None,
     ) -> None:
-        """`is_alive` is called before each report; if it returns False, the last report is
-        "stopped"."""
+        """`is_alive` is called before each report; if it returns False, the reporter reports the
+        state "stopped" and ends."""
         self._name = name[:HTTP_PIPELINE_NAME_CHARACTERS]
         self._find = find
         self._is_alive = is_alive
@@ -118,7 +118,7 @@ class Reporter:
                 del self._reports[oldest]
                 self._unsent.discard(oldest)
             if before is not None and report.name in self._unsent and not report.rows:
-                # An idle batch has no rate, so keep that of the previous, unsent report.
+                # A batch without rows has no rate: keep the rate of the previous, unsent report.
                 report = report._replace(
                     rows=before.rows,
                     rows_per_second=before.rows_per_second,
@@ -259,7 +259,7 @@ def _query(report: QueryReport) -> dict[str, Any]:
     return {
         **report._asdict(),
         "name": report.name[:HTTP_PIPELINE_NAME_CHARACTERS],
-        # Spark divides by the duration of a batch, which may be 0.
+        # Spark divides by the duration of a batch, which can be 0.
         "rows_per_second": rate if math.isfinite(rate) and rate > 0 else 0.0,
         "watermark": None if watermark is None else watermark[:HTTP_PIPELINE_WATERMARK_CHARACTERS],
     }
@@ -273,7 +273,7 @@ def _url(text: str | None) -> str | None:
 
 
 def _detail(body: bytes) -> str:
-    """Return the detail of a problem response, truncated."""
+    """Return the truncated detail of a problem response, or "no details" if it has none."""
     with contextlib.suppress(ValueError, TypeError, KeyError):
         return str(json.loads(body)["detail"])[:HTTP_PIPELINE_NAME_CHARACTERS]
     return "no details"

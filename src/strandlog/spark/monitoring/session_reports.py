@@ -1,16 +1,17 @@
 """Reports the queries of one Spark application to the brokers that they read from and write to.
 
-In a broker's console, the application appears as a pipeline with the application's name. It lists
-the queries that use this broker (`bootstrap.servers`) as a source or sink. Queries that read a
-folder, or that do not use strandlog, are not listed.
+In a broker's console, the application appears as a pipeline with the application's name. The
+pipeline lists the queries that use this broker (`bootstrap.servers`) as a source or sink. A query
+without a broker, such as one that only reads a folder, is not listed.
 
-    running    queries are running
-    failed     a query has failed, and no query has started since
-    stopped    all queries have ended, or the session was stopped, or the program has ended
+    running    queries are running, and none has failed since the last one started
+    failed     a query has failed since the last one started
+    stopped    all queries have ended without a failure, or the session was stopped, or the program
+               has ended
 
 The sources of a query are known when it starts (progress.py). Its sink is in the execution plan,
-which exists from the first micro-batch on, so a query that only writes is listed from then on.
-Sinks inside foreachBatch are not visible.
+which exists from the first micro-batch on, so a query that uses a broker only as its sink is listed
+after its first micro-batch. Sinks inside foreachBatch are not visible.
 """
 
 from __future__ import annotations
@@ -53,15 +54,16 @@ class SessionReports:
         """`report` is an address or "off"; None selects the address that each broker announces."""
         self._session = ref(spark)
         self.report = report
-        # Spark calls `started` on the thread that starts a query, and other methods on a listener
-        # thread.
+        # Spark calls `started` on the thread that starts a query, and the other methods on a
+        # listener thread.
         self._lock = threading.Lock()
         self._brokers: dict[str, _Broker] = {}  # by bootstrap.servers
         self._runs: dict[str, list[str]] = {}  # the brokers of each run
         self._seen: set[str] = set()  # runs whose sink was looked up
 
     def started(self, run_id: str, sources: Iterable[Options | None]) -> None:
-        """Register a query that has started; sources of other formats are None."""
+        """Register a query that has started. `sources` contains the options of each source, or None
+        for a source of another format."""
         with self._lock:
             self._runs[run_id] = []
             for options in sources:
@@ -127,7 +129,8 @@ class SessionReports:
 
 
 def _options_of_sink(spark: Any, query_id: str) -> Options | None:
-    """Return the options of a query's sink, or None if its format is not strandlog."""
+    """Return the options of a query's sink, or None if its format is not strandlog or the query has
+    already ended."""
     query = spark._jsparkSession.streams().get(query_id)
     if query is None:
         return None  # the query has already ended

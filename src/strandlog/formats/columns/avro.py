@@ -278,6 +278,8 @@ def _is_convertible(writer: AvroColumns, reader: AvroColumns, name: str) -> bool
         return False
     if written == wanted:
         return True
+    if isinstance(written, list) or isinstance(wanted, list):
+        return False
     if _is_time(written) and _is_time(wanted):
         one, other = str(written["logicalType"]), str(wanted["logicalType"])
         return _has_type(reader, name) and one.rpartition("-")[0] == other.rpartition("-")[0]

@@ -356,6 +356,20 @@ def test_bad_values_have_reasons() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [(["int", "long"], "long"), (["null", "int", "long"], ["null", "long"])],
+)
+def test_a_union_that_is_narrowed_is_a_raw_error(old: Any, new: Any) -> None:
+    parser = RegistryColumns(registered(2, record(("n", new))), [registered(1, record(("n", old)))])
+    values = encoded(1, record(("n", old)), {"n": 5}, {"n": 7})
+    assert columns(parser, [*values, values[0] + b"x"]) == [
+        {"n": 5},
+        {"n": 7},
+        "the value does not match schema 1",
+    ]
+
+
 def test_a_damaged_value_of_another_schema() -> None:
     old, new = (
         record(("id", "int")),

@@ -2,8 +2,8 @@
 
 Spark allows the process that reads a Python source ten seconds to connect, and this timeout cannot
 be configured. On a busy machine the process may take longer, and the query fails with TOO_SLOW
-before it has read anything. In that case the query is started again. A query that has started
-successfully cannot fail in this way.
+before it has read anything. This module then starts the query again, up to START_ATTEMPTS times in
+all. A query that has started successfully cannot fail in this way.
 
 `session` patches DataStreamWriter.start and toTable to do this for queries that read the format
 "strandlog". The patched methods return when the first micro-batch has started, there is no data to

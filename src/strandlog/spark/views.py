@@ -1,4 +1,4 @@
-"""`register_views` creates a temporary view for every topic of a cluster or a folder.
+"""`register_views` creates temporary views for the topics of a cluster or a folder.
 
     register_views(spark, {"bootstrap.servers": "127.0.0.1:9092", "valueFormat": "string"})
     spark.sql("SELECT count(*) FROM `web.clicks`")
@@ -57,7 +57,7 @@ def register_views(spark: SparkSession, options: Mapping[str, str]) -> list[str]
     parsed = view_options(options)
     with closing(open_access(parsed)) as access:
         topics = sorted({tp.topic for tp in access.partitions()})
-    # With a schema, Spark does not call Python for each view.
+    # With a schema, Spark does not call Python to ask for the schema of each view.
     common = None if uses_registry(parsed) else record_schema(parsed)
     is_case_sensitive = spark.conf.get("spark.sql.caseSensitive", "false") == "true"
     views: dict[str, str] = {}

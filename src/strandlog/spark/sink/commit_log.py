@@ -1,7 +1,7 @@
-"""Keeps track, in a compacted topic, of the batches of a query that are published.
+"""Records in a compacted topic which batches of a query are published.
 
-A batch is written by many tasks, each in its own Kafka transaction. These transactions cannot be
-committed atomically, so the commit point is a record in the topic, keyed by query:
+Many tasks write a batch, each in its own Kafka transaction. These transactions cannot be committed
+together atomically, so the commit point is a record in the topic, keyed by query:
 
     decided   batch N is to be published by committing these transactions
     done      all of them are committed
@@ -9,7 +9,8 @@ committed atomically, so the commit point is a record in the topic, keyed by que
 
 If the driver crashes between decided and done, Spark repeats the batch. The new driver finds the
 decision and commits the remaining transactions; the tasks find it too and write nothing. A batch is
-therefore published once, no matter how often it runs.
+therefore published once, no matter how often it runs. If a transaction times out after others were
+committed, the batch stays decided, and each run fails until the user resolves it.
 
 A decision also stores the id of the run that made it, if Spark provides one. A second write of the
 same batch in the same run is not a retry: it means that two writes use the same name (writer.py).
@@ -59,8 +60,8 @@ class Decision(NamedTuple):
     run: str | None = None  # the run of the query that made the decision; None if unknown
 
     def covers(self, batch_id: int) -> bool:
-        """Return whether a batch must not be written: it is published or certain to be, or a later
-        batch was decided."""
+        """Return whether a batch must not be written: it is published or certain to be, or this
+        decision is about a later batch."""
         return batch_id < self.batch_id or (batch_id == self.batch_id and self.state != UNDONE)
 
 
@@ -137,14 +138,14 @@ class CommitLog:
         try:
             self._client.create_topic(self._tp.topic, 1, {"cleanup.policy": "compact"})
         except TopicExistsError:
-            return  # another query created it meanwhile
+            return  # another query has just created it
 
     # -- publishing ----------------------------------------------------------------------------
 
     def publish(
         self, batch_id: int, transactions: tuple[StagedTransaction, ...], run: str | None = None
     ) -> bool:
-        """Publish a batch and return True, or return False if this or a later batch was decided.
+        """Publish a batch and return True; return False if it or a later one is already decided.
 
         If an earlier attempt decided this batch, commit its transactions that are still open.
         """

@@ -1,8 +1,8 @@
 """Encodes one task's rows, which are Arrow batches, and sends them to the partition leaders.
 
-Rows are assigned to partitions as in any Kafka producer: by the column `partition`, else by the
-hash of the key, else round-robin. Order is preserved within a partition. The broker creates a
-missing topic if auto.create.topics.enable is set.
+The column `partition` selects the partition of a row; if it is null or missing, the hash of the key
+does, as in Kafka's producer; rows without a key are assigned round-robin. Order is preserved within
+a partition. The broker creates a missing topic if auto.create.topics.enable is set.
 
 With a `RowEncoder`, the value of a record is encoded from columns (typed.py), and the column
 `timestamp` becomes the record's timestamp.
@@ -52,7 +52,7 @@ class TaskWriter:
         max_batch_bytes: int = BATCH_BYTES,
         encoder: RowEncoder | None = None,
     ) -> None:
-        """`staged` is the transaction to write in, and `identity` the producer id and epoch.
+        """`staged` is the transaction to write in, or None; `identity`, the producer id and epoch.
 
         No batch, and therefore no row, may be larger than `max_batch_bytes`.
         """
@@ -153,7 +153,7 @@ class TaskWriter:
 
 
 def _by_topic(batch: pa.RecordBatch, topic: str | None) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Yield the rows of each topic; the option takes precedence over the column."""
+    """Yield the rows of each topic: of `topic`, or of each topic in the column `topic`."""
     if topic is not None:
         yield topic, batch
         return

@@ -1,4 +1,4 @@
-"""Encodes columns as values with a registered schema, in the sink.
+"""Encodes the sink's columns as values with a registered schema.
 
     driver    columns of the DataFrame ─▶ schema ─▶ registered under the subject ─▶ its id
     task      rows ─▶ columns of the record, and a value with the id in front

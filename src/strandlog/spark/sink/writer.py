@@ -8,15 +8,15 @@ query id and batch id. A micro-batch that is repeated after a crash is recognize
 twice; an abort never reverts a decision; a task that Spark has given up on is fenced by its
 replacement. Until a batch is decided, read_committed consumers see none of it.
 
-A batch that the user names (`txnAppId`, `txnVersion`) is written in the same way. Its query is the
-pair of topic and txnAppId, so that foreachBatch can write to several topics under one name; rows
-with a topic column belong to one query, regardless of their topics. The same name can occur again
-because the batch is repeated, or because foreachBatch writes a second DataFrame under it. The run
-of the streaming query distinguishes these cases: a batch is never repeated within a run, so a
-second write in the same run is an error.
+A batch that the user names (`txnAppId`, `txnVersion`) is written in the same way. The pair of topic
+and txnAppId takes the place of the query id, so that foreachBatch can write to several topics under
+one name; rows with a topic column belong to one pair, regardless of their topics. The same name can
+occur again because the batch is repeated, or because foreachBatch writes a second DataFrame under
+it. The run of the streaming query distinguishes these cases: a batch is never repeated within a
+run, so a second write in the same run is an error.
 
 With `at_least_once`, each task writes as an idempotent producer, and the rows of a failed run are
-not removed. This is faster, but leaves duplicates after a failure.
+not removed. This is faster, but can leave duplicates after a failure.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def abort_open_transactions(client: WireClient, query: str) -> None:
 
 
 class BatchSink:
-    """Writes and publishes batches, for both writers. Can be pickled."""
+    """Writes and publishes batches for `BatchWriter` and `StreamWriter`. Can be pickled."""
 
     def __init__(
         self, options: Options, *, is_exact: bool, encoder: RowEncoder | None = None
@@ -132,7 +132,7 @@ class BatchSink:
     @hide_traceback()
     @freeze_imports()
     def write(self, task: TaskId, batches: Iterator[pa.RecordBatch]) -> TaskMessage:
-        """Write one task's rows, unless the batch is already published."""
+        """Write one task's rows; with exactly_once, skip them if the batch is already decided."""
         with self.client() as client:
             if not task.may_wait:
                 client.check_reachable()
@@ -151,7 +151,8 @@ class BatchSink:
             return TaskMessage(task.query, staged if rows else None, rows, task.run)
 
     def _check_not_same_run(self, last: Decision, task: TaskId) -> None:
-        """Raise an error unless this repeats a batch, rather than reusing its name for new rows."""
+        """Raise an error if a run uses the name of a batch again for other rows, instead of
+        repeating the batch."""
         is_same = task.run is not None and (last.run, last.batch_id) == (task.run, task.batch_id)
         if is_same and last.state == DONE:
             target = self.options["topic"] or "the topics in its column `topic`"
@@ -194,8 +195,8 @@ class BatchSink:
 
     @freeze_imports()
     def publish(self, messages: Sequence[TaskMessage], batch_id: int) -> None:
-        """Commit the transactions of all tasks, if there are any and the batch was not published
-        before."""
+        """With exactly_once, commit the transactions of all tasks, unless this or a later batch is
+        already decided; then abort transactions that tasks have left open."""
         if not self.is_exact or not messages:
             return
         staged = tuple(message.staged for message in messages if message.staged is not None)

@@ -8,11 +8,12 @@ cannot, so the driver and every task open their own.
     bounds            returns the readable offsets of the given partitions, or of all selected ones:
                       up to the last stable offset, or to the end if uncommitted records are read;
                       deleted partitions are omitted
-    ends              returns the end offsets of partitions, after the records of open transactions
+    ends              returns the end offsets of partitions, including open transactions
     topic_id          returns the current id of a topic, or None if it is unknown
-    offsets_at        returns the first offset at or after a timestamp in each partition
+    offsets_at        returns the offset of the first record at or after a timestamp in each
+                      partition, or None if there is none
     read              yields the raw batches of a range, in chunks
-    commit_offsets    commits the progress of a query to its group
+    commit_offsets    commits the progress of a query to its group; an error for a folder
     record_bytes      returns the approximate record size in each partition
     cut               returns the offsets at which to split a range into a number of tasks
     table_folder      returns the folder of a topic's lake table, or None if the topic has no table
@@ -66,7 +67,7 @@ def chosen(options: Options, existing: Mapping[str, int]) -> list[TopicPartition
     pattern: str | None = options["subscribePattern"]
     if pattern is not None:
         visible = existing.keys() - INTERNAL_TOPICS
-        # As in Spark's Kafka source, the pattern may match anywhere in the name.
+        # As in Spark's Kafka source, the pattern can match anywhere in the name.
         names = [name for name in visible if re.search(pattern, name)]
     else:
         names = list(options["subscribe"])

@@ -26,7 +26,7 @@ from strandlog.spark.source.continuity import Bounds
 from strandlog.spark.source.planning import OffsetRange, evenly
 from strandlog.storage.folder.identity import base64_id
 
-# The assumed record size of a partition from which no sample can be read.
+# The assumed record size of a partition that provides no sample, for example because it is empty.
 ASSUMED_RECORD_BYTES = 500.0
 POLL_TIMEOUT = "kafkaConsumer.pollTimeoutMs"
 METADATA_TTL = "partition.metadata.cache.ttl.ms"

@@ -1,7 +1,8 @@
-"""Detects data loss: whether a query can continue where it left off, and what is lost if not.
+"""Detects data loss: finds the records that a query cannot read any more when it continues.
 
-A query has an offset in each partition, and partitions may change between micro-batches. The
-following cases are errors (`failOnDataLoss=true`) or warnings, as in Spark's Kafka source:
+A query has an offset in each partition, and partitions can change between micro-batches. The
+following cases are errors (`failOnDataLoss=true`) or warnings; Spark's Kafka source also detects
+the first four:
 
     the partition was deleted                    its records are lost; the query drops it
     it starts after the query's offset           retention or DeleteRecords has deleted the records
@@ -16,9 +17,9 @@ following cases are errors (`failOnDataLoss=true`) or warnings, as in Spark's Ka
     damage may hide the marker that ends a       the query reads up to the start of the
     transaction (folders only)                   transaction and cannot continue
 
-Spark's Kafka source does not detect a recreated topic. If a topic is deleted, recreated and filled
-beyond the query's offset, the offsets do not reveal it; the topic id, which brokers have had since
-Kafka 2.8, does. An unknown id, as in checkpoints of version 0.1.0, is treated as unchanged.
+If a topic is deleted, recreated and filled beyond the query's offset, only the topic id, which
+brokers have had since Kafka 2.8, reveals it. An unknown id, as in checkpoints of version 0.1.0, is
+treated as unchanged.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ def recreated(tp: TopicPartition, offset: int) -> Loss:
 def blocked(
     offsets: Mapping[TopicPartition, int], bounds: Mapping[TopicPartition, Bounds]
 ) -> list[Loss]:
-    """Return the partitions that damage prevents from being read from these offsets on."""
+    """Return a loss for each partition that cannot be read beyond its offset because of damage."""
     return [
         Loss(tp, f"{tp} cannot be read from offset {bounds[tp].latest} on: {damage}")
         for tp, at in sorted(offsets.items())
@@ -159,7 +160,7 @@ def planned(
     bounds: Mapping[TopicPartition, Bounds],
     ends: Mapping[TopicPartition, int],
 ) -> Plan:
-    """Return what can be read between two sets of offsets.
+    """Return the ranges that can be read between two sets of offsets, and the losses there.
 
     `ends` maps each partition that `past_latest` returns for either set to its actual end offset.
     """

@@ -3,9 +3,9 @@
 A null value yields nulls and is not corrupt. A corrupt JSON value (json_values.py) yields every
 field that parses, and its text in `_corrupt` if the schema has that column. A corrupt Avro value
 (avro_values.py) yields only nulls, because the fields after the error cannot be located, and the
-complete value in hexadecimal in `_corrupt`, which `unhex` decodes. Corrupt values with a schema
-from a registry are treated in the same way, except that a JSON value keeps the fields that parse.
-If `_corrupt` is a STRUCT, it holds the record and the reason, for a dead-letter topic.
+complete value in hexadecimal in `_corrupt`, which `unhex` decodes. A corrupt value with a schema
+from a registry is treated like a corrupt Avro value, except that a JSON value keeps the fields that
+parse. If `_corrupt` is a STRUCT, it contains the record and the reason, for a dead-letter topic.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Parsed(Protocol):
-    """Columns with a row for each value, and the indices of the rows that do not parse."""
+    """Columns with a row for each value, the indices of the rows that do not parse, and why."""
 
     @property
     def columns(self) -> dict[str, Any]: ...
@@ -111,8 +111,8 @@ class Decoder:
         return pa.schema([field for field in self._arrow_schema() if field.name not in others])
 
     def convert(self, records: pa.RecordBatch, parsed: Parsed | None = None) -> pa.RecordBatch:
-        """Convert decoded records with the columns `read_columns` to the schema. `parsed` contains
-        their values if these were already parsed."""
+        """Convert records with the columns `read_columns` to the schema. If `parsed` is None, parse
+        their values."""
         if "headers" in self._read:
             records = _null_headers(records)
         if self._format == "binary":

@@ -87,7 +87,7 @@ class FolderAccess:
         and its aborted transactions."""
         deadline_ms = self.deadline_ms()
         while (found := self._source.committed_view(tp)) is None:
-            reason = "are being replaced; if no broker runs, start it to finish this"
+            reason = "are being replaced; if the broker has stopped, start it to complete this"
             self.wait(deadline_ms, f"the files of {tp} {reason}")
         return found
 

@@ -1,21 +1,23 @@
 """Decides which part of a read comes from a lake table and which from the log.
 
-A table that `strandlog table sync` writes has the records of each partition below its *progress*
-`v`, an offset that each version of the table stores. A read of [start, end) is divided at `v`:
+A table that `strandlog table sync` or a broker writes contains the records of each partition below
+its *progress* `v`, an offset that each version of the table stores. A read of [start, end) is
+divided at `v`:
 
     start ──── table: offsets below v ──── v ──── log: the rest ──── end
 
 Each offset is in exactly one part, so no row is missing and none occurs twice. Both parts are fixed
 when the read is planned: the table's version, with its list of files, and the offsets. A concurrent
-sync, table compaction or retention run does not affect the read: a table's files stay until they
-are vacuumed, days later, and records below `v` are not read from the log. Only the compaction of a
-Parquet table removes files at once; a read that still needs them fails.
+sync or table compaction does not affect the read, because a table's files stay until they are
+vacuumed, days later. Nor does retention below `v`, because those records are not read from the log.
+Only the compaction of a Parquet table removes files immediately; a read that still needs them
+fails.
 
-    log start ≤ v           no gap: retention may have removed any records below v
+    log start ≤ v           no gap: retention has removed only records below v
     log start > v           records in [v, log start) are neither in the table nor in the log: lost
     partition not in table  everything comes from the log
 
-Records that were deleted before they were synced are missing in the table, which lists these gaps
+Records that were deleted before they were synced are missing from the table, which lists these gaps
 (`--accept-gap`). A read reports the gaps in its range as lost records.
 
 The first readable offset of a partition in the table is 0, no matter what retention has removed.

@@ -6,10 +6,11 @@
                   `min_tasks` tasks if there would be fewer
 
 Both follow the rules of Spark's Kafka source, but with a different default: without `minPartitions`
-and `maxRecordsPerPartition`, ranges are split into as many tasks as the driver has cores, or fewer,
-so that each gets about SMALLEST_TASK_RECORDS or more. A caller with access to the index of a
-partition (`FolderAccess`) chooses the split points, so that tasks get about the same number of
-bytes and do not share batches; otherwise, tasks get about the same number of offsets.
+and `maxRecordsPerPartition`, fewer ranges than the driver has cores are split into about one task
+per core, or fewer, so that each task gets about SMALLEST_TASK_RECORDS or more. A caller with access
+to the index of a partition (`FolderAccess`) chooses the split points, so that tasks get about the
+same number of bytes and do not share batches; otherwise, tasks get about the same number of
+offsets.
 """
 
 from __future__ import annotations

@@ -8,12 +8,12 @@ Spark stores the offsets of each micro-batch in its checkpoint before running it
 ranges again after a crash. Records in a log do not change, so the rows are the same.
 
 Records that were deleted before they were read, and topics that were recreated, cause an error or a
-warning (continuity.py). Tasks check this as well, because a topic can be deleted between planning
+warning (continuity.py). Tasks also check for both, because a topic can be deleted between planning
 and reading.
 
 Progress is committed to `groupId` when the next micro-batch is planned, or earlier by the query
-listener if there is one (progress.py). The reader's own `commit` is not used, because Spark calls
-it later, and never for the last batch of a bounded run.
+listener if there is one (progress.py). `StreamReader` does not implement `commit`, because Spark
+calls it later, and never for the last batch of a bounded run.
 
 `BatchReader` does not implement `pushFilters`. Spark 4.1 to 4.3 keeps the plan of the last scan
 that pushed filters in the DataFrame (PythonDataSourceV2.setReadInfo), and every other scan of that
@@ -92,7 +92,7 @@ COMMIT_RETRY_SECONDS = 10.0
 
 
 class RangePartition(InputPartition):
-    """The range of one task, and the id of the topic for which it was planned."""
+    """The range of one task, and the id that its topic had when the task was planned."""
 
     def __init__(self, wanted: OffsetRange, topic_id: str | None = None) -> None:
         super().__init__(wanted)
@@ -123,8 +123,8 @@ class RangeReader:
         bounds: Mapping[TopicPartition, Bounds],
         history: TableHistory | None = None,
     ) -> list[InputPartition]:
-        """Return the tasks that read ranges. `bounds` excludes the records that are only in the
-        table."""
+        """Return the tasks that read ranges. `bounds` are those of the log alone, even if `history`
+        provides older records."""
         tasks: list[InputPartition] = []
         if history is not None:
             found = history.divide(ranges, {tp: bound.earliest for tp, bound in bounds.items()})
@@ -229,14 +229,14 @@ def check_losses(losses: list[Loss], options: Options) -> None:
 
 
 def check_blocked(losses: list[Loss], options: Options) -> None:
-    """Raise an error or log a warning about partitions that damage prevents from being read on,
-    depending on `failOnDataLoss`."""
+    """Raise an error or log a warning about partitions that cannot be read further because of
+    damage, depending on `failOnDataLoss`."""
     if not losses:
         return
     text = "; ".join(map(str, losses))
     if options["failOnDataLoss"]:
-        raise DataLossError(f"{text}. Set failOnDataLoss=false to read only the records before")
-    logger.warning("%s; reading only the records before (failOnDataLoss=false)", text)
+        raise DataLossError(f"{text}. Set failOnDataLoss=false to read the records before that")
+    logger.warning("%s; reading only the records before that (failOnDataLoss=false)", text)
 
 
 def ends_of(access: LogAccess, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
@@ -370,8 +370,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return document
 
     def _check_blocked(self, losses: list[Loss]) -> None:
-        """Report the partitions that damage prevents from being read on, but a warning only once:
-        Spark calls `latestOffset` many times a second."""
+        """Report partitions that cannot be read further because of damage. Repeat a warning only
+        if they change, because Spark calls `latestOffset` many times a second."""
         if losses != self._blocked:
             check_blocked(losses, self._options)
         self._blocked = losses
@@ -423,7 +423,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._reader.read_partition(partition)
 
     def _commit_progress(self, done: Mapping[TopicPartition, int]) -> None:
-        """Commit the offsets up to which records were processed, to make the lag visible."""
+        """Commit the query's progress to its group, if it has one, to make the lag visible."""
         group = self._options["groupId"]
         if (
             group is None
@@ -446,7 +446,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class InvalidStream(DataSourceStreamReader):
-    """A stream with invalid options; raises the error at the first call."""
+    """A stream that cannot be read, for example because of an invalid option; raises the error at
+    the first call."""
 
     def __init__(self, reason: StrandlogError) -> None:
         self._reason = reason

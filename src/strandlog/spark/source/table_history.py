@@ -5,19 +5,19 @@
 
 With `history=true`, the table is the one that the broker keeps for the topic (`table.format`);
 otherwise, the option is the folder of the table. history.py decides which offsets come from the
-table. The table must be one that `strandlog table sync` writes for this topic, with a row for each
-record (append mode): a table in upsert mode has no history. If another program has added or deleted
-rows, the table no longer equals the topic, and reading it is an error.
+table. The table must be one that `strandlog table sync` or a broker writes for this topic, with a
+row for each record (append mode): a table in upsert mode has no history. If another program has
+added or deleted rows, the table no longer equals the topic, and reading it is an error.
 
     values of the table   valueFormat          rows
     raw                   any                  decoded from the bytes, like those of the log
     registry (typed)      from the registry    converted to the newest schema (typed_rows.py)
-    registry (typed)      other                error: the table does not have the bytes
+    registry (typed)      other                error: the table does not contain the bytes
 
-A query reads one version of the table. If retention has meanwhile deleted records that this version
-lacks, the query loads the newest version, which has these records unless they are lost. A table
-does not store whether a timestamp is the producer's or the broker's, so `timestampType` is null in
-its rows.
+A query reads one version of the table. If retention has deleted records that this version lacks,
+the query loads the newest version, which contains these records unless they are lost. A table does
+not store whether a timestamp is the producer's or the broker's, so `timestampType` is null in its
+rows.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class TableHistory:
 
     @property
     def partitions(self) -> Set[TopicPartition]:
-        """The partitions whose progress was looked up, even if the table has none for them."""
+        """The partitions whose progress was looked up, even if the table stores none for them."""
         return self._bounds.keys()
 
     def _load(self) -> None:
@@ -216,7 +216,8 @@ class TableHistory:
     def divide(
         self, ranges: list[OffsetRange], log_starts: Mapping[TopicPartition, int]
     ) -> Division:
-        """Divide ranges between the table and the log."""
+        """Divide ranges between the table and the log; if records are in neither, try again with
+        the newest version of the table."""
         found = divided(ranges, self.progress, log_starts, self._gaps)
         if found.losses:  # the newest version may have these records
             self._load()

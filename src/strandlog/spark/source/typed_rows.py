@@ -6,8 +6,8 @@
                             (formats/evolution)
     not decoded             decoded again from its bytes: its schema may be known by now
 
-If a table does not have what the query's schema needs, the query fails: rows never depend on
-whether they come from the table or from the log.
+If a table lacks data that the query's schema needs, the query fails: rows never depend on whether
+they come from the table or from the log.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from strandlog.formats.columns.registry import RegistryColumns
     from strandlog.formats.columns.values import Parsed
 
-COLUMNS = ("value", "error", "raw_value", *SCHEMA_IDS)  # from which rows are converted
+COLUMNS = ("value", "error", "raw_value", *SCHEMA_IDS)  # the columns that `parsed` reads
 ADVICE = (
     "leave the column out with .schema(), read without the option history, or write the table "
     "again with `strandlog table sync --rebuild` while the topic has its records"
@@ -41,7 +41,7 @@ class TypedRows:
         self._stored = StoredColumns(registered.reader, fields, registered.find)
 
     def parsed(self, batch: pa.RecordBatch) -> Parsed:
-        """Return the values of a batch, which has `COLUMNS`, in the form of newly parsed values."""
+        """Return the values of a batch with the columns `COLUMNS`, as parsing them would."""
         import numpy as np  # noqa: PLC0415 - only tasks need it
 
         from strandlog.formats.columns.registry import joined  # noqa: PLC0415 - slow to load
@@ -66,7 +66,7 @@ class TypedRows:
         return batch.column("raw_value").take(pa.array(rows)).cast(pa.binary())
 
     def _groups(self, batch: pa.RecordBatch, rows: Any) -> list[tuple[tuple[int, int], Any]]:
-        """Return the rows by the two schemas that made them."""
+        """Group rows by the ids of the writer's and the reader's schema that decoded them."""
         import numpy as np  # noqa: PLC0415 - only tasks need it
 
         columns = [batch.column(name) for name in SCHEMA_IDS]

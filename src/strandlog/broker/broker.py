@@ -389,8 +389,8 @@ class Broker(
                 self._maintenance.note(error)
 
     def next_deadline_ms(self, *, with_flushes: bool = True) -> int | None:
-        """Return when `tick` must be called next, on the monotonic clock, or None if no timer is
-        waiting; with `with_flushes`, also consider when the next flush is due."""
+        """Return the time on the monotonic clock at which `tick` must be called next, or None if
+        nothing is scheduled. Without `with_flushes`, consider only timers, not flushes."""
         timer_ms = self._timers.next_deadline_ms()
         flush_ms = self._durability.next_due_ms() if with_flushes else None
         if timer_ms is None or flush_ms is None:
@@ -503,7 +503,7 @@ class Broker(
 
     @property
     def write_failure(self) -> StorageError | None:
-        """The disk error of the last append; None if it succeeded, or if writes have worked again
+        """The latest disk error of an append; None if there was none, or if a write has succeeded
         since."""
         return self._appender.write_failure
 

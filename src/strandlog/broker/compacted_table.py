@@ -1,24 +1,24 @@
 """Stores the state of a coordinator, the schema registry or access control in a compacted topic.
 
-The last value of each key is the current one; a null value deletes the key. The topic is created by
-the first write, unless `ensure` has created it before.
+The last value of each key is the current one; a null value deletes the key. The first call of
+`ensure`, `log_for` or `append` creates the topic.
 
 All records of an owner (a group or a transactional id) are in one partition, chosen by the owner's
 name as in Kafka, so their order is preserved. Records that `replay` finds in any other partition
 (because log files were swapped or renamed) are used only if the correct partition has none with
-that key, because there is no way to determine which of the two is newer.
+that key, because nothing shows which record is newer.
 
-`append` returns when the records are written. They are also on disk, unless the broker batches its
-fsyncs (`on_append`). A large append is split into as many batches as it needs. If the disk fails
-between two batches, `append` raises, but the batches already written stay in the log. All callers
-tolerate this: records do not depend on each other, and a failed request can be retried.
+`append` returns when the records are written. `on_append` determines whether they are also on disk
+by then (`Durability.written`). A large append is split into as many batches as it needs. If the
+disk fails between two batches, `append` raises, but the batches already written stay in the log.
+All callers tolerate this: records do not depend on each other, and a failed request can be retried.
 
 Records written in a transaction take effect when the transaction commits. `replay` yields the
-records in effect, partition by partition in log order, and then those that were in the wrong
-partition and are used nevertheless. `replay_open` yields the records of open transactions, except
-those that have been superseded by a later record with the same key that is in effect.
+records in effect, partition by partition in log order, and then the misplaced records that are used
+nevertheless. `replay_open` yields the records of open transactions, unless a later record with the
+same key is in effect.
 
-A damaged record is reported and skipped: its owner keeps the state of the preceding record.
+Damaged records are reported, and skipped as if they had never been written.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class TableLog(Protocol):
 
 
 class TableSpec(NamedTuple):
-    """The name, partition count and settings of a table's topic, and who owns its records."""
+    """The name, partition count and settings of a table's topic, and the owners of its records."""
 
     name: str
     partitions: int
@@ -135,9 +135,9 @@ class CompactedTable:
             self._append_to(logs[partition], its_records, timestamp_ms, producer)
 
     def rewrite(self, records: Sequence[TableRecord], timestamp_ms: int) -> None:
-        """Replace everything in the topic, which must exist, by these records, durably. A crash
-        leaves all old records and perhaps some of the new ones, or all new records and perhaps some
-        of the old ones."""
+        """Durably replace everything in the topic, which must exist, with these records. A crash
+        leaves each partition with all of its old records and perhaps some of the new ones, or with
+        all of its new records and perhaps some of the old ones."""
         logs = self._logs()
         for log in logs:
             log.roll()

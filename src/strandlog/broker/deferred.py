@@ -11,8 +11,8 @@ None means that no such time is set.
 
 Callbacks run inside `complete` or `fail`, each once, in the order in which they were added. Because
 a callback may call back into the state machine that completes the result, a state machine collects
-its results in a `CompletionQueue`, which completes them at the end of the step, when the state is
-consistent.
+its results in a `CompletionQueue`, which completes them at the end of the step or later, when the
+state is consistent.
 
 A procedure is a generator that yields the `Deferred` it waits for and receives its value, or its
 error as an exception. `run` drives it; as long as results are already available, it continues
@@ -168,8 +168,8 @@ class CompletionQueue:
     """Collects results and completes them at the end of the current step: `with queue: …`.
 
     Completing a result may send a response, and one step may complete thousands of results. At most
-    `COMPLETED_AT_ONCE` are completed at the end of the step; `deliver_later` schedules `deliver` to
-    complete the rest in order, after other work has had a chance to run.
+    `COMPLETED_AT_ONCE` are completed at the end of the step; `deliver_later` schedules `deliver`,
+    which completes the next batch in order, after other work has had a chance to run.
     """
 
     __slots__ = ("_deliver_later", "_depth", "_is_later_due", "_results")

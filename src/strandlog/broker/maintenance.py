@@ -3,9 +3,10 @@
     task          interval                                   action
     repair        5 s                                        read back, check and flush the tail of
                                                              partitions whose fsync failed
-    retention     log.retention.check.interval.ms            remove expired segments and producers
-    compaction    log.cleaner.backoff.ms                     compact the dirtiest partition of those
-                                                             that are due
+    retention     log.retention.check.interval.ms            remove expired segments and producers,
+                                                             and store the log start offsets
+    compaction    log.cleaner.backoff.ms                     compact the dirtiest partition that is
+                                                             due
     files         1 s                                        remove files after their delay, and
                                                              restore the disk reserve of a server
     checkpoints   log.flush.offset.checkpoint.interval.ms    write LogDir's four checkpoint files
@@ -49,7 +50,7 @@ REPAIR_INTERVAL_MS = 5_000
 REMOVE_INTERVAL_MS = 1_000
 RETRY_MS = 1_000
 FAILURES_KEPT = 100
-POSTPONED_INTERVALS = 64  # number of intervals for which a failed compaction yields
+POSTPONED_INTERVALS = 64  # maximum number of intervals for which other partitions come first
 MAX_UNDECODABLE = 10  # maximum number of undecodable batches that one compaction reports
 PARTITIONS_AT_A_TIME = 50
 
@@ -58,8 +59,8 @@ RETENTION = "retention"
 
 
 class _Postponed(NamedTuple):
-    """A partition whose last compaction failed; others come first for a number of intervals, up to
-    the interval with the number `until`."""
+    """A partition whose last compaction failed. Others come first for the given number of
+    intervals, before interval number `until`."""
 
     intervals: int
     until: int
@@ -157,7 +158,7 @@ class Maintenance:
             task.is_overdue = False
 
     def schedule_soon(self, name: str) -> None:
-        """Schedule a task to start within a second."""
+        """Schedule a task to start within a second, or after its current run."""
         task = self._tasks[name]
         if task.timer.is_waiting:
             soon_ms = self._clock.monotonic_ms() + RETRY_MS
@@ -181,13 +182,14 @@ class Maintenance:
         return [log for name in self._catalog.names() for log in self._catalog.logs(name)]
 
     def _isolated(self, log: PartitionLog, work: Work[None]) -> Work[None]:
-        """Run work on one partition, and note its errors, so that the task can continue with the
-        next partition."""
+        """Run work on one partition. Note a `StrandlogError`, so that the task can continue with
+        the next partition, and ignore the errors of a partition that has been deleted. Raise any
+        other exception; the partition is then reopened before its next use."""
         try:
             yield from work
         except (StrandlogError, FileNotFoundError) as error:
             if log.is_closed:
-                return  # the partition and its files were deleted meanwhile
+                return  # the partition and its files have been deleted
             if not isinstance(error, StrandlogError):
                 self._catalog.reopen_before_use(log)
                 raise
@@ -206,8 +208,8 @@ class Maintenance:
     # -- repair ----------------------------------------------------------------------------------
 
     def repair(self) -> None:
-        """Make partitions writable again after a failed fsync, where the disk allows it and no
-        other task is changing them."""
+        """Make partitions writable again after a failed fsync, if the disk allows it and they are
+        not busy."""
         run_inline(self._repair_all())
 
     def _repair_all(self) -> Work[None]:
@@ -289,7 +291,8 @@ class Maintenance:
         return until if until > self._compaction_interval else 0
 
     def _postpone(self, log: PartitionLog) -> None:
-        """Let other partitions come first for some intervals: 2, 4, 8 and so on."""
+        """Let other partitions come first for some intervals: 2, 4, 8 and so on, at most
+        `POSTPONED_INTERVALS`."""
         before = self._postponed[log].intervals if log in self._postponed else 1
         intervals = min(2 * before, POSTPONED_INTERVALS)
         self._postponed[log] = _Postponed(intervals, self._compaction_interval + intervals)
@@ -316,7 +319,7 @@ class Maintenance:
         log = plan.log
         yield plan.execute
         while self._durability.is_busy(log) and self._runtime.executes_flushes:
-            yield yield_control  # wait for the fsync in flight
+            yield yield_control  # wait for the fsync in flight, or for another task
         if log.is_closed:
             return
         was_busy = self._durability.is_busy(log)

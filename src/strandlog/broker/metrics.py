@@ -9,7 +9,8 @@ owns the broker updates metrics; other threads pass their numbers to it.
     histogram    durations, in buckets with the upper bounds `LIMITS_SECONDS`
 
 Updating metrics costs a few additions per request, never per record. Names follow the Prometheus
-conventions: the name includes the unit, and `exported_name` adds the prefix and suffix.
+conventions: the name includes the unit, and `exported_name` adds the prefix and, for counters, the
+suffix.
 """
 
 from __future__ import annotations
@@ -141,7 +142,7 @@ class Metrics:
     requests_in_flight: int = _gauge("Kafka requests that have not been answered yet.")
     waiting_fetches: int = _gauge("Fetches waiting for more records.")
     connections_open: int = _gauge("Open Kafka connections.")
-    connections_paused: int = _gauge("Kafka connections paused by back-pressure.")
+    connections_paused: int = _gauge("Kafka connections paused by back-pressure or a quota.")
     connections_muted: int = _gauge("Kafka connections paused because of a quota.")
     connections_throttled: int = _counter("Connections closed because of a quota on their address.")
     connections_stalled_closed: int = _counter(

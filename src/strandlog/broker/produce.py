@@ -168,7 +168,7 @@ class RecordAppender:
         self._schemas = schemas
         self._bytes_until_check = 0
         self._quiet_until_ms = 0
-        # Disk error of the last append; cleared once writes work again.
+        # The latest disk error of an append; cleared once a write succeeds.
         self.write_failure: StorageError | None = None
 
     # -- independent partitions ------------------------------------------------------------------
@@ -389,7 +389,8 @@ class RecordAppender:
         return result
 
     def _write_failed(self, error: StorageError) -> None:
-        """Remember a write failure and report it, because Kafka clients only show a timeout."""
+        """Remember a write failure, and report at most one per minute, because Kafka clients only
+        show a timeout."""
         self.write_failure = error
         now_ms = self._clock.monotonic_ms()
         if now_ms >= self._quiet_until_ms:

@@ -56,10 +56,11 @@ class Runtime(Protocol):
         """Execute a topic change, after all changes that were submitted earlier."""
 
     def run_in_background(self, name: str, work: Work[None], *, is_long: bool) -> None:
-        """Execute a maintenance task; `is_long` is True for compactions."""
+        """Execute a maintenance task, or the rebuild of a transaction index; `is_long` is True for
+        compactions."""
 
     def run_soon(self, callback: Callable[[], None]) -> None:
-        """Call `callback` after other pending work has had a chance to run."""
+        """Call `callback`; a server first lets other pending work run."""
 
     def response_room(self) -> int:
         """Return the current size limit of a response in bytes. A fetch returns its first batch in

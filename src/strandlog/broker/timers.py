@@ -20,7 +20,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 
-FIRED_AT_ONCE = 64  # maximum per call, because thousands of sessions may expire together
+FIRED_AT_ONCE = 64  # maximum per call, because thousands of sessions can expire together
 _SWEEP_MINIMUM = 64
 
 
@@ -40,7 +40,7 @@ class Timer:
         return self._entry is not None
 
     def cancel(self) -> None:
-        """Prevent the callback from running; has no effect if it has run or been cancelled."""
+        """Prevent the callback from running; has no effect on a timer that is not waiting."""
         if self._entry is not None:
             self._entry = None
             self._owner._note_dead_entry()

@@ -1,8 +1,8 @@
 """Changes topics in steps: create, alter, delete, add partitions, compact, apply retention and
 delete records. Also changes the broker's dynamic settings, on which topic settings depend.
 
-Each method returns work that the runtime executes in the order of the requests. Other requests may
-run between two steps, so each step rechecks everything that it relies on.
+Each method returns work. The runtime executes such work one at a time and in order. Other requests
+may run between two steps, so each step rechecks everything that it relies on.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class TopicAdmin:
         errors: dict[str, StrandlogError] = {}
         for name in names:
             yield yield_control
-            if name not in self._catalog:  # another request may have created it meanwhile
+            if name not in self._catalog:  # an earlier change may have created it
                 try:
                     yield from self.create(name)
                 except StrandlogError as error:
@@ -84,7 +84,7 @@ class TopicAdmin:
 
     def delete(self, name: str) -> Work[None]:
         """Delete a topic and the offsets that groups have committed for it. The topic is gone after
-        the first step; requests that wait for it fail."""
+        the first step. Requests that wait for its partitions get an error."""
         forbid_internal(check_topic_name(name), self._protected)
         logs = list(self._catalog.logs(name))
         if not self._settings.delete_topic_enable:

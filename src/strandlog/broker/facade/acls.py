@@ -69,8 +69,8 @@ class AclRequests(GroupRequests):
     def create_acls(
         self, context: RequestContext, acls: Sequence[Acl]
     ) -> Deferred[list[StrandlogError | None]]:
-        """Create ACLs. The result has an error for each invalid ACL and None for each valid one; it
-        completes when the ACLs are durable. The caller limits their number."""
+        """Create ACLs. The result contains an error for each invalid ACL and None for each valid
+        one, and completes when the ACLs are durable. The caller limits their number."""
         return self._audited(
             context,
             "create_acls",
@@ -114,7 +114,7 @@ class AclRequests(GroupRequests):
     ) -> Work[Deferred[list[list[Acl]]]]:
         """Delete the ACLs that any of the filters selects. The result lists the ACLs that each
         filter selected, and completes when the deletion is durable."""
-        context = context.copy()  # the listener may reuse it for the next request meanwhile
+        context = context.copy()  # the listener may reuse it before this request is done
         try:
             result = yield from self._delete_acls(context, filters)
         except StrandlogError as error:

@@ -1,9 +1,9 @@
 """Requests about consumer groups: membership and committed offsets.
 
 `Broker` inherits these methods. Each checks the client's permission first: READ on the group for
-members, DESCRIBE to inspect the group, DELETE to delete the group or its offsets, and READ or
-DESCRIBE on the topics of committed offsets. Commits and deletions are durable when their results
-are complete.
+membership and commits, DESCRIBE to inspect the group, DELETE to delete the group or its offsets,
+and READ or DESCRIBE on the topics of committed offsets. Commits and deletions are durable when
+their results are complete.
 """
 
 from __future__ import annotations
@@ -160,8 +160,8 @@ class GroupRequests(TopicRequests):
         self, context: RequestContext, request: CommitRequest
     ) -> tuple[CommitRequest, dict[TopicPartition, StrandlogError]]:
         """Return the request without the offsets that the client may not commit, and the errors for
-        those. Without READ on the group, the client may commit none of them; if the request has no
-        offsets, raise the error."""
+        their partitions. Without READ on the group, the client may commit none of them; if the
+        request has no offsets, raise the error."""
         denial = self._access.denial(context, READ_GROUP, request.group_id)
         if denial is not None:
             if not request.offsets:
@@ -199,7 +199,7 @@ class GroupRequests(TopicRequests):
     def _with_partitions(
         self, request: CommitRequest
     ) -> tuple[CommitRequest, dict[TopicPartition, StrandlogError]]:
-        """Return the request without partitions that do not exist, and the errors for those."""
+        """Return the request without the partitions that do not exist, and an error for each."""
         errors: dict[TopicPartition, StrandlogError] = {}
         for tp in request.offsets:
             try:
@@ -276,8 +276,8 @@ class GroupRequests(TopicRequests):
     def delete_offsets(
         self, context: RequestContext, group: str, partitions: Sequence[TopicPartition]
     ) -> Deferred[dict[TopicPartition, StrandlogError]]:
-        """Delete committed offsets; return errors for partitions of topics still subscribed to, and
-        for those that the client may not read."""
+        """Delete committed offsets; return errors for partitions of topics that a member subscribes
+        to or that the client may not read."""
         return self._audited(
             context,
             "delete_offsets",
@@ -336,6 +336,6 @@ class GroupRequests(TopicRequests):
         return self._group_coordinator.member_count(group)
 
     def subscribed_groups(self, context: RequestContext, topic: str) -> list[str]:
-        """Return the groups with a member subscribed to a topic, if the client may see them."""
+        """Return the groups that the client may see and that subscribe to a topic."""
         groups = self._group_coordinator.groups_subscribed_to(topic)
         return self._access.allowed(context, LIST_GROUP, groups)

@@ -13,8 +13,8 @@ request to its user and client id:
     fetch_delay_ms, stream_delay_ms  for how long a stream of records must pause
     connection_delay_ms              when to close a new connection that exceeds a quota
 
-Kafka clients are paused: the broker sends the response at once and then reads no request from the
-connection for the throttle time in the response. HTTP and gRPC clients get an error (429,
+Kafka clients are paused: the broker sends the response immediately, and then reads no request from
+the connection for the throttle time in the response. HTTP and gRPC clients get an error (429,
 RESOURCE_EXHAUSTED) for the next request, and a gRPC stream sends its next message later. Bytes
 count towards the same quota in all protocols. The owner of the data folder has no quotas.
 
@@ -109,13 +109,13 @@ class QuotaRequests(AclRequests):
     # -- what clients use --------------------------------------------------------------------------
 
     def charge_produce(self, context: RequestContext, size: int) -> int:
-        """Record the bytes of a request with records; return how many milliseconds the client must
+        """Record the bytes of a produce request; return how many milliseconds the client must
         pause."""
         return self._charge(context, QuotaKey.PRODUCER_BYTE_RATE, size)
 
     def charge_fetch(self, context: RequestContext, size: int) -> int:
-        """Record the bytes of a response with records that is sent regardless of the quota; return
-        how many milliseconds the client must pause."""
+        """Record the bytes of a fetch response that is sent regardless of the quota; return how
+        many milliseconds the client must pause."""
         return self._charge(context, QuotaKey.CONSUMER_BYTE_RATE, size)
 
     def _charge(self, context: RequestContext, key: QuotaKey, amount: int) -> int:
@@ -126,7 +126,8 @@ class QuotaRequests(AclRequests):
 
     def charge_time(self, context: RequestContext, client_id: str, seconds: float) -> int:
         """Record the time that a request took; return how many milliseconds the client must
-        pause. The context may already have the client id of a later request."""
+        pause. `client_id` comes from this request, because the context may already contain the
+        client id of a later one."""
         if context.is_owner:
             return 0
         ns, now_ms = round(seconds * 1e9), self.clock.monotonic_ms()

@@ -1,7 +1,7 @@
 """Requests about records: produce, fetch, look up offsets by time and by epoch, and wait for
 flushes.
 
-`Broker` inherits these methods. Those that access records check the client's permission first
+`Broker` inherits these methods. Methods that access records check the client's permission first
 (WRITE or READ on the topic, DESCRIBE for offsets), except `append` and `append_all`, whose callers
 check it. A partition that the client may not access gets an error; the other partitions of the
 request are still handled, except by `produce_all`. A fetch that had to wait is checked again before
@@ -120,9 +120,9 @@ class RecordRequests(AccessRequests):
     def _is_simple_and_allowed(
         self, context: RequestContext, partitions: Sequence[PartitionRecords]
     ) -> bool:
-        """Return whether a request is allowed, has a single partition and is not transactional.
-        Most requests are like this, and for small ones the cost of `_with_denials` would be
-        noticeable."""
+        """Return whether a request is allowed, has a single partition, identifies its topic by name
+        and is not transactional. Most requests are like this, and for small ones the cost of
+        `_with_denials` would be noticeable."""
         if len(partitions) != 1:
             return False
         topic, _, records = partitions[0]
@@ -170,7 +170,8 @@ class RecordRequests(AccessRequests):
         return errors
 
     def _may_write(self, context: RequestContext, topic: TopicRef) -> bool:
-        """Return whether a client may write to a topic, without reporting a denial."""
+        """Return whether a client may write to a topic, without reporting a denial. Return True for
+        an unknown topic id, which the lookup reports."""
         name = self._known_name(topic)
         return name is None or self._access.allows(context, WRITE_TOPIC, name)
 
@@ -312,8 +313,8 @@ class RecordRequests(AccessRequests):
         found: FetchResult,
     ) -> None:
         """Remove the records of topics that the client may no longer read, because its permission
-        was removed while the fetch waited: `version` is that of the permissions at its start. Kafka
-        checks only when the request arrives."""
+        was removed while the fetch waited. `version` is the version of the permissions when the
+        fetch started. Kafka checks permissions only when the request arrives."""
         if self._access.version == version:
             return
         denials: dict[TopicRef, StrandlogError | None] = {}
@@ -333,7 +334,7 @@ class RecordRequests(AccessRequests):
         if not request.is_from_broker:
             return self._denial(context, READ_TOPIC, topic)
         name = self._known_name(topic)
-        if name == SECURITY_TOPIC:  # a permission on the cluster does not open it
+        if name == SECURITY_TOPIC:  # CLUSTER_ACTION does not give access to it
             return self._denial(context, READ_TOPIC, topic)
         denial = None
         if name is not None:

@@ -11,7 +11,8 @@ topic exists. A client needs these permissions on the topic:
 
 A request that contains a schema also requires DESCRIBE for the subjects of the schema's references.
 A client can read a schema by id if it has DESCRIBE on the topic of any of the schema's subjects; to
-other clients, the schema appears not to exist. Lists contain only what the client may describe.
+other clients, the schema appears not to exist. Lists contain only subjects that the client may
+describe.
 
 No result of these methods, except that of `value_schema`, shows a change that is not on disk.
 Otherwise a crash could undo a registration whose id a client already uses, and the id would then be
@@ -74,7 +75,8 @@ class SchemaRequests(GroupRequests):
     def schema_subjects(
         self, context: RequestContext, prefix: str = "", *, deleted: bool = False
     ) -> Work[Deferred[list[str]]]:
-        """Return the subjects that the client may describe, ordered by name."""
+        """Return the subjects with a prefix that the client may describe, ordered by name; with
+        `deleted`, include soft-deleted ones."""
         found = self._registry.state.subjects(deleted=deleted)
         return self._stored((yield from self._visible(context, found, prefix)))
 
@@ -87,7 +89,8 @@ class SchemaRequests(GroupRequests):
         latest_only: bool = False,
         page: slice = slice(None),
     ) -> Work[Deferred[list[FoundSchema]]]:
-        """Return the versions of all subjects that the client may describe, limited to `page`."""
+        """Return the versions of all subjects that the client may describe or, with `latest_only`,
+        the latest version of each, limited to `page`."""
         found: list[SubjectVersion] = []
         state = self._registry.state
         subjects = yield from self._visible(context, state.subjects(deleted=deleted), prefix)
@@ -163,7 +166,7 @@ class SchemaRequests(GroupRequests):
     def schema_uses(
         self, context: RequestContext, schema_id: int, *, deleted: bool = False
     ) -> Deferred[list[SubjectVersion]]:
-        """Return the subjects and versions under which the schema with an id is registered."""
+        """Return the subjects and versions that contain the schema with an id."""
 
         def ask() -> Deferred[list[SubjectVersion]]:
             found = self._uses(context, schema_id)
@@ -172,8 +175,8 @@ class SchemaRequests(GroupRequests):
         return deferred(ask)
 
     def _uses(self, context: RequestContext, schema_id: int) -> list[SubjectVersion]:
-        """Return the versions with a schema id that the client may describe; raise if there are
-        none."""
+        """Return the versions that have a schema id and that the client may describe; raise if
+        there are none."""
         found = [
             each
             for each in self._registry.state.uses(schema_id)
@@ -211,7 +214,7 @@ class SchemaRequests(GroupRequests):
         normalize: bool = False,
         deleted: bool = False,
     ) -> Work[Deferred[FoundSchema]]:
-        """Return the version under which a schema is registered in a subject."""
+        """Return the newest version of a subject that contains a schema; raise if there is none."""
         self._require_subject(context, DESCRIBE, subject)
         self._registry.versions(subject, deleted=deleted)
         candidate = yield from self._prepared(context, subject, schema, normalize)
@@ -467,7 +470,7 @@ class SchemaRequests(GroupRequests):
         return deferred(checked)
 
     def _stored(self, value: T) -> Deferred[T]:
-        """Return a result that completes with `value` when all changes so far are on disk."""
+        """Return a result that completes with `value` when all earlier changes are on disk."""
         result: Deferred[T] = Deferred()
         if not self._schemas_table.exists:
             result.complete(value)

@@ -2,7 +2,7 @@
 
 `Broker` inherits these methods. Each checks the client's permission first. `needs` is the
 permission that a lookup requires, by default DESCRIBE on the topic; a listener passes a different
-one if the lookup is part of another operation. Changes run in the order of the requests
+one if the lookup is part of another operation. Changes run one at a time and in order
 (`Runtime.run_in_order`).
 
 Partitions that a valid request creates or deletes count towards the client's quota
@@ -183,7 +183,7 @@ class TopicRequests(AccessRequests):
     def producers(
         self, context: RequestContext, topic: TopicRef, partition: int
     ) -> Iterator[ActiveProducer]:
-        """Return the idempotent producers of a partition, as an iterator because there may be
+        """Return the idempotent producers of a partition, as an iterator because there can be
         many."""
         entries = list(self._resolve(context, READ.on(TOPIC), topic, partition).producers)
         return (
@@ -311,7 +311,7 @@ class TopicRequests(AccessRequests):
     def _charge_mutations(self, context: RequestContext, count: int, *, refuse: bool) -> int:
         """Charge `count` created or deleted partitions to the client's quota; return how many
         milliseconds the client must pause. With `refuse`, raise `ThrottlingQuotaExceededError` if
-        it already exceeds the quota."""
+        the client already exceeds the quota."""
         if context.is_owner:
             return 0
         user, now_ms = context.principal.name, self.clock.monotonic_ms()
@@ -419,7 +419,7 @@ class TopicRequests(AccessRequests):
         needs: Requirement = (),
         name: str = "",
     ) -> Deferred[T]:
-        """Run a change in the order of the requests, if the client has the permission."""
+        """Run a change after all earlier ones, if the client has the permission."""
         result: Deferred[T] = Deferred()
         denial = None if context is None else self._access.denial(context, needs, name)
         if denial is not None:

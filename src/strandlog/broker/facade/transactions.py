@@ -1,7 +1,7 @@
 """Requests about producers and transactions.
 
-`Broker` inherits these methods. Each checks the client's permissions first. Those that take part in
-a transaction check them in Kafka's order: WRITE on the transactional id, READ on the group, then
+`Broker` inherits these methods. Each checks the client's permissions first. Requests that are part
+of a transaction check them in Kafka's order: WRITE on the transactional id, READ on the group, then
 WRITE or READ on each topic.
 """
 
@@ -87,8 +87,8 @@ class TransactionRequests(GroupRequests):
         )
 
     def check_transaction_partition(self, context: RequestContext, tp: TopicPartition) -> None:
-        """Raise if the client may not write to the partition in a transaction, or if the partition
-        does not exist."""
+        """Raise if the client may not write to the topic, if only the broker may write to it, or if
+        the partition does not exist."""
         self._access.require(context, WRITE_TOPIC, tp.topic)
         if tp.topic in self._protected:  # regardless of the ACLs, as in Kafka
             raise TopicAuthorizationError(f"no client may write to the internal topic {tp.topic!r}")
@@ -102,7 +102,7 @@ class TransactionRequests(GroupRequests):
         partitions: Iterable[TopicPartition],
     ) -> Deferred[None]:
         """Add partitions to the producer's transaction before it writes to them. The caller checks
-        each with `check_transaction_partition`."""
+        each partition with `check_transaction_partition`."""
         if (
             denial := self._access.denial(context, WRITE_TRANSACTIONS, transactional_id)
         ) is not None:

@@ -102,9 +102,9 @@ class UserRequests(AclRequests):
         return self._credentials.version
 
     def credentials_stamp(self, user: str, mechanism: str = PLAIN) -> bytes:
-        """Return a hash of those credentials of a user that a login with `mechanism` can use: for
-        SCRAM, the credential for that mechanism; otherwise all of them. A session must end when
-        this hash is no longer the one at its login."""
+        """Return a hash of the credentials that a user's login with `mechanism` can use: for SCRAM,
+        the credential for that mechanism; otherwise all of them. A session must end when this hash
+        differs from the hash at its login."""
         return self._credentials.stamp(user, MECHANISMS_BY_NAME.get(mechanism))
 
     def begin_sasl(self, context: RequestContext, mechanism: str) -> SaslExchange:
@@ -148,7 +148,7 @@ class UserRequests(AclRequests):
 
     def check_token(self, context: RequestContext, token: str) -> Work[Identity]:
         """Return the identity that a bearer token proves, with the token's expiry. Raise
-        `AuthenticationError` if the token is not valid; the error's cause has the reason."""
+        `AuthenticationError` if the token is not valid; the error's cause contains the reason."""
         if self._tokens is None:
             raise AuthenticationError("this broker accepts no bearer tokens")
         return (yield from self._tokens.verify(token))
@@ -158,8 +158,8 @@ class UserRequests(AclRequests):
     def describe_users(
         self, context: RequestContext, names: Sequence[str] | None
     ) -> Work[list[UserDescription]]:
-        """Return the named users with their mechanisms, or all users if no name is given. A name
-        that is not a user's, or that is given twice, gets an error."""
+        """Return the named users with their mechanisms, or all users if no name is given. An
+        unknown or repeated name gets an error."""
         self._access.require(context, DESCRIBE.on(CLUSTER))
         repeated = repeated_names(names or ())
         found = []
@@ -189,7 +189,7 @@ class UserRequests(AclRequests):
         deletions: Sequence[CredentialDeletion],
         upsertions: Sequence[CredentialUpsertion],
     ) -> Deferred[Outcomes]:
-        """Change credentials. The result has an error or None for each user and completes when the
+        """Change credentials. The result maps each user to an error or None, and completes when the
         changes are durable. A user that occurs twice gets an error and is not changed."""
         return self._audited(
             context,
@@ -271,7 +271,7 @@ class UserRequests(AclRequests):
         """Create a user, or replace its password. Computing the credentials takes milliseconds, in
         a work step. The user's credentials for other mechanisms are deleted, because they would
         accept the old password. The result completes when the change is durable."""
-        context = context.copy()  # the listener may reuse it for the next request meanwhile
+        context = context.copy()  # the listener may reuse it before this request is done
         try:
             result = yield from self._set_password(context, user, password, mechanisms, iterations)
         except StrandlogError as error:

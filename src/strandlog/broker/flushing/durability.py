@@ -1,7 +1,8 @@
 """Group commit: decides which partitions to fsync next, and completes the requests that wait.
 
     appended ──▶ dirty ──take_flushes()──▶ busy ──flush_done()──▶ clean (dirty again if more was
-                   │                                              appended since)
+                   │                         │                    appended since)
+                   │                         └──flush_dropped()──▶ dirty
                    └─ urgent, as soon as a request waits
 
 A partition is due for a flush as soon as a request waits for it, for example an acks=all produce
@@ -13,27 +14,28 @@ commits.
 
 `take_flushes` returns jobs for the partitions that are due. Any thread may execute them;
 `flush_done` runs in the broker's thread, advances the high watermark and completes the waiting
-requests. A failed fsync fails all requests that wait for the partition. `next_due_ms` returns the
-time at which the next flush is due. If the runtime does not execute flushes, `when_durable` flushes
-the partition itself, unless it is busy. After such a flush, or one by a thread of the embedded
-library, the partition stays marked dirty until its scheduled flush, which may then find nothing to
-do or flush later records early.
+requests. A failed fsync fails all requests that wait for the partition, and the partition is not
+flushed again until maintenance has repaired it. `next_due_ms` returns the time at which the next
+flush is due. If the runtime does not execute flushes, `when_durable` flushes the partition itself,
+unless it is busy. After such a flush, or one by a thread of the embedded library, the partition
+stays marked dirty until its scheduled flush, which may then find nothing to do or flush later
+records early.
 
 In the embedded library an interrupt (Ctrl-C) may occur between any two lines. A job is therefore
 added to the caller's list before its partition is marked busy, the partition stays dirty until
 then, and `flush_done` and `flush_dropped` may be called twice. A partition whose own state may be
 inconsistent is reopened.
 
-A busy partition has an fsync in flight, or a maintenance task is removing or replacing its segments
-(`hold`, `release`). It never has two fsyncs in flight: after one fails, the kernel marks the pages
-clean, and the other would report success for lost bytes.
+A busy partition has an fsync in flight, or a maintenance task is changing its segments (`hold`,
+`release`). It never has two fsyncs in flight: after one fails, the kernel marks the pages clean,
+and the other would report success for lost bytes.
 
 One request can write to thousands of partitions. So `take_flushes` returns at most `MAX_JOBS` jobs.
-Partitions that a small request (`is_bulk` is False) waits for come first, but some jobs are
-reserved for the others. This way a producer does not have to wait until all partitions of another
-producer's large request are on disk.
+Partitions that a small request (`is_bulk` is False) waits for come first, and so do partitions that
+requests still wait for after a flush, but some jobs are reserved for the others. This way a
+producer does not have to wait until all partitions of another producer's large request are on disk.
 
-With `log.durability=page_cache` requests do not wait for fsyncs, and readers see records
+With `log.durability=page_cache` only `flush_all` waits for fsyncs, and readers see records
 immediately. `flush.ms` and `flush.messages` still apply.
 """
 
@@ -55,7 +57,7 @@ OnDurable = Callable[[StorageError | None], None]
 
 DUE_NOW_MS = 0
 MAX_JOBS = 64  # maximum number of jobs per group commit
-RESERVED_JOBS = 16  # how many of them are for partitions that no small request waits for
+RESERVED_JOBS = 16  # how many of them are reserved for partitions that are not urgent
 BULK_PARTITIONS = 16  # a request that waits for more partitions than this is a bulk request
 NEVER_MS = 2**62  # a flush that would be due at this time or later is not scheduled
 _new_tuple = tuple.__new__  # three times as fast as the named tuple's own constructor
@@ -83,7 +85,8 @@ class Durability:
         self._dirty: dict[PartitionLog, int] = {}
         self._due: list[tuple[int, int, PartitionLog]] = []  # heap; may hold stale entries
         self._entries = 0
-        # Dirty partitions to flush now because a small request waits for them.
+        # Dirty partitions to flush first: a small request waits for them, or requests still wait
+        # for them after a flush.
         self._urgent: dict[PartitionLog, None] = {}
         # Dirty partitions to flush now for any other reason.
         self._bulk: dict[PartitionLog, None] = {}
@@ -97,8 +100,8 @@ class Durability:
         return due_ms is not None and due_ms <= self._clock.monotonic_ms()
 
     def next_due_ms(self) -> int | None:
-        """Return when the next flush is due, on the monotonic clock; None if no flush is scheduled,
-        other than for busy partitions."""
+        """Return when the next flush is due, on the monotonic clock; this may be in the past.
+        Return None if no partition that is not busy has a scheduled flush."""
         if not (self._urgent.keys() <= self.busy and self._bulk.keys() <= self.busy):
             return DUE_NOW_MS
         due = self._due
@@ -134,9 +137,9 @@ class Durability:
         self._runtime.wake()
 
     def written(self, log: PartitionLog) -> None:
-        """Schedule a flush after the broker has written table records or a marker: an immediate
-        one, unless requests do not wait for fsyncs. If the runtime does not execute flushes, flush
-        here, and raise the error if that fails."""
+        """Schedule a flush after the broker has written table records or a marker. If requests wait
+        for fsyncs, the flush is due immediately; and if the runtime does not execute flushes, flush
+        here, unless the partition is busy, and raise `StorageError` if that fails."""
         self.appended(log)
         if not self.waits_for_fsync:
             return
@@ -152,7 +155,8 @@ class Durability:
             heapq.heappush(self._due, (due_ms, self._entries, log))
             if len(self._due) > 2 * len(self._dirty) + MAX_JOBS:
                 self._drop_stale_entries()
-        # Set last: an interrupt may leave a stale heap entry, but no dirty partition without one.
+        # Set last: an interrupt may leave a stale heap entry behind, but must not leave a dirty
+        # partition without its entry.
         self._dirty[log] = due_ms
 
     def _rebuild_heap(self) -> None:
@@ -186,7 +190,8 @@ class Durability:
 
     def flush_all(self) -> Deferred[None]:
         """Flush everything that has been appended, even with `page_cache`. The result completes
-        when all of it is on disk, and fails with the first error."""
+        when all of it is on disk, and fails with the first error. A partition that waits for a
+        repair after a failed fsync is not flushed."""
         result: Deferred[None] = Deferred()
         logs = [log for log in self.unflushed() if log.unflushed_count]
         left = len(logs) + 1
@@ -223,7 +228,8 @@ class Durability:
             self._runtime.wake()
 
     def unflushed(self) -> set[PartitionLog]:
-        """Return every partition that may have records that are not on disk yet."""
+        """Return the partitions that are dirty or busy, so they may have records that are not on
+        disk yet. Partitions that wait for a repair after a failed fsync may be missing."""
         return self.busy.union(self._dirty)
 
     @property
@@ -246,8 +252,8 @@ class Durability:
         """Add a job for a partition that is not busy to `taken`, unless it needs no flush. The
         caller executes the job and calls `flush_done` or `flush_dropped`.
 
-        The partition stays dirty: removing it here and scheduling it again at the next append would
-        add to the cost of every record that a thread sends with acks=all.
+        A partition with a job stays dirty: removing it here and scheduling it again at the next
+        append would add to the cost of every record that a thread sends with acks=all.
         """
         try:
             plan = log.flush_plan()
@@ -343,7 +349,8 @@ class Durability:
         return errors
 
     def try_flush(self, log: PartitionLog) -> None:
-        """Flush a partition in this thread, so that a reader sees all of its records.
+        """Flush a partition in this thread, unless it is busy, so that a reader sees all of its
+        records.
 
         After a failed fsync, only maintenance may flush the partition again, because maintenance
         rewrites the tail first. Errors are not raised: the records stay invisible, and the writer

@@ -1,4 +1,5 @@
-"""`FlushWait` lets a thread wait until records of a partition are on disk, and flush them itself.
+"""`FlushWait` lets a thread wait until records of a partition are on disk, and flush them itself if
+no other thread does.
 
 Threads that share a broker under one lock (the embedded library) commit in groups: one of them
 flushes the partition while the others wait, and the next flush covers the records of all of them.

@@ -11,9 +11,9 @@ Fetch, DeleteRecords, or one for the lag of a group) triggers a flush and is ans
     the last fsync failed                answered immediately, from the durable records
 
 The wait is bounded (`visibility.max.wait.ms`). If the disk takes longer or fails, or the partition
-is deleted, the request is answered from the durable records. That is still correct, because the
-records after them may never become durable. Requests that wait for the same end offset of the same
-partition share one callback, and a partition has at most one fsync in flight, so any number of
+is deleted, the request continues with the records that are durable. That is still correct, because
+the records after them may never become durable. Requests that wait for the same end offset of the
+same partition share one callback, and a partition has at most one fsync in flight, so any number of
 concurrent requests costs at most two fsyncs per partition that they read.
 
 In the embedded library an interrupt (Ctrl-C) may occur between any two lines. The interrupted
@@ -85,7 +85,7 @@ class Visibility:
 
     def when_visible(self, logs: Iterable[PartitionLog], then: Callable[[], None]) -> bool:
         """Call `then` once readers can see everything that has been appended to these partitions,
-        or when the disk fails or takes too long.
+        or when the disk fails or takes too long, or a partition is deleted.
 
         Return True if there was nothing to wait for and `then` has been called.
         """

@@ -12,15 +12,15 @@ A delayed fetch is rechecked when the high watermark of one of its partitions ad
 read until the fetch is answered: the recheck only estimates how many bytes can be read.
 
 Records that are appended but not yet durable are not returned. Their offsets are in range: a fetch
-from one of them returns no data yet. If they were appended before the fetch arrived, the fetch
-waits for their flush even if it would not wait for new records (`when_visible`), because they were
-acknowledged and the consumer expects them.
+from one of them returns no data yet. Unless a fetch can be answered immediately, it waits for the
+flush of records that were appended before it arrived (`when_visible`), even past its deadline: they
+may have been acknowledged, so the consumer expects them.
 
 Fetches of many partitions are served in slices, one fetch at a time. This lets other requests run,
 and at most one such response is in memory before it counts against a memory budget.
 
-An error of a partition is part of its result. Any other exception is a bug: it fails the deferred
-result of this fetch, and neither the flush that woke the fetch nor other fetches are affected.
+An error of a partition is part of its result. Any other exception is a bug: it fails this fetch,
+but affects neither the flush that woke the fetch nor other fetches.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class DelayedFetch(Deferred[FetchResult]):
         self.targets = targets
         self.timer: Timer | None = None
         self.waits_for_flush = False  # waits until records appended before it are flushed
-        self.is_expired = False  # its deadline has passed, or too many large fetches are waiting
+        self.is_expired = False  # its deadline has passed, or there is no room for it to wait
         self._available = 0
         self._readable: dict[PartitionLog, int] = {}
         self._rows: dict[PartitionLog, FetchPartition] = {}
@@ -156,7 +156,8 @@ class DelayedFetches:
         # Large fetches that can be answered; the first one is being served.
         self._large: dict[DelayedFetch, None] = {}
         self._is_reading = False
-        self._rebuilding: set[PartitionLog] = set()  # the list of aborted transactions was wrong
+        # Partitions whose list of aborted transactions was wrong and is being rebuilt.
+        self._rebuilding: set[PartitionLog] = set()
         self.read_bytes = 0
 
     @property
@@ -167,8 +168,9 @@ class DelayedFetches:
     def fetch(
         self, request: FetchRequest, targets: list[Target], now_ms: int, when_visible: WhenVisible
     ) -> FetchResult | Deferred[FetchResult]:
-        """Return the result, or a `Deferred` if the fetch has to wait. `when_visible` calls back
-        once readers can see all records that were appended before the fetch."""
+        """Return the result, or a `Deferred` if the fetch is large or has to wait. `when_visible`
+        calls back once readers can see all records that were appended before the fetch, or when it
+        gives up waiting for them."""
         is_large = len(targets) > FEW_PARTITIONS
         if _is_enough(request, targets):
             if not is_large:
@@ -379,8 +381,8 @@ class DelayedFetches:
         return results
 
     def _rebuild_aborted(self, log: PartitionLog) -> bool:
-        """Start to rebuild the list of aborted transactions of a partition, unless that is under
-        way. Return whether it has finished, which it has if the runtime is inline."""
+        """Start to rebuild the list of aborted transactions of a partition, unless a rebuild is
+        already running. Return whether the rebuild has finished; with an inline runtime, it has."""
         if log not in self._rebuilding:
             self._rebuilding.add(log)
             work = self._rebuilding_aborted(log)
@@ -506,7 +508,7 @@ def aborted_in_data(
     log: PartitionLog, offset: int, data: Buffer, find: FindAborted
 ) -> list[tuple[int, int]] | None:
     """Return (producer id, first offset) of aborted transactions that may be in the data of a read
-    at `offset`, or None if `find` does."""
+    at `offset`, or None if `find` returns None."""
     if not len(log.aborted) or not len(data):
         return []
     end_offset = log.last_stable_offset

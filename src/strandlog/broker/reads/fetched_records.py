@@ -1,13 +1,13 @@
 """Iterates over the records of a fetch result, batch by batch, and limits the decompressed size.
 
-A few kilobytes on disk may decompress to many megabytes (`decompressed.max.bytes`) and a million
-records (`batch.max.records`), and a fetch may return many batches. So records are decoded lazily,
+A few kilobytes on disk can decompress to many megabytes (`decompressed.max.bytes`) and a million
+records (`batch.max.records`), and a fetch can return many batches. So records are decoded lazily,
 some at a time. Unless `is_quick` returns True, decode them in a separate thread.
 
-A fetch verifies the first batch that it returns, including its offsets. The others are verified
-here: each checksum, and the offsets, which the checksum does not cover, by comparing neighbours.
-The iteration ends before a batch that is damaged; the fetch that continues there reports it, and
-says where the log continues.
+A fetch verifies only batches that this process has neither written nor verified before. This module
+verifies the checksum of every batch, and compares the offsets of neighbouring batches, which the
+checksum does not cover. The iteration ends before a damaged batch, unless that is the first one;
+the fetch that continues there reports the damage, and says where the log continues.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ def records_of(
 def checked_batches(
     found: FetchPartitionData, problems: list[UndecodableBatchError] | None = None
 ) -> Iterator[tuple[BatchView, bool]]:
-    """Yield each batch before the first damaged one, and whether its records are visible. Those of
-    control batches and aborted transactions are not. If the very first batch cannot be decoded,
+    """Yield each batch before the first damaged one, and whether its records are visible. The
+    records of control batches and aborted transactions are not. If the very first batch is damaged,
     raise `UndecodableBatchError`, or add the error to `problems` and hide the batch's records."""
     aborted = AbortedBatches(found.aborted or ())
     for number, batch in enumerate(_batches_in_order(found.data)):

@@ -20,7 +20,8 @@ NOT_FOUND = TimestampOffset(-1, NO_OFFSET)
 def offset_at(
     log: PartitionLog, timestamp: int, isolation: IsolationLevel
 ) -> Work[TimestampOffset]:
-    """Return the offset of the first record at or after a time, or for a special timestamp."""
+    """Return the offset of the first record at or after a time, or for a special timestamp;
+    `NOT_FOUND` if there is none that readers can see."""
     committed = isolation is IsolationLevel.READ_COMMITTED
     end_offset = log.last_stable_offset if committed else log.high_watermark
     if timestamp == LATEST:

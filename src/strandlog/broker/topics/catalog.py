@@ -11,9 +11,10 @@ account for: then the file is damaged, missing or older than they are (`catalog_
 Every change is `Work` that writes in blocking steps. The caller runs changes one at a time
 (`Runtime.run_in_order`): a change that reaches its write while another one is writing fails.
 
-Because of this order, a crash can only leave behind directories of a topic that does not exist yet
-(set aside as strays) or no longer exists (removed, because of the mark). A missing directory is
-created again, empty, and reported; its offsets do not restart at 0.
+Because of the order of these steps, a crash can leave behind only directories of partitions that do
+not exist yet (set aside as strays) or of a topic that no longer exists (removed, because of the
+mark). A missing directory is created again, empty, and reported; the partition then continues above
+all offsets that may have been assigned.
 
 A change that fails on disk has no effect: memory is updated after the file, and completed steps are
 undone. If the directories of a deleted topic cannot be renamed, the problem is reported, and the
@@ -155,7 +156,7 @@ class TopicCatalog:
 
     def log(self, name: str, partition: int) -> PartitionLog:
         logs = self._logs.get(name)
-        if logs is None or self._to_reopen:  # not just a call of `logs`, to save one per request
+        if logs is None or self._to_reopen:  # `logs` is called only if needed, to save time
             logs = self.logs(name)
         if not 0 <= partition < len(logs):
             raise TopicNotFoundError(name, partition, len(logs))
@@ -184,7 +185,8 @@ class TopicCatalog:
 
     @contextlib.contextmanager
     def guard(self, log: PartitionLog) -> Iterator[None]:
-        """Reopen a partition if a change to it raises anything other than a StrandlogError."""
+        """If a change to a partition raises anything other than a StrandlogError, reopen the
+        partition before its next use."""
         try:
             yield
         except StrandlogError:
@@ -348,8 +350,8 @@ class TopicCatalog:
         yield from self._try_finish_delete(deleting)
 
     def _try_finish_delete(self, topic: Topic) -> Work[None]:
-        """Remove the directories of a deleted topic; report a disk error. The topic then stays
-        marked."""
+        """Rename the directories of a deleted topic, so that they can be removed. If the disk
+        fails, report the error and leave the topic marked."""
         try:
             yield from self._finish_delete(topic)
         except StorageError as error:

@@ -1,7 +1,7 @@
 """Compares the catalog file with the partition directories at start-up and repairs the catalog.
 
 The file lists the topics that exist; a directory with records is evidence that its topic existed
-when they were written. Where the two disagree, the directory wins:
+when they were written. This is how disagreements are resolved:
 
     file                     directories                   result
     nothing (lost, damaged)  orders-0, orders-1, id X      topic `orders`, id X, 2 partitions
@@ -184,7 +184,7 @@ class Reconciliation:
 
 def belongs_to(metadata: PartitionMetadata, topic: Topic) -> bool:
     """Return whether a directory with this topic's name belongs to the topic, and not to another
-    topic that was created later under the same name."""
+    topic with the same name that was created later."""
     return not metadata.is_sealed or metadata.topic_id == topic.topic_id
 
 

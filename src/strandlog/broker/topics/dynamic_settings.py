@@ -1,18 +1,19 @@
 """Broker settings that clients can change while the broker runs.
 
-As in Kafka, a change applies to one of two layers. The first layer below that has a value wins:
+As in Kafka, a change applies to one of two layers, `node` or `cluster`. The value of a setting
+comes from the first of these layers that contains one:
 
     node       AlterConfigs on broker "0"
     cluster    AlterConfigs on broker "", the default for all brokers
     static     file, environment and options that the broker was started with
     built in   the default of the setting
 
-`DynamicSettings` validates changes and merges the layers; the catalog stores the upper two in
-`topics.json`, so changes survive a restart. `apply` writes the result into the `BrokerSettings`
-that all parts of the broker share and read whenever they need a value. Only settings marked as
-`dynamic` are read that way; changes to any other setting are rejected. Listeners, TLS, logins and
-secrets are never dynamic: a client that may alter settings must not choose files, addresses or
-credentials for the broker.
+`DynamicSettings` validates changes and merges the layers; the catalog stores `node` and `cluster`
+in `topics.json`, so changes survive a restart. `apply` writes the result into the `BrokerSettings`
+that all parts of the broker share. The broker reads settings marked as `dynamic` whenever it needs
+them; changes to any other setting are rejected, because the broker may read it only at start-up.
+Listeners, TLS, logins and secrets are never dynamic: a client that may alter settings must not
+choose files, addresses or credentials for the broker.
 """
 
 from __future__ import annotations

@@ -4,12 +4,12 @@ A separate process (`tables/topics/worker.py`) syncs the topics that have a `tab
 and reports the result of each sync. The broker itself neither reads nor writes tables:
 
     wanted()     ──▶ sync process ──▶ note(report)                      what each table contains
-    removable()  ──▶ take_checks(), if the last report is too old ──▶ sync process
+    removable()  ──▶ take_checks(), if no recent report exists ──▶ sync process
                  ──▶ note(report) ──▶ retention runs again
 
 With `retention.after.table`, retention deletes a segment only if all of its records are in the
 table or were deleted by clients. It relies on a report only if all of these conditions hold;
-otherwise it deletes no records:
+otherwise it deletes only records that clients have deleted:
 
 1. The offsets in the report belong to a version of the table that was durable before the report.
 2. The report is about this topic (by id) and about the table that is bound to the topic. The first
@@ -19,8 +19,8 @@ otherwise it deletes no records:
 3. The sync succeeded, and the report is at most `FRESH_MS` old. If it is older, retention requests
    a check and runs again when the new report arrives.
 
-Reports are kept in memory only. After a restart, a topic with this setting keeps its records until
-the first report.
+Reports are kept in memory only. After a restart, a topic with `retention.after.table` keeps its
+records until the first report.
 
 Segments that have expired but are not in the table are *held*; the metric `retention_held_bytes` is
 their size. If the same segment of a partition is held for `STALL_INTERVALS` sync intervals, and at
@@ -171,11 +171,11 @@ class LakeTables:
         )
 
     def note(self, report: TableReport) -> bool:
-        """Store a report, unless its topic has no table any more; return whether retention waits
-        for it."""
+        """Store a report, unless its topic was recreated or no longer has a table; return whether
+        retention waits for the report."""
         wanted = self.wanted().get(report.topic)
         if wanted is None or wanted.topic_id != report.topic_id:
-            return False  # the topic was deleted or recreated during the sync
+            return False  # the topic or its table was deleted or recreated during the sync
         self._reports[report.topic] = (report, self._clock.monotonic_ms())
         if not report.error:
             self._synced[report.topic] = report
@@ -215,7 +215,8 @@ class LakeTables:
 
     def removable(self, log: PartitionLog, count: int) -> int:
         """Return how many of the `count` oldest segments of a log, all expired, retention may
-        remove: those that hold only records that were deleted or that are in the table."""
+        remove: all of them or, with `retention.after.table`, only segments whose records were all
+        deleted or are in the table."""
         if not log.settings.retention_after_table:
             self._held.pop(log.tp, None)
             return count
@@ -224,8 +225,8 @@ class LakeTables:
         return found
 
     def _synced_offset(self, log: PartitionLog) -> int:
-        """Return the offset below which all records are known to be in the table; request a check
-        if the last report is too old."""
+        """Return the offset below which all records are known to be in the table, or 0 if none are.
+        Request a check if there is no report, or if the last one is too old."""
         topic = self._catalog.topic(log.tp.topic)
         report, at_ms = self._reports.get(topic.name, (None, 0))
         if report is None or self._clock.monotonic_ms() - at_ms > FRESH_MS:

@@ -1,4 +1,5 @@
-"""`Topic` and its entry in `topics.json`, name and partition count rules, and internal topics."""
+"""`Topic` and its entry in `topics.json`, the state of partitions, and the rules for topic names,
+partition counts and internal topics."""
 
 from __future__ import annotations
 
@@ -134,7 +135,8 @@ def protected_topics(*, has_registry: bool) -> frozenset[str]:
 
 
 def forbid_internal(name: str, protected: frozenset[str] = INTERNAL_TOPICS) -> None:
-    """Raise if only the broker may write to a topic, because clients could corrupt its state."""
+    """Raise if a topic is protected: a client could corrupt the state that the broker stores in
+    it."""
     if name not in protected:
         return
     if name == SCHEMAS_TOPIC:

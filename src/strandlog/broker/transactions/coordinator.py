@@ -1,8 +1,9 @@
 """Runs transactions: stores the decision (commit or abort), writes the markers, then stores the
 completion.
 
-    request ─▶ transaction.py decides ─▶ table ─▶ on disk ─▶ reply
-                                                     └─ Prepare*: markers ─▶ on disk ─▶ Complete*
+    request ─▶ transaction.py decides ─▶ table ─▶ on disk ─┬─ Empty, Ongoing ─▶ reply
+                                                           └─ Prepare* ─▶ markers ─▶ on disk
+                                                              ─▶ Complete* ─▶ reply
 
 No reply is sent and no marker is written before the decision is on disk; a transaction is complete
 only after all its markers are on disk. A producer that has received its reply can therefore start
@@ -15,9 +16,9 @@ a change cannot be written, the request fails and nothing changes. After the wri
 retries once a second until it succeeds: a decision cannot be undone, because its record may already
 be on disk. A failed fsync of the change fails the reply; a marker that cannot be written delays it.
 
-A partition may have an open transaction that is missing from the table, because its record was lost
-with the page cache. It would block the partition's read_committed consumers forever, so `load`
-aborts it.
+A partition may have an open transaction that is missing from the table, because the table's record
+was lost with the page cache. That transaction would block the partition's read_committed consumers
+forever, so `load` aborts it.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ from strandlog.storage.partition.log import PartitionLog
 
 RETRY_MS = 1_000
 EXPIRY_CHECK_MS = 3_600_000
-IDS_EXPIRED_AT_ONCE = 1_000  # other requests run between two such steps
+IDS_EXPIRED_AT_ONCE = 1_000  # maximum per step; other requests run between the steps
 
 R = TypeVar("R")
 
@@ -158,7 +159,7 @@ class TransactionCoordinator:
         if name is None or name in self._in_flight:
             yield from self._write_markers(markers, ControlType.ABORT)
         else:
-            # Block the producer: the marker must not end a transaction that starts meanwhile.
+            # Block the producer, so that the marker cannot end a transaction that it starts now.
             self._in_flight[name] = frozenset()
             yield from self._write_markers(markers, ControlType.ABORT)
             del self._in_flight[name]
@@ -169,7 +170,8 @@ class TransactionCoordinator:
         self, name: str, timeout_ms: int, producer: ProducerIdentity
     ) -> Deferred[ProducerIdentity]:
         """Return an identity that replaces all earlier ones of this transactional id; first abort
-        its open transaction, if there is one. A retry gets the identity of the lost reply."""
+        its open transaction, if there is one. A producer with the previous epoch gets the current
+        identity, if it retries after a lost reply or if its transaction timed out."""
         if not 0 < timeout_ms <= self._settings.transaction_max_timeout_ms:
             raise InvalidTransactionTimeoutError(
                 f"transaction.timeout.ms must be between 1 and "
@@ -351,8 +353,8 @@ class TransactionCoordinator:
     def _end(self, decided: Transaction, reply: Deferred[Any]) -> Procedure[None]:
         """Store the decision, write the markers, then store the completion.
 
-        The decision and the markers are on disk before the next step starts. A restart resumes
-        after the last step on disk.
+        The decision is on disk before the first marker is written, and all markers are on disk
+        before the completion is written. A restart resumes after the last step on disk.
         """
         yield from self._persist(decided, reply)  # from here on, the decision is final
         yield from self._finish(decided)
@@ -371,7 +373,7 @@ class TransactionCoordinator:
         """Write a change and wait until it is on disk.
 
         If the first write fails, raise the error and change nothing. Later errors fail the reply,
-        and the change is retried.
+        and the procedure retries until the change is on disk.
         """
         name = transaction.transactional_id
         before = self._transactions.get(name)

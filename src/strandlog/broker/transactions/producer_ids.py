@@ -12,13 +12,13 @@ the first producer, acknowledge them and write nothing.
     than the data                   or in the transaction table, and at least 2**20 times the
                                     seconds since 1970
 
-The time accounts for ids that are in none of these files: those of producers that have not written
-yet, and those whose state has expired while their records are still in the log. As long as fewer
-than 2**20 ids per second are allocated on average, the time-based id is higher than all of them.
-Such ids stay below 2**53 until the year 2242, so clients can store them in a double.
+The time accounts for ids that are in none of these files: ids of producers that have not written
+yet, and ids whose producer state has expired although their records are still in the log. As long
+as fewer than 2**20 ids per second are allocated on average, the time-based id is higher than all of
+them. Such ids stay below 2**53 until the year 2242, so clients can store them in a double.
 
-A client may send an id that was never allocated here, for example one from another cluster. The
-next id is then moved above it (`ProducerIdsSeen`), so that it is not allocated later.
+A client can send an id that was never allocated here, for example one from another cluster. The
+next id is then moved above the client's id (`ProducerIdsSeen`), which is therefore never allocated.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class ProducerIds:
         return max(first, copied)
 
     def _lost_count(self, known: int) -> int:
-        """Return an id above every id ever allocated, without relying on the file."""
+        """Return an id above `known`, above every id seen, and not below the time-based minimum."""
         by_time = self._log_dir.clock.now_ms() // 1000 * IDS_PER_SECOND
         seen = self._log_dir.producer_ids_seen.highest
         return max(known + BLOCK, seen + 1, by_time)

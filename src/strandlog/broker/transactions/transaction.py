@@ -1,17 +1,22 @@
 """States and transitions of one transactional producer, as pure functions.
 
-                 add partitions          end             markers written
+                 add partitions      end, timeout        markers on disk
+                                       or init
     Empty ─────────────────▶ Ongoing ──────────▶ Prepare* ──────────────▶ Complete*
-      ▲                        ▲   │                                        │    │
-      │                        │   └─ timeout or init: abort                │    │
+      ▲                        ▲                                            │    │
+      │                        │                                            │    │
       │                        └────────────── add partitions ──────────────┘    │
       └───────────────────────────────────────── init ───────────────────────────┘
 
+`init` in Empty and adding partitions in Ongoing do not change the state. A transactional id that
+has been idle in Empty or Complete* for too long is deleted (coordinator.py).
+
 Prepare* records the outcome: once it is on disk, the outcome cannot change. Complete* is stored
-once all markers are on disk. Each `init`, except a retry, increments the epoch, and so does an
-abort that the producer did not request. A producer with the old epoch (a zombie) is then fenced,
-both here and in every partition that gets a marker with the new epoch. When the epochs of a
-producer id are exhausted, the next `init` allocates a new id.
+once all markers are on disk. A timeout, or `init` in Ongoing, aborts the transaction. Each such
+abort increments the epoch, and so does each `init`, unless it comes with the previous epoch
+(`is_current`). A producer with the old epoch (a zombie) is then fenced, both here and in every
+partition that gets a marker with the new epoch. When the epochs of a producer id are exhausted, the
+next `init` allocates a new id.
 """
 
 from __future__ import annotations
@@ -94,7 +99,7 @@ def restored(transactional_id: str, value: TransactionValue) -> Transaction:
 def check_owner(
     transaction: Transaction | None, name: str, producer: ProducerIdentity
 ) -> Transaction:
-    """Return the transaction if it belongs to the producer and is not being completed."""
+    """Return the transaction; raise if it does not belong to the producer or is being completed."""
     if transaction is None or transaction.producer_id != producer.producer_id:
         raise InvalidProducerIdMappingError(
             f"transactional id {name!r} does not belong to producer {producer.producer_id}; "
@@ -141,8 +146,9 @@ def initialised(
 ) -> Transaction:
     """Return the transaction with the next epoch, or with `new_producer_id` and epoch 0.
 
-    A retry with the previous epoch is only allowed if the request came from that producer.
-    Otherwise, it came from a new process, and the producer with the previous epoch is a zombie.
+    The producer may retry with the previous epoch only if it sent that epoch, and if the producer
+    id stays the same. A request without it came from a new process, so any producer that still has
+    the previous epoch is a zombie.
     """
     last_epoch = NO_PRODUCER_EPOCH
     if new_producer_id is None:
@@ -208,7 +214,7 @@ def prepared(transaction: Transaction, *, commit: bool, now_ms: int) -> Transact
 def fenced(transaction: Transaction, now_ms: int) -> Transaction:
     """Return the transaction aborted by the coordinator, with an incremented epoch.
 
-    No producer ever gets the last epoch, so the increment always fences the producer.
+    `initialised` never assigns the last epoch, so that this increment can fence the producer.
     """
     aborted = prepared(transaction, commit=False, now_ms=now_ms)
     epoch = min(transaction.epoch + 1, LAST_EPOCH)

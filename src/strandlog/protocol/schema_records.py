@@ -1,4 +1,4 @@
-"""Keys and values of `_schemas`, in which a schema registry keeps its state.
+"""Keys and values of `_schemas`, the topic that stores the state of a schema registry.
 
 The format is that of Confluent's registry: compact JSON. The order of the fields in a key matters,
 because compaction compares the bytes of keys.

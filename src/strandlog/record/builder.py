@@ -3,7 +3,7 @@
 There are four ways to build a batch. The first three return the same bytes for the same records:
 
     BatchBuilder    adds one record at a time, and bounds the size of the batch in advance
-    build_batch     encodes many records at once, column by column; the fastest way
+    build_batch     encodes many records together, column by column; the fastest way
     build_single    encodes one record, for a producer that does not wait for more
     filtered_batch  keeps some records of an existing batch, for compaction
 

@@ -137,8 +137,8 @@ def max_compressed_size(codec: Codec, size_bytes: int) -> int:
 
 
 def _decompress_gzip(data: Buffer, limit_bytes: int) -> bytes:
-    """Decompress all members. zlib copies the input that follows a member, so it gets the input in
-    steps: otherwise, many small members would take quadratic time."""
+    """Decompress all members. zlib copies the input that follows a member, so this function passes
+    the input in steps: otherwise, many small members would take quadratic time."""
     parts: list[bytes] = []
     view, position, room = memoryview(data), 0, limit_bytes
     while position < len(view) or not parts:

@@ -2,7 +2,7 @@
 
 Sensors, counters and benchmarks often write records of equal size. In such a run, each byte of the
 layout is at the same distance from the corresponding byte of the next record, so a slice with a
-step, `data[at::size]`, collects it from all records at once:
+step, `data[at::size]`, collects it from all records in one operation:
 
     length  attributes  time    offset  key length  key  value length  value  header count
     fixed   fixed       varies  +1      fixed            fixed                0

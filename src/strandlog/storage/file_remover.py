@@ -22,7 +22,7 @@ RETRY_MS = 60_000
 
 
 class FileRemover:
-    """A queue of files and directories to delete, ordered by the time at which they are due."""
+    """A queue of files and directories to delete, ordered by due time."""
 
     def __init__(self, files: Files) -> None:
         self._files = files

@@ -66,13 +66,13 @@ HTTP_JSON_VALUE_BYTES = fixed_limit(
 )
 HTTP_PARSED_VALUE_BYTES = fixed_limit(
     8 * MIB,
-    "HTTP: size of a value in which a record search follows a JSON path",
+    "HTTP: size of a value that a record search parses to follow a JSON path",
     above="the page reports that the value was not searched",
     why="parsing a larger value takes too long",
 )
 HTTP_PARSED_VALUE_ITEMS = fixed_limit(
     50_000,
-    "HTTP: JSON items in a value in which a record search follows a JSON path",
+    "HTTP: JSON items in a value that a record search parses to follow a JSON path",
     above="the page reports that the value was not searched",
     why="parsing a larger value takes too long",
 )

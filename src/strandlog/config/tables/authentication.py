@@ -42,8 +42,8 @@ class AuthenticationSettings(LoginSettings):
         maximum=MAX_LONG,
         dynamic=False,
         help=(
-            "Maximum time for which a SASL login is valid; after that, the client must "
-            "re-authenticate on the same connection. 0: no limit, except the expiry of a token."
+            "Maximum validity of a SASL login; after that, the client must re-authenticate on the "
+            "same connection. 0: no limit, except the expiry of a token."
         ),
     )
     sasl_server_max_receive_size: int = setting(
@@ -91,7 +91,7 @@ class AuthenticationSettings(LoginSettings):
         help=(
             "URL of the JWKS document with the public keys of the token provider: https:// or "
             "file:// (http:// only on the same machine). The certificate of an HTTPS server is "
-            "verified with the system's CAs, or with those in the file that the environment "
+            "verified with the system's CAs, or with the CAs in the file that the environment "
             "variable SSL_CERT_FILE names. Empty: tokens are not accepted."
         ),
     )
@@ -123,7 +123,7 @@ class AuthenticationSettings(LoginSettings):
         maximum=3600,
         dynamic=False,
         help=(
-            "Maximum time by which the token provider's clock may be ahead of the broker's. No "
+            "Maximum time that the token provider's clock may be ahead of the broker's. No "
             "token is accepted after its expiry."
         ),
     )

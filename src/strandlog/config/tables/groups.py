@@ -126,9 +126,9 @@ class GroupSettings:
         maximum=MAX_INT,
         dynamic=False,
         help=(
-            "Minutes for which a committed offset is kept after its commit or, if that is later, "
-            "after its group has become empty. It does not expire while a member of the group "
-            "subscribes to its topic."
+            "Minutes that a committed offset is kept after its commit or, if later, after its "
+            "group has become empty. While the group has members, only offsets of topics that no "
+            "member subscribes to expire."
         ),
     )
     offsets_retention_check_interval_ms: int = setting(

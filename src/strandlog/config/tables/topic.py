@@ -208,7 +208,7 @@ class LogSettings:
         default=MAX_LONG,
         minimum=0,
         maximum=MAX_LONG,
-        help="Maximum time by which a record's timestamp may precede the append.",
+        help="Maximum time that a record's timestamp may be earlier than the append.",
     )
     message_timestamp_after_max_ms: int = setting(
         broker_name="log.message.timestamp.after.max.ms",
@@ -216,7 +216,7 @@ class LogSettings:
         default=HOUR_MS,
         minimum=0,
         maximum=MAX_LONG,
-        help="Maximum time by which a record's timestamp may be later than the append.",
+        help="Maximum time that a record's timestamp may be later than the append.",
     )
     record_validation: str = setting(
         broker_name="log.record.validation",

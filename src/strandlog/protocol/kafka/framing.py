@@ -1,6 +1,6 @@
 """Splits a byte stream into length-prefixed frames: `feed` bytes, then `cut` frame by frame.
 
-    frame: i32 length | that many bytes, of which the first two are the api key
+    frame: i32 length | that many bytes; a request starts with its api key (i16)
 
 A negative length, or one over the limit, is an error: the stream cannot be valid. Only Produce
 requests, which carry records, may be as large as the limit; all others may have a lower limit,

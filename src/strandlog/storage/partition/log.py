@@ -5,10 +5,10 @@
     log end offset     the offset of the next record; it never decreases, even if records are
                        deleted or truncated
     flushed offset     everything below is on disk
-    high watermark     the end of what readers may see: the flushed offset with durability "fsync",
+    high watermark     readers see the records below it: the flushed offset with durability "fsync",
                        the log end offset with durability "page_cache"
-    last stable offset the end of what readers of committed records may see: the high watermark, or
-                       the start of the oldest open transaction
+    last stable offset read_committed readers see the records below it: the high watermark, or the
+                       start of the oldest open transaction
     log start offset   everything below was deleted, by retention or delete_records
 
 One thread owns a PartitionLog. Appends do not wait for a sync: `append` returns once the bytes are
@@ -366,7 +366,8 @@ class PartitionLog:
 
     @property
     def cache(self) -> SegmentCache:
-        """The mapped segments, unless the log is closed: its paths may be those of a new topic."""
+        """The cache of mapped segments. Raises `StorageError` once the log is closed, because a new
+        topic may use the same paths."""
         self.files.check_is_open()
         return self.context.cache
 
@@ -431,7 +432,7 @@ class PartitionLog:
         self._note_problems()
         first_base = self.segments.first_base  # retention may have removed segments
         found = [entry for entry in replay.found if entry.last_offset >= first_base]
-        found += self.aborted.ending_in(end_offset, self.log_end_offset)  # new ones
+        found += self.aborted.ending_in(end_offset, self.log_end_offset)  # appended since
         store_aborted(files, self.segments.all(), self.aborted, found)
         self._flusher.renew_snapshot()
         self._claim_aborted(self.segments.sealed)

@@ -5,8 +5,9 @@ same path. Work in steps on the deleted partition (retention, compaction, a flus
 progress then, and it knows its files by path. So everything that writes to a partition's folder
 gets a `PartitionFiles`, and the owner closes it before the folder is renamed: an operation that
 would create, change, rename or remove a file then raises `StorageError`. Reads and syncs remain
-possible, because they change nothing. A `LogFile` that is already open remains usable too: it
-belongs to the old file, whatever its path is now.
+possible here, because they change nothing; `PartitionLog.cache` rejects reads of sealed segments. A
+`LogFile` that is already open remains usable too: it belongs to the old file, whatever its path is
+now.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ batch. `read` returns bytes of a single segment; callers continue at the offset 
 returned.
 
 `read` raises `CorruptSegmentError` at a damaged batch. The error's `resume_offset` is the offset of
-the next intact batch or, if the segment has none, the end of what the reader sees of the segment.
+the next intact batch or, if the segment contains none, the end of the part that the reader can see.
 
 `read` verifies only the first batch, because most callers verify each batch that they decode.
 Network clients may not (librdkafka does not by default), so their reads pass `verify`: bytes that

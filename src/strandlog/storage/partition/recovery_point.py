@@ -1,4 +1,4 @@
-"""The recovery point file, which records up to which offset a partition is known to be durable.
+"""The recovery point file, which records the offset up to which a partition is known to be durable.
 
     slot:  i64 recovery point | i64 snapshot point | u64 sequence | u8 flags | u32 CRC-32C
     flags: 1 bounds readers · 2 fsync failed · 4 provisional

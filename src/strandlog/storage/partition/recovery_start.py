@@ -2,8 +2,9 @@
 
 Everything below the snapshot point was flushed together with its indexes, so recovery need not read
 it. `trusted_start` uses the offset index to find the batch at the snapshot point. If an index entry
-that it checks is missing or contradicts the log, or the log below that point is damaged or
-incomplete, the entire segment is untrusted, and recovery reads it from the start.
+that it checks contradicts the log, the time index has no trusted entry, or the log below the
+snapshot point is damaged or incomplete, recovery trusts nothing in the segment and reads it from
+the start.
 """
 
 from __future__ import annotations

@@ -66,7 +66,8 @@ def _is_true(log: PartitionLog, segment: Segment, entry: TimeEntry) -> bool:
 
 def find_latest(log: PartitionLog) -> Work[TimestampOffset | None]:
     """Return the first visible record with the largest timestamp, or None if no visible record has
-    a timestamp. Transaction markers count as records, as in Kafka."""
+    a timestamp. If its batch cannot be decoded, return the last offset of the batch. Transaction
+    markers count as records, as in Kafka."""
     latest, newest = NO_TIME_ENTRY, None
     for segment in log.segments.all():
         if segment.base_offset >= log.high_watermark:

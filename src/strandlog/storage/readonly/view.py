@@ -1,15 +1,15 @@
 """Read-only view of a data folder that another process may be writing.
 
 The view takes no lock and relies on three guarantees of the writer: bytes below the recovery point
-do not change; a file is renamed before it is deleted; a new segment appears under its final name.
-So a reader reads up to the recovery point or, with durability "page_cache" and without
-`durable_only`, up to the last complete batch. When a file is missing, it refreshes its view of the
-folder.
+do not change; the files of a sealed segment are replaced or removed, but never changed in place; a
+new segment appears under its final name. So a reader reads up to the recovery point or, with
+durability "page_cache" and without `durable_only`, up to the last complete batch. When a file is
+missing, the view lists the folder again.
 
 The owner renames the folder of a deleted topic before it creates one for a new topic of the same
 name, and writes the new topic's id before any other file. So each refresh reads the topic id last:
-if it has not changed, everything before was read from the files of the same topic. If it has, the
-view forgets what it knows of the deleted topic and starts again.
+if the id has not changed, all earlier reads were from files of the same topic. If it has, the view
+discards the state of the deleted topic and starts again.
 
 The view writes nothing: an index that is missing or wrong is rebuilt in memory.
 """
@@ -146,7 +146,7 @@ class PartitionView:
             self._look()
 
     def _forget(self) -> None:
-        """Forget what is known of a deleted topic of the same name."""
+        """Discard the state of a deleted topic of the same name."""
         for segment in self._segments:
             self._cache.drop(segment.stem)
         self._segments = []
@@ -508,7 +508,8 @@ class PartitionView:
 
     def _find_in(self, batch: BatchView, timestamp_ms: int) -> TimestampOffset | None:
         """Find the first record at or after a timestamp in one intact batch. If the batch cannot be
-        decoded, return its base offset: a read from there raises an error that names the batch."""
+        decoded, return its first visible offset: a consumer that reads there gets an error that
+        names the batch."""
         try:
             return batch.find_timestamp(timestamp_ms, from_offset=self.start_offset)
         except DataError:

@@ -10,7 +10,7 @@ removed, and the originals remain in use. A crash after it leaves `B.log.swap`: 
 removes the originals whose base offset lies in [B, end of the swap) and finishes step 4, unless the
 swap is damaged and its first original still exists. An original above that range is kept. Its
 records are newer than all records in the swap, so no old value reappears, and the next compaction
-removes what is superseded.
+removes superseded records.
 
 B is the base offset of the first original, so the new segment covers the same offsets.
 """

@@ -9,7 +9,7 @@ In a session of its own, Spark analyses the DataFrames of frames.py, which are s
              starts: they exclude ORDER BY, aggregations without a watermark in append mode, outer
              joins without a watermark, …; in a group, operators that may keep state
 
-No query and no reader starts. Only a source whose schema is in a schema registry connects to it.
+No query and no reader starts. Only a source whose schema is in a registry connects to the registry.
 Errors that depend on data, such as a failing cast, and errors in existing checkpoints appear only
 in a run. Views and sinks that depend on a source or view with an error are not checked;
 `Analysis.unchecked` lists them.
@@ -56,7 +56,7 @@ class _Analyzer:
         self._spark = spark
         self._problems: list[Problem] = []
         self._unchecked: list[str] = []
-        self._broken: set[str] = set()  # sources and views for which there is no DataFrame
+        self._broken: set[str] = set()  # sources and views without a DataFrame
 
     def analyze(self) -> Analysis:
         for number in range(len(self._pipeline.sources)):

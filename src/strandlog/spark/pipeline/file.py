@@ -75,8 +75,8 @@ class Problem(NamedTuple):
 
 
 class Analysis(NamedTuple):
-    """The problems of a file, in the order of its lines: those found without Spark or, if there are
-    none, those that Spark finds."""
+    """The problems of a file, sorted by line. Spark checks the file only if it has no problems that
+    can be found without Spark."""
 
     problems: list[Problem]
     unchecked: list[str]  # views and sinks that could not be checked, because of another problem
@@ -398,16 +398,16 @@ class PipelineFile:
         self.problems.append(self.problem(kind, number, key, text))
 
     def problem(self, kind: str, number: int, key: str, text: str) -> Problem:
-        """Return a problem with a key of the n-th table of a kind, or with the table itself if the
-        key is "", with its line."""
+        """Return a problem and its line: the line of a key in the n-th table of a kind, or of the
+        table itself if the key is "" or missing."""
         candidates = ((kind, number, key), (kind, number, ""), ("pipeline", 0, ""))
         line = next((self._lines[each] for each in candidates if each in self._lines), 1)
         where = f"[{kind}] {key}: " if key else f"[{kind}]: " if kind else ""
         return Problem(line, f"{where}{text}")
 
     def line_of_sql(self, view: int, sql_line: int) -> int | None:
-        """Return the line in the file of a line in a view's SQL, or None if it is not found. Both
-        are counted from 1."""
+        """Return the number of the file's line that contains a line of a view's SQL, or None if it
+        is not found. Both numbers count from 1."""
         key_line = self._lines.get(("view", view, "sql"))
         if key_line is None or self.pipeline is None:
             return None
@@ -501,7 +501,8 @@ def load(path: str | os.PathLike[str]) -> Pipeline:
 
 
 def read_file(path: str | os.PathLike[str]) -> PipelineFile:
-    """Read a pipeline file and return it with its problems."""
+    """Read a pipeline file and return it with its problems; raise a `ConfigurationError` if it
+    cannot be read."""
     try:
         return PipelineFile(Path(path).read_text(encoding="utf-8"))
     except OSError as error:

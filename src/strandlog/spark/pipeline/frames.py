@@ -78,7 +78,7 @@ class SourceFrames:
         return self.parsed(self._load(CORRUPT_TEXT_FIELD))
 
     def whole(self) -> DataFrame:
-        """Return all rows; those that do not parse have their record in `_corrupt`."""
+        """Return all rows; for a row that does not parse, `_corrupt` contains the record."""
         return self._load(CORRUPT_RECORD_FIELD)
 
     def parsed(self, frame: DataFrame) -> DataFrame:
@@ -146,7 +146,8 @@ def topic_rows(frame: DataFrame, sink: SinkTable) -> DataFrame:
 
 @contextmanager
 def errors_of(what: str) -> Iterator[None]:
-    """Add the name of a part of the pipeline to errors raised inside the block."""
+    """Add the name of a part of the pipeline to errors raised inside the block, and turn Spark's
+    errors into `ConfigurationError`."""
     from pyspark.errors import PySparkException  # noqa: PLC0415 - needs Spark
 
     try:

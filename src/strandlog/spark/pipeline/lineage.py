@@ -6,8 +6,8 @@ Loops are sinks and dead-letter topics that feed their own source:
                           └─▶ dead_letter ─▶ a source of that topic ─▶ …
 
 Such a pipeline never finishes. Chains that do not lead back are allowed, and so are static sources,
-because they are not streamed. The tables of a view are taken to be the names after FROM and JOIN;
-tables that SQL refers to in any other way are not detected.
+because they are not streamed. The tables of a view are the names after FROM and JOIN in its SQL;
+tables that the SQL refers to in any other way are not detected.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def dead_letter_group(pipeline: Pipeline, source: SourceTable) -> SinkGroup | No
 
 
 def query_names(pipeline: Pipeline) -> list[str]:
-    """Return the names of the streaming queries, in the order in which they start."""
+    """Return the names of the streaming queries, in the order of their start."""
     dead_letters = [
         f"{source.name}-dead-letter"
         for source in pipeline.sources

@@ -1,7 +1,7 @@
 """Classes for the tables of a pipeline file.
 
     [pipeline]   name [, bootstrap (a cluster) or data (a folder), checkpoint, trigger or every,
-                 report, options]; the command line may name the log instead
+                 report, options]; the command line can name the log instead
     [pipeline.security]   protocol, mechanism, username, password, … (security.py)
     [[source]]   name, topic [, format, schema, watermark, dead_letter, starting, static, options]
     [[view]]     name, sql
@@ -85,9 +85,9 @@ def check_pipeline_name(name: str) -> None:
 
 
 def absolute_path(path: str) -> str:
-    """Resolve a path against this process's working directory, and return it for Spark.
+    """Resolve a path against this process's working directory; return a URI unchanged.
 
-    Spark itself would resolve it against the directory in which its Java process was started.
+    Spark itself would resolve the path against the directory where its Java process was started.
     """
     return path if _URI.match(path) else os.path.abspath(path)
 
@@ -117,7 +117,7 @@ class ViewTable:
 
 @dataclass(frozen=True)
 class SinkTable:
-    """A target to which the rows of a view are written."""
+    """A target for the rows of a view."""
 
     view: str
     kind: str  # one of TARGETS
@@ -195,7 +195,7 @@ class Pipeline:
     def log_option(self) -> tuple[str, str]:
         """The option that specifies the log, and its value.
 
-        A pipeline without a log can be validated, but not started.
+        Without a log, the value is `NO_BROKER`: the pipeline can be validated, but not started.
         """
         if self.data is not None:
             return "path", absolute_path(self.data)

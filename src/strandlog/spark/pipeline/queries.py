@@ -141,7 +141,7 @@ class PipelineQueries:
             writer = writer.trigger(availableNow=True)
         elif pipeline.trigger is not None:
             writer = writer.trigger(processingTime=pipeline.trigger)
-        # Start queries one at a time: several Python processes at once take longer to start.
+        # Start queries one at a time: Python processes that start together take longer to connect.
         query = start_with_retries(lambda: start_once(writer), self._check)
         self.queries.append(query)
         if is_too_slow(query.exception()):
@@ -173,8 +173,8 @@ class PipelineQueries:
             return one_line(error)
         return (
             f"the query does not fit its checkpoint {self._checkpoint(name)}: {mismatch}. Undo the "
-            f"change, or give the pipeline a new name or a new checkpoint; it then reads its "
-            f"sources from their start again, and writes all its results again"
+            f"change, or give the pipeline a new name or a new checkpoint; it then starts like a "
+            f"new pipeline, reads its sources again, and writes all its results again"
         )
 
     def _checkpoint(self, name: str) -> str:
@@ -240,5 +240,5 @@ def prepare_topics(pipeline: Pipeline) -> list[str]:
             try:
                 client.create_topic(topic, wanted[topic] or -1)
             except TopicExistsError:
-                continue  # another pipeline has created the topic meanwhile
+                continue  # another pipeline has just created the topic
     return missing

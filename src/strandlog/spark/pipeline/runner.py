@@ -10,7 +10,8 @@
                                              (schedule.py)
 
     from any of these:
-        ──▶ stopped      by stop(), a signal, or available_now with everything read
+        ──▶ stopped      by stop() or a signal, or because all queries have ended, for example when
+                         available_now has read everything
         ──▶ failed       Spark, a query or a callback raised an error; all queries are stopped
 
 `start` returns when every query has started its first micro-batch, is waiting for data or has ended
@@ -83,8 +84,8 @@ def start(
     with the pipeline. With `available_now`, the pipeline ends when it has processed the data that
     exists now, even if it has `every`. `report` overrides the pipeline's own `report`. `on_session`
     is called when the session is ready, before the first query starts. `on_wait` is called after
-    each round of a scheduled pipeline, with the time of the next one, in milliseconds. `check` is
-    called while queries start; it may raise to cancel the start.
+    each round of a scheduled pipeline, with the time of the next one in ms since the epoch. `check`
+    is called while queries start; it may raise an error to cancel the start.
 
     Raise `ConfigurationError` for an error in the pipeline, even if only Spark detects it, and
     `PipelineError` if Spark does not start.
@@ -144,7 +145,8 @@ def run(
 def validate(
     path: str | os.PathLike[str], spark: SparkSession | None = None, log: Path | None = None
 ) -> Analysis:
-    """Return the problems of a file: those found without Spark or, if there are none, by Spark.
+    """Return the problems of a file. Spark checks it only if it has no problems that can be found
+    without Spark.
 
     `spark` is the session to use; the default is the active session or, if there is none, a new one
     that writes its log to `log` (default: stderr) and is stopped afterwards.
@@ -196,7 +198,7 @@ class RunningPipeline:
     def stop(self) -> None:
         """Stop the queries and wait until they have ended; raise the same errors as `wait`.
 
-        When called from `on_progress`, return without waiting.
+        When called from `on_progress` or `on_wait`, return without waiting.
         """
         self._stop_requested.set()
         if threading.current_thread() is not self._thread:

@@ -9,7 +9,7 @@
     certificate, key, key_password      PEM files of the pipeline's own certificate and its key
                    (mutual TLS), and the key's password
 
-They become client settings for all sources, sinks, dead letters, offset commits and progress
+These keys become client settings for all sources, sinks, dead letters, offset commits and progress
 reports. `password`, `token` and `key_password`, and secrets in the options of any table, must be
 references (client/references.py), because pipeline files are kept in version control.
 """
@@ -138,7 +138,7 @@ def _login_problems(found: _Security) -> Iterator[tuple[str, str]]:
 
 
 def literal_secret(key: str) -> str:
-    """Return the text of the problem that a secret is written in the file."""
+    """Return the text of the problem for a secret that is written in the file."""
     return (
         "do not write the secret into this file: put it into a file that only the pipeline's user "
         f'can read and set {key} = "${{file:PATH}}", or set {key} = "${{env:VARIABLE}}"'

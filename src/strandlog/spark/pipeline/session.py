@@ -53,7 +53,7 @@ def open_session(
     _silence_error_loggers()
     try:
         with nullcontext() if log is None else _stderr_to(log):
-            # A pipeline reports its queries itself; the session would report them as its own.
+            # A pipeline reports its own queries, so the session must not report them too.
             found = session(master, conf, app_name=app_name, quiet=True, report=OFF)
     except (PySparkException, Py4JError) as error:
         raise PipelineError(f"cannot start Spark: {one_line(error)}") from error
@@ -70,10 +70,11 @@ def _silence_error_loggers() -> None:
 
 @contextmanager
 def spark_log(path: Path | None, name: str) -> Iterator[Path]:
-    """Yield a file for Spark's log: `path`, or a temporary file that is kept only after an error.
+    """Yield a file for Spark's log: `path`, or a temporary file that is deleted unless an error
+    occurs.
 
-    After an error, the path of the log is added to it as a note, unless the log is empty; an empty
-    temporary file is not kept.
+    The error gets a note with the path of the log, unless the log is empty; an empty temporary file
+    is always deleted.
     """
     file = path
     if file is None:

@@ -1,8 +1,8 @@
 """Checks whether Spark can run a stream and write its rows, without starting a query.
 
 `check_streaming` is the check that Spark makes when a query starts. `check_stateless` checks that
-the rows of a view depend only on one micro-batch: it allows only the operators in `STATELESS` and
-joins with a static source.
+the rows of a view depend only on one micro-batch: on streams, it allows only the operators in
+`STATELESS` and joins with a static source.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def check_table(frame: DataFrame, partition_by: tuple[str, ...]) -> None:
 
 
 def check_names(frame: DataFrame) -> None:
-    """Raise Spark's `AnalysisException` if two columns have the same name."""
+    """Raise Spark's `AnalysisException` if two columns have the same name, ignoring case."""
     jvm: Any = frame.sparkSession._jvm
     check = jvm.org.apache.spark.sql.util.SchemaUtils.checkSchemaColumnNameDuplication
     check(frame._jdf.schema(), False)

@@ -1,4 +1,4 @@
-"""Parses a case file: the test cases of a pipeline, without Spark.
+"""Parses a case file, which contains the test cases of a pipeline, without Spark.
 
     [[case]]
     name = "a late flight is not counted"
@@ -50,7 +50,7 @@ class InputRecord(NamedTuple):
 
 
 class Output(NamedTuple):
-    """A topic, a table, a Parquet folder or the terminal, to which a pipeline writes."""
+    """A topic, table, Parquet folder or terminal that a pipeline writes to."""
 
     kind: str  # topic, table, parquet, console or dead_letter
     target: str  # for a console, the number of the sink
@@ -80,7 +80,7 @@ class Case:
 
 
 def outputs_of(pipeline: Pipeline) -> dict[str, set[Output]]:
-    """Return the outputs of a pipeline by each name that a case may use for them."""
+    """Return the outputs of a pipeline by each name that a case can use for them."""
     found: dict[str, set[Output]] = {}
     for number, sink in enumerate(pipeline.sinks):
         output = Output(sink.kind, sink.target if sink.kind != "console" else str(number))
@@ -249,8 +249,8 @@ class CaseFile:
         )
 
     def _add(self, number: int, key: str, text: str) -> None:
-        """Add a problem, with the line of a key in the case; a negative number means the file, as
-        does the number of a case that does not begin with [[case]]."""
+        """Add a problem with the line of a key in a case; look for the key in the whole file if
+        `number` is negative or the case does not begin with [[case]]."""
         bounds = [*self._starts, len(self._lines) + 1]
         is_in_case = 0 <= number < len(self._starts)
         start, end = bounds[number : number + 2] if is_in_case else (1, len(self._lines) + 1)
@@ -267,7 +267,8 @@ _KEY = re.compile(r"^\s*([^=\[#]+?)\s*=")
 
 
 def _key_at(line: str) -> set[str]:
-    """Return the keys that a line sets: for input.flights = […], the whole key and each part."""
+    """Return the keys that a line sets: for input.flights = […], the whole key and each part; for
+    a table header, the last part."""
     found = _KEY.match(line)
     if found is None:
         table = re.match(r"^\s*\[+\s*([^\]]+?)\s*\]+", line)

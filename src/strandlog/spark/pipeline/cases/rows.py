@@ -3,7 +3,7 @@
 Only the columns that at least one expected row names are compared; if another expected row lacks
 such a column, the column must be null. Null and missing are equal, because JSON objects omit null
 columns. Two integers are compared exactly; other numbers of any type are equal if their relative
-difference is at most 1e-9. A date or time without a time zone is in UTC, and equals the
+difference is at most 1e-9. A date or time without a time zone is taken as UTC, and equals the
 corresponding ISO string. The order of array elements matters.
 """
 
@@ -31,7 +31,8 @@ class Difference:
     unexpected: tuple[Row, ...]
 
     def lines(self) -> list[str]:
-        """Describe the difference: each missing row with the unexpected row closest to it."""
+        """Describe the difference: each missing row with the unexpected row closest to it, then the
+        other unexpected rows."""
         left = list(self.unexpected)
         lines: list[str] = []
         for expected in self.missing:
@@ -94,7 +95,8 @@ def _equal_numbers(expected: float, given: Any) -> bool:
 
 
 def _instant(value: Any) -> Any:
-    """Convert a date, a timestamp or an ISO string to a time in UTC; return others unchanged."""
+    """Convert a date, a timestamp or an ISO string of one to a time in UTC, and an ISO string of a
+    time of day to a `time`; return other values unchanged."""
     if isinstance(value, str):
         for read in (datetime.fromisoformat, time.fromisoformat):
             try:

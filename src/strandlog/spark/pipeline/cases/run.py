@@ -19,7 +19,8 @@ for these differences:
 A step sends its records in order and runs the pipeline until all data is processed (availableNow).
 Each query runs one micro-batch, or more if an option limits their size, and, if the watermark has
 advanced, one without data that closes windows. If the pipeline reads a topic that it writes, the
-step runs it again until there is nothing new. Then the rows that the step added are compared.
+step runs it again until there is nothing new. Then the step compares the rows that it added with
+the expected rows.
 """
 
 from __future__ import annotations
@@ -130,8 +131,9 @@ def run_cases(
 ) -> list[CaseResult]:
     """Run cases, by default all cases of a pipeline, in one Spark session; return their results.
 
-    `on_result` is called after each case. If no session is active, a new one is created, which
-    writes its log to `log` (default: stderr) and is stopped at the end.
+    `spark` is the session to use; the default is the active session or, if there is none, a new one
+    that writes its log to `log` (default: stderr) and is stopped at the end. `on_result` is called
+    after each case.
     """
     pipeline = load(pipeline_file)
     wanted = load_cases(pipeline_file) if cases is None else cases
@@ -210,7 +212,7 @@ class _CaseRun:
             client.create_topic(topic, 1)
 
     def step(self, number: int, step: Step) -> list[Difference]:
-        """Send the records of a step, run the pipeline, and compare what it added."""
+        """Send the records of a step, run the pipeline, and compare the rows that it added."""
         for name, records in step.input.items():
             self._send(self._sources[name], records)
         self._process()
@@ -243,7 +245,7 @@ class _CaseRun:
             raise result.error
 
     def _process(self) -> None:
-        """Run the pipeline until it has processed everything, including what it wrote itself."""
+        """Run the pipeline until it has processed all records, including its own in its sources."""
         topics = {source.topic for source in self._pipeline.sources if not source.is_static}
         for _ in range(MAX_ROUNDS):
             before = self._ends(topics)
@@ -344,7 +346,7 @@ def _adapted_sink(number: int, sink: SinkTable, folder: Path) -> SinkTable:
 
 
 def _without_outside(options: Mapping[str, str]) -> dict[str, str]:
-    """Leave out users, certificates and the address of a schema registry."""
+    """Return options without users, certificates and the address of a schema registry."""
     return {
         name: value
         for name, value in options.items()

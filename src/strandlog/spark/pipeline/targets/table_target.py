@@ -5,8 +5,8 @@
     driver   commit all files of the batch, with (app_id, batch_id), in one version of the table
 
 A crash before the commit leaves files that no version lists (`strandlog table vacuum` deletes
-them), and the repeated batch writes new files. If the crash is after the commit, the repeated batch
-writes nothing.
+them), and the repeated batch writes new files. After a crash that follows the commit, the repeated
+batch writes nothing.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from strandlog.tables.layout import DataFile, Layout
 
-COMMIT_ATTEMPTS = 10  # other writers may commit to the same table meanwhile
-MAX_FILE_BYTES = 256 * 1024 * 1024  # size of the Arrow data after which a task starts a new file
+COMMIT_ATTEMPTS = 10  # a commit fails if another writer has committed to the table first
+MAX_FILE_BYTES = 256 * 1024 * 1024  # of Arrow data; a task that has reached it starts a new file
 FILE_COLUMN = "file"
 
 
@@ -51,7 +51,7 @@ class TableTarget:
             self._commit(snapshot, files, app_id, batch_id)
 
     def _ready(self, batch: DataFrame) -> Snapshot:
-        """Return the newest version of the table, with all columns of the batch."""
+        """Return the newest version of the table, after adding the columns that it lacks."""
         from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 - slow to load
 
         schema = plain(to_arrow_schema(batch.schema, timezone="UTC"))
@@ -65,7 +65,7 @@ class TableTarget:
     def _commit(
         self, snapshot: Snapshot, files: list[DataFile], app_id: str, batch_id: int
     ) -> None:
-        """Commit new files, retrying if other writers commit meanwhile."""
+        """Commit new files; if another writer commits first, load the table and try again."""
         for attempt in range(1, COMMIT_ATTEMPTS + 1):
             try:
                 snapshot.add_files(files, progress={app_id: batch_id})

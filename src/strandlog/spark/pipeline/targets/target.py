@@ -4,8 +4,8 @@
 
 A micro-batch is identified by its batch id and by `app_id`, which contains the query id from the
 checkpoint. If a micro-batch is repeated after a crash, a topic or table that already has it gets no
-rows. Each target decides this on its own, so one query can write to several targets: those that
-wrote the batch before the crash skip it, and the others write it.
+rows. Each target decides this on its own, so one query can write to several targets: a target that
+wrote the batch before the crash skips it, and the others write it.
 
     topic      writes transactions of format("strandlog"), with app_id and batch_id as txnAppId and
                txnVersion (decision 0015); with deliveryGuarantee=at_least_once, it writes without

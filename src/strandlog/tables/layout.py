@@ -7,15 +7,15 @@ other processes can write files that one process commits.
 
 Pages have checksums, which strandlog's own reads verify (reading.py). Parquet has no checksum for
 the footer, where a flipped bit can hide or change rows or crash the reading process. So each file
-written here has a checksum of its footer in front of the footer, which other readers ignore:
+written here contains a checksum of its footer in front of the footer. Other readers ignore it:
 
     PAR1 | pages | "strandlog footer crc32:" CRC-32 | footer | length | PAR1
 
 `write` converts the rows to the table's schema, splits them by partition value, and for each part
-writes a temporary file, fsyncs it, and renames it. Nothing is overwritten: no two calls have the
-same `name` and `attempt`, because another writer may meanwhile have committed a file with the same
-rows and `name`. A crash may leave temporary files and files that no version of the table lists;
-`vacuum` deletes them.
+writes a temporary file, fsyncs it, and renames it. Another writer may already have committed a file
+with the same rows and `name`; each call must therefore have its own pair of `name` and `attempt`,
+so that nothing is overwritten. A crash may leave temporary files and files that no version of the
+table lists; `vacuum` deletes them.
 
 In a table of plain Parquet files, readers may list the folder. Files are therefore staged as
 `<staging folder>/…<name>-<attempt>.parquet.staged`, and become `<name>.parquet` after the commit
@@ -83,7 +83,7 @@ class Layout:
     partition_by: tuple[str, ...] = ()
     keeps_partition_columns: bool = False  # whether the files contain them, or only the paths
     data_folder: str = ""  # below `folder`
-    staging_folder: str = ""  # below `folder`; if empty, files get their final name at once
+    staging_folder: str = ""  # below `folder`; if empty, files immediately get their final name
 
     def write(self, rows: pa.Table, name: str, attempt: str) -> list[DataFile]:
         """Write the rows to one file per combination of partition values, and return the files.
@@ -251,8 +251,8 @@ def make_durable_folder(folder: str) -> None:
 
 
 def check_is_empty(folder: str) -> None:
-    """Raise `TableError` for a new table in a folder with other programs' files, which are all that
-    are not hidden: `vacuum` would delete them."""
+    """Raise `TableError` if the folder of a new table contains files of other programs, which
+    `vacuum` would delete. Names that start with "." or "_", and lost+found, are ignored."""
     try:
         names = os.listdir(folder)
     except FileNotFoundError:
@@ -266,8 +266,8 @@ def check_is_empty(folder: str) -> None:
 
 
 def old_files(folder: str, limit_ms: int) -> Iterator[str]:
-    """Yield the files below a folder that were last changed at `limit_ms` or before, without those
-    that a writer renames or another process deletes meanwhile."""
+    """Yield the files below a folder that were last changed at `limit_ms` or before; skip files
+    that another process renames or deletes before they are checked."""
     for parent, _, names in os.walk(folder):
         for name in names:
             path = os.path.join(parent, name)
@@ -339,7 +339,7 @@ def _bound(value: object, *, is_upper: bool) -> object | None:
     if isinstance(value, datetime):
         if value.tzinfo is None:
             return None
-        # Delta's statistics have milliseconds; a bound must not exclude a value.
+        # Delta's statistics are in milliseconds: round outwards, so that no value is excluded.
         value = value.astimezone(UTC)
         if is_upper and value.microsecond % 1000:
             if value > LAST_MILLISECOND:

@@ -32,10 +32,10 @@ def compact_if_many(table: Table, limit: int) -> None:
 
 
 def compacted(table: Table) -> Compacted:
-    """Merge small files, retrying after conflicts, and return the numbers of files merged."""
+    """Merge small files, retrying after conflicts; return how many files were removed and added."""
     for _ in range(MAX_ATTEMPTS - 1):
         try:
             return table.compact(TARGET_FILE_BYTES)
         except TableConflictError:
-            continue  # another writer has committed meanwhile
+            continue  # another writer has committed first
     return table.compact(TARGET_FILE_BYTES)

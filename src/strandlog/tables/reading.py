@@ -79,8 +79,8 @@ def read_files(
 ) -> Any:
     """Return a RecordBatchReader over some columns of data files.
 
-    If `columns` names columns that are not stored in the files, `partitions` has their values
-    (Arrow scalars) for each file.
+    If `columns` names columns that are not stored in the files, `partitions` maps each file to the
+    values of these columns (Arrow scalars).
     """
     check_present(folder, paths)
     wanted = pa.schema([schema.field(name) for name in columns])

@@ -7,17 +7,19 @@
     files = snapshot.layout.write(rows, "orders-0-0-500", attempt)
     snapshot.add_files(files, progress={"app": 500})        the commit: rows and progress together
 
-**Progress** maps application ids to integers that only grow: for `table sync` the next offset of a
-partition, for a Spark query the batch id. A commit stores both rows and progress, or neither. A
-writer that starts after the stored progress therefore loses no row and writes none twice, no matter
-when it is killed.
+**Progress** maps application ids to integers that only grow, such as the next offset of a partition
+for `table sync`, or the batch id for a Spark query. A commit stores both rows and progress, or
+neither. A writer that continues after the stored progress therefore loses no row and writes none
+twice, no matter when it is killed.
 
 Rules that make this true:
 
 1. A `Snapshot` is one version, and its commits are relative to that version. If another process
    has since committed progress for one of the same ids, or changed the schema, the commit fails
-   with `TableConflictError` and changes nothing that a reader sees. Load the table again, and
-   read its progress again before deciding what to write: the rows may already be there.
+   with `TableConflictError` and changes nothing that a reader sees. (It also fails after any other
+   commit to a Parquet table, and after any other commit of files to an Iceberg table.) Load the
+   table again, and read its progress again before deciding what to write: the rows may already be
+   there.
 2. Progress must grow: a commit whose progress is not greater than the snapshot's is rejected with
    the same error. So no batch is committed twice.
 3. A snapshot serves one commit. Afterwards, and after an error, load the table again.
@@ -30,7 +32,7 @@ them all. Files are fsynced before they are renamed, and invisible to readers un
 `attempt` makes their names unique, so that no attempt overwrites another attempt's files. `vacuum`
 removes old files of attempts that were not committed. `add_files([])` commits only progress.
 
-Columns of rows are matched with the table's columns by name; those that the rows lack become null.
+Rows and the table are matched by column name; columns that the rows lack become null.
 `extend` adds columns or widens their types in a commit of its own, so load the table again
 afterwards. `properties` are strings stored with the table; `set_properties` changes them, also in a
 commit of its own.
@@ -38,7 +40,7 @@ commit of its own.
 Tables are folders on a local or mounted file system. When a commit returns, its data files and the
 log, manifest or catalog have been fsynced; a power failure may still undo the newest commits of an
 Iceberg table as a whole. A process that is killed inside a commit may leave a version that is
-visible but not yet durable. `make_durable` flushes both.
+visible but not yet durable. In both cases, `make_durable` makes the newest version durable.
 """
 
 from __future__ import annotations
@@ -79,7 +81,7 @@ class Commit(NamedTuple):
 
 
 class Snapshot(Protocol):
-    """One version of a table. The module docstring has the rules for commits."""
+    """One version of a table. The module docstring lists the rules for commits."""
 
     @property
     def version(self) -> int: ...
@@ -153,12 +155,12 @@ class Table(Protocol):
     def set_properties(self, properties: Metadata) -> None: ...
 
     def make_durable(self, known: Durable | None = None) -> Durable:
-        """Fsync the newest version, whichever process committed it, except for what `known`
-        says is already durable."""
+        """Make the newest version durable, whichever process committed it. `known` is the version
+        that the last call returned; it need not be fsynced again."""
 
     def compact(self, target_bytes: int) -> Compacted:
-        """Merge small data files. May raise `TableConflictError` if another writer commits
-        meanwhile."""
+        """Merge small data files. This can raise `TableConflictError` if another writer commits
+        during the merge."""
 
     def vacuum(self, older_than_hours: int, *, dry_run: bool = False) -> list[str]:
         """Return the paths of files that no version within `older_than_hours` needs, and delete the

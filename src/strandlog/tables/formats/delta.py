@@ -74,7 +74,7 @@ def _errors(folder: str) -> Iterator[None]:
         raise TableNotFoundError(f"{folder} contains no Delta table") from error
     except delta_errors.CommitFailedError as error:
         raise full(folder, error) or TableConflictError(
-            f"another writer has changed the table in {folder} meanwhile: {error}"
+            f"another writer has changed the table in {folder} since it was loaded: {error}"
         ) from error
     except delta_errors.SchemaMismatchError as error:
         raise TableSchemaError(f"{folder}: {error}") from error
@@ -126,7 +126,7 @@ class DeltaLakeTable:
         except TableError:
             if not self.exists():
                 raise
-            return  # another process has created the table meanwhile
+            return  # another process has just created the table
         _sync_log(self.folder, -1)
 
     def load(self) -> DeltaSnapshot:
@@ -320,9 +320,9 @@ class DeltaSnapshot:
     ) -> None:
         """Insert `rows`, replacing rows with the same keys, and delete the keys of `deleted`.
 
-        Both have the table's columns and one row per key. A row of the table stays if it is not
-        older, by offset, than the given row with its key. Raise `TableSchemaError` if the two are
-        of different partitions.
+        `rows` and `deleted` have the table's columns and one row per key. A row of the table stays
+        if it is not older, by offset, than the given row with its key. Raise `TableSchemaError` if
+        these two rows come from different partitions.
         """
         check_progress(self, progress)
         before = set(self.data_files())

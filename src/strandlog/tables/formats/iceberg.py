@@ -2,7 +2,7 @@
 
     <folder>/catalog.db                      one row, the newest metadata file; updating it commits
     <folder>/metadata/*.metadata.json        schema, properties, snapshots
-    <folder>/metadata/*.avro                 manifests and lists of manifests: files of a snapshot
+    <folder>/metadata/*.avro                 manifests and manifest lists: the files of snapshots
     <folder>/data/…/*.parquet                data files, written by `Layout.write`
 
 Progress is a table property, `strandlog.progress.<application id>`, which changes in the same
@@ -10,15 +10,15 @@ commit as the files. Properties outlive the snapshots that set them.
 
 pyiceberg would rebase a stale writer's append and retry it, so that both writers would succeed and
 the rows would be in the table twice. Tables are therefore created with
-`commit.retry.num-retries=0`, and a table without that value is rejected. Each commit of files or
-progress requires that the loaded snapshot is still the newest, and that the schema and the progress
-of the same applications have not changed, which makes no snapshot: pyiceberg itself would let a
-stale writer change properties.
+`commit.retry.num-retries=0`, and a table without that value is rejected. Each commit of rows or
+progress requires that the loaded snapshot is still the newest. It also requires that the schema and
+the progress of the same applications have not changed: such a change creates no snapshot, and
+pyiceberg itself would let a stale writer change properties.
 
 An upsert rewrites the files that contain replaced or deleted rows (copy on write), so readers need
 no support for delete files. It reads the keys of the whole table and rewrites only those files.
 
-The catalog name is `strandlog` and the table is `strandlog.<folder name>`, in which `_` replaces
+The catalog name is `strandlog` and the table is `strandlog.<folder name>`, with `_` in place of
 every character that is not a letter or digit. Paths inside the metadata are absolute, so a table
 that was moved must be rebuilt.
 """
@@ -103,7 +103,7 @@ def _errors(folder: str) -> Iterator[None]:
         raise TableNotFoundError(f"{folder} contains no Iceberg table") from error
     except iceberg_errors.CommitFailedException as error:
         raise TableConflictError(
-            f"another writer has changed the table in {folder} meanwhile: {error}"
+            f"another writer has changed the table in {folder} since it was loaded: {error}"
         ) from error
     except sql_errors.OperationalError as error:
         if "locked" in str(error):
@@ -120,8 +120,8 @@ def _errors(folder: str) -> Iterator[None]:
 def _io_error(folder: str, error: sql_errors.OperationalError) -> StorageError | None:
     """Return an error if SQLite could not open, read or write a file, else None.
 
-    SQLite does not say why, for example if it cannot create its journal because no inode is left,
-    so try to create a file in the same folder.
+    SQLite does not report the cause, such as a file system without free inodes. To find the cause,
+    try to create a file in the same folder.
     """
     if getattr(error.orig, "sqlite_errorcode", 0) & 0xFF not in IO_ERRORS:
         return None
@@ -160,7 +160,7 @@ class IcebergTable:
         except sql_errors.OperationalError as error:
             if "already exists" not in str(error):
                 raise
-            return self._opened_catalog()  # another process has created the catalog meanwhile
+            return self._opened_catalog()  # another process has just created the catalog
 
     def _opened_catalog(self) -> Any:
         path = os.path.join(self.folder, CATALOG_FILE)
@@ -239,8 +239,8 @@ class IcebergTable:
         snapshot = self.load()
         found = Durable(snapshot.version, frozenset(snapshot.data_files()))
         if known is None or known.version != found.version:
-            # Files are flushed before their commit. SQLite commits by deleting its journal, and a
-            # power failure could restore the journal and so undo the commit.
+            # Files are flushed before their commit. SQLite commits by deleting its journal; until
+            # the folder is fsynced, a power failure can restore the journal and undo the commit.
             table_files().sync_dir(self.folder)
         return found
 
@@ -354,8 +354,8 @@ class IcebergSnapshot:
         return sorted(_local_path(each.file_path) for each in self.listed())
 
     def needed_files(self, limit_ms: int) -> set[str]:
-        """Return the metadata files, and the files of snapshots that do not expire: those of this
-        time or later, and those that a branch or tag names."""
+        """Return the metadata files, and the files of the snapshots that do not expire, because
+        they are not older than `limit_ms` or because a branch or tag names them."""
         metadata = self.handle.metadata
         named = {ref.snapshot_id for ref in metadata.refs.values()}
         found = {self.handle.metadata_location}
@@ -410,7 +410,7 @@ class IcebergSnapshot:
             raise TableConflictError(f"{self._folder}: {error}") from error
 
     def _set_progress(self, change: Any, progress: Progress) -> None:
-        """Add progress to a transaction, and the checks in the module docstring."""
+        """Add progress to a transaction, and the checks that the module docstring describes."""
         updates = {PROGRESS + app_id: str(value) for app_id, value in progress.items()}
         metadata, newest = self.handle.metadata, self.handle.current_snapshot()
         checks = (
@@ -432,10 +432,11 @@ class IcebergSnapshot:
     ) -> None:
         """Insert `rows`, replacing rows with the same keys, and delete the keys of `deleted`.
 
-        Both have the table's columns and one row per key. A row of the table stays if it is not
-        older, by offset, than the given row with its key. One commit adds the new rows and rewrites
-        the files that contain replaced or deleted rows. The library's own `upsert` is not used: it
-        makes two snapshots per call and cannot delete.
+        `rows` and `deleted` have the table's columns and one row per key. A row of the table stays
+        if it is not older, by offset, than the given row with its key. Raise `TableSchemaError` if
+        these two rows come from different partitions. One commit adds the new rows and rewrites the
+        files that contain replaced or deleted rows. The library's own `upsert` is not used, because
+        it makes two snapshots per call and cannot delete.
         """
         check_progress(self, progress)
         listed = {_local_path(each.file_path): each for each in self.listed()}

@@ -57,7 +57,7 @@ class SyncedStream:
 
 
 class SyncedFile(PyArrowFile):  # type: ignore[misc]
-    """A local file whose contents and name are durable once it is written."""
+    """A local file whose contents and name are durable when its output stream has been closed."""
 
     def create(self, overwrite: bool = False) -> Any:
         make_durable_folder(os.path.dirname(self._path))

@@ -26,7 +26,7 @@ class Merged(NamedTuple):
 
 
 def groups(files: Iterable[DataFile], target_bytes: int) -> list[list[DataFile]]:
-    """Return the groups of at least two small files that become one file each."""
+    """Return groups of at least two small files; each group becomes one file."""
     found: list[list[DataFile]] = []
     by_value: dict[object, list[DataFile]] = {}
     for each in sorted(files, key=lambda file: file.name):

@@ -154,7 +154,7 @@ class ParquetTable:
             try:
                 check_is_empty(self.folder)
             except TableError:
-                if not self.exists():  # another process may have created it meanwhile
+                if not self.exists():  # another process may just have created it
                     raise
         make_durable_folder(self._path(STATE_FOLDER))
         with self._locked():
@@ -217,14 +217,14 @@ class ParquetTable:
             lock.release()
 
     def commit(self, before: Manifest, change: Callable[[Manifest], Manifest]) -> None:
-        """Replace the manifest and put its files in place; raise `TableConflictError` if the
-        manifest has changed since `before`."""
+        """Replace the manifest and put its files in place; raise `TableConflictError` if another
+        process is committing or the manifest has changed since `before`."""
         with self._locked():
             now = self._read()
             if now.version != before.version:
                 raise TableConflictError(
                     f"the table in {self.folder} has version {now.version}, not {before.version}: "
-                    "another process has changed it meanwhile"
+                    "another process has changed it"
                 )
             after = change(now)
             self._save(after)
@@ -274,7 +274,7 @@ class ParquetTable:
             if self._read().version == snapshot.version:
                 raise
             raise TableConflictError(
-                f"another process has merged files of the table in {self.folder} meanwhile"
+                f"another process has changed the table in {self.folder} since it was loaded"
             ) from error
         gone = {each.name for group in merged for each in group.removed}
         added = [each for group in merged for each in group.added]

@@ -3,12 +3,12 @@
     check_partitions    for Delta, whose library has its own merge
     without_keys        for Iceberg
 
-Of each file, first only the key, partition and offset columns are read; then, for Iceberg, the
-whole file, if some of its rows are to go. Memory is bounded by the rows of the round and the
-largest file.
+Both functions first read only the key, partition and offset columns of each file. `without_keys`
+then reads the whole file, but only if it must remove some of the rows. Memory is bounded by the
+rows of the round and the largest file.
 
-Offsets of different partitions cannot be compared. Both therefore raise an error if the table has a
-row of another partition for a given key.
+Offsets of different partitions cannot be compared. Both functions therefore raise an error if the
+table has a row of another partition for a given key.
 """
 
 from __future__ import annotations
@@ -49,11 +49,12 @@ def without_keys(
     """Rewrite files without the rows whose keys are in `rows` or `deleted`.
 
     If a stored row is not older, by offset, than the given row with its key, the stored row stays
-    and the given row is left out. Raise `TableSchemaError` if the two are of different partitions.
+    and the given row is left out. Raise `TableSchemaError` if these two rows come from different
+    partitions.
     """
     given = _positions(rows, deleted)
     found = Replaced([], [], rows)
-    outdated: list[Any] = []  # keys for which the table already has a row at least as new
+    outdated: list[Any] = []  # keys whose row in the table is at least as new as the given one
     for number, path in enumerate(paths):
         gone, newer = _matches(layout, path, given)
         outdated += newer
@@ -73,8 +74,9 @@ def _positions(rows: Any, deleted: Any) -> Any:
 
 
 def _found(layout: Layout, path: str, given: Any) -> tuple[Any, Any]:
-    """Return the key, partition and offset of a file's rows, and the index of the given row with
-    the same key for each of them. Raise `TableSchemaError` if their partitions differ."""
+    """Return the key, partition and offset of a file's rows and, for each row, the index of the
+    given row with the same key. Raise `TableSchemaError` if the partitions of two such rows
+    differ."""
     stored = _read(layout, path, POSITION)
     at = pc.index_in(stored.column("key"), value_set=given.column("key").chunk(0))
     partitions = given.column("partition").take(at)

@@ -1,5 +1,5 @@
-"""Names of columns that both the sync and readers of tables use. Spark's driver imports this
-module, and it imports no pyarrow."""
+"""Names of columns that both the sync and readers of tables use. This module must not import
+pyarrow, because Spark's driver imports it."""
 
 from __future__ import annotations
 

@@ -10,20 +10,20 @@
                 struct                    typed: one field per field of the schema
     error       string                    typed: why the value could not be decoded, else null
     raw_value   binary                    typed: the value that could not be decoded, else null
-    writer_schema_id, reader_schema_id    int64, typed: the schemas that the value names and that
-                                          defined the fields of the row, or null
+    writer_schema_id, reader_schema_id    int64, typed: the schema id in front of the value, and the
+                                          id of the schema that defined the fields; or null
 
 The fields of a value are inside the struct `value`, so that their names cannot collide with other
 columns; new fields extend the struct. In SQL, `SELECT value.* FROM …` turns them into columns.
 
-With a time unit, the table also has a column by which it is partitioned:
+With a time unit, the table also has a partition column:
 
     day     date    date         2026-11-17
     month   month   string       2026-11
     hour    hour    string       2026-11-17-09
 
-This column is null for records without a timestamp or with one after the year 9999, because readers
-cannot parse such dates.
+This column is null for records without a timestamp, and for timestamps after the year 9999, because
+readers cannot parse such dates.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Columns(Protocol):
 
     @property
     def schema(self) -> Any:
-        """The columns of the table, without the column by which it is partitioned."""
+        """The columns of the table, without its partition column."""
 
     def decode(self, records: Any) -> Any:
         """Convert a RecordBatch with `RECORD_COLUMNS` to rows with the current `schema`."""
@@ -82,7 +82,7 @@ class RawColumns:
 
 
 def with_time_column(rows: Any, unit: TimeUnit) -> Any:
-    """Append the column by which the table is partitioned, if any."""
+    """Append the partition column of the table, if it has one."""
     if unit == "none":
         return rows
     field = TIME_COLUMNS[unit]
@@ -104,10 +104,10 @@ def with_time_column(rows: Any, unit: TimeUnit) -> Any:
 
 
 def table_schema(columns: Columns, unit: TimeUnit) -> Any:
-    """Return the schema of the table, with the column by which it is partitioned, if any."""
+    """Return the schema of the table, with its partition column, if it has one."""
     return columns.schema if unit == "none" else columns.schema.append(TIME_COLUMNS[unit])
 
 
 def partition_columns(unit: TimeUnit) -> tuple[str, ...]:
-    """Return the names of the columns by which the table is partitioned."""
+    """Return the names of the table's partition columns."""
     return () if unit == "none" else (TIME_COLUMNS[unit].name,)

@@ -3,10 +3,11 @@
     progress of a partition      log start     readable end     decision
     none (new table, partition)  s             e                read [s, e)
     p, with s ≤ p ≤ e            s             e                read [p, e)
-    p < s                        s             e                gap [p, s): stop, or accept it
+    p < s                        s             e                gap [p, s): stop, or accept it and
+                                                                read [s, e)
     p > e                        s             e                stop: the topic has different data
 
-All progress is in the table, under these application ids:
+The table stores all progress under these application ids:
 
     strandlog:<cluster id>:<topic id>:<partition>     the next offset to read
     strandlog:<cluster id>:<topic id>:rows            append mode: rows that syncs have written
@@ -176,7 +177,8 @@ def check_rows(
 
 
 def accepted_rows(properties: Mapping[str, str]) -> int:
-    """Return the accepted difference between the table's row count and what syncs have written."""
+    """Return the accepted difference between the table's row count and the rows that syncs have
+    written."""
     return int(properties.get(ACCEPTED_ROWS, "0"))
 
 

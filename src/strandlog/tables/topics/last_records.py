@@ -3,7 +3,7 @@
 If a data folder is restored from an older copy, or loses unflushed records in a power failure, new
 records get offsets that the table already has. The table would keep the old records and never get
 the new ones, and retention that waits for the table would delete the new ones. As long as the topic
-ends before the table does, decisions.py notices; later, only the records themselves differ.
+ends before the table does, decisions.py detects this; later, only the records themselves differ.
 
 So each commit stores the offset and a checksum of the last record that it adds from each partition:
 

@@ -1,8 +1,8 @@
 """Finds the lake table that a broker keeps for a topic (`table.format`).
 
     a broker          the topic config `table.path`, which is the folder's path on the broker
-    a data folder     `<folder>/tables/<topic>`; a broker with table.dir writes to another folder,
-                      which is not stored in the data folder
+    a data folder     `<folder>/tables/<topic>`; wrong if the broker has set table.dir, because the
+                      data folder does not contain this setting
 
 The folder must be reachable from this machine under the same path.
 """
@@ -22,7 +22,7 @@ PATH = "table.path"
 
 def table_of_cluster(client: WireClient, topic: str) -> str | None:
     """Return the folder of a topic's table, or None if the broker keeps no table for it."""
-    if topic not in client.topics([topic]):  # a request for its settings would be retried
+    if topic not in client.topics([topic]):  # describing a missing topic would be retried
         raise TopicNotFoundError(topic)
     return client.topic_config(topic, [PATH]).get(PATH) or None
 

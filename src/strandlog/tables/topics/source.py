@@ -10,7 +10,8 @@ from the log start to the last stable offset. `read` yields the raw batches of a
 last stable offset, with their aborted transactions; `record/arrow/columns.py` decodes them.
 
 In a folder, damage may hide the marker that ends a transaction; then the last stable offset does
-not advance. `describe` returns such damage, and a sync that has reached it raises the error.
+not advance. `describe` returns such damage, and a sync raises the error when it has read everything
+before the damage.
 
 Both sources return the same ids, so a sync that began from a folder can continue over the network.
 Clusters before Kafka 2.8 have no topic ids; the topic name is used as the id.
@@ -46,8 +47,8 @@ class Bounds(NamedTuple):
 
 
 class TopicState(NamedTuple):
-    """A topic's identity, the offsets of each partition that can be read now, and the damage after
-    which nothing can be read."""
+    """A topic's identity, the offsets of each partition that can be read now, and the damage that
+    prevents partitions from being read further."""
 
     name: str
     topic_id: str
@@ -114,8 +115,11 @@ class FolderSource:
         )
 
     def _committed(self, tp: TopicPartition, end: int = 0) -> CommittedView:
-        """Return the partition's last stable offset, which is at least `end`, and its aborted
-        transactions. While the folder's owner replaces files, wait."""
+        """Return the partition's last stable offset and its aborted transactions.
+
+        Wait while the folder's owner replaces files, or until the last stable offset reaches `end`.
+        Raise the error if damage prevents it from reaching `end`.
+        """
         deadline_ms = self.deadline_ms()
         while True:
             view = self._source.committed_view(tp)
@@ -125,7 +129,7 @@ class FolderSource:
                 raise view.damage
             self.wait(
                 deadline_ms,
-                f"the files of {tp} are being replaced (if no broker runs, start it to finish this)"
+                f"the files of {tp} are being replaced (if the broker has stopped, start it)"
                 if view is None
                 else f"{tp} cannot be read up to offset {end}",
             )

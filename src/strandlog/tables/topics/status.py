@@ -1,9 +1,10 @@
 """Compares a table with its topic: synced offsets, lag, gaps and, on request, duplicate rows.
 
-As for consumer groups in Kafka's tools, the lag counts up to the high watermark: records that are
-not in the table, whether or not they can be synced now. `open_transaction_lag` is the part behind
-the last stable offset, which cannot be synced until a transaction ends. (A read_committed consumer
-of Kafka counts its own lag up to the last stable offset, which hides a transaction that hangs.)
+As in Kafka's tools for consumer groups, the lag is the number of offsets up to the high watermark
+that are not in the table, whether or not they can be synced now. `open_transaction_lag` is the part
+after the last stable offset, which cannot be synced until a transaction ends. (A read_committed
+consumer of Kafka counts its own lag up to the last stable offset, which hides a transaction that
+hangs.)
 
 `read_status` is cheap: it reads only metadata. With `verifies`, it also reads the columns
 `partition` and `offset` of all rows, and counts duplicate rows and rows beyond the synced offsets.
@@ -98,7 +99,7 @@ def _count(snapshot: Snapshot, synced: dict[int, int | None]) -> _Count:
     rows: dict[int, int] = {}
     duplicates = beyond = 0
     for batch in snapshot.read(["partition", "offset"]):
-        # Rows of another program may have nulls; no partition or synced offset is negative.
+        # Rows of another program can contain nulls; -1 matches no partition and no synced offset.
         numbers, offsets = (
             pc.fill_null(column, -1).to_numpy(zero_copy_only=False) for column in batch.columns
         )

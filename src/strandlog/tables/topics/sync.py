@@ -88,7 +88,7 @@ class SyncOptions:
 
 @dataclass
 class SyncReport:
-    """The results of a sync so far."""
+    """The running totals of a sync."""
 
     rows: int = 0
     bad_rows: int = 0  # rows whose values could not be decoded
@@ -110,7 +110,7 @@ class _Round:
 
 
 class _ExtendedError(Exception):
-    """The schema or the properties of the table were changed: start the round again."""
+    """The sync has changed the table's schema or properties and must start the round again."""
 
 
 class Sync:
@@ -131,7 +131,7 @@ class Sync:
         self._options = options
         self._warn = warn
         self._advance: Callable[[int], None] = lambda _: None
-        # Until the changes are recorded (append mode) or followed by a commit of this sync.
+        # Becomes False when the changes are recorded (append mode) or this sync has committed.
         self._accepts_changes = options.accepts_changes
         # (partition, start) of each range of the last committed round
         self._starts: list[tuple[int, int]] = []
@@ -209,8 +209,8 @@ class Sync:
         pause(CONFLICT_PAUSE_SECONDS * conflicts)
 
     def _round(self, ends: Mapping[int, int]) -> bool:
-        """Run one round; return False if all partitions are synced up to `ends`, or raise the error
-        for damage that prevents one from being read further."""
+        """Run one round. If all partitions are synced up to `ends`, return False or, if damage
+        prevents one of them from being read further, raise its error."""
         snapshot = self._table.load()
         topic = self._source.describe()
         self._check(snapshot, topic)
@@ -326,7 +326,7 @@ class Sync:
             is_complete = False
         if is_complete:
             offset = wanted.end
-        # Pieces before a newer registered schema may have fields that the newer one lacks.
+        # Pieces decoded before a newer schema was found may have fields that the newer one lacks.
         schema = functools.reduce(merged, (piece.schema for piece in pieces), self._columns.schema)
         rows = [conformed(piece, plain(schema)) for piece in pieces]
         table = with_time_column(pa.concat_tables(rows), self._options.time_unit) if rows else None

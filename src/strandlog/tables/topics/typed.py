@@ -10,8 +10,8 @@ A value that cannot be decoded becomes a row with the reason in `error` and the 
 `raw_value`. A null value stays null and is not an error.
 
 `writer_schema_id` is the id that the value starts with, and `reader_schema_id` the id of the newest
-version, which defined the fields when the row was made. From the two schemas, a reader determines
-what a field that a row does not have would be in a later version (formats/evolution).
+version, which defined the fields when the row was written. With both schemas, a reader computes the
+fields that a later version has and the row lacks (formats/evolution).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from strandlog.tables.topics.columns import POSITION, RawColumns
 
 
 class Registry(Protocol):
-    """The part of `client.registry.api.ReadableRegistry` that is needed here."""
+    """The part of `client.registry.api.ReadableRegistry` that `TypedColumns` needs."""
 
     def by_id(self, schema_id: int) -> RegisteredSchema: ...
     def version(self, subject: str, version: int | None = None) -> Any: ...

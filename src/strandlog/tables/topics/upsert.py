@@ -3,8 +3,8 @@
 Within a round, the record with the highest offset of a key wins; a null value is a tombstone, which
 deletes the row. Each key must stay in one partition, so that the offsets of its records can be
 compared; `decisions.check_partitions` stops a sync if the partition count changes. A key in two
-partitions is an error if both records are in one round; between rounds, only Iceberg tables notice
-it (replacing.py).
+partitions is an error, whether both records are in one round or the table already has a row of the
+key (replacing.py).
 
 As in Kafka's compacted topics, a record without a key is an error.
 """
@@ -43,7 +43,8 @@ class Upserts:
         self._parts.append(rows.filter(is_newest))
 
     def latest(self, schema: Any) -> tuple[Any, Any]:
-        """Return the rows to insert or replace, and the rows whose keys to delete."""
+        """Return the rows to insert or replace, and the tombstones of the keys to delete; raise
+        `TableSchemaError` if a key is in two partitions."""
         if not self._parts:
             return schema.empty_table(), schema.empty_table()
         rows = pa.concat_tables([conformed(part, schema) for part in self._parts])

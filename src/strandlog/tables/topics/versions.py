@@ -10,9 +10,9 @@ version:
     10        0: [50, 90)     90
     9         0: [0, 50)      50
 
-The result is the first version that has all wanted records: for offset 60 that is version 10, which
-also has the records up to offset 89. In append mode, a condition on `offset` excludes those; in
-upsert mode, the version has the latest value of each key as of offset 89.
+The result is the first version that contains all wanted records: for offset 60, version 10, which
+also contains the records up to offset 89. In append mode, a condition on `offset` excludes the
+later records; in upsert mode, the version contains the latest value of each key as of offset 89.
 
 The history is limited: Delta keeps commits for 30 days, `vacuum` deletes old Iceberg versions, and
 a Parquet table keeps only its newest version.

@@ -1,4 +1,4 @@
-"""The process in which a broker syncs its topics to lake tables.
+"""The process that syncs a broker's topics to lake tables.
 
     python -m strandlog.tables.topics.worker DATA
 
@@ -7,31 +7,31 @@ The broker starts one such process for all tables, and exchanges JSON with it, o
     stdin     {"tables": [{"topic": …}, …]}     all tables to sync (`WantedTable`)
               {"check": ["orders", …]}          sync and report these now
     stdout    {"topic": …, "offsets": …, …}     after each turn of a table, and when one is overdue
-                                                (`TableReport`); not at first if the topic is gone
+                                                (`TableReport`); for a missing topic, only after
+                                                several turns
               {"warning": "…"}                  for the log
 
-When stdin ends, the broker is stopping or has died, even by kill -9. The process then exits at
-once, no matter what it is doing: commits are atomic (`tables/table.py`). So no writer outlives its
-broker.
+When stdin ends, the broker is stopping or has died, even by kill -9. The process then exits
+immediately, so that no writer outlives its broker. It can do so at any time, because commits are
+atomic (`tables/table.py`).
 
 The process reads the files of the data folder, read-only, as `strandlog table sync -d` does, but
 only records that the broker has flushed. If a power failure undid synced records and new ones got
 their offsets, the table would never get the new ones, and retention would delete them.
 
 Tables take turns: after about `TURN_SECONDS`, a turn ends and the next table that is due gets one.
-A table that still has records to sync is due again at once; a completed one after its interval; one
-with an error after `retry_s`, which grows.
+A table that still has records to sync is due again immediately; a completed one after its interval;
+one with an error after `retry_s`, which grows.
 
-A turn runs in a thread. If it takes longer than `TURN_LIMIT_S`, because a disk or a network file
-system does not answer, it is reported as an error and the other tables continue meanwhile; its own
-report follows when it ends. Up to `MAX_OVERDUE` turns may hang like this. More would use too much
-memory; all tables then wait, and the error says so.
+A turn runs in a thread. If it takes longer than `TURN_LIMIT_S`, for example because a disk or a
+network file system does not answer, the process reports an error and continues with the other
+tables; the turn's own report follows when it ends. Up to `MAX_OVERDUE` turns can be overdue,
+because more would use too much memory. Then all other tables wait, and the error says so.
 
-A report without an error has the offsets of a durable version, all of whose data files exist:
-`make_durable` flushes what an earlier process that was killed inside a commit may have left
-unflushed.
+A report without an error contains the offsets of a durable version whose data files all exist.
+`make_durable` flushes commits that an earlier process left unflushed when it was killed.
 
-A topic is bound to one table by `table_id`, a property of the table:
+The topic setting `table.id` binds a topic to one table, which has the same id in its properties:
 
     wanted   found    action
     none     none     create a table
@@ -169,8 +169,8 @@ class Worker:
         return max(0.0, min(times) - stopwatch()) if times else None
 
     def _has_room(self) -> bool:
-        """Return whether a turn can start: all running turns are overdue, and there are not too
-        many."""
+        """Return whether a turn can start: all running turns are overdue, and there are fewer than
+        `MAX_OVERDUE`."""
         is_quick = any(not each.is_overdue for each in self._turns.values())
         return not is_quick and len(self._turns) < MAX_OVERDUE
 
@@ -206,20 +206,20 @@ class Worker:
         threading.Thread(target=run, name=f"sync {topic}", daemon=True).start()
 
     def end_turn(self, topic: str) -> None:
-        """Remove the turn of a table after it has ended. If the broker asked for a check meanwhile,
-        the table is due again."""
+        """Remove the turn of a table after it has ended. If the broker asked for a check during the
+        turn, the table is due again immediately."""
         turn = self._turns.pop(topic)
         known = self._tables.get(topic)
         if known is None or known.wanted.topic_id != turn.followed.wanted.topic_id:
             return
-        if known is not turn.followed:  # the table's settings have changed meanwhile
+        if known is not turn.followed:  # the table's settings changed during the turn
             known.found_id = known.found_id or turn.followed.found_id
         if turn.is_repeated:
             known.due = stopwatch()
 
     def _report_overdue(self, turn: _Turn) -> None:
-        """Report an error without accessing the disk, which may be what does not answer; write
-        the status file in another thread."""
+        """Report an error, and write the status file in another thread, because the disk may be the
+        reason why the turn hangs."""
         wanted = turn.followed.wanted
         text = (
             f"the sync has not ended after {self._turn_limit_s:g} s and still runs: its disk does "
@@ -236,7 +236,8 @@ class Worker:
                 if followed.outcomes == outcomes:  # otherwise the turn has written its own
                     _write_status(wanted, report)
 
-        # This may hang like the turn, which then waits for it: it is on the same disk.
+        # This thread can hang like the turn, because both use the same disk; the turn then waits
+        # for it.
         threading.Thread(target=write, name=f"status {wanted.topic}", daemon=True).start()
 
     def turn(self) -> None:
@@ -252,7 +253,7 @@ class Worker:
             followed.retry_s = MIN_RETRY_S
         except StrandlogError as error:
             is_news = not isinstance(error, TopicNotFoundError) or followed.retry_s > PATIENCE_S
-            if not is_news:  # the topic was deleted; the broker's next list will not have it
+            if not is_news:  # the topic was deleted; the broker's next list will omit it
                 self._retry(followed)
                 return
             report = report._replace(error=_advice(error, wanted))
@@ -367,8 +368,9 @@ class Worker:
 
 
 def _open(wanted: WantedTable) -> Table:
-    """Return the table; raise an error if the folder contains none or one in another format, or if
-    the format has no upsert mode."""
+    """Return the table, which may not exist yet. Raise an error if the folder contains a table in
+    another format, if it contains none although the topic is bound to one, or if the mode is upsert
+    and the format has no such mode."""
     if wanted.mode == "upsert" and wanted.format not in UPSERT_FORMATS:
         needed = " or ".join(UPSERT_FORMATS)
         raise InvalidSettingError("table.mode", wanted.mode, f"upsert needs table.format={needed}")

@@ -98,7 +98,8 @@ class Configuration:
         return broker_settings(explicit)
 
     def listener_overrides(self) -> dict[str, dict[str, Value]]:
-        """Return the settings for individual listeners, by the listener's name in lower case."""
+        """Return the settings for individual listeners, by the listener's name as the settings
+        spell it, which must be in lower case."""
         found: dict[str, dict[str, Value]] = {}
         for name, each in self.chosen.items():
             if (parts := split_override(name)) is not None:

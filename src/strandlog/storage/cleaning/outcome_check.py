@@ -2,7 +2,7 @@
 
 A wrong transaction index would make a compaction remove committed records, or keep aborted ones and
 remove the committed records that they seem to supersede. The index has checksums only where the
-manifest or a snapshot stores one (transaction_index.py), and its entries are compared with the log
+manifest or a snapshot stores one (transaction_index.py), and most entries are compared with the log
 only when a reader needs them. So the compaction compares while it reads: the transactional batches
 of a producer up to its next marker are one transaction, and the marker says how it ended. A marker
 that cannot be decoded is skipped, as in replay.py.

@@ -91,8 +91,9 @@ def _check_ages(records: list[Record], oldest_ms: int, settings: LogSettings, no
 
 
 def is_quick(header: BatchHeader, data: memoryview) -> bool:
-    """Return whether `check_records` will take no more than about a millisecond. This function
-    itself takes less."""
+    """Return whether `check_records` is fast: a batch of at most `QUICK_RECORDS` records that is
+    uncompressed or decompresses to at most `QUICK_BYTES`, which takes about a millisecond unless an
+    uncompressed batch is very large. This function itself takes less."""
     if header.record_count > QUICK_RECORDS:
         return False
     if not header.attributes & CODEC_MASK:

@@ -266,8 +266,8 @@ class Recovery:
         )
 
     def _after_unseen(self, end_offset: int) -> int:
-        """Return the offset at which the log continues. It is `end_offset` unless offsets above it
-        may have been assigned without any trace."""
+        """Return the offset at which the log continues: `end_offset` or, if higher offsets may have
+        been assigned without any trace, one above them, which is reported."""
         if not self._unseen_offsets:
             return end_offset
         base = end_offset + self._unseen_offsets

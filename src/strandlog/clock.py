@@ -1,9 +1,9 @@
 """Clocks. Outside `strandlog.testing`, only this module reads the wall clock.
 
-Everything below the server receives a `Clock` as an argument; tests pass one that they advance
-manually. `now_ms` is the wall clock in Unix milliseconds (for record timestamps and retention) and
-may jump; `monotonic_ms` never goes backwards (for deadlines and intervals) and has no meaning
-outside this process.
+The broker and everything below it receive a `Clock` as an argument; tests pass one that they
+advance manually. `now_ms` is the wall clock in Unix milliseconds (for record timestamps and
+retention) and may jump; `monotonic_ms` never goes backwards (for deadlines and intervals) and has
+no meaning outside this process.
 
 `SteadyClock` combines both, for ages that must be comparable after a restart but must not be
 affected by jumps of the wall clock.

@@ -1,4 +1,4 @@
-"""Every error that strandlog raises deliberately, as one tree, with its codes in each protocol.
+"""Every error class of strandlog's Python API, as one tree, with its codes in each protocol.
 
     StrandlogError
     ├── TopicError
@@ -57,7 +57,7 @@
     │   ├── InvalidRequestError         fix the fields that the message names
     │   ├── InvalidAcksError            use acks 0, 1 or all
     │   ├── UnsupportedVersionError     use a version that ApiVersions lists
-    │   ├── UnknownServiceError         name a service that this server has
+    │   ├── UnknownServiceError         use a service that this server offers
     │   ├── TooManyChangesError         split the request
     │   ├── TooManySettingsError        split the request
     │   ├── ThrottlingQuotaExceededError    pause as long as the error says          (retriable)
@@ -86,9 +86,9 @@
     │   ├── InvalidProducerIdMappingError   initialise the producer again
     │   ├── InvalidTransactionStateError    begin a transaction first
     │   ├── InvalidTransactionTimeoutError  choose a timeout in the range given
-    │   ├── ConcurrentTransactionsError the previous one is still completing: retry (retriable)
+    │   ├── ConcurrentTransactionsError the last transaction is completing: retry   (retriable)
     │   ├── UnstableOffsetError         a transaction may change the offset: retry  (retriable)
-    │   ├── TooManyTransactionalIdsError    use fewer ids or raise the limit given
+    │   ├── TooManyTransactionalIdsError    use fewer ids or raise the limit in the message
     │   ├── TooManyOpenTransactionsError    end some, or raise open.transactions.max.count
     │   └── TransactionalIdNotFoundError    check the id
     ├── SchemaError                     an error from the schema registry, with its registry code
@@ -104,7 +104,7 @@
     │   └── TableDamagedError           restore the missing or damaged file, or rebuild the table
     ├── SettingError
     │   ├── UnknownSettingError         the message suggests the nearest name
-    │   ├── InvalidSettingError         the message gives the allowed values
+    │   ├── InvalidSettingError         the message says what is wrong with the value
     │   └── ConfigurationError          the message lists every problem
     ├── FolderError
     │   ├── AlreadyOpenError            close the other owner, or use strandlog.read
@@ -769,7 +769,7 @@ class TableSchemaError(TableError):
 
 
 class TableGapError(TableError):
-    """`gaps` lists (partition, start, end) ranges that the table and the topic both lack."""
+    """`gaps` lists the (partition, start, end) ranges that both the table and the topic lack."""
 
     codes = Codes(-1, 410, "DATA_LOSS", 20)
 
@@ -822,8 +822,8 @@ def is_secret_name(name: str) -> bool:
 
 
 class InvalidSettingError(SettingError):
-    """The message quotes the value, unless it is secret. A value is secret if it is HIDDEN, if the
-    name of the setting suggests so, or if it contains a private key."""
+    """The message quotes the value, unless it is secret. A value is secret if it is HIDDEN or
+    contains a private key, or if the name of the setting suggests a secret."""
 
     def __init__(self, name: str, value: object, reason: str) -> None:
         is_secret = is_secret_name(name) or "PRIVATE KEY" in str(value)
@@ -963,9 +963,10 @@ def _classes_by_kafka_code() -> dict[int, type[StrandlogError]]:
 def error_for_kafka_code(code: int, text: str, named_text: str = "") -> StrandlogError:
     """Return the error for a code in a broker's response.
 
-    If several classes have that code, the result is the one in `_USUAL`, or else the first of those
-    closest to the root; if none has it, a plain `RemoteError` with the code. In an error of any
-    other class, `named_text`, if given, replaces `text`.
+    If several classes share the code, the result has the class in `_USUAL` or, if none is listed
+    there, the first one at the highest level of the tree; its message is `named_text`, if given,
+    otherwise `text`. If no class has the code, or if it is not positive, the result is a plain
+    `RemoteError` with `text` and the code.
     """
     kind = _classes_by_kafka_code().get(code)
     if kind is None:
@@ -988,7 +989,7 @@ MAX_MESSAGE_CHARACTERS = 500
 def shortened(text: str, limit: int = MAX_MESSAGE_CHARACTERS) -> str:
     """Remove the middle of a long message but keep its end, which says what to do.
 
-    Messages quote input such as topic names, and a client may send megabytes.
+    Messages quote input such as topic names, and a client can send megabytes.
     """
     if len(text) <= limit:
         return text

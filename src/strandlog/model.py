@@ -107,7 +107,7 @@ class IsolationLevel(IntEnum):
 
 
 class OffsetAndMetadata(NamedTuple):
-    """The offset that a group has committed for one partition."""
+    """The offset that a group has committed for one partition, with the client's metadata."""
 
     offset: int
     leader_epoch: int = -1

@@ -1,7 +1,8 @@
 """Runs one broker with its listeners: startup, crash handling, draining and shutdown.
 
-    start    open the data folder, listen, return the ready line
-    run      serve requests; run timers; run flushes, maintenance and topic changes in threads
+    Server() open the data folder
+    start    listen, serve Kafka and gRPC clients, run timers, return the ready line
+    serve    load codecs and the web framework in threads, then serve HTTP clients
     stop     stop accepting and reading, answer requests in flight for at most `drain_ms`, wait
              for the threads, close the folder cleanly
 
@@ -9,9 +10,9 @@ One event loop owns the broker: handlers, timers and all decisions run in it, on
 blocking calls and long computations run elsewhere, most of them in the threads of `background.py`.
 `loop_monitor` measures how late the loop is.
 
-If a timer, a flush or maintenance fails because of a bug, the server reports it and shuts down
-(`crash`): a broker that accepts requests but no longer flushes or cleans would be worse than no
-broker.
+If a timer, a flush, maintenance or another essential task fails because of a bug, the server
+reports it and shuts down (`crash`): a broker that accepts requests but no longer flushes or cleans
+would be worse than no broker.
 """
 
 from __future__ import annotations
@@ -88,7 +89,8 @@ class ServerOptions:
 def tls_contexts(
     configs: Iterable[ListenerConfig], settings: BrokerSettings, clock: Clock
 ) -> dict[str, TlsContexts]:
-    """Load the keys and certificates of the listeners that use TLS, by the listener's name."""
+    """Load the keys and certificates of the listeners that use TLS; return the contexts by the
+    listener's name."""
     return {
         each.label: TlsContexts(
             each.label, for_listener(settings, each.overrides, each.protocol), clock
@@ -109,7 +111,7 @@ def token_keys(settings: BrokerSettings) -> JwksSource | None:
 
 
 def _compile_proto(texts: Mapping[str, str]) -> bytes:
-    """Compile .proto files; the compiler is imported for the first schema in text form."""
+    """Compile .proto files; the first call imports the compiler."""
     from strandlog.formats.protobuf.compiler import compile_proto  # noqa: PLC0415 - slow to import
 
     return compile_proto(texts)
@@ -222,7 +224,7 @@ class Server:
         return str(self._listeners.addresses[config.name][1])
 
     def _wake(self) -> None:
-        self.kafka.end_revoked()  # a changed user must be flushed, which wakes the server
+        self.kafka.end_revoked()  # changes to users are flushed, and each flush wakes the server
         self._driver.schedule()
 
     def _make_kafka(self, config: ListenerConfig) -> Listener:
@@ -288,8 +290,9 @@ class Server:
             )
 
     def _on_unhandled(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Handle an uncaught exception. In a callback or a task, it is a bug and stops the server;
-        in a connection's protocol, it only closes that connection."""
+        """Handle an uncaught exception. In a callback or a task, it is a bug and stops the server.
+        Any other is only logged, such as one in a connection's protocol: asyncio closes that
+        connection."""
         error = context.get("exception")
         # For an exception that was never retrieved, asyncio passes the task as "future".
         is_ours = "handle" in context or isinstance(context.get("future"), asyncio.Task)
@@ -379,7 +382,7 @@ class Server:
 async def run_until_stopped(
     options: ServerOptions, say: Callable[[str], None], reload: Callable[[], None] | None = None
 ) -> None:
-    """Run a server until SIGTERM or SIGINT; `say` is called with the ready line.
+    """Run a server until SIGTERM, SIGINT or a crash; pass the ready line to `say`.
 
     On SIGHUP the server loads changed certificates and calls `reload` in a thread. If it has no
     certificates and no `reload`, and systemd does not run it, SIGHUP ends the process as usual.
@@ -438,8 +441,8 @@ def _keep_freed_memory() -> None:
     request.
 
     By default, glibc returns the memory of a large request or response to the kernel when it is
-    freed. The next one needs it back, and the kernel zeroes it page by page, which took about half
-    of the processor time of a Fetch. Other C libraries, and an environment that sets one of the
+    freed. The next large one needs new pages, which the kernel zeroes; this took about half of the
+    processor time of a Fetch. Other C libraries, and an environment that sets one of the
     thresholds, are left alone.
     """
     if any(name in os.environ for name in ALLOCATOR_VARIABLES):
@@ -453,12 +456,12 @@ def _keep_freed_memory() -> None:
 
 @contextlib.contextmanager
 def _first_crash(server: Server) -> Iterator[None]:
-    """Raise the crash that stopped the server, even if stopping fails as well."""
+    """Raise the crash that stopped the server, even if stopping fails too."""
     try:
         yield
     except Exception:
         if not server.crashed.done():
             raise
-        logger.exception("stopping failed as well")
+        logger.exception("stopping failed too")
     if server.crashed.done():
         server.crashed.result()

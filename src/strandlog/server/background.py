@@ -5,16 +5,17 @@ threads.
 threads, everything between them in the event loop:
 
     disk       one thread for short blocking calls, so that no two write the same file concurrently
-    cleaner    one thread for compaction, which may take minutes
+    cleaner    one thread for compaction, which can take minutes
     parallel   a few threads for calls that may run concurrently (`Parallel`)
-    decoder    one thread that decodes large batches sequentially, so that at most one decompressed
-               batch is in memory, and requests alternate batch by batch
-    login      one thread that checks passwords, so that many logins delay only each other
+    decoder    one thread that decodes large batches and processes schemas. It has at most one
+               decompressed batch in memory, and requests alternate batch by batch
+    login      one thread that checks passwords and tokens, so that many logins delay only each
+               other
 
 Topic changes run sequentially, in the order of the requests (`run_in_order`). An exception that
 work does not handle is a bug (`on_crash`): the state is unknown, so the server shuts down.
 
-The broker calls `wake` when a flush is due or its next deadline has become earlier. That schedules
+The broker calls `wake` when a flush is due or its next deadline has become earlier. This schedules
 one callback; the Kafka listener handles a pending wake before it returns to the loop
 (`handle_wake`), so that a flush starts as early as possible.
 
@@ -166,7 +167,8 @@ class ServerRuntime:
         return await as_future(result)
 
     def refresh_metrics(self, broker: Broker) -> Metrics:
-        """Return the broker's metrics, after computing those that are not updated incrementally."""
+        """Return the broker's metrics, after computing the values that are not updated
+        incrementally."""
         metrics = broker.refresh_metrics()
         requests, responses = self.request_bytes, self.response_bytes
         metrics.queued_request_bytes = requests.total

@@ -148,7 +148,7 @@ class Listener(Protocol):
 
     async def stop(self, grace_seconds: float) -> None:
         """Stop accepting. Close the connections once their requests are answered, or soon after
-        `grace_seconds`; `KafkaConnections` closes those of Kafka clients instead."""
+        `grace_seconds`; `KafkaConnections` closes the connections of Kafka clients instead."""
 
 
 # Creates a listener; raises ImportError if its extra is not installed.

@@ -3,8 +3,8 @@
 A client can cause a log line with every request, and a thousand lines per second fill a disk and
 hide important messages. `RepeatFilter` passes `MAX_LINES` lines of one kind per `INTERVAL_SECONDS`.
 Lines are of the same kind if they have the same template ("closing the connection from %s: %s"),
-regardless of their arguments. The number of suppressed lines is logged when the first line of any
-kind arrives after the interval, with the last line that passed as an example.
+regardless of their arguments. When the first line of any kind arrives after the interval, the
+filter logs the number of suppressed lines, with the last line that passed as an example.
 
 Attach the filter to a handler: the filters of a logger do not see the records of child loggers.
 """

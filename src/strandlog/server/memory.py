@@ -12,7 +12,7 @@ Small frames do not count. Each of the two is a `ByteBudget` with a server-wide 
     both        above the limit, a connection is closed after the server has been waiting for its
                 client to send or read data for `stall_ms`
     both        above `hard_limit`, the connections with the most bytes, weighted by how long they
-                have stalled, are closed immediately until the total is below it
+                have stalled, are closed immediately until the total is within it
 
 Memory is therefore bounded whatever the clients do, and every connection that keeps sending and
 reading makes progress. The check runs every `CHECK_SECONDS`, only while a budget is over its limit.
@@ -57,8 +57,8 @@ class DecodingGate:
 
     A decoded request takes up to a hundred times the memory of its encoded bytes. A request may
     always enter an empty gate; otherwise, it waits until there is room for it (`wait`). Requests
-    enter in order, even those that would fit before a larger one, which would wait forever if there
-    were always smaller ones.
+    enter in order: a request that would fit waits behind a larger one, which a stream of small
+    requests could otherwise block forever.
     """
 
     def __init__(self, limit: int) -> None:
@@ -84,11 +84,11 @@ class DecodingGate:
     def _open(self) -> None:
         self._is_opening = False
         waiting, self._waiting = self._waiting, {}
-        for run in waiting:  # those that do not fit wait again, in the same order
+        for run in waiting:  # requests that do not fit wait again, in the same order
             run()
 
     def wait(self, run: Callable[[], None]) -> None:
-        """Call `run` once there may be room. A request that already waits keeps its place."""
+        """Call `run` when there may be room. A request that already waits keeps its position."""
         self._waiting[run] = None
 
 
@@ -162,7 +162,7 @@ class ByteBudget:
             self.favoured.regulate()
 
     def _relax(self) -> None:
-        """Resume reading from all connections, now that the total is below the limit."""
+        """Resume reading from all connections, now that the total is within the limit."""
         if self._check_handle is not None:
             self._check_handle.cancel()
             self._check_handle = None
@@ -171,7 +171,7 @@ class ByteBudget:
             holder.regulate()
 
     def _shed(self) -> None:
-        """Close connections, the largest weight first, until the total is below the hard limit."""
+        """Close connections, the largest weight first, until the total is within the hard limit."""
         now_ms = self._clock.monotonic_ms()
         while self.total > self._hard_limit and self._held:
             self._close(max(self._held, key=lambda each: self._weight(each, now_ms)))

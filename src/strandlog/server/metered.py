@@ -1,7 +1,7 @@
-"""`Metered`: awaits a coroutine, and measures how long its own code keeps the event loop busy.
+"""`Metered` awaits a coroutine and measures how long the coroutine's code runs in the event loop.
 
-HTTP and gRPC charge that time to the user's quota request_percentage. The time while the
-coroutine waits, for a client, a thread or the disk, does not count.
+HTTP and gRPC charge that time to the client's quota request_percentage. Time that the coroutine
+spends waiting for a client, a thread or the disk does not count.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Metered(Awaitable[T], Generic[T]):
-    """A coroutine whose time is measured; `seconds` is the time so far."""
+    """A coroutine whose time is measured; `seconds` is the time that it has used."""
 
     def __init__(self, work: Coroutine[Any, Any, T]) -> None:
         self._work = work

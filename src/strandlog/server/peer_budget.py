@@ -2,11 +2,11 @@
 
 A call acquires its share before it reads from its peer or sends to it; calls that do not fit wait
 in FIFO order. If its peer stops reading or sending, a call keeps its share until another needs it.
-Once another call has waited for half of `patience_seconds`, calls whose peers have been silent for
-at least that long are suspected: those silent the longest, as many as the waiting calls need. If
-the peer of such a call is still silent after the same time has passed again, the call is cancelled
-(`PeerTooSlowError`) and its share is released. Data from a peer may be waiting for a busy event
-loop, so a check that runs late does not cancel calls.
+Once another call has waited for half of `patience_seconds`, the budget suspects calls whose peers
+have been silent for at least that time: as many as the waiting calls need, starting with the peer
+that has been silent the longest. If the peer is still silent after the same time has passed again,
+the call is cancelled (`PeerTooSlowError`) and its share is released. Data from a peer may be
+waiting for a busy event loop, so a check that runs late does not cancel calls.
 
     hold = await budget.acquire(size)      waits for room
     try:

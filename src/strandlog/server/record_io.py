@@ -3,9 +3,9 @@
 If a request names no partition, records are partitioned by the hash of their key, as in Kafka's
 producers; those without a key go to one partition per request, round-robin.
 
-The batches count towards the user's quotas, as those of Kafka clients do. A producer that exceeds
-its quota gets an error before anything is written; what a consumer reads is only recorded here, and
-its listener decides how to pause it.
+The batches count towards the client's quotas, as those of Kafka clients do. A producer that exceeds
+its quota gets an error before anything is written. The bytes that a consumer reads are only counted
+here; its listener decides how to pause the consumer.
 
 A fetch names its topic by id, so that a client that reads in steps does not continue in a new topic
 of the same name, where its offsets mean nothing.
@@ -209,6 +209,6 @@ def check_same_topic(broker: Broker, context: RequestContext, topic: Topic) -> N
     """Raise an error if the topic was deleted, or deleted and recreated."""
     if broker.topic(context, topic.name).topic_id != topic.topic_id:
         raise UnknownTopicIdError(
-            f"topic {topic.name!r} was deleted and recreated; its offsets start anew, so start a "
-            "new read"
+            f"topic {topic.name!r} was deleted and recreated; its offsets start at 0 again, so "
+            "start a new read"
         )

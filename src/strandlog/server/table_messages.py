@@ -1,7 +1,6 @@
 """The JSON lines between the broker and the process that syncs tables (`table_process.py`).
 
-A broker without tables does not load this module, and msgspec with it, unless it serves HTTP
-requests.
+A broker without tables does not load this module, so it loads msgspec only if it serves HTTP.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _DECODER = msgspec.json.Decoder(_Line, strict=False)
 
 
 def decode_line(line: bytes) -> TableReport | str | None:
-    """Return the report or the text of the warning in a line; None if it contains neither."""
+    """Return the report or the text of the warning in a line; None if it cannot be decoded."""
     try:
         found = _DECODER.decode(line)
     except msgspec.DecodeError:
@@ -48,5 +47,5 @@ def encode_tables(tables: Iterable[WantedTable]) -> bytes:
 
 
 def encode_checks(topics: Sequence[str]) -> bytes:
-    """Return the line with the topics to sync at once."""
+    """Return the line with the topics to sync immediately."""
     return msgspec.json.encode({"check": topics}) + b"\n"

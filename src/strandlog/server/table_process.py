@@ -11,11 +11,11 @@
                       process exits
 
 The command for the process comes from the program that starts the server, because the server does
-not know the layer above it. Without a command, the log names the first topics with `table.format`,
-and their tables are not synced.
+not know the layer above it. Without a command, no table is synced; as soon as `table.format` is set
+for a topic, one log message says so.
 
-Each second, the event loop compares the tables that must exist with those that the process has been
-sent; that costs nothing unless a setting has changed.
+Each second, the event loop compares the tables that must exist with the list last sent to the
+process; this is cheap unless a setting has changed.
 """
 
 from __future__ import annotations
@@ -129,9 +129,9 @@ class TableProcess:
         return None if is_unwanted else code
 
     async def _write(self, pipe: IO[bytes] | None) -> bool:
-        """Send the list of tables to the process whenever it changes, and the topics to sync at
-        once because retention waits for them. Return True when no topic has a table any more, or
-        False if the process has exited."""
+        """Send the list of tables to the process whenever the list changes, and the topics to sync
+        immediately because retention waits for them. Return True when no topic has a table any
+        more, or False if the process has exited."""
         assert pipe is not None, "it was requested"
         loop = asyncio.get_running_loop()
         transport, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, pipe)
@@ -204,7 +204,8 @@ def _start(command: Sequence[str]) -> subprocess.Popen[bytes]:
 
 
 async def _end(process: subprocess.Popen[bytes]) -> int:
-    """Wait until a process whose stdin is closed has exited; kill it if it does not exit."""
+    """Wait for a process whose stdin is closed to exit; kill it after `STOP_SECONDS`. Return its
+    exit code."""
 
     def wait() -> int:
         try:

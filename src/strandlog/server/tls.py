@@ -2,13 +2,13 @@
 
     TlsContexts         one per listener: the context for the next handshake, and the principal of a
                         client certificate
-    CertificateReload   checks the files of all listeners every ssl.reload.interval.ms in a thread,
-                        and at once on SIGHUP
+    CertificateReload   checks the files of all listeners in a thread, every ssl.reload.interval.ms
+                        (the shortest of any listener) and immediately on SIGHUP
 
-A check reads the files and compares a hash of their contents; modification times can go backwards,
-or stay the same when a container's volume is swapped. If the contents differ, a new context
-replaces the old one; connections that are open keep theirs. If they cannot be loaded, the old
-context stays and the error is logged: the next check tries again.
+A check reads the files and compares a hash of their contents, because modification times can go
+backwards, or stay the same when a container's volume is swapped. If the contents differ, a new
+context replaces the old one; open connections keep theirs. If the new contents cannot be loaded,
+the old context stays in use, the error is logged, and the next check tries again.
 
 A reload always creates a new context, because CAs can only be added to an existing one. That also
 ends session resumption across a reload: sessions belong to their context, so a client whose CA was

@@ -7,8 +7,8 @@ second therefore delays a short one by at most one round, however many long requ
     may_begin()      whether there is time left in this iteration of the event loop; hundreds of
                      connections with a little work each would delay the others as much as one long
                      request, so the remaining ones are queued
-    share()          the time for a turn that calls several short functions: a round, divided by the
-                     work in the queue
+    share()          the time for a turn that calls several short functions: the length of a round
+                     divided by the number of turns
     slices(work)     run a generator that yields wherever it may be interrupted (`yield_control`):
                      the first slice immediately, the rest in later rounds
 
@@ -56,7 +56,7 @@ class Turns:
             asyncio.get_running_loop().call_soon(self._round)
 
     def share(self) -> float:
-        """Return the seconds of a round for each turn, if all of the queue runs in one round."""
+        """Return the seconds that each turn gets if this one and the queue share one round."""
         return ROUND_SECONDS / (len(self._queue) + 1)
 
     def _round(self) -> None:

@@ -2,8 +2,8 @@
 
     event loop    `ValueSchemas.page` finds up to HTTP_DECODE_MAX_SCHEMAS ids in the records and
                   asks the broker for their schemas, with the permissions of the client. A client
-                  that may read a topic may also describe it, and so sees the schemas of the topic's
-                  subjects
+                  that may read a topic may also describe it, and therefore see the schemas of the
+                  topic's subjects
     thread        the `PageDecoder` compiles the schemas and decodes. It stops after
                   HTTP_DECODE_PAGE_MS, and decodes no key or value above HTTP_DECODED_VALUE_BYTES
 

@@ -4,9 +4,9 @@ An address may fail `per_minute` times; after that, one more attempt becomes pos
 60 / per_minute seconds. An attempt is counted before its credentials are checked, so that
 concurrent attempts count too, and is uncounted unless the credentials turn out to be wrong.
 
-IPv6 addresses are counted by their first 64 bits, which are usually assigned to one customer. At
-most `LOGINS_MAX_FAILING_ADDRESSES` addresses are remembered; beyond that, the one whose last
-attempt is the oldest is forgotten.
+IPv6 addresses are counted by their first 64 bits, which providers usually assign to one customer.
+Counts are kept for at most `LOGINS_MAX_FAILING_ADDRESSES` addresses; a further one replaces the
+address whose last attempt is the oldest.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Attempts:
 
 
 def network_of(address: str) -> str:
-    """Return the network that an address counts for: its first 64 bits if it is an IPv6 address,
+    """Return the key that an address is counted by: its first 64 bits if it is an IPv6 address,
     otherwise the address itself."""
     try:
         found = ipaddress.ip_address(address.partition("%")[0])

@@ -5,8 +5,8 @@
 
 `put` runs in the event loop and only appends to a queue; a thread does the rest. A line is in the
 file within milliseconds, so it survives the death of the process, and it is fsynced within
-`FSYNC_SECONDS`, so a power cut loses at most the lines of that time. `close` writes and fsyncs
-everything.
+`FSYNC_SECONDS`, so a power cut loses at most the lines of that time. `close` writes and fsyncs the
+queue, but gives up if a write fails or the disk does not respond for `CLOSE_SECONDS`.
 
 If a write fails, as on a full disk, the thread removes the partial line, reports the error and
 tries again every `RETRY_SECONDS`. Meanwhile the queue holds up to `AUDIT_MAX_QUEUED_EVENTS`;
@@ -79,7 +79,7 @@ class AuditFile:
                 self._size += self._write(number, b"\n")
         except BlockingIOError:
             os.close(number)
-            raise BlockingIOError(errno.EWOULDBLOCK, "another process writes it") from None
+            raise BlockingIOError(errno.EWOULDBLOCK, "another process is writing to it") from None
         except BaseException:
             os.close(number)
             raise
@@ -212,7 +212,7 @@ class AuditLog:
             self._changed.notify()
         self._thread.join(CLOSE_SECONDS)
         if self._thread.is_alive():
-            logger.error("the audit log %s does not respond; its last events are lost", self._path)
+            logger.error("the audit log %s does not respond; events may be lost", self._path)
 
     # -- the thread --------------------------------------------------------------------------------
 
@@ -228,7 +228,8 @@ class AuditLog:
             self._file.close()
 
     def _take(self) -> list[Event] | None:
-        """Wait for events, or until an fsync is due. Return None if no more will come."""
+        """Wait for events and return them. Return an empty list when an fsync is due, and None
+        when the log is closing and has nothing left to write."""
         with self._changed:
             while not self._queue and not self._is_closing:
                 if self._fsync_due is None:

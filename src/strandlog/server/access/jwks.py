@@ -1,16 +1,18 @@
 """Loads the public keys for bearer tokens (JWKS) from a file or an HTTPS server, and reloads them.
 
-    start ──▶ loading ──▶ loaded ──refresh.ms, or a token with an unknown key──▶ loading
+    start ──▶ loading ──▶ loaded ──refresh.ms──▶ loading
                  │▲
-                 ▼└── retry.backoff.ms, doubled up to retry.backoff.max.ms
+                 ▼└── retry.backoff.ms, doubled after each failure up to retry.backoff.max.ms
                failed: the keys loaded before remain in use
 
-Each load, except the first of a file, runs in a thread of its own, which nothing waits for, so that
-a server that answers slowly delays neither requests nor the end of the process. The response must
-be complete `LOAD_SECONDS` after the start of the load, however slowly its bytes arrive; a
-connection or TLS handshake that takes as long fails by itself. Redirects are errors: the broker
-trusts only the server that the operator named. A file must be readable when the broker starts; an
-HTTPS server may be down, but no token is accepted until it answers.
+    loaded, failed ──a token with an unknown key──▶ loading     (at most every 10 s)
+
+Each load, except the first of a file, runs in its own daemon thread, so that a slow server delays
+neither requests nor the end of the process. The response must be complete `LOAD_SECONDS` after the
+start of the load, however slowly its bytes arrive; connecting and the TLS handshake each time out
+after `LOAD_SECONDS` too. Redirects are errors: the broker trusts only the server that the operator
+named. A file must be readable when the broker starts; an HTTPS server may be down, but the broker
+accepts no token until the server answers.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ logger = logging.getLogger(__name__)
 
 LOAD_SECONDS = 10.0
 FILE_REFRESH_MS = 60_000
-EARLY_REFRESH_SECONDS = 10.0  # minimum time between loads that clients cause
+EARLY_REFRESH_SECONDS = 10.0  # minimum time between loads that tokens cause
 CHUNK_BYTES = 16 * 1024
 TOO_SLOW = "the JWKS document arrives too slowly"
 
@@ -82,7 +84,7 @@ class JwksSource:
         return self._keys
 
     def refresh(self) -> None:
-        """Start loading the keys, unless a load is running or a client caused one recently."""
+        """Start loading the keys, unless a load is running or a token caused one recently."""
         now = stopwatch()
         if now >= self._next_early_load and not self._is_loading:
             self._next_early_load = now + EARLY_REFRESH_SECONDS
@@ -91,7 +93,8 @@ class JwksSource:
     # -- for the server --------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Load the keys, unless they come from a file, and start the timer."""
+        """Start loading the keys in a thread. The constructor has loaded those in a file, so in
+        that case, only start the timer for the next load."""
         self._loop = asyncio.get_running_loop()
         if self._is_file:
             self._load_in(self._interval_ms())
@@ -165,8 +168,8 @@ def _reported(keys: KeySet) -> KeySet:
 
 
 def load(url: SplitResult) -> KeySet:
-    """Load the keys from an address; raise `DataError` if that fails. Blocks the thread for the
-    time that the module describes."""
+    """Load the keys from an address; raise `DataError` if that fails. Blocks the
+    thread; the start of this module describes the time limits."""
     deadline = stopwatch() + LOAD_SECONDS
     shown = f"{url.scheme}://{url.netloc}{url.path}"  # a query may contain a secret
     try:
@@ -178,13 +181,12 @@ def load(url: SplitResult) -> KeySet:
     except urllib.error.HTTPError as error:
         error.close()
         raise DataError(f"{shown} answered with the status {error.code}") from error
-    except (OSError, HTTPException, ValueError) as error:  # ValueError: an impossible name
+    except (OSError, HTTPException, ValueError) as error:  # ValueError: an invalid name
         raise DataError(f"{shown} cannot be read: {error}") from error
 
 
 class _TimedReads(io.RawIOBase):
-    """Reads a socket until a deadline. A timeout of the socket alone would start again with each
-    byte."""
+    """Reads a socket until a deadline. A socket timeout alone would start again with each byte."""
 
     def __init__(self, sock: socket.socket, deadline: float) -> None:
         self._sock = sock
@@ -207,7 +209,7 @@ class _TimedReads(io.RawIOBase):
 
 
 class _TimedHandler(urllib.request.AbstractHTTPHandler):
-    """Opens HTTP and HTTPS connections whose responses must be complete at a deadline."""
+    """Opens HTTP and HTTPS connections whose responses must be complete by a deadline."""
 
     http_request = https_request = urllib.request.AbstractHTTPHandler.do_request_
 
@@ -238,8 +240,8 @@ class _TimedHandler(urllib.request.AbstractHTTPHandler):
 
 
 def _opener(url: SplitResult, deadline: float) -> urllib.request.OpenerDirector:
-    """Return an HTTP client that rejects redirects and other URL schemes and, for a server on this
-    machine, uses no proxy."""
+    """Return a client for http and https URLs. It rejects redirects, and uses no proxy for a server
+    on this machine."""
     opener = urllib.request.OpenerDirector()
     no_proxies: dict[str, str] = {}
     proxies = no_proxies if is_loopback(url.hostname or "") else None  # None: use the environment's

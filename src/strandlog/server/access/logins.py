@@ -10,17 +10,19 @@
 
 Passwords are checked against the same users as SASL, tokens like SASL's OAUTHBEARER. Checking a
 password takes milliseconds of CPU time, so passwords are checked in a thread, one at a time.
-Verified passwords and tokens are cached for `REMEMBERED_SECONDS`, but not after any user's
+Verified passwords and tokens are cached for at most `REMEMBERED_SECONDS`, and only until any user's
 credentials change or the token expires. The cache key is an HMAC of the listener, the client's
 address and the header, with a secret of this process. Concurrent requests with the same key share
 one check.
 
-Wrong credentials raise an `AuthenticationError`, which does not say what is wrong, after
-connection.failed.authentication.delay.ms. `attempts.py` limits how many wrong credentials an
-address may send. A login above this limit, or while `LOGINS_MAX_WAITING` others wait, raises a
-`ThrottlingQuotaExceededError` without a check.
+Wrong credentials raise an `AuthenticationError` after connection.failed.authentication.delay.ms;
+its message does not say which part was wrong. A malformed header raises one immediately.
+`attempts.py` limits how many wrong credentials an address may send. A login above this limit, or
+while `LOGINS_MAX_WAITING` others are in progress, raises a `ThrottlingQuotaExceededError` without a
+check.
 
-The audit log records every check, but not logins that the cache answers.
+The audit log records each check and its outcome, malformed headers, and logins above the limit of
+an address, but not logins that the cache answers.
 """
 
 from __future__ import annotations
@@ -55,7 +57,7 @@ from strandlog.server.access.attempts import Attempts
 Method = Literal["none", "session", "password", "token", "certificate"]
 
 REMEMBERED_SECONDS = 60
-RETRY_MS = 1000  # how soon to retry a login if too many are waiting
+RETRY_MS = 1000  # when to retry a login that was rejected because too many are in progress
 INVALID_HEADER = "the Authorization header is invalid"
 
 
@@ -155,17 +157,17 @@ class Logins:
         return await asyncio.shield(check)
 
     async def by_password(self, context: RequestContext, user: str, password: str) -> Login:
-        """Check a password from a login page, which is not sent with every request."""
+        """Check a password from a login page. It is not cached: a session replaces later checks."""
         return await self._checked(context, Password(user, password), "login page")
 
     def by_certificate(self, context: RequestContext, principal: Principal) -> Login:
-        """Return the login of a client whose certificate TLS has verified."""
+        """Audit and return the login of a client whose certificate TLS has verified."""
         self._broker.audit.login(context, "certificate", principal.name)
         return Login(principal, "certificate")
 
     def is_valid(self, login: Login) -> bool:
         """Return whether the token or password of a login is still valid, for a stream that
-        outlives its request."""
+        outlives its request. Other logins stay valid."""
         if login.stamp is not None:
             return login.stamp == self._broker.credentials_stamp(login.principal.name)
         return login.expires_ms is None or login.expires_ms > self._broker.clock.now_ms()

@@ -1,6 +1,6 @@
 """Authenticates gRPC calls, before their messages are received.
 
-The first of these that a call has is used:
+A call is authenticated by the first of these that it contains:
 
     authorization metadata    Basic or Bearer, as in HTTP (`server/access/logins.py`)
     certificate               the client certificate of the TLS connection, by
@@ -11,9 +11,9 @@ Calls with wrong credentials get UNAUTHENTICATED even where no credentials are r
 service needs no credentials; reflection is a service like any other. With
 grpc.authentication=none, credentials are ignored.
 
-A client's token or password may become invalid while a stream is open. One task checks the tokens
+A client's token or password can become invalid while a stream is open. One task checks the tokens
 and passwords of open streams every `CHECK_SECONDS`, and ends streams whose login is no longer valid
-with UNAUTHENTICATED. The broker checks at each fetch what a stream may read.
+with UNAUTHENTICATED. The broker checks a stream's permissions at each fetch.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ class GrpcAuthentication:
     def __init__(
         self, broker: Broker, host: str, logins: Logins, principal_of: PrincipalOf | None = None
     ) -> None:
-        """`host` is the address of the listener; `principal_of` maps a client certificate."""
+        """`host` is the address of the listener; `principal_of` maps a client certificate
+        to its principal."""
         setting = broker.settings.grpc_authentication
         self.mode: AuthenticationMode = authentication_mode(setting, host)
         self._logins = logins
@@ -64,7 +65,7 @@ class GrpcAuthentication:
         self._watch: asyncio.Task[None] | None = None
 
     async def caller_of(self, call: Any, api: str, *, is_open: bool = False) -> Caller:
-        """Return the caller; a call to an open service has no login.
+        """Return the caller. The caller of an open service is anonymous.
 
         Raise `AuthenticationError` if authentication fails, or is required and missing, and
         `ThrottlingQuotaExceededError` if there are too many logins.
@@ -87,7 +88,7 @@ class GrpcAuthentication:
         return Login()
 
     def _certified(self, call: Any) -> Principal | None:
-        """Return the principal of the certificate that TLS has verified, or None without one."""
+        """Return the principal of the client certificate that TLS has verified, if there is one."""
         if self._principal_of is None or not (found := call.auth_context().get(CERTIFICATE)):
             return None
         pem: bytes = found[0]

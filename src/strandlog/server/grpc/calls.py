@@ -12,7 +12,7 @@ memory, so strandlog decodes them itself: within limits, in a thread unless the 
 and with a clear error for invalid bytes.
 
 Clients decide how long their streams last. Streams are limited to three quarters of grpc.max.calls,
-so that there is always room for unary calls.
+but at least one, so that they leave room for unary calls.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Calls:
         self._max_streams = max(1, settings.grpc_max_calls * 3 // 4)
         self._streams = 0
         # Each message that is being received reserves the maximum size, so only a few can be
-        # received concurrently. One that has already arrived keeps that reservation only briefly.
+        # received concurrently. After its arrival, a message reserves only its actual size.
         patience = min(UPLOAD_PATIENCE_SECONDS, settings.grpc_stall_timeout_ms / 1000)
         # Streams have a separate budget, so that they cannot block other calls.
         for_streams = settings.grpc_queued_max_request_bytes // 4

@@ -1,8 +1,8 @@
 """Splits the result of a fetch into Consume messages of bounded size.
 
-Messages contain decompressed records, and clients accept 4 MB by default. The limit therefore
-applies to the decoded records, and one fetch may result in several messages. A record that is
-larger than the limit is sent in a message of its own.
+Messages contain decompressed records, and gRPC clients accept messages of up to 4 MB by default.
+The limit therefore applies to the decoded records, and one fetch may result in several messages. A
+record that is larger than the limit is sent in a message of its own.
 
 Large results are processed in a thread, in steps of about `max_bytes`. Messages are serialized
 there, so a client that stops reading ties up bytes, but no Python objects.

@@ -4,7 +4,7 @@ gRPC for Python cannot reset a call that the server has started to answer: the s
 behind the messages that the client does not read, and their memory is not freed. This module
 therefore finds the socket among the open file descriptors of the process, by the address of the
 client and the port of the listener, and shuts it down; gRPC then releases everything that it holds
-for the connection. The port is needed because a client may use one of its own ports for connections
+for the connection. The port is needed because a client can use one of its own ports for connections
 to several listeners.
 """
 

@@ -3,9 +3,9 @@ no credentials; reflection does, where they are required.
 
 The handlers of grpcio read requests as soon as they arrive: a thousand incomplete health checks of
 4 MB each would take 4 GB. Here, health checks are received like any call (`calls.py`). A reflection
-stream carries many requests; the few streams that may be open at the same time share a separate
-budget, and a silent one is closed when others wait. Requests of both services that are larger than
-`GRPC_MAX_NAME_BYTES` are rejected.
+stream carries many requests; the few streams that can be open at the same time share a separate
+budget, and a silent stream is closed when others wait. Requests of both services that are larger
+than `GRPC_MAX_NAME_BYTES` are rejected.
 """
 
 from __future__ import annotations

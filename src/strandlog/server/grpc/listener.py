@@ -2,8 +2,8 @@
 
 All resources that a client can use are limited: connections, calls, the size of messages and
 metadata, and the memory of calls that wait for their clients (`calls.py`, `service.py`).
-Connections without a call are closed after grpc.idle.timeout.ms, and those that do not finish their
-handshake in time after the timeout for handshakes.
+A connection without calls is closed after grpc.idle.timeout.ms; one that does not complete its
+handshake is closed after the handshake timeout (`_handshake_ms`).
 
 When the server stops, it rejects new calls immediately; running calls, including streams that
 follow a partition, are cancelled after the grace period.
@@ -36,7 +36,7 @@ from strandlog.server.grpc.service import LogService
 from strandlog.server.tls import TlsContexts
 
 SERVICE = log_pb2.DESCRIPTOR.services_by_name["LogService"].full_name
-MAX_MESSAGE_BYTES = 2**31 - 1  # no limit on responses; consume.py splits those of Consume
+MAX_MESSAGE_BYTES = 2**31 - 1  # no limit on responses; consume.py splits the results of Consume
 
 
 def _handshake_ms(tls: TlsContexts | None) -> int:
@@ -115,10 +115,11 @@ class GrpcListener:
         """Do nothing: the listener serves calls from `start` on."""
 
     def stop_accepting(self) -> None:
-        """Do nothing: `stop` is called soon."""
+        """Do nothing: only `stop` can stop gRPC from accepting connections."""
 
     async def stop(self, grace_seconds: float) -> None:
-        """Reject new calls, wait for running ones, then close the connections."""
+        """Reject new calls, wait for running ones until the grace period ends, then cancel them and
+        close the connections."""
         self._health.stop()
         stopping = asyncio.ensure_future(self._server.stop(grace_seconds))
         if not (await asyncio.wait({stopping}, timeout=grace_seconds + 1))[0]:

@@ -1,9 +1,9 @@
 """The methods of LogService.
 
-Each is a coroutine in the broker's event loop that takes and returns messages as bytes; `calls.py`
-receives the calls and sends the errors. Consume writes one message at a time (`consume.py`):
-`write` returns when gRPC has accepted it. Messages that clients have not yet received share a
-budget (`grpc.queued.max.response.bytes`).
+Each method is a coroutine that runs in the broker's event loop. It takes and returns messages as
+bytes; `calls.py` receives the calls and sends the errors. Consume writes its messages one at a time
+(`consume.py`): `write` returns when gRPC has accepted the message. Messages that clients have not
+yet received share a budget (`grpc.queued.max.response.bytes`).
 
 A client that exceeds its request quota gets RESOURCE_EXHAUSTED from every method but Consume; other
 quotas have this effect on Produce and on the methods that change topics. Consume pauses while the
@@ -50,7 +50,7 @@ IN_LOOP_REQUEST_BYTES = 1024  # a larger Produce request is decoded in a thread
 # for the GIL.
 THREADS = 2
 COPIES_OF_A_READ = 3  # copies in memory: the batches, their records and the messages
-PARTITIONS_AT_A_TIME = 500  # how many are described before the event loop runs again
+PARTITIONS_AT_A_TIME = 500  # partitions described before the event loop runs again
 
 
 class LogService:
@@ -165,7 +165,8 @@ class LogService:
         )
 
     async def _wait_for_quota(self, context: RequestContext) -> None:
-        """Wait while the user exceeds its quota, which may change meanwhile."""
+        """Wait while the client exceeds a quota; check again every `QUOTA_CHECK_MS`, because a
+        quota may be changed during the wait."""
         delay_ms = self._broker.stream_delay_ms(context)
         self._broker.metrics.throttled_requests += delay_ms > 0
         while delay_ms:
@@ -175,7 +176,8 @@ class LogService:
     async def _end(self, context: RequestContext, tp: TopicPartition, committed: bool) -> int:
         """Return the end offset of a stream that does not follow the log.
 
-        The stream includes all records that were written before the call.
+        The stream includes all records that were written before the call; with `committed`, only
+        those before the first open transaction.
         """
         self._broker.partition_state(context, *tp)  # raises if the partition does not exist
         await as_future(self._broker.make_visible(context, [tp]))

@@ -1,18 +1,19 @@
 """Reports the state of the server to systemd (`Type=notify`), and feeds its watchdog.
 
 systemd passes the path of a datagram socket in NOTIFY_SOCKET (`@` stands for the abstract
-namespace) and, with WatchdogSec=, the time that may pass between two keep-alives in WATCHDOG_USEC
-(and in WATCHDOG_PID the process that it expects them from). A message is lines of NAME=VALUE:
+namespace). With WatchdogSec=, it also passes the maximum time between two keep-alives in
+WATCHDOG_USEC, and the id of the process that must send them in WATCHDOG_PID. A message consists of
+lines of the form NAME=VALUE:
 
     READY=1       the listeners are open; `systemctl start` returns
     STATUS=…      one line for `systemctl status`
-    RELOADING=1   SIGHUP arrived; READY=1 follows at once, because clients are served meanwhile
+    RELOADING=1   SIGHUP arrived; READY=1 follows immediately: a reload does not interrupt clients
     STOPPING=1    the server drains its connections
     WATCHDOG=1    the event loop is alive; sent twice per interval, by the loop itself, so that
                   systemd restarts a server that hangs
 
-Without NOTIFY_SOCKET nothing is sent. An error while sending is logged once and does not stop the
-server; systemd itself reports a service that it does not hear from.
+Without NOTIFY_SOCKET nothing is sent. Only the first error while sending is logged, and none stops
+the server; systemd itself reports a service that it does not hear from.
 """
 
 from __future__ import annotations

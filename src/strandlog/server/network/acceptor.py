@@ -6,18 +6,19 @@
                  (closed)     (closed)        (closed)
 
 A connection counts towards the limits from the moment it is accepted, before it has sent a byte. A
-plain listener hands it to its protocol at once. With TLS, the handshake starts with the client's
-first bytes, so a silent connection costs a socket and no buffers, and a plaintext client is logged
-as such instead of as a failed handshake. First bytes and handshake have one deadline.
+plain listener hands it to its protocol immediately. With TLS, the handshake starts with the
+client's first bytes, so a silent connection costs a socket and no buffers, and a plaintext client
+is logged as such instead of as a failed handshake. First bytes and handshake have one deadline.
 
 At most `TLS_MAX_HANDSHAKES` connections of a listener can be in their handshake; a further one
 replaces the oldest. If a limit on all connections is reached (`Room`), a new one also replaces an
-idle HTTP connection or the oldest handshake or SASL login, and is refused only if there is none. So
-thousands of half-open handshakes and logins neither keep other clients out nor take memory without
-bound.
+idle HTTP connection or the oldest handshake or SASL login, and is rejected only if there is none.
+So thousands of half-open handshakes and logins neither keep other clients out nor use unbounded
+memory.
 
-If the process has no file descriptor left, accepting pauses for a second. Clients wait in the
-backlog meanwhile; without the pause, the loop would spin, because the socket stays readable.
+If a connection cannot be accepted, for example because the process has no file descriptor left,
+accepting pauses for a second, and clients wait in the backlog. Without the pause, the loop would
+spin, because the socket stays readable.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from strandlog.server.network.connection_limits import ConnectionLimits, plain_h
 
 logger = logging.getLogger(__name__)
 
-PAUSE_SECONDS = 1.0  # pause after an error that would occur again at once
+PAUSE_SECONDS = 1.0  # pause after an error that would occur again immediately
 SHUTDOWN_SECONDS = 2.0  # how long to wait for the client's close_notify
 PEEKED_BYTES = 8
 FIRST_READ_BYTES = 64 * 1024
@@ -76,7 +77,7 @@ class Room:
         self._replaceable: list[Replaceable] = []
 
     def share(self, replaceable: Replaceable) -> None:
-        """Let new connections replace these if the room is full."""
+        """Let new connections replace those of `replaceable` when the limit is reached."""
         self._replaceable.append(replaceable)
 
     def has_place(self) -> bool:
@@ -196,7 +197,8 @@ class Acceptor:
                 self._loop.add_reader(listening, self._accept, listening)
 
     def stop(self) -> None:
-        """Stop listening, and close connections that have not finished their handshake."""
+        """Stop listening. Close connections that have not finished their handshake, and those that
+        exceed a quota."""
         self._is_stopped = True
         for timer in (self._alarm, self._pause):
             if timer is not None:
@@ -285,7 +287,7 @@ class Acceptor:
 
     def _close_later(self, sock: socket.socket, delay_ms: int) -> None:
         """Close a connection that exceeds its address's quota, without reading from it. The delay
-        slows down a client that connects again at once."""
+        slows down a client that reconnects immediately."""
         if len(self._over_quota) >= MAX_CONNECTIONS_OVER_QUOTA:
             sock.close()
             return
@@ -407,7 +409,7 @@ class Acceptor:
         there was one."""
         for handshake in self._handshakes:
             self._metrics.tls_handshakes_dropped += 1
-            self._drop(handshake, "newer clients need the connection")
+            self._drop(handshake, "a newer connection replaced it")
             return True
         return False
 
@@ -436,17 +438,17 @@ def closing_on_error(transport: asyncio.BaseTransport, host: str) -> Iterator[No
 
 
 def _acknowledge(sock: socket.socket) -> None:
-    """Acknowledge the end of a handshake at once. In TLS 1.3 the server has nothing to send at that
-    point, and a client with Nagle's algorithm (librdkafka by default) waits for the acknowledgement
-    before it sends its first request; the kernel would delay it by 40 ms."""
+    """Acknowledge the end of a handshake immediately. In TLS 1.3 the server has nothing to send at
+    that point, and a client with Nagle's algorithm (librdkafka by default) waits for the
+    acknowledgement before it sends its first request; the kernel would delay it by 40 ms."""
     if hasattr(socket, "TCP_QUICKACK"):  # Linux only
         with contextlib.suppress(OSError):  # the socket is closed already
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
 
 
 def _send_alert(sock: socket.socket) -> None:
-    """Tell a plaintext client that it has reached TLS, as Kafka does. Its data is read first:
-    unread data would turn the close into a reset, which may overtake the alert."""
+    """Send a TLS alert to a plaintext client, as Kafka does. Read the client's data first: unread
+    data would turn the close into a reset, which may overtake the alert."""
     with contextlib.suppress(OSError):
         sock.recv(FIRST_READ_BYTES)
         sock.send(UNEXPECTED_MESSAGE)

@@ -1,9 +1,9 @@
 """Reads the broker's private key, its certificates and the CAs of clients, in PEM.
 
-    read_stores    files or settings → bytes, all at once, so that a later check compares and loads
-                   the same bytes
-    load           bytes → `KeyMaterial`, checked: the password fits, the key belongs to the first
-                   certificate, every block can be parsed
+    read_stores    files or settings → bytes. Each file is read once, so that a reload compares and
+                   loads the same bytes
+    load           bytes → `KeyMaterial`, checked: the password decrypts the key, the key belongs to
+                   the first certificate, every block can be parsed
     subject_text   the subject of a certificate as Kafka writes it
 
 Every error names the setting or the file; none contains a key or a password. An expired certificate
@@ -87,7 +87,7 @@ class KeyMaterial(NamedTuple):
 
 def read_stores(tls: TlsSettings) -> Stores:
     """Read the files and settings; raise `ConfigurationError` if a file cannot be read, is too
-    large or in another format, or if that of the CAs is empty."""
+    large or in another format, or if the file with the CAs is empty."""
     if tls.ssl_keystore_location:
         key_name = chain_name = f"ssl.keystore.location {tls.ssl_keystore_location}"
         key = chain = _read("ssl.keystore.location", tls.ssl_keystore_location)

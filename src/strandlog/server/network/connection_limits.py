@@ -1,11 +1,13 @@
 """Limits on accepting connections, shared by the Kafka listeners and HTTP.
 
-    max.connections.per.ip          further connections from the address are closed at once
-    max.connection.creation.rate    the acceptor waits; clients wait in the socket's backlog
-    connection_creation_rate        quota of an address; further connections are closed with a delay
+    max.connections.per.ip          further connections from the address are closed immediately
+    max.connection.creation.rate    the acceptor pauses; clients wait in the socket's backlog
+    connection_creation_rate        quota of an address; further connections are closed after a
+                                    delay
 
-The rate is enforced with a token bucket for one second's connections, so that a burst after a quiet
-second passes. Host names in max.connections.per.ip.overrides are resolved once.
+A token bucket enforces max.connection.creation.rate. It holds the connections of one second, so a
+burst of that size is accepted after a quiet second. Host names in
+max.connections.per.ip.overrides are resolved once, at startup.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ def plain_host(host: str) -> str:
 
 
 def _resolved(host: str) -> Iterable[str]:
-    """Return the addresses of a host, in the form in which the kernel reports a peer."""
+    """Return the addresses of a host, in the form that `plain_host` returns."""
     try:
         return [plain_host(str(ipaddress.ip_address(host)))]
     except ValueError:
@@ -49,8 +51,9 @@ class ConnectionLimits:
         now: Callable[[], float] = stopwatch,
         delay_ms: Callable[[str], int] = lambda _: 0,
     ) -> None:
-        """`delay_ms` counts a connection from an address. It returns the delay in milliseconds
-        after which to close the connection because of a quota, or 0 to keep it."""
+        """`delay_ms` counts a connection from an address. It returns 0 if the connection may stay
+        open. If the address exceeds a quota, it returns the milliseconds to wait before closing the
+        connection."""
         self._settings = settings
         self.delay_ms = delay_ms
         self._now = now

@@ -1,8 +1,8 @@
 """Runs the JSON-lines node on stdin and stdout: one process, one peer, until EOF or SIGTERM.
 
-Every reply is written before the next line is handled. While there is no input, the broker's
-maintenance (lazy flush, retention, file removal) runs about once per second. At EOF, SIGTERM or
-SIGINT, the node closes the log cleanly: that costs one fsync and makes the next start fast.
+Every reply is written before the next line is handled. The broker's maintenance (lazy flush,
+retention, file removal) runs before each read, and about once per second while there is no input.
+At EOF, SIGTERM or SIGINT, the node closes the log cleanly, so that the next start is fast.
 
 Without a data folder the node uses a temporary one, which it removes when it stops.
 

@@ -218,8 +218,8 @@ class NodePeer:
         return result.base_offset, now_ms
 
     def _records(self, state: PartitionState, offset: int, max_bytes: int) -> list[Record]:
-        """Return at least one batch of records from `offset` on, or none if `offset` is past the
-        end."""
+        """Return the records of at least one batch from `offset` on. There are none if `offset` is
+        past the end, or if that batch contains no records for readers."""
         if offset >= state.high_watermark:
             return []
         part = FetchPartition(state.topic, state.partition, offset, max_bytes)

@@ -218,7 +218,7 @@ def test_a_path_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
 
 def test_two_servers_cannot_write_one_file(path: Path) -> None:
     log = _open(path)
-    with pytest.raises(AuditLogError, match="another process writes it; stop that process"):
+    with pytest.raises(AuditLogError, match="another process is writing to it; stop that process"):
         _open(path)
     log.close()
     _open(path).close()

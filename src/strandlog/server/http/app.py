@@ -132,7 +132,8 @@ class Application:
             yield Route(path, _by_method(endpoints), methods=list(endpoints))
 
     def _schemas(self, broker: Broker) -> Iterator[Route]:
-        """Yield the routes of the schema registry; some clients add a slash to a path."""
+        """Yield the routes of the schema registry, each also with a trailing slash, because some
+        clients add one."""
         if not broker.settings.schema_registry_enable:
             return
         by_path: dict[str, dict[str, Endpoint]] = {}
@@ -154,7 +155,7 @@ class Application:
 
 
 class _Uvicorn(uvicorn.Server):
-    """uvicorn without signal handlers and sockets: the server has its own."""
+    """uvicorn without its signal handlers and listening sockets: the server has its own."""
 
     on_started: Callable[[], None]
 
@@ -192,7 +193,7 @@ class HttpServer:
             timeout_keep_alive=max(1, round(idle_seconds)),
         )
         config.load()
-        # The broker logs start and stop itself.
+        # The server logs its start and stop itself.
         logging.getLogger("uvicorn").setLevel(logging.WARNING)
         self._uvicorn = _Uvicorn(config)
 

@@ -8,7 +8,8 @@
 
 So idle connections never block an active client, and health checks still get a response on a busy
 server. A connection is idle while no request is being processed: between two requests, and also
-while the headers of a request arrive slowly. It is closed after http.idle.timeout.ms.
+while the headers of a request arrive slowly. An idle connection is closed after
+http.idle.timeout.ms.
 """
 
 from __future__ import annotations
@@ -109,8 +110,8 @@ class Connections:
 class HttpConnection(H11Protocol):
     """A uvicorn connection that reports its activity to the registry.
 
-    With TLS, the scope of each request has the client's certificate (DER) as
-    `strandlog.certificate`, or None if the client has no certificate.
+    With TLS, `strandlog.certificate` in the scope of each request is the client's certificate
+    (DER), or None if the client has none.
     """
 
     registry: Connections  # set by `Connections.protocol`

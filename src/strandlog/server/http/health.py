@@ -40,7 +40,7 @@ class Readiness(msgspec.Struct):
 
 async def readiness(state: HttpState, context: RequestContext | None) -> Readiness:
     """Check everything that can prevent the broker from accepting records. The reasons contain only
-    what the client may see; if `context` is None, no names and no paths."""
+    names and paths that the client may see; if `context` is None, they contain neither."""
     broker = state.broker
     may_see_paths = context is not None and broker.has_access(context, DESCRIBE.on(CLUSTER))
     reasons = ["the server is stopping"] if state.stopping.is_set() else []
@@ -61,8 +61,8 @@ async def readiness(state: HttpState, context: RequestContext | None) -> Readine
 def _failed_partitions(
     broker: Broker, context: RequestContext | None, *, may_see_paths: bool
 ) -> list[str]:
-    """Return a reason for each failed partition, up to a limit, and one for all those that the
-    client may not see."""
+    """Return a reason for each failed partition that the client may see, up to a limit, and one
+    reason for all those that the client may not see."""
     failed = broker.failed_partitions()
     shown = [
         f"{tp} rejects records: {failure}" if may_see_paths else f"{tp} rejects records"

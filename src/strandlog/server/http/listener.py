@@ -42,7 +42,7 @@ BACKLOG = 256
 
 @dataclass(frozen=True, slots=True)
 class HttpOptions:
-    """Address, allowed host names, the server details that the API reports, and what is needed to
+    """Address, allowed host names, the server details that the API reports, and the means to
     authenticate clients."""
 
     host: str

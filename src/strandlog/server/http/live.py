@@ -10,12 +10,13 @@ A stream also ends, with a problem, when the session, token or password of its c
 valid, and without one when the server stops. Permissions are checked before every event.
 
 An event is computed only after the client has accepted the previous one. So nothing is buffered for
-a client that does not read; it misses events instead (`skipped` counts the records). The kernel
-closes the connection of a client that acknowledges nothing for `HTTP_STALL_SECONDS`
+a client that does not read; it misses events instead (`skipped` counts the records). On Linux, the
+kernel closes the connection of a client that acknowledges nothing for `HTTP_STALL_SECONDS`
 (`listener.py`).
 
-`limit` bounds the number of records per interval, no matter how busy the topic is (`tail.py`). Lag
-is computed at most once a second, for all clients together.
+A `records` event contains at most `limit` records, or one per partition that it covers if that is
+more, no matter how busy the topic is (`tail.py`). Lag is computed at most once a second, for all
+clients together.
 """
 
 from __future__ import annotations
@@ -123,7 +124,7 @@ class Live:
                 query.max_value_bytes,
             )
             tail = await begin_tail(self._state, context, query.topic, options)
-            self._check_limit()  # other streams may have been opened meanwhile
+            self._check_limit()  # other streams may have been opened during the call
         if request.method == "HEAD":
             return Response(media_type=EVENT_STREAM)
         return _Stream(self, self._state, request, query, tail)
@@ -284,6 +285,7 @@ def _tasks(*waits: Any) -> Iterator[list[asyncio.Task[Any]]]:
 
 
 def _event(name: str, data: Any) -> bytes:
-    """Encode an event. Records contain JSON values verbatim, so there may be line breaks."""
+    """Encode an event. Records contain JSON values verbatim, so the JSON may contain
+    line breaks."""
     lines = msgspec.json.encode(data).splitlines()
     return b"event: %b\ndata: %b\n\n" % (name.encode(), b"\ndata: ".join(lines))

@@ -49,7 +49,8 @@ class BoundedParser(h11.Connection):
 
 
 def _check_framing(request: h11.Request) -> None:
-    """Reject a request with two length headers: a proxy may use the other one (smuggling)."""
+    """Reject a request with both length headers: if a proxy and h11 used different ones, a client
+    could smuggle a request past the proxy."""
     names = {name for name, _ in request.headers}
     if {b"content-length", b"transfer-encoding"} <= names:
         raise h11.RemoteProtocolError("both Content-Length and Transfer-Encoding")

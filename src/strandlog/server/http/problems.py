@@ -4,17 +4,17 @@
      "detail": "topic 'orders' does not exist; create it first"}
 
 `type` and `title` derive from the name of the error class, `status` from its `codes`, and `detail`
-is its message; an `HttpError` has its own title and status. For an error that is none of these, the
-response is a 500 that names only its class. The traceback of every error with the status 500 is
-logged.
+is the error's message; an `HttpError` has its own title and status. For any other exception, the
+response is a 500 that contains only the name of its class. The traceback of every error with the
+status 500 is logged.
 
     {"error_code": 40401, "message": "Subject 'orders-value' not found."}
 
-The first three digits of a registry's error code are its status. The code of an error from another
-part of the broker is its HTTP status followed by "01", for example 40301. For a missing or failed
-login, an unknown path or method, and an id that is not a number, the code is the status alone,
-because 40401 means a missing subject. `is_registry_path` decides which format is used for a request
-that reaches no endpoint.
+The first three digits of a registry error code are the HTTP status. The code of an error from
+another part of the broker is its HTTP status followed by "01", for example 40301. For a missing or
+failed login, an unknown path or method, and an id that is not a number, the code is the status
+alone, because 40401 means a missing subject. `is_registry_path` decides which format is used for a
+request that reaches no endpoint.
 """
 
 from __future__ import annotations

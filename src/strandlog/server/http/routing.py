@@ -211,7 +211,7 @@ async def _body(data: bytes, kind: type) -> Any:
 def _words(error: Exception, kind: type | None = None) -> str:
     """Return msgspec's message with single quotes in place of its backticks.
 
-    If a value is not one of the allowed values, the message also lists these.
+    If a value is not one of the allowed values, append the list of allowed values.
     """
     text = str(error)
     allowed = "" if kind is None else _allowed_values(text, kind)

@@ -4,8 +4,8 @@ The port is meant for programs on this machine or network. But any web page can 
 requests to it, so these headers are checked:
 
     Host            must be an IP address, localhost or a name that ends in .localhost, an
-                    advertised host or a name in `http.hosts`; otherwise 421. A page whose host name
-                    resolves to this server (DNS rebinding) sends that name
+                    advertised host or a name in `http.hosts` (`*` allows all); otherwise 421. A
+                    page whose host name resolves to this server (DNS rebinding) sends that name
     Content-Type    must be JSON in requests that change something (`check_is_json`; the schema
                     registry has its own list, `schemas/answers.py`); otherwise 415. A form on
                     another site cannot send JSON, and without CORS headers a script there cannot

@@ -44,7 +44,7 @@ class HttpState:
         self.bodies = BodyLimit(broker.settings)
         logins = options.logins or Logins(broker, runtime.check_login)
         self.authentication = Authentication(broker, options.host, logins, options.principal_of)
-        # A read may hold many megabytes and keep a CPU busy, so only a few run concurrently.
+        # A read can hold many megabytes and keep a CPU busy, so only a few run concurrently.
         self.reads = asyncio.Semaphore(HTTP_CONCURRENT_READS)
         self.tails = asyncio.Semaphore(MAX_TAIL_READS)
         self.value_schemas = ValueSchemas(broker)

@@ -1,6 +1,6 @@
 """Authenticates HTTP requests, before they reach an endpoint.
 
-The first of these that a request has is used:
+A request is authenticated by the first of these that it contains:
 
     session        a valid session cookie: the user that signed in to the console
     password       Authorization: Basic, checked against the same users as SASL
@@ -11,9 +11,9 @@ The first of these that a request has is used:
 Wrong credentials lead to a 401 even where no credentials are required. A cookie whose session has
 ended counts as wrong credentials unless there is an Authorization header; the 401 deletes it.
 
-With http.authentication=none, credentials are ignored. So they are on some paths that never need
-them: the page of the console and its files, which contain no data, /healthz and /readyz, and the
-login itself. `metrics.authentication` can open /metrics too.
+With http.authentication=none, credentials are ignored. They are also ignored on the paths that
+never need them: the console's page and its files, which contain no data, /healthz and /readyz, and
+the login itself. For /metrics, metrics.authentication replaces http.authentication, if it is set.
 
 `server/access/logins.py`, which the gRPC listener shares, checks passwords and tokens and caches
 verified ones.
@@ -90,7 +90,8 @@ class Authentication:
     def __init__(
         self, broker: Broker, host: str, logins: Logins, principal_of: PrincipalOf | None = None
     ) -> None:
-        """`host` is the address of the listener; `principal_of` maps a client certificate."""
+        """`host` is the address of the listener; `principal_of` maps a client certificate
+        to its principal."""
         settings = broker.settings
         self._broker = broker
         self._logins = logins

@@ -2,9 +2,9 @@
 
 A 401 offers Basic and Bearer, except to scripts. A browser that is offered Basic opens its own
 password dialog, which the console must not cause: it has a login page. Scripts are therefore
-offered only Bearer, to which no browser reacts. They are recognized by Sec-Fetch-Mode, which
-browsers send if the connection is encrypted or local, and otherwise by the header that the
-console's calls have or the media type that its event streams accept.
+offered only Bearer, which browsers ignore. A script is recognized by Sec-Fetch-Mode, which browsers
+send if the connection is encrypted or local, by X-Requested-With, which the console's calls send,
+or by the media type that the console's event streams accept.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Rejects requests that the page of another site makes a browser send (CSRF).
 
 A browser sends cookies, remembered passwords and client certificates with a request to this server,
-whichever page causes it. It also says where the page is from: in Sec-Fetch-Site if the connection
-is encrypted or local, and in Origin with every request that may change something.
+whichever page causes it. The browser also says where that page is from: in Sec-Fetch-Site if the
+connection is encrypted or local, and in Origin with every request that may change something.
 
     Sec-Fetch-Site   same-origin or none (typed address, bookmark): accepted
                      same-site or cross-site: rejected; another port of the same host is same-site
@@ -11,7 +11,7 @@ is encrypted or local, and in Origin with every request that may change somethin
                      something and a cookie authenticates it
 
 Following a link from another site (Sec-Fetch-Mode: navigate) is accepted: it shows a page, and GET
-changes nothing. There are no CORS headers, so no other page can read a response.
+changes nothing. Responses contain no CORS headers, so no page of another origin can read them.
 """
 
 from __future__ import annotations

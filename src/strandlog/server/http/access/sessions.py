@@ -12,9 +12,9 @@ The server keeps the SHA-256 of an id, not the id, so its table of sessions cont
 cookie. A user has at most `http.user.max.sessions` sessions; a further login ends the oldest one,
 so that one user cannot use up `http.max.sessions`, the limit for all users.
 
-With TLS the cookie has the prefix `__Host-`: browsers then accept it only from this host, over TLS,
-for all paths. Browsers send the cookies of a host to all of its ports, so the name contains the
-port; two brokers on one machine do not overwrite each other's cookies.
+With TLS, the name of the cookie starts with `__Host-`: browsers then accept the cookie only from
+this host, over TLS, for all paths. Browsers send the cookies of a host to all of its ports, so the
+name contains the port; two brokers on one machine do not overwrite each other's cookies.
 """
 
 from __future__ import annotations

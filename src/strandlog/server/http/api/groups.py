@@ -150,7 +150,7 @@ async def describe_group(state: HttpState, request: ApiRequest[Nothing, None]) -
     broker, context = state.broker, request.context
     await as_future(broker.make_visible(context))
     found = broker.describe_group(context, request.path["group"])
-    # The assignments may have millions of partitions, which must not block the event loop.
+    # Decoding assignments with millions of partitions must not block the event loop.
     members, readers = await asyncio.to_thread(_members, found.members, found.protocol_type)
     positions = [
         GroupPosition(
@@ -181,7 +181,7 @@ async def describe_group(state: HttpState, request: ApiRequest[Nothing, None]) -
 def _members(
     found: Iterable[MemberDescription], protocol_type: str
 ) -> tuple[list[GroupMember], dict[tuple[str, int], str]]:
-    """Return the members of a group, and the id of the member that has each partition."""
+    """Return the members of a group, and for each assigned partition the id of its member."""
     members = [_member(each, protocol_type) for each in found]
     readers = {
         (each.topic, each.partition): member.member_id
@@ -218,7 +218,7 @@ async def reset_offsets(
     except GroupNotFoundError:
         if reset.topic is None:
             raise
-        members = 0  # offsets may be committed for a group before its first member joins
+        members = 0  # offsets can be committed for a group before its first member joins
     partitions = _partitions_to_reset(state, context, reset, list(before))
     await as_future(broker.make_visible(context, partitions))
     changes = []

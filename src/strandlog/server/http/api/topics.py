@@ -39,8 +39,8 @@ SETTING_NAMES = Meta(
 
 
 class TopicSummary(Struct):
-    """The size, the main settings and the rates of a topic. Rates are null until two snapshots have
-    been taken."""
+    """The size, the main settings and the rates of a topic. Rates are null until two snapshots
+    include the topic."""
 
     name: str
     topic_id: str
@@ -89,11 +89,11 @@ class TopicSetting(Struct):
 
 
 class TopicTable(Struct):
-    """The lake table of a topic (`table.format`). `error` is empty unless the last sync failed;
-    `version` and `rows` are null unless it succeeded; `lag` is the number of offsets, up to the
-    high watermarks, that are not in the table, and `open_transaction_lag` the part of it that waits
-    for open transactions to end; `checked_ms_ago` is null until the first sync since the broker
-    started."""
+    """The lake table of a topic (`table.format`). `version` and `rows` are null unless the last
+    sync succeeded; `error` is empty unless it failed. `lag` is the number of offsets, up to the
+    high watermarks, that are not in the table; `open_transaction_lag` is the part of that number
+    that waits for open transactions to end. `checked_ms_ago` is the time since the last sync; it is
+    null until the first sync since the broker started."""
 
     format: str
     folder: str
@@ -115,10 +115,10 @@ class TopicReader(Struct):
 
 
 class TopicDescription(Struct):
-    """A topic with its partitions and settings, the groups with committed offsets in it (`readers`
-    has their lag, `groups` only their names), the operations that the client may perform on it, and
-    its lake table, if it has one. Settings and groups that the client may not describe are left
-    out."""
+    """A topic with its partitions, its settings, the groups with committed offsets in it, the
+    operations that the client may perform on it, and its lake table, if it has one. `readers` lists
+    the groups with their lag, `groups` only their names. Settings and groups that the client may
+    not describe are left out."""
 
     summary: TopicSummary
     partitions: list[Partition]
@@ -130,7 +130,7 @@ class TopicDescription(Struct):
 
 
 class TopicsQuery(Struct, forbid_unknown_fields=True):
-    """Which topics to list; internal ones only if `internal` is true."""
+    """Which topics to list. Internal topics are omitted unless `internal` is true."""
 
     internal: bool = False
 
@@ -207,7 +207,7 @@ async def _described(state: HttpState, context: RequestContext, name: str) -> To
     readers = []
     for each in broker.groups_with_offsets(context, name):
         lag = await topic_lag(broker, context, each.group_id, states)
-        with contextlib.suppress(GroupNotFoundError):  # it may have been deleted meanwhile
+        with contextlib.suppress(GroupNotFoundError):  # the group was deleted
             members = broker.member_count(context, each.group_id)
             readers.append(TopicReader(each.group_id, each.state, members, lag))
     groups = [each.group for each in readers]

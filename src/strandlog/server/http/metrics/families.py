@@ -1,7 +1,7 @@
 """Metric families of the broker and of each topic, partition, group and lake table.
 
 Each row is a family: name, kind, labels, help, and a function that reads its samples from a
-`Snapshot` of the broker. Families that start with kafka_ have kafka_exporter's names and labels, so
+`Snapshot` of the broker. Families that start with kafka_ use kafka_exporter's names and labels, so
 that its dashboards and alerts work; with a single broker, some of their values are constant.
 """
 
@@ -113,7 +113,7 @@ FAMILIES: tuple[Family, ...] = (
     Family("strandlog_partition_segments", "gauge", PARTITION,
            "Segments of a partition.", _per_partition(lambda each: each.segments)),
     Family("strandlog_group_lag", "gauge", ("group",),
-           "Records between a group's committed offsets and the ends of its partitions.",
+           "Offsets between a group's committed offsets and the high watermarks of its partitions.",
            _per_group(lambda each: each.lag)),
     Family("strandlog_table_lag", "gauge", ("topic",),
            "Offsets of a topic, up to the high watermarks, that are not in its lake table.",
@@ -171,7 +171,7 @@ FAMILIES: tuple[Family, ...] = (
            "Committed offsets of a group, summed over the partitions of a topic.",
            _per_group_and_topic(lambda each: each.committed.offset)),
     Family("kafka_consumergroup_lag", "gauge", GROUP_PARTITION,
-           "Records between a group's committed offset and the end of a partition.",
+           "Offsets between a group's committed offset and a partition's high watermark.",
            _per_offset(lambda each: each.lag)),
     Family("kafka_consumergroup_lag_sum", "gauge", GROUP_TOPIC,
            "Lag of a group, summed over the partitions of a topic.",

@@ -3,8 +3,9 @@
     totals           every INTERVAL_SECONDS: counters of the broker, at no cost
     topics and lag   every INTERVAL_SECONDS, or less often: all partitions and groups are read
 
-Reading all partitions takes time in proportion to their number. After a sample that took t seconds
-the next one waits for t / LOAD_SHARE, so that samples take at most that share of the event loop.
+Reading all partitions takes time in proportion to their number. After a sample that took t seconds,
+the next one waits for at least t / LOAD_SHARE, so that samples take at most that share of the event
+loop's time.
 
 A sample holds only topics that received records, at most HISTORY_MAX_TOPICS of them, and the
 HISTORY_MAX_GROUPS groups with the highest lag. A topic that is missing from a sample received no
@@ -125,8 +126,8 @@ class History:
             await asyncio.sleep(max(INTERVAL_SECONDS, (stopwatch() - began) / LOAD_SHARE))
 
     async def sample(self) -> None:
-        """Take a sample of all topics and groups. The first call adds none: it only stores the end
-        offsets, from which the next call computes rates."""
+        """Take a sample of all topics and groups. The first call adds no sample: it only stores the
+        end offsets, so that the next call can compute rates."""
         now = stopwatch()
         ends: dict[str, int] = defaultdict(int)
         for state in await partition_snapshots(self._broker, self._context):

@@ -1,7 +1,7 @@
 """Snapshots of partitions, groups and lake tables, taken in slices.
 
 The slices keep the event loop responsive. Other requests run between them, so a snapshot is not a
-point-in-time view: it may or may not include a topic that is deleted meanwhile. Each row is
+point-in-time view: a topic that is deleted between two slices may be included or not. Each row is
 internally consistent.
 """
 
@@ -133,8 +133,8 @@ async def topic_lag(
 
 
 async def group_offsets(broker: Broker, context: RequestContext, group: str) -> list[GroupOffset]:
-    """Return the committed offsets of a group in existing topics that the client may describe,
-    sorted by partition."""
+    """Return the committed offsets of a group in existing partitions that the client may describe,
+    sorted by topic and partition."""
     committed = broker.fetch_offsets(context, group)
     found = []
     for number, tp in enumerate(sorted(committed), 1):

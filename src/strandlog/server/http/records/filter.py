@@ -5,7 +5,7 @@
     header=trace           the record has a header "trace"
     header=trace=42        … and its value contains "42"
     path=$.order.lines[0].price&equals=3.5
-                           the value is JSON and has 3.5 at that path; without `equals`, any value
+                           the value is JSON with 3.5 at that path; without `equals`, any value
 
 A record must match all filters that are given. Patterns and expressions are not supported, so the
 cost per record is bounded by its size. A value with too many bytes or items to parse raises
@@ -37,7 +37,10 @@ def parse_path(text: str) -> list[Step]:
     while position < len(rest):
         match = _STEP.match(rest, position)
         if match is None or len(steps) == HTTP_PATH_MAX_STEPS:
-            raise bad_request(f"invalid path {text!r}: expected one such as $.order.lines[0].price")
+            raise bad_request(
+                f"invalid path {text!r}: expected one such as $.order.lines[0].price, with at most "
+                f"{HTTP_PATH_MAX_STEPS} steps"
+            )
         name, number, single, double = match.groups()
         steps.append(int(number) if number is not None else name or single or double or "")
         position = match.end()

@@ -12,8 +12,8 @@ A key or value that names a registered schema is decoded to JSON in the formats 
 base64.
 
 Requests: a value is given as one of `value` (text), `value_json` (stored byte for byte) and
-`value_base64`. If none of them is given, or the given one is null, the value is null, except that
-`value_json` then stores the JSON text `null`. Keys work the same way.
+`value_base64`. If none of them is given, or the text or base64 is null, the value is null. A null
+`value_json` stores the JSON text `null`. Keys work the same way.
 """
 
 from __future__ import annotations
@@ -119,7 +119,8 @@ def json_records(
     total_bytes: int,
     decoder: PageDecoder | None = None,
 ) -> list[JsonRecord]:
-    """Convert records. Once payloads total `total_bytes`, truncate further ones to 0 bytes."""
+    """Convert records. Truncate each payload to `limit_bytes`, or to the bytes that the preceding
+    records leave of `total_bytes`, if these are fewer."""
     found: list[JsonRecord] = []
     for record in records:
         found.append(json_record(record, form, min(limit_bytes, max(total_bytes, 0)), decoder))
@@ -178,7 +179,7 @@ def is_json(data: bytes) -> bool:
 def parsed(data: bytes) -> object:
     """Parse a JSON object or array; return UNSET if the bytes are not JSON.
 
-    Raise TooLargeToParseError for large values: a few megabytes may contain millions of objects.
+    Raise TooLargeToParseError for large values: a few megabytes can contain millions of objects.
     """
     if not _may_be_json(data):
         return UNSET

@@ -2,16 +2,17 @@
 
     one request   scans records until `limit` of them match, `max_bytes` are scanned, `max_ms` have
                   elapsed or the end is reached, whichever comes first
-    the cursor    is the topic id and the next offset of each partition. It is always returned; at
-                  the end of the log, clients can use it later to read records written since. If the
-                  topic was recreated since, it is an error
+    the cursor    is the topic id and the next offset of each partition. Every page contains one; at
+                  the end of the log, clients can use it later to read the records written since
+                  then. If the topic has been recreated since then, the cursor is rejected
 
 Partitions are read round-robin in small chunks, so that one partition does not fill the page alone;
 a page is ordered by time.
 
 `last=N` returns the N newest matches; `limit` does not apply. It scans each partition backwards
 from its end until N records match or the beginning is reached. If `max_bytes` or `max_ms` stops the
-scan, older matches are missing, and `is_missing_older` is true. The cursor is at the end.
+scan, older matches may be missing, and `is_missing_older` is true. The cursor points to the end of
+the log.
 
 Records may be deleted while a page is read. The page then continues at the new start of the log.
 
@@ -19,7 +20,7 @@ With `committed`, the log ends at the last stable offset, and aborted transactio
 
 Bytes are read in the event loop; decoding, filtering and JSON encoding run in a thread, for a few
 requests at a time. Corrupt data is reported in `problems` and skipped. Keys and values with a
-schema are decoded after the search, unless `decode` is false; filters see bytes.
+schema are decoded after the search, unless `decode` is false; filters see the encoded bytes.
 """
 
 from __future__ import annotations
@@ -175,8 +176,8 @@ def _parse_cursor(
         ) from None
     if topic_id != topic.topic_id:
         raise UnknownTopicIdError(
-            f"the cursor is not of the present topic {topic.name!r}, which may have been deleted "
-            "and recreated since; read from the beginning, from an offset or from a time"
+            f"the cursor does not belong to the current topic {topic.name!r}, which may have been "
+            "deleted and recreated; read from the beginning, from an offset or from a time"
         )
     if not begins.keys() <= partitions.keys() or min(begins.values()) < 0:
         raise bad_request(f"cursor {text[:80]!r} does not belong to these partitions")
@@ -313,10 +314,10 @@ class _PageReader:
 class _NewestReader(_PageReader):
     """Reads the newest records, alternating between the partitions.
 
-    Each piece of a partition is a range of offsets that ends where the piece before it began. Only
-    batches after an offset can be fetched, and their size is not known before. So if a fetch does
-    not reach the end of its range, the range is made shorter; the batches that were fetched are not
-    decoded, but left to a later piece.
+    Each piece of a partition is a range of offsets that ends where the previous piece began. A
+    fetch reads forward from an offset, and the size of the batches is not known in advance. If a
+    fetch does not reach the end of its range, the reader moves the start of the range closer to the
+    end and fetches again; it leaves the batches fetched before to a later piece.
     """
 
     def __init__(
@@ -377,8 +378,8 @@ class _NewestReader(_PageReader):
     async def _fetch_up_to(
         self, number: int, begin: int, end: int, share: int
     ) -> tuple[int, FetchPartitionData | None]:
-        """Return the first offset of a range that ends at `end` and starts at `begin` or later, and
-        batches that cover the range; None if it has no intact batch."""
+        """Return the start of a range that ends at `end` and starts at `begin` or later, and
+        fetched batches that cover the range, or None if it contains no intact batch."""
         while begin < end:
             try:
                 found = await self._fetch(number, begin, share)

@@ -1,6 +1,6 @@
 """Decodes fetched batches and filters their records, within limits on matches, bytes and time.
 
-A few kilobytes on disk may decompress to many megabytes, so the limit applies to decoded bytes. A
+A few kilobytes on disk can decompress to many megabytes, so the limit applies to decoded bytes. A
 scan stops after the record or batch that reaches a limit, so every scan makes progress. A batch
 that cannot be decoded is reported and skipped, and so is a value that is too large to search.
 
@@ -44,7 +44,7 @@ class ScanResult(NamedTuple):
     """The matching records, and the progress of the scan."""
 
     passed: list[Record]
-    next_offset: int  # the first offset after the scan; of `scan_back`, the lowest one that it read
+    next_offset: int  # the first offset after the scan; for `scan_back`, the lowest that it read
     scanned_records: int
     scanned_bytes: int
     problems: list[UndecodableBatchError]
@@ -92,10 +92,11 @@ def scan_back(
     found: FetchPartitionData, offset: int, test: Test | None, limits: ScanLimits
 ) -> ScanResult:
     """Scan the fetched records below `limits.end_offset`, newest batch first, down to the batch
-    that contains `offset`, or the next one. The matching records are not sorted.
+    that contains `offset`, or the next one, or until a limit is reached. The matching records are
+    not sorted.
 
     The fetched batches may end below the end offset, at a damaged batch or at the end of a segment.
-    Then scan nothing: a fetch that starts there has to come first.
+    In that case, scan nothing: the caller must first fetch from there.
     """
     passed: list[Record] = []
     problems: list[UndecodableBatchError] = []

@@ -5,7 +5,7 @@ partition that it reads, if that is more): if more were written since the last c
 are skipped and counted. So the tail stays close to the end, and the cost of a call does not depend
 on how busy the topic is. With a filter, a call scans more records, because matches may be rare;
 records that it does not reach are also skipped and counted. If the topic was deleted and recreated
-since the last call, the new one is read from its start.
+since the last call, the tail reads the new topic from its start.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Tail:
         return await topic_partitions(broker, context, topic)
 
     async def newest(self) -> RecordsEvent:
-        """Return the newest records since the last call, or none while the user exceeds its quota.
+        """Return the newest records since the last call, or none while a quota is exceeded.
 
         Raise TopicNotFoundError if the topic was deleted.
         """
@@ -149,7 +149,7 @@ class Tail:
         except OffsetOutOfRangeError as error:
             if error.start_offset <= begin:
                 raise
-            return [], 0  # deleted since this call began; the next call skips what is gone
+            return [], 0  # deleted since this call began; the next call skips the gap
         deadline = stopwatch() + MAX_SECONDS
         batch_bytes = self._broker.settings.decompressed_max_bytes
         bounds = ScanLimits(end, share, MAX_BYTES, deadline, batch_bytes)

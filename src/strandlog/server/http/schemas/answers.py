@@ -80,8 +80,8 @@ class SchemaRequest:
         return found[self.slice()]
 
     def slice(self, max_count: int | None = None) -> slice:
-        """Return which part of a list is selected, of at most `max_count` items. As in Confluent's
-        registry, that is also the default, and replaces a limit that is not between 1 and it."""
+        """Return the slice that the parameters offset and limit select. As in Confluent's registry,
+        `max_count` replaces a limit that is missing, below 1 or above `max_count`."""
         start, limit = max(0, self.number("offset", 0)), self.number("limit", -1)
         if max_count is not None and not 0 < limit <= max_count:
             limit = max_count

@@ -1,8 +1,8 @@
 """The routes of the schema registry: Confluent's paths and JSON, translated to calls to `Broker`.
 
-Fields without a value are left out of responses; `schemaType` is always present, even for Avro. A
-schema is `{"subject", "version", "id", "guid", "schemaType", "references", "metadata",
-"ruleSet", "schema", "deleted"}`.
+A schema in a response has some of the fields `subject`, `version`, `id`, `guid`, `schemaType`,
+`references`, `metadata`, `ruleSet`, `schema` and `deleted`. Fields without a value are left out;
+`schemaType` is always present, even for Avro.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _extra(data: msgspec.Raw | None, name: str) -> dict[str, Any] | None:
 
 
 async def _fields(call: SchemaRequest, found: FoundSchema, *names: str) -> dict[str, Any]:
-    """Return the fields of a schema, those in `names` first."""
+    """Return the fields of a schema, starting with `names`."""
     version, schema = found.found, found.found.schema
     work = call.broker.schema_text(call.context, schema, call.text("format"))
     text = await call.state.decode("schema text", work)

@@ -23,8 +23,8 @@ can be reached before authentication.
 
 A session lasts for connections.max.reauth.ms, or until the client's token expires if that is
 sooner. If neither applies, it does not expire, and the client cannot re-authenticate. A
-re-authentication must use the same mechanism and give the same principal, and may begin at most
-once per second. Until it succeeds, the requests in progress belong to the earlier session.
+re-authentication must use the same mechanism, must result in the same principal, and may begin at
+most once per second. Until it succeeds, the requests in progress belong to the earlier session.
 """
 
 from __future__ import annotations

@@ -11,18 +11,18 @@ after it stay buffered. A complete frame (`_next`) waits while any of these cond
     peer         the client does not read its responses (`_peer_reads`)
     line         an earlier request of this connection must finish first, because clients rely on
                  the order (`hold_line`, `release_line`)
-    gate         it is a large request, and other large requests occupy the memory for decoded
-                 requests (`DecodingGate`)
+    gate         the request is large and not a Produce, and other large requests occupy the memory
+                 for decoded requests (`DecodingGate`)
     mute         the client exceeds a quota (`throttle.py`)
     turn         requests of this connection occupied the event loop for too long, so the next ones
                  start in short turns, alternating with other connections; or this iteration of the
                  loop has no time left (`turns.py`)
 
-The connection reads no data while a frame waits, while the client does not read its responses,
-while the connection is muted, or, with part of a large frame received, while the memory for
-requests is exhausted. A request that cannot be decoded, or a Produce with acks=0 that fails, closes
-the connection, because there is no other way to report the failure. Later requests are not
-executed.
+The connection reads no data while a frame waits, while the client does not read its responses, or
+while the connection is muted. After part of a large frame has arrived, it also reads no data while
+the memory for requests is exhausted. A request that cannot be decoded, or a Produce with acks=0
+that fails, closes the connection, because there is no other way to report the failure. Later
+requests are not executed.
 
 The transport copies data that it cannot send immediately. A large reply is therefore passed to it
 in chunks, each after the client has read enough of the previous one (`_send`); until then, the rest
@@ -66,11 +66,11 @@ logger = logging.getLogger(__name__)
 WRITE_HIGH_WATER_BYTES = 128 * 1024  # with more unsent bytes, the transport calls `pause_writing`
 PIECE_BYTES = 256 * 1024  # chunk size for passing a large reply to the transport
 LONG_SECONDS = 0.002  # a connection whose requests take longer has to queue for a turn
-MIN_TURN_SECONDS = 0.0001  # length of a turn if hundreds of connections are queued
+MIN_TURN_SECONDS = 0.0001  # minimum length of a turn, however many connections are queued
 COUNTED_FRAME_BYTES = 16 * 1024  # smaller frames do not count towards the budget
 GATED_FRAME_BYTES = 32 * 1024  # from this size on, all frames but Produce enter the gate
 PRODUCE = b"\0\0"  # the API key of Produce, the first bytes of a request
-JOINED_BYTES = 16 * 1024  # fewer bytes are faster to write as one copied buffer
+JOINED_BYTES = 16 * 1024  # up to this size, writing one copied buffer is faster
 
 
 def _gated_bytes(frame: memoryview) -> int:
@@ -180,8 +180,8 @@ class Connection(asyncio.Protocol):
 
     def _identify(self, tls: TlsContexts, certificate: bytes | None) -> None:
         """Set the principal of a client that has a certificate, or close the connection if the
-        certificate gives none. With SASL this is not called: TLS checks the certificate, but the
-        user who logs in is the principal."""
+        certificate does not map to a valid principal. This is not called with SASL: TLS checks the
+        certificate, but the principal is the user who logs in."""
         try:
             principal = tls.principal_of(certificate)
         except AuthenticationError as error:
@@ -362,11 +362,12 @@ class Connection(asyncio.Protocol):
             self._splitter.set_limits(owner.max_frame_bytes, owner.max_other_frame_bytes)
 
     def age_seconds(self) -> float:
-        """Return how long ago the connection was accepted, which was before its TLS handshake."""
+        """Return the time since the connection was accepted, including its TLS handshake."""
         return stopwatch() - self._slot.accepted
 
     def hold_line(self) -> None:
-        """Block later requests until `release_line` is called as often as this method."""
+        """Block later requests until `release_line` has been called once for each call of this
+        method."""
         self._line_holds += 1
 
     def release_line(self) -> None:
@@ -376,7 +377,7 @@ class Connection(asyncio.Protocol):
             asyncio.get_running_loop().call_soon(self._begin_or_wait)
 
     def mute(self, ms: int) -> None:
-        """Start no request and read nothing for this time, because the client exceeds a quota."""
+        """Start no request and read nothing for `ms`, because the client exceeds a quota."""
         if self._transport is None or self._is_draining:
             return
         if self._mute is not None:

@@ -3,9 +3,9 @@
 Closes idle connections, and drains all connections on shutdown. Connections share max.connections,
 the dispatcher and the limits on memory, whichever listener accepted them.
 
-A server may have an `Interceptor`, which sees each connection, and each request (with SASL, only
-those after the login) before the dispatcher does: `strandlog.testing` injects faults with it.
-Without one, connections call the dispatcher directly, so requests cost nothing more.
+A server may have an `Interceptor`: `strandlog.testing` uses one to inject faults. It sees each new
+connection, and each request before the dispatcher does; with SASL, only requests after the login.
+Without an interceptor, connections call the dispatcher directly, at no extra cost.
 """
 
 from __future__ import annotations

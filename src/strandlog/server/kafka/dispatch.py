@@ -91,7 +91,8 @@ class Dispatcher:
 
     def throttle_ms(self, request: Request, meter: Meter) -> int:
         """Charge the time of a request to its client, and return the throttle time for the
-        response. The connection is muted for that time. Requests of a login are not charged."""
+        response. The connection is muted for that time. Requests before and during a login are not
+        charged."""
         header = request.header
         if header.api_key in UNMETERED_APIS or request.connection.is_before_login:
             return 0
@@ -112,7 +113,8 @@ class Dispatcher:
             logger.warning("%s kept the event loop busy for %d ms", name, took * 1000)
 
     def _reject_version(self, request: Request) -> None:
-        """Reject an unsupported API or version; answer ApiVersions with its supported versions."""
+        """Answer an unsupported version of ApiVersions with the supported ones. For any other API,
+        raise `DataError`, which closes the connection."""
         header = request.header
         if header.api_key != API_VERSIONS.key:
             raise DataError(f"unsupported API key {header.api_key}, version {header.version}")

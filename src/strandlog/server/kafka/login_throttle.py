@@ -6,11 +6,11 @@ failures also count here, in two ways:
     per user      by (address, user name that the client claims): failed.logins.per.user.rate
     per address   by address, regardless of user names: failed.logins.per.ip.rate
 
-Failures up to `BURST_SECONDS` times the rate have no effect. Above that, the next logins with the
-same key wait: one of them, chosen at random, proceeds in each interval of 1 / rate seconds. A login
-in progress counts as a failure until its outcome is known, so that a thousand simultaneous guesses
-wait, too. A login that waits is delayed, not rejected, unless the deadline for authentication
-passes.
+Failures up to `BURST_SECONDS` times the rate, but at least one, have no effect. Above that, the
+next logins with the same key wait: one of them, chosen at random, proceeds in each interval of 1 /
+rate seconds. A login in progress counts as a failure until its outcome is known, so that a thousand
+simultaneous guesses wait, too. A login that waits is delayed, not rejected, unless the deadline for
+authentication passes.
 
 An attacker must not be able to lock out other users behind the same address:
 
@@ -23,9 +23,9 @@ An attacker must not be able to lock out other users behind the same address:
     The choice is random, so the first login of a new user competes with the attacker's logins but
     does not queue behind them. The limit ends within `EXCESS_SECONDS` after the attack.
 
-Memory is bounded: each table has at most `LOGIN_THROTTLE_MAX_KEYS` entries, and the one used least
-recently is removed. Logins that wait are connections, which have their own limit. IPv6 addresses
-count by their /64 network, because a single host may use all addresses in it.
+Memory is bounded: each table has at most `LOGIN_THROTTLE_MAX_KEYS` entries, and a further one
+replaces the least recently used. Logins that wait are connections, which have their own limit. IPv6
+addresses count by their /64 network, because a single host can use all addresses in it.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class FailureLimit:
         return cancel
 
     def ended(self, key: Hashable, *, has_failed: bool, was_running: bool = True) -> None:
-        """Count the outcome of an attempt; `was_running` is False if it did not pass `run`."""
+        """Count the outcome of an attempt; `was_running` is False if `run` did not start it."""
         if not self._per_second:
             return
         entry = self._entry(key)

@@ -37,7 +37,7 @@ class PendingReply:
         self.frame_bytes = frame_bytes  # size of the request until it is released; 0 if small
         self.buffers: Sequence[Buffer] | None = None
         self.size_bytes = 0
-        # Size of a large reply (of its records, while it is encoded) without views of mapped files.
+        # Size of a large reply, or of its records while it is encoded; mapped files do not count.
         self.copied_bytes = 0
         self.is_filled = False
         self.on_abandoned: Callable[[], None] | None = None

@@ -216,8 +216,8 @@ class Request:
         result.on_done(lambda finished: self._dispatcher.guard(self, lambda: done(finished)))
 
     def fail(self, error: Exception) -> None:
-        """Log an exception and close the connection. For callbacks of Produce and Fetch, which the
-        flush task runs: they catch exceptions themselves, because `when_done` costs more."""
+        """Log an exception and close the connection. This is for the callbacks of Produce and
+        Fetch, which catch exceptions themselves, because `when_done` costs more."""
         self._dispatcher.fail(self, error)
 
 

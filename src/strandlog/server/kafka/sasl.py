@@ -4,9 +4,9 @@
     SaslSession    one per connection of a SASL listener
 
 Until a client has authenticated, its session gets every frame (`Connection.guard`), and passes only
-those on the allow-list to the dispatcher. Afterwards the connection calls the dispatcher directly,
-so the requests of an authenticated client cost nothing more. A re-authentication, or a timer when
-the session expires, puts the session back in front of the dispatcher.
+requests on the allow-list to the dispatcher. Afterwards the connection calls the dispatcher
+directly, so SASL adds no cost to later requests. A re-authentication, or a timer when the session
+expires, puts the session back in front of the dispatcher.
 
 A login holds the line (`Connection.hold_line`): requests that a client sends after a token wait
 for the result, and are dropped if the login fails. Password hashes are computed in a thread.
@@ -20,8 +20,8 @@ authenticated, including the TLS handshake, and the same time for each re-authen
 An unauthenticated client can make the server hold at most twice sasl.server.max.receive.size: one
 frame, and as many bytes after it. `LoginBudget` also limits the total of all such clients.
 
-Log messages contain the address, the mechanism and the claimed user name, but nothing else that a
-client sent as a token.
+Log messages contain the address, the mechanism and the claimed user name, but nothing else from a
+client's tokens.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class LoginBudget(ByteBudget):
 
 
 def _random_below(limit: int) -> int:
-    """Return a number from 0 to below the limit that clients cannot predict."""
+    """Return a number that clients cannot predict, from 0 up to but not including the limit."""
     import secrets  # noqa: PLC0415 - only after a failed login
 
     return secrets.randbelow(limit)
@@ -118,8 +118,8 @@ class SaslLogins:
         self.budget = LoginBudget(
             settings.sasl_server_max_receive_size, settings.queued_stall_timeout_ms, broker.clock
         )
-        # Connections of users with a password, and the version of the credentials that they were
-        # last compared with.
+        # Sessions of users with a password, and the version of the stored credentials when these
+        # sessions were last checked.
         self._sessions: set[SaslSession] = set()
         self._credentials_version = broker.credentials_version
         # Connections that have to authenticate, the oldest first, with the timers that close them.
@@ -166,9 +166,9 @@ class SaslLogins:
         self._drop(connection)
 
     def drop_oldest(self) -> bool:
-        """Close the connection that has been waiting for the longest time, because there are too
-        many; return whether there was one. Connections that re-authenticate stay, because their
-        clients are known."""
+        """Close the connection that has been authenticating for the longest time, because there are
+        too many connections; return whether there was one. Connections that re-authenticate stay
+        open, because their clients are known."""
         for connection in self._waiting:
             if connection.sasl is None or not connection.sasl.authentication.is_reauthentication:
                 self.metrics.logins_dropped += 1
@@ -183,8 +183,9 @@ class SaslLogins:
     # -- changed and deleted users ---------------------------------------------------------------
 
     def watch(self, session: SaslSession) -> None:
-        """Close a connection when its user's credentials change, if so configured. A login with a
-        token has no stored credentials."""
+        """Watch for changes to the credentials of a session's user, to close its connection, if
+        credential.change.closes.connections is set. A login with a token has no stored
+        credentials."""
         if session.stamp and self.settings.credential_change_closes_connections:
             self._sessions.add(session)
 
@@ -417,7 +418,7 @@ class SaslSession:
 
     def _begin_session(self, identity: Identity, exchange: SaslExchange) -> int:
         """Let the client's requests pass until the session expires; return its lifetime. Raise
-        `AuthenticationError` if a re-authentication gives another principal."""
+        `AuthenticationError` if a re-authentication results in another principal."""
         connection, logins = self._connection, self._logins
         now_ms, wall_ms = logins.clock.monotonic_ms(), logins.clock.now_ms()
         lifetime_ms = self.authentication.complete(identity, now_ms, wall_ms)
@@ -475,11 +476,11 @@ class SaslSession:
     def _close(
         self, reply: PendingReply, buffers: list[Buffer] | None = None, delay_seconds: float = 0
     ) -> None:
-        """Send `buffers`, if any, after a delay, and close the connection once earlier requests are
-        answered."""
+        """After a delay, send `buffers`, if any, and close the connection once earlier requests are
+        answered. Handle no later request."""
         connection = self._connection
         self.authentication.fail()
-        connection.hold_line()  # nothing that the client sent after this is handled
+        connection.hold_line()
 
         def answer() -> None:
             reply.fill(buffers)

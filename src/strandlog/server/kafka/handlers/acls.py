@@ -1,7 +1,8 @@
-"""Handlers for the ACL APIs. Without an authorizer, they respond with SECURITY_DISABLED.
+"""Handlers for the ACL APIs.
 
-Tools send these requests to any broker and treat a closed connection as a network problem, which
-they retry. A change that cannot take effect fails; it never appears to succeed.
+Without an authorizer, they respond with SECURITY_DISABLED instead of closing the connection: tools
+would take a closed connection for a network problem, and retry. A change that cannot take effect
+fails; it never appears to succeed.
 """
 
 from __future__ import annotations
@@ -204,7 +205,7 @@ def _filter(
             PermissionType(permission),
         )
     except ValueError as error:
-        raise InvalidRequestError(f"a filter has an unknown code: {error}") from error
+        raise InvalidRequestError(f"a filter contains an unknown code: {error}") from error
 
 
 def _matching_row(acl: Acl) -> dict[str, Any]:

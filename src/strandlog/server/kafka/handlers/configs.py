@@ -1,7 +1,7 @@
 """Handlers for DescribeConfigs, AlterConfigs, IncrementalAlterConfigs and ListConfigResources.
 
-A value is taken from the first of these layers that has one; `synonyms`, if requested, lists all
-that do:
+The value of a setting comes from the first of these layers that sets it; `synonyms`, if requested,
+lists all layers that do:
 
     topic     the topic  >  the broker's default for topics, from any layer of the broker
     broker    this node  >  all nodes  >  the startup configuration  >  the built-in default
@@ -14,7 +14,8 @@ if not open). Clients use `http.listener` to find the console and the HTTP API: 
 stands for the address that the client connected to; a loopback host is only reachable over
 loopback.
 
-A topic with a lake table also has the read-only entry `table.path`, the folder of the table.
+For a topic with a lake table, the result also includes the read-only entry `table.path`, the folder
+of the table.
 
 Topic settings and the dynamic settings of the broker can be changed at runtime: resource "0" is
 this node, resource "" the default for all nodes. AlterConfigs, the older API, replaces all values
@@ -84,7 +85,7 @@ TABLE_PATH = Setting(
 )
 
 Changes = dict[str, object | None]  # None removes the value that was set
-Layer = tuple[str, Value, int]  # the name under which a value was set, the value and its source
+Layer = tuple[str, Value, int]  # the setting's name in that layer, its value and its source
 
 
 # -- describe ------------------------------------------------------------------------------------
@@ -185,7 +186,8 @@ def topic_rows(topic: Topic, dynamic: DynamicSettings) -> list[dict[str, Any]]:
 
 
 def _layers(row: Setting, dynamic: DynamicSettings, name: str) -> list[Layer]:
-    """Return every layer in which a broker setting has a value, highest precedence first."""
+    """Return every layer that sets a broker setting, highest precedence first; the built-in
+    default is the last."""
     found: list[Layer] = [
         (name, values[name], SOURCES[layer])
         for layer, values in dynamic.layers.items()

@@ -44,7 +44,7 @@ def _named(topic: Any) -> dict[str, Any]:
 
 
 def _name_of(broker: Broker, request: Request, topic: Any, needs: Permission) -> str:
-    """Return the name of a topic that may be identified by its id."""
+    """Return the name of a topic that a request identifies by name or id."""
     name: str | None = getattr(topic, "name", None)
     if name is not None:
         return name
@@ -59,7 +59,10 @@ def _name_of(broker: Broker, request: Request, topic: Any, needs: Permission) ->
     versions=(2, 10),
     requires=[READ.on(GROUP), READ.on(TOPIC)],
     summary="Commits the offsets of a group, each with a metadata string.",
-    notes="`offset.metadata.max.bytes` limits the metadata. Topics have ids from version 10.",
+    notes=(
+        "`offset.metadata.max.bytes` limits the metadata. Topics are identified by id from version "
+        "10."
+    ),
 )
 def offset_commit(broker: Broker, request: Request) -> Work[None]:
     body = yield from request.reading(broker.settings.group_request_max_items)
@@ -117,7 +120,7 @@ def _codes(
 def pieces(
     offsets: dict[TopicPartition, OffsetAndMetadata],
 ) -> Iterator[dict[TopicPartition, OffsetAndMetadata]]:
-    """Split offsets into chunks, each of which is committed without a pause.
+    """Split offsets into chunks; each chunk is committed without a pause.
 
     Without offsets there is one empty chunk, so that the group is still checked.
     """
@@ -129,7 +132,7 @@ def pieces(
 def _commit(
     broker: Broker, request: Request, body: Any, offsets: dict[TopicPartition, OffsetAndMetadata]
 ) -> Deferred[dict[TopicPartition, StrandlogError]]:
-    """Commit offsets; the result contains the errors of those that could not be committed."""
+    """Commit offsets; the result maps each partition whose offset failed to its error."""
     commit = CommitRequest(
         group_id=body.group_id,
         offsets=offsets,
@@ -148,7 +151,7 @@ def _commit(
     versions=(1, 10),
     requires=[DESCRIBE.on(GROUP), DESCRIBE.on(TOPIC)],
     summary="Returns the committed offsets of a group; from version 8, of several groups.",
-    notes="Topics have ids from version 10.",
+    notes="Topics are identified by id from version 10.",
 )
 def offset_fetch(broker: Broker, request: Request) -> Work[None]:
     body = yield from request.reading(broker.settings.group_request_max_items)

@@ -46,7 +46,7 @@ def _reading(broker: Broker, request: Request) -> Work[Any]:
     versions=(0, 9),
     requires=[READ.on(GROUP)],
     summary="Joins a classic group as a dynamic or static member.",
-    notes="From version 4, a new member gets its id in the first response.",
+    notes="From version 4, a new dynamic member first gets its id, and joins again with it.",
 )
 def join_group(broker: Broker, request: Request) -> Work[None]:
     body = yield from _reading(broker, request)

@@ -1,8 +1,8 @@
 """Handlers for ListOffsets and OffsetForLeaderEpoch.
 
 Both wait until all records written to the partitions before the request are visible to readers,
-including those written with acks=1, or until the disk fails or takes too long. Only a ListOffsets
-request for nothing but earliest offsets does not wait.
+including those written with acks=1, or until the disk fails or takes too long. A ListOffsets
+request that asks only for earliest offsets does not wait.
 
 The leader of a partition never changes, so the only leader epoch is 0 (KIP-320). It ends at the
 high watermark. The response depends on the epoch in the request:
@@ -12,8 +12,8 @@ high watermark. The response depends on the epoch in the request:
     0               0, high watermark
     above 0         unknown: -1, -1
 
-A request whose current leader epoch is neither 0 nor -1 (none) fails: with FENCED_LEADER_EPOCH if
-it is older, with UNKNOWN_LEADER_EPOCH if it is newer.
+If the current leader epoch that a request gives for a partition is neither 0 nor -1 (none), the
+partition gets FENCED_LEADER_EPOCH for an older epoch, or UNKNOWN_LEADER_EPOCH for a newer one.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ AT_THE_START = (EARLIEST, EARLIEST_LOCAL)  # need not wait until appended record
     versions=(1, 11),
     requires=[DESCRIBE.on(TOPIC)],
     summary=(
-        "Finds the earliest or latest offset, that of the largest timestamp, or that of a time "
-        "(exact to the record)."
+        "Finds the earliest or latest offset, the offset of the largest timestamp, or the first "
+        "record at or after a time."
     ),
     notes="The special timestamps of tiered storage work as in Kafka without tiered storage.",
 )

@@ -43,7 +43,7 @@ TOPIC_IDS_FROM = 12
     ),
     notes=(
         "CREATE is required only if a topic is created. One node leads every partition; cluster "
-        "and topic ids are stable. Requests can name topics by id from version 12."
+        "and topic ids are stable. From version 12, requests can identify topics by id."
     ),
 )
 def metadata(broker: Broker, request: Request) -> Work[None]:
@@ -77,8 +77,8 @@ def _topics_to_create(
     wanted: dict[Any, None] | None,
     failures: dict[str, StrandlogError],
 ) -> Work[list[str]]:
-    """Return the requested topics that do not exist and may be created on demand. The errors of
-    those that the client may not see or create are added to `failures`."""
+    """Return the requested topics that do not exist and may be created on demand. For each missing
+    topic that the client may not see or create, add an error to `failures`."""
     may_create = getattr(body, "allow_auto_topic_creation", True)
     missing: dict[str, None] = {}
     if may_create and wanted and broker.settings.auto_create_topics_enable:
@@ -136,8 +136,8 @@ def _describe(
 
 
 def cluster_operations(broker: Broker, request: Request, body: Any) -> int:
-    """Return the field with the operations that the client may perform on the cluster, if the
-    request asks for it. All its bits are 0 if the client may not describe the cluster."""
+    """Return the operations that the client may perform on the cluster, as a bit field: 0 if the
+    client may not describe the cluster, `NOT_ASKED_FOR` if the request does not ask for it."""
     if not getattr(body, "include_cluster_authorized_operations", False):
         return NOT_ASKED_FOR
     if not broker.has_access(request.context, DESCRIBE.on(CLUSTER)):
@@ -206,7 +206,8 @@ def partition_row(number: int) -> dict[str, Any]:
     summary="Describes topics with many partitions, page by page.",
 )
 def describe_topic_partitions(broker: Broker, request: Request) -> Work[None]:
-    """Return one page of partitions; the cursor in the response is the start of the next page."""
+    """Return one page of partitions. The cursor in the response is the start of the next page, or
+    null after the last page."""
     body = yield from request.reading()
     context = request.context
     names = sorted({topic.name for topic in body.topics}) or broker.topic_names(context)

@@ -2,7 +2,7 @@
 
 A request for one partition, the usual case, is decoded and appended without a pause. If records
 have to be decoded and checked first, this happens outside the event loop. In the meantime, the
-connection starts no other request, because a later one must not be appended before this one.
+connection starts no other request, because later records must not be appended first.
 
 The bytes of a request are charged to the producer's quota before anything else (`throttle.py`).
 """
@@ -89,7 +89,7 @@ def _produce_many(broker: Broker, request: Request) -> Work[None]:
 def _check_first(
     broker: Broker, request: Request, body: ProduceRequest, checks: Work[Checked]
 ) -> None:
-    """Decode large batches outside the event loop, then append."""
+    """Decode and check the records outside the event loop, then append."""
     # A later request of this client must not be appended before this one.
     request.connection.hold_line()
 

@@ -64,7 +64,7 @@ def _entity_rows(parts: Any) -> list[dict[str, Any]]:
     versions=(0, 1),
     requires=[ALTER_CONFIGS.on(CLUSTER)],
     summary="Sets and deletes quotas; the response is sent once they are durable.",
-    notes="The address of an `ip` entity is not resolved: host names are rejected.",
+    notes="An `ip` entity must be an IP address; host names are rejected.",
 )
 def alter_client_quotas(broker: Broker, request: Request) -> Work[None]:
     body = yield from request.reading()

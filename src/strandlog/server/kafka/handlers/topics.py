@@ -58,8 +58,8 @@ DELETE_TOPIC = (DELETE.on(CLUSTER), DELETE.on(TOPIC))
 SEE_TO_DELETE = (DELETE.on(CLUSTER), DESCRIBE.on(TOPIC))
 SETTINGS_FROM = 5  # from this version on, CreateTopics returns the settings of the topic
 
-# From these versions on, changes that exceed a quota are refused. For older versions they are made,
-# and the client is throttled.
+# From these versions on, changes that exceed a quota are rejected. In older versions they take
+# effect, and the client is throttled.
 REFUSED_FROM = {api.CREATE_TOPICS.key: 6, api.CREATE_PARTITIONS.key: 3, api.DELETE_TOPICS.key: 5}
 
 Row = dict[str, Any]
@@ -108,8 +108,8 @@ def _reply_when_done(
 
 
 def _throttle_ms(broker: Broker, request: Request, changes: Sequence[Deferred[Any]]) -> int:
-    """Return how long the client must pause because of changes that were refused or, in a version
-    that cannot refuse them, that exceeded the quota."""
+    """Return how many milliseconds the client must pause because changes were rejected or, in a
+    version that does not reject them, because they exceeded the quota."""
     if request.version < REFUSED_FROM[request.header.api_key]:
         return broker.mutation_delay_ms(request.context)
     errors = [change.error for change in changes]
@@ -207,7 +207,7 @@ def _created(broker: Broker, request: Request, topic: Topic) -> Row:
 
 def _encoded_settings(broker: Broker, version: int, topic: Topic) -> bytes | None:
     """Return all settings of a new topic, encoded to save memory when there are many topics; None
-    in a version whose response has no settings."""
+    in a version whose response contains no settings."""
     if version < SETTINGS_FROM:
         return None
     encode = array_encoder(api.CREATE_TOPICS.key, version, "topics", "configs")

@@ -96,7 +96,10 @@ def _reply_when_done(
     versions=(0, 5),
     requires=[(WRITE.on(TRANSACTIONAL_ID), IDEMPOTENT_WRITE.on(CLUSTER), WRITE.on(TOPIC))],
     summary="Allocates a producer id for an idempotent or transactional producer.",
-    notes="With a transactional id, only the first permission is required.",
+    notes=(
+        "With a transactional id, WRITE on that id is required; without one, either of the other "
+        "permissions is enough."
+    ),
 )
 def init_producer_id(broker: Broker, request: Request) -> None:
     body = request.body()
@@ -224,7 +227,7 @@ def txn_offset_commit(broker: Broker, request: Request) -> Work[None]:
             if isinstance(failure := commit.error, StrandlogError):
                 codes = dict.fromkeys(offsets, _code(request, failure))
                 break
-            # If it failed with another exception, this raises it, which closes the connection.
+            # `result` raises an unexpected exception, which closes the connection.
             codes |= {tp: _code(request, error) for tp, error in commit.result().items()}
         topics = [
             {
@@ -249,7 +252,7 @@ def txn_offset_commit(broker: Broker, request: Request) -> Work[None]:
 def _commit(
     broker: Broker, request: Request, body: Any, offsets: dict[TopicPartition, OffsetAndMetadata]
 ) -> Deferred[dict[TopicPartition, StrandlogError]]:
-    """Commit offsets; the result contains the errors of those that could not be committed."""
+    """Commit offsets; the result maps each partition whose offset failed to its error."""
     commit = CommitRequest(
         group_id=body.group_id,
         offsets=offsets,
@@ -268,7 +271,7 @@ def _commit(
     api.DESCRIBE_PRODUCERS,
     versions=(0, 0),
     requires=[READ.on(TOPIC)],
-    summary="Lists the producers of a partition and where their open transactions start.",
+    summary="Lists the producers of partitions and where their open transactions start.",
 )
 def describe_producers(broker: Broker, request: Request) -> Work[None]:
     body = yield from request.reading()

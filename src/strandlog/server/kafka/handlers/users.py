@@ -5,8 +5,8 @@ AlterUserScramCredentials.
 and SaslAuthenticate get error 34 (ILLEGAL_SASL_STATE). The same happens after a login, unless the
 handshake begins a re-authentication.
 
-A client creates a user by sending the salted password, from which the broker derives what it
-stores. The salted password is enough to log in, so it is accepted only over TLS or from the same
+To create a user, a client sends the salted password, and the broker derives the stored keys from
+it. The salted password is enough to log in, so it is accepted only over TLS or from the same
 machine (`_check_secrecy`), unless the operator allows insecure listeners.
 """
 

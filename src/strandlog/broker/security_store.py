@@ -1,14 +1,14 @@
 """Keeps ACLs, SCRAM credentials and quotas in the compacted topic `__strandlog_security`.
 
 A change is appended to the topic, then applied to the state in memory, and its request is answered
-when it is on disk. A crash in between leaves the old state, the new state or, if the change needs
-several batches, a part of it; the client can repeat the request.
+when the change is on disk. A crash in between leaves the old state, the new state or, if the change
+needs several batches, a part of the change; the client can repeat the request.
 
 If records of the topic were lost or cannot be decoded, access must not become wider than it was:
 
     a DENY may be missing                  the broker denies everything to everyone but super users
-    a user that was deleted, or an old     no login succeeds with a credential that was stored
-    password, may have come back           before the loss, not even that of a super user
+    a user that was deleted, or an old     no login with a credential that was stored before the
+    password, may have come back           loss succeeds, not even a super user's
 
 The broker reports the problem. A record in the topic (`encode_loss_key`) keeps these restrictions
 across restarts, because a later start may find nothing wrong. Credentials that are stored after
@@ -177,7 +177,7 @@ class SecurityStore:
     # -- changes ---------------------------------------------------------------------------------
 
     def create(self, acls: Sequence[Acl]) -> None:
-        """Add ACLs; those that exist already are not written again."""
+        """Add ACLs; existing ones are not written again."""
         new = [acl for acl in dict.fromkeys(acls) if acl not in self._authorizer]
         new.sort(key=_is_allow)  # a DENY first: a write that is cut short must not grant more
         self._write(new, encode_value(), self._authorizer.add)
@@ -201,8 +201,8 @@ class SecurityStore:
         deletions: Sequence[tuple[str, ScramMechanism]],
         upsertions: Sequence[tuple[str, ScramCredential]],
     ) -> None:
-        """Delete credentials, then add or replace others. If the changes do not fit into one batch,
-        the deletions are written first."""
+        """Delete credentials, and add or replace others. The deletions are written first, in case
+        the changes do not fit into one batch."""
         records: list[TableRecord] = [
             (encode_credential_key(CredentialKey(user, mechanism)), None)
             for user, mechanism in deletions

@@ -4,7 +4,7 @@
     access.require(context, (CREATE.on(CLUSTER), CREATE.on(TOPIC)), "orders")     one is enough
 
 A name is checked before it is looked up, so a client that lacks the permission gets the same error
-whether the resource exists or not. Lists contain only what the client may describe.
+whether the resource exists or not. Lists contain only resources that the client may describe.
 
 The process that owns the data folder may do everything. Without an authorizer, clients may do
 everything too, with one exception: no client can access the topic that stores credentials, ACLs and
@@ -95,7 +95,7 @@ class Access:
         if isinstance(needs, Permission):
             return self._allows(context, needs, name)
         if name == SECURITY_TOPIC and any(each.resource is TOPIC for each in needs):
-            return False  # even if a permission on the cluster would be enough for other topics
+            return False  # a permission on the cluster is enough only for other topics
         return any(self._allows(context, each, name) for each in needs)
 
     def _allows(self, context: RequestContext, needed: Permission, name: str) -> bool:
@@ -180,7 +180,7 @@ class Access:
         )
 
     def explain(self, context: RequestContext, needed: Permission, name: str = "") -> Decision:
-        """Return the decision about one permission, and the rule that it follows from."""
+        """Return the decision about one permission, with its reason and any rule that decided."""
         if context.is_owner:
             return OWNER_ALLOWED
         if name == SECURITY_TOPIC and needed.resource is TOPIC:

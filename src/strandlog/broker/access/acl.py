@@ -101,8 +101,8 @@ class Acl(NamedTuple):
         prefix: bool = False,
         host: str = EVERYTHING,
     ) -> Acl:
-        """Return a rule that denies an operation; the arguments are those of `allow`. The rule
-        overrides every rule that allows the operation."""
+        """Return a rule that denies an operation; the arguments are those of `allow`. Where a rule
+        that denies and a rule that allows both apply, the rule that denies wins."""
         rule = cls.allow(
             principal,
             operation,
@@ -197,7 +197,8 @@ class AclFilter(NamedTuple):
 def _members(
     resource_type: int, pattern: int, operation: int, permission: int
 ) -> tuple[ResourceType, PatternType, Operation, PermissionType]:
-    """Return the members for four codes; cached, because a broker loads many ACLs at start."""
+    """Return the enum members for four codes; cached, because a broker may load many ACLs at
+    start-up."""
     try:
         return (
             ResourceType(resource_type),
@@ -230,7 +231,7 @@ def _resource(
 
 def operation_named(operation: Operation | str, kind: ResourceType) -> Operation:
     """Return the named operation; raise InvalidRequestError if the resource type has no such
-    operation. Kafka accepts ACLs with such an operation, but they never apply."""
+    operation. Kafka accepts an ACL with that operation, but it never applies."""
     valid = sorted(OPERATIONS[kind])
     name = operation.name if isinstance(operation, Operation) else operation.upper()
     found = {each.name: each for each in (Operation.ALL, *valid)}.get(name.replace("-", "_"))
@@ -244,7 +245,8 @@ def operation_named(operation: Operation | str, kind: ResourceType) -> Operation
 
 def normalized_host(host: str) -> str:
     """Return an IP address in the notation that ACLs use, and any other host unchanged. The zone of
-    a link-local address is dropped, so that a rule applies to all listeners: only gRPC has it."""
+    a link-local address is dropped: only the gRPC listener reports zones, and a rule must apply to
+    all listeners."""
     if host == EVERYTHING:
         return host
     try:

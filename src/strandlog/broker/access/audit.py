@@ -1,6 +1,6 @@
 """The audit log: which logins, denials, accesses and administrative actions become which events.
 
-An event is a dictionary of text and numbers, which the server writes as one line of JSON
+An event is a dictionary, which the server writes as one line of JSON
 (`server/access/audit_log.py`). This module does no I/O: it passes events to an `AuditSink`, which
 does not block. Without a sink the log is off, and each call site costs one attribute test.
 
@@ -10,15 +10,16 @@ does not block. Without a sink the log is off, and each call site costs one attr
      "rule": "the resource has no rules", "count": 1}
 
 A flood of requests must not fill the disk or displace older events. So equal events are combined:
-the first one within `INTERVAL_MS` is written at once, with count 1; the others are counted, and one
-more line at the end of the interval has their number. In each interval, only a limited number of
-different events of one kind and client get lines of their own (`AUDIT_MAX_EVENTS_PER_CLIENT`); the
-rest share one line. The number for all clients together is limited in the same way
-(`AUDIT_MAX_DISTINCT_EVENTS`). These limits do not apply to successful logins, which are combined
-only with equal ones, or to successful changes, which each have a line unless they are routine.
+the first one within `INTERVAL_MS` is written immediately, with count 1; the others are counted, and
+one more line at the end of the interval contains their number. In each interval, only a limited
+number of different events of one kind and client get lines of their own
+(`AUDIT_MAX_EVENTS_PER_CLIENT`); the rest share one line. The number for all clients together is
+limited in the same way (`AUDIT_MAX_DISTINCT_EVENTS`). These limits do not apply to successful
+logins, which are combined only with equal ones, or to successful changes, which each have a line
+unless they are routine.
 
 Clients choose the names in events. Each name is limited in length and escaped as JSON, so no name
-can forge a line. No event has a password, a token, a key or the value of a secret setting.
+can forge a line. No event contains a password, a token, a key or the value of a secret setting.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ INTERVAL_MS = 60_000  # equal events are combined within this time
 DATA_OPERATIONS = (Operation.READ, Operation.WRITE)
 
 Event = dict[str, object]
-_Key = tuple[object, ...]  # kind, principal and host of an event, then what else identifies it
+_Key = tuple[object, ...]  # kind, principal and host of an event, then other fields
 Outcomes = Iterable[tuple[str, Exception | None]]  # the name and the error of each resource
 
 
@@ -156,7 +157,7 @@ class Audit:
             self._note_first(key, context, _permission(needed, name), explain=explain)
 
     def allowed(self, context: RequestContext, needed: Permission, name: str) -> None:
-        """Note an allowed read or write, if the log includes these."""
+        """Note an allowed read or write, if the log includes accesses."""
         if not self.has_access or needed.operation not in DATA_OPERATIONS:
             return
         key = _key("access", context, needed.operation, needed.resource, _cut(name))

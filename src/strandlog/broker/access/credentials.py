@@ -3,16 +3,16 @@
 A login must not reveal which users exist. For a user without a credential, `for_login` returns one
 that no password matches: its salt and keys are derived from the name with a secret, so they are the
 same at every attempt. The secret is stored beside the credentials; otherwise a restart would change
-the salts of only those users that do not exist. Its number of iterations is one that credentials of
-the same mechanism have, chosen by the name: a login with a rare number does not prove that the user
-exists. Its salt has the default length, so a login does reveal that a user exists if another tool
-created the user's credential with a salt of another length.
+the salts of only those users that do not exist. The number of iterations is one that real
+credentials of the same mechanism have, chosen by the name: a login with a rare number does not
+prove that the user exists. The salt has the default length, so a login does reveal that a user
+exists if another tool created the user's credential with a salt of another length.
 
 `password_checks` returns the same amount of work for every user: one check for each mechanism that
 any credential uses, with the largest number of iterations.
 
 If records were lost (`security_store.py`), a deleted user or an old password may have come back.
-The credentials loaded until then cannot be used (`distrust`) until they are replaced.
+`distrust` rejects all credentials that have been loaded by then, until they are replaced.
 """
 
 from __future__ import annotations
@@ -145,8 +145,8 @@ class Credentials:
         )
 
     def _stand_in_iterations(self, mechanism: ScramMechanism, data: bytes) -> int:
-        """Return one of the numbers of iterations in use. Each name ranks the numbers in an order
-        of its own, so a new number changes the choice for few names."""
+        """Return one of the numbers of iterations in use. Each name ranks the numbers in its own
+        order, so a new number changes the choice for only some of the names."""
         numbers = [number for each, number in self._iterations if each is mechanism]
         if len(numbers) < 2:
             return numbers[0] if numbers else DEFAULT_ITERATIONS

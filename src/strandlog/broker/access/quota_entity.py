@@ -162,7 +162,7 @@ class FilterPart(NamedTuple):
 
 
 class QuotaFilter:
-    """Selects the entities that meet all conditions; if `strict`, only those with no other part."""
+    """Selects the entities that meet all conditions and, if `strict`, have no other parts."""
 
     def __init__(self, parts: Iterable[FilterPart] = (), *, strict: bool = False) -> None:
         """Raise InvalidRequestError or UnsupportedVersionError if the conditions are not valid."""

@@ -69,8 +69,8 @@ class WindowedRate:
         return round((rate - limit) / limit * window_ms) if rate > limit else 0
 
     def _covered_ms(self, now_ms: int) -> int:
-        """Return the time that the samples cover, and at least that of all full samples, so that
-        the first amounts do not appear as a very high rate."""
+        """Return the time that the samples cover, but at least the time of all full samples, so
+        that the first amounts do not appear as a very high rate."""
         size_ms, full_ms = self._window.size_ms, self._window.full_ms
         elapsed_ms = now_ms - self._samples[0][0] if self._samples else 0
         if elapsed_ms < full_ms:

@@ -18,8 +18,8 @@ client id its own allowance, but the number of ids is limited: the broker measur
 `max_sensors` scopes for each kind of quota, and at most a quarter of them for one user. Scopes that
 have been idle for a whole window are forgotten first, which changes no decision. All scopes beyond
 the limit, and client ids with more than `QUOTA_MAX_NAME_CHARACTERS`, share one allowance per quota.
-A client that changes its id faster than that therefore gets only this common allowance and takes up
-no more memory.
+A client that keeps changing its id therefore soon gets only this common allowance and takes up no
+more memory.
 
 `is_on` is false while no quota for users or client ids exists, and `limits_addresses` is false
 while no quota for addresses exists, so that callers can skip these checks. Times are on the
@@ -205,7 +205,7 @@ class _Sensors(Generic[Sensor]):
                 return
 
     def clear(self) -> None:
-        """Forget all sensors, because there is no quota of this kind any more."""
+        """Forget all sensors, because no quota of this kind is left."""
         self._sensors.clear()
         self._of_user.clear()
         self._shared.clear()
@@ -295,7 +295,7 @@ class Quotas:
         return min(rate.delay_ms(quota.limit * NS_PER_PERCENT, now_ms), self._window.size_ms)
 
     def delay_ms(self, key: QuotaKey, user: str, client_id: str, now_ms: int) -> int:
-        """Return how many milliseconds a client must pause because of what it has used so far."""
+        """Return how many milliseconds a client must pause because of its recent use."""
         return self.charge(key, user, client_id, 0, now_ms)
 
     def admit_fetch(self, user: str, client_id: str, size: int, now_ms: int) -> tuple[int, bool]:

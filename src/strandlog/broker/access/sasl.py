@@ -10,7 +10,7 @@ login raises `AuthenticationError` with Kafka's message, which is the same for a
 exist and for a wrong password.
 
 PLAIN is one token, `authorization id NUL user NUL password`, with an empty answer. The
-authorization id must be empty or the user, so no client can act as another user.
+authorization id must be empty or the user name, so no client can act as another user.
 """
 
 from __future__ import annotations

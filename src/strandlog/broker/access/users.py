@@ -1,7 +1,7 @@
 """The contents of requests about users, and their validation.
 
-    name           1 to 255 printable ASCII characters, but not `ANONYMOUS` or `*`, which stand for
-                   clients without a login and for all users in rules
+    name           1 to 255 printable ASCII characters, but not `ANONYMOUS` or `*`: in rules, these
+                   stand for clients without a login and for all users
     mechanism      1 = SCRAM-SHA-256, 2 = SCRAM-SHA-512
     iterations     4096 to 16384
 
@@ -84,8 +84,8 @@ def new_credential(wanted: CredentialUpsertion) -> ScramCredential:
 
 
 def check_deletion(wanted: CredentialDeletion) -> None:
-    """Raise if the user name is empty or the mechanism is unknown. Whether the credential exists is
-    not checked."""
+    """Raise if the user name is empty or the mechanism is unknown. This does not check whether the
+    credential exists."""
     if not wanted.user:
         check_name(wanted.user)
     mechanism_of(wanted.mechanism)

@@ -3,7 +3,7 @@
     name                behaviour
     range               handles each topic separately: its sorted subscribers get contiguous ranges,
                         and the first ones get one extra partition if the division has a remainder,
-                        so topics with equal partition counts are co-partitioned
+                        so topics with equal partition counts and subscribers are co-partitioned
     roundrobin          deals all partitions, sorted, to the sorted members in rotation
     sticky              balances the members; each keeps as many of its partitions as balance allows
     cooperative-sticky  like sticky, but a partition that moves stays unassigned in this round: its
@@ -15,13 +15,14 @@ id, then dynamic members by member id, both in UTF-16 order.
 
 The following invariants hold for every input. Every member has an entry. A member only gets
 partitions of topics it subscribes to. No partition has two owners. Except with cooperative-sticky,
-every partition of a subscribed topic has an owner. If all subscriptions are equal, sticky partition
-counts differ by at most one; otherwise, no single move would improve the balance of two members.
+every partition of a subscribed topic has an owner. If all subscriptions are equal, the numbers of
+partitions that `sticky` gives to the members differ by at most one; otherwise, no single move would
+improve the balance of two members.
 
 A member's claim to own a partition is valid if it has the newest generation among all claims to
 that partition and no other member claims the partition with the same generation. Older and
-contested claims come from members that missed a rebalance. Claims to topics that a member does not
-subscribe to are ignored.
+contested claims come from members that missed a rebalance. A claim to a partition of a topic that
+the member does not subscribe to is ignored.
 """
 
 from __future__ import annotations

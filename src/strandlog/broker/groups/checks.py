@@ -81,7 +81,7 @@ def check_join(context: RequestContext, request: JoinRequest, settings: BrokerSe
 
 
 def _ownership_error(group: Group, member: Member, partition: TopicPartition) -> StrandlogError:
-    """Return the error for an offset commit for a partition that the member does not own."""
+    """Return the error for committing an offset of a partition that the member does not own."""
     if not group.has_assignment:
         return RebalanceInProgressError(f"group {group.group_id!r} is rebalancing; join it again")
     return NotOwnerError(

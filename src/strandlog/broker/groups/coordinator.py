@@ -13,12 +13,12 @@ Names in requests are validated (checks.py); names in the log are accepted uncha
 
 The following clients may commit offsets:
 
-- A simple consumer (no member id, generation -1) while the group is empty.
+- A simple consumer (generation -1) while the group is empty.
 - A member of the current generation, unless that generation has no assignment yet
   (RebalanceInProgressError). In a "consumer" group, a member may only commit offsets for partitions
   that it owns (NotOwnerError), so a member with a stale position cannot move the group back. This
   is stricter than Kafka; see `MemberList.commit_rule` for the rule for cooperative members.
-- A producer in its transaction (`try_commit_in_transaction`); as a member, or without a member id.
+- A producer in its transaction (`try_commit_in_transaction`), with or without a member id.
 
 `commit_offsets` commits all offsets or raises; `try_commit_offsets` commits the valid ones and
 returns the errors for the others, as in Kafka's protocol.
@@ -96,10 +96,11 @@ from strandlog.protocol.group_records import (
 )
 from strandlog.storage.work import Work, yield_control
 
-# Limits on one step of a long task; other requests run between the steps.
-OFFSETS_DELETED_AT_ONCE = 2_000  # number of offsets deleted per step
-OFFSETS_EXAMINED_AT_ONCE = 10_000  # number of offsets searched for those of one topic per step
-GROUPS_AT_ONCE = 50  # number of groups checked for expired offsets per step
+# A step of a long task ends after the group that reaches one of these numbers; other requests run
+# between the steps.
+OFFSETS_DELETED_AT_ONCE = 2_000  # offsets of a deleted topic
+OFFSETS_EXAMINED_AT_ONCE = 10_000  # offsets examined to find those of a deleted topic
+GROUPS_AT_ONCE = 50  # groups checked for expired offsets
 
 
 class LoadReport(NamedTuple):
@@ -227,7 +228,8 @@ class GroupCoordinator:
     def delete_offsets(
         self, group_id: str, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, StrandlogError]:
-        """Delete offsets; return errors for partitions of topics that a member subscribes to."""
+        """Delete offsets; return errors for partitions of topics that a member subscribes to. Raise
+        `GroupNotEmptyError` if a member's subscription is unknown."""
         group = self._existing(group_id)
         topics = group.subscribed_topics() if group.state is not EMPTY else frozenset()
         if topics is None:
@@ -285,7 +287,7 @@ class GroupCoordinator:
         return errors
 
     def end_transaction(self, producer_id: int, *, commit: bool) -> None:
-        """End the transaction of a producer, and apply or discard its offsets."""
+        """End the transaction of a producer: apply its offsets with `commit`, else discard them."""
         if not commit:
             self._transaction_offsets.abort(producer_id)
             return
@@ -323,7 +325,8 @@ class GroupCoordinator:
         return [listing(self._groups[name]) for name in names if name in self._groups]
 
     def groups_subscribed_to(self, topic: str) -> list[str]:
-        """Return the groups that have a member subscribed to this topic."""
+        """Return the groups that subscribe to this topic, except those with a member whose
+        subscription is unknown."""
         self._check_loaded()
         return sorted(
             group.group_id
@@ -509,7 +512,7 @@ class GroupCoordinator:
         for group in islice(groups, GROUPS_AT_ONCE):
             checked += 1
             if self._groups.get(group.group_id) is not group:
-                continue  # deleted meanwhile
+                continue  # deleted since the check began
             with contextlib.suppress(StrandlogError):  # already counted; the next check retries
                 self._expire(group)
         if checked == GROUPS_AT_ONCE:

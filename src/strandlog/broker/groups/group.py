@@ -4,15 +4,18 @@
     PreparingRebalance   members join; ends when all have joined, or at the rebalance timeout
     CompletingRebalance  a new generation has started; members wait for the leader's assignment
     Stable               every member has an assignment
-    Dead                 deleted or expired; final
+    Dead                 deleted, expired or unused; final
 
     from \\ to            Empty    Preparing   Completing   Stable   Dead
-    Empty                          first join                       deleted, expired
-    PreparingRebalance   all left              timeout, or all joined
+    Empty                          first join                       deleted, expired,
+                                                                    unused
+    PreparingRebalance   all gone              timeout, or all joined
     CompletingRebalance            a member joins, leaves,  the leader
-                                   changes or times out     assigns
-    Stable                         the same, or the leader
-                                   rejoins
+                                   changes or times out;    assigns
+                                   the save fails
+    Stable                         a member joins, leaves,
+                                   changes or times out;
+                                   the leader rejoins
 
 Responses to requests, by state:
 
@@ -24,8 +27,9 @@ Responses to requests, by state:
     Stable      unchanged follower: its      its assignment  ok              its partitions
                 generation; else rebalance
 
-Rebalance… stands for RebalanceInProgressError. A member's request with a different generation fails
-with IllegalGenerationError in every state.
+Rebalance… stands for RebalanceInProgressError. The leader's sync in CompletingRebalance contains
+the assignments and completes all waiting syncs. A member's request with a different generation
+fails with IllegalGenerationError in every state.
 
 The following rules are the same as in Kafka, except where noted:
 
@@ -41,7 +45,7 @@ The following rules are the same as in Kafka, except where noted:
 - A request with a static member's instance id but a different member id is fenced.
 - A static member that joins without its member id gets a new one and keeps its position; requests
   still pending under the old id are fenced. In Stable, this needs no rebalance if the protocol and
-  the member's topics are unchanged. (Kafka does not compare the topics.)
+  the member's topics are unchanged and the group can be stored. (Kafka does not compare topics.)
 - While the group has members, only they may commit, except in transactions.
 
 Every pending `Deferred` is bounded by a timer: a join by the end of the rebalance, a sync by the
@@ -91,7 +95,8 @@ from strandlog.errors import (
 )
 
 MIN_RETRY_MS = 1000
-# A client that gives up during its first join cannot leave; Kafka removes it after five minutes.
+# A client that gives up during its first join cannot leave the group. As in Kafka, its member is
+# removed after five minutes.
 NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
 
 
@@ -411,7 +416,8 @@ class Group:
             self._end_join_if_all_joined()
 
     def _on_initial_delay(self) -> None:
-        """Wait again if a member joined during the initial delay; otherwise end the join phase."""
+        """If a member joined during the initial delay and the rebalance timeout allows it, wait
+        again; otherwise end the join phase."""
         assert self._initial_delay_left_ms is not None
         delay_ms = self._services.settings.group_initial_rebalance_delay_ms
         if self._has_new_member and self._initial_delay_left_ms > 0:
@@ -430,7 +436,8 @@ class Group:
             self._end_join()
 
     def _end_join(self) -> None:
-        """Remove absent dynamic members; start a generation, unless only absent ones are left."""
+        """Remove absent dynamic members. If any member has joined, start a generation; if only
+        absent static members are left, wait again; if the group has no members, enter Empty."""
         with self._completions:
             self._initial_delay_left_ms = None
             for member in self.members.absent_dynamic:
@@ -466,7 +473,8 @@ class Group:
                 self._completions.complete(pending, self._join_result(member))
 
     def _accept_assignments(self, request: SyncRequest) -> None:
-        """Store the leader's assignments, then complete the pending syncs."""
+        """Store the leader's assignments, then complete the pending syncs. If the write fails, fail
+        the pending syncs and start a new rebalance."""
         for member in self.members:
             self.members.assign(member, request.assignments.get(member.member_id, b""))
         try:
@@ -554,7 +562,7 @@ class Group:
             del self._syncing[member]
 
     def _stop_syncing(self) -> list[tuple[Member, Deferred[SyncResult]]]:
-        """Clear and return the members that wait for a sync, with their pending results."""
+        """Clear and return the members that wait for their assignment, with the pending results."""
         waiting = [(member, member.sync) for member in self._syncing if member.sync is not None]
         for member, _ in waiting:
             member.sync = None

@@ -6,12 +6,12 @@ This module only makes decisions; `Group` owns the timers and completes the resu
   computes the assignment. A repeated request gets the same `Deferred`. The session of a waiting
   member does not expire, because the member cannot send heartbeats. `is_new` members are the
   exception: a client that gave up during its first join has no id to rejoin with.
-- The leader is the first member until it leaves or misses a rebalance, and then the first member
-  in the list that has rejoined.
-- The candidate protocols are those that every member supports. Each member votes for its most
+- The first member is the leader. If the leader leaves, the first remaining member replaces it; if
+  it misses a rebalance, the first member that has rejoined does.
+- The candidates are the protocols that every member supports. Each member votes for its most
   preferred candidate; the most votes win, and the leader's preference breaks ties.
-- A static member is identified by its instance id. After a restart, it gets a new member id and
-  keeps its position in the list, its leadership and its assignment.
+- A static member is identified by its instance id. When its client restarts, it gets a new member
+  id and keeps its position in the list, its leadership and its assignment.
 - Members may commit offsets for the partitions they own; see `MemberList.commit_rule`.
 """
 
@@ -113,7 +113,8 @@ class Member:
         return next((item.metadata for item in self.protocols if item.name == protocol_name), b"")
 
     def subscription_for(self, protocol_name: str | None) -> Subscription | None:
-        """Return the member's subscription; None if it does not use the consumer protocol."""
+        """Return the member's subscription; None if it is not in the format of the consumer
+        protocol."""
         if self.protocol_type != CONSUMER_PROTOCOL_TYPE:
             return None
         try:
@@ -122,7 +123,8 @@ class Member:
             return None
 
     def owned_before(self, protocol_name: str | None) -> frozenset[TopicPartition]:
-        """Return the partitions that the member owned when it joined."""
+        """Return the partitions that the member owned when it joined, according to its
+        subscription."""
         subscription = self.subscription_for(protocol_name)
         return frozenset() if subscription is None else frozenset(subscription.owned_partitions)
 
@@ -231,7 +233,8 @@ class MemberList:
         return None if group_instance_id is None else self._static.get(group_instance_id)
 
     def find(self, member_id: str, group_instance_id: str | None, group_id: str) -> Member:
-        """Return the member; raise if it is unknown or another member has its instance id."""
+        """Return the member with both ids; raise if there is none or if another member has the
+        instance id."""
         if group_instance_id is not None:
             holder = self._static.get(group_instance_id)
             if holder is not None and holder.member_id != member_id:

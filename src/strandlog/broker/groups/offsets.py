@@ -11,9 +11,10 @@ of the log.
 
 `TransactionOffsets` holds the offsets committed in open transactions. They take effect when the
 transaction commits, unless a later record for the partition is already in effect: the last
-effective record in log order wins, regardless of when it took effect. A plain commit therefore
-removes all transactional offsets of its partitions; a transaction that commits removes those older
-than its own; one that aborts removes only its own.
+effective record in log order wins, regardless of when it took effect. A commit or deletion outside
+transactions therefore removes all transactional offsets of its partitions. A transaction that
+commits removes the transactional offsets that are older than its own, and one that aborts removes
+only its own.
 
 Offsets expire `retention_ms` after the start of their retention period:
 
@@ -24,8 +25,9 @@ Offsets expire `retention_ms` after the start of their retention period:
     Stable, "consumer"     the commit                                topics still subscribed
     any other              never expires
 
-In Kafka, the offsets of a group that has been empty for a long time expire immediately, even if
-they were just reset manually; here a new commit restarts the retention period.
+A Stable group whose members subscribe to no topics, or whose subscriptions are unknown, counts as
+"any other". In Kafka, the offsets of a group that has been empty for a long time expire
+immediately, even if they were just reset manually; here a new commit restarts the retention period.
 """
 
 from __future__ import annotations

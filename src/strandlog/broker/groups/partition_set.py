@@ -1,6 +1,6 @@
 """A set of topic partitions that uses four bytes per partition, for assignments in large groups.
 
-A `frozenset[TopicPartition]` takes forty times the memory of the encoded assignment, which may
+A `frozenset[TopicPartition]` takes forty times the memory of the encoded assignment, which can
 contain a million partitions. This set keeps a sorted array of partition numbers for each topic.
 """
 

@@ -1,9 +1,9 @@
 """Converts a group to and from its stored record, and to the description returned to clients.
 
-A stored member only has the metadata of the selected protocol. As in Kafka, after a restart it only
-supports that protocol until it rejoins. A rebalance in progress and pending members are not stored:
-the group returns to the state after its last completed rebalance, and members of a later generation
-get IllegalGenerationError or UnknownMemberError and rejoin.
+A stored member contains only the metadata of the selected protocol. As in Kafka, after a restart
+the member supports only that protocol until it rejoins. A rebalance in progress and pending members
+are not stored: the group returns to the state after its last completed rebalance, and members of a
+later generation get IllegalGenerationError or UnknownMemberError and rejoin.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def listing(group: Group) -> GroupListing:
 def description(group: Group) -> GroupDescription:
     """Return the description of a group.
 
-    As in Kafka, the assignor, metadata and assignments are only present in the Stable state.
+    As in Kafka, it contains the assignor, metadata and assignments only in the Stable state.
     """
     is_stable = group.state is STABLE
     members = tuple(

@@ -5,8 +5,8 @@ default of the wrong type, `fastavro` accepts invalid names and duplicate fields
 avro_compatibility.py compares schemas. Like Avro's Java library, it compares record names without
 their namespaces, and it ignores logical types: decimals with different scales are compatible.
 
-The name of a reference is the full name of a type in another schema. Referenced schemas are parsed
-before the schema itself, so that their types are already defined.
+Each reference names a type in another schema by its full name. Referenced schemas are parsed before
+the schema itself, so that their types are already defined.
 """
 
 from __future__ import annotations
@@ -97,7 +97,8 @@ def _check_with_fastavro(document: Any, resolved: Resolved) -> None:
 
 
 def _without_errors(document: Any) -> Any:
-    """Return the schema with records in place of errors, because `avro` cannot compare errors."""
+    """Return the schema with each error type replaced by a record, because `avro` cannot compare
+    error types."""
     if isinstance(document, list):
         return [_without_errors(each) for each in document]
     if not isinstance(document, dict):

@@ -128,8 +128,8 @@ def _references(found: Any) -> Iterator[str]:
 
 
 def _qualified(found: Any, name: str) -> Any:
-    """Return a referenced schema in which each `$ref` into the schema itself has the name of the
-    schema, so that the `$ref` has the same target wherever it is followed."""
+    """Return a referenced schema with its name prepended to each `$ref` into the schema itself, so
+    that the `$ref` has the same target wherever it is followed."""
     if isinstance(found, list):
         return [_qualified(each, name) for each in found]
     if not isinstance(found, dict):

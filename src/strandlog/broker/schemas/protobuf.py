@@ -3,12 +3,14 @@
 A schema is the text of a .proto file or a base64-encoded FileDescriptorProto, which the Python
 serializer sends. Both forms of a file are the same schema: its identity is the descriptor without
 the file name, comments and default JSON names. Text is compiled by protoc, which the server
-provides (`ProtoCompiler`). A reference has the name of an imported file; files with Google's
-well-known types need no reference.
+provides (`ProtoCompiler`). Each reference names an imported file; files with Google's well-known
+types need no reference.
 
     change to a field                                          compatible
       renamed                                                  yes
-      added or removed                                         yes, unless it is `required`
+      added                                                    yes, unless it is `required`
+      removed                                                  yes, unless it is `required` or in a
+                                                               oneof
       type changed within one of these groups:                 yes
         int32, int64, uint32, uint64, bool and enum
         sint32 and sint64; string and bytes
@@ -16,7 +18,7 @@ well-known types need no reference.
       any other change of type                                 no
       made required, or no longer required                     no
       made repeated, or no longer repeated                     for string and bytes only
-      removed from a oneof                                     no
+      moved out of a oneof                                     no
       moved into a oneof                                       yes, unless another field of the
                                                                oneof existed before
 

@@ -1,9 +1,9 @@
-"""Checks that record keys and values have the id of a schema that their topic's subjects contain.
+"""Checks that record keys and values refer to a schema that is registered for their topic.
 
     key.schema.validation=true      every key has the schema id of a live version of TOPIC-key
     value.schema.validation=true    every value has the schema id of a live version of TOPIC-value
 
-The id is in a prefix, or it (or the schema's guid) is in a record header; see
+The id is in a prefix or in a record header, which can contain the schema's guid instead; see
 formats/registry/framing.py. A null key or value is accepted. The payload is not decoded. Any thread
 may check records. If a schema is registered or deleted during a check, the check may or may not see
 the change.
@@ -38,8 +38,8 @@ class SchemaIds:
         self._is_on = is_on
 
     def checks(self, tp: TopicPartition, settings: LogSettings) -> Check:
-        """Return the function that performs the checks in the topic's settings; raise if the broker
-        has no registry."""
+        """Return the function that performs the checks that the topic's settings require; raise if
+        the broker has no registry."""
         if not self._is_on:
             raise InvalidRecordError(
                 f"{tp.topic} validates schema ids, but the broker has no registry: set "

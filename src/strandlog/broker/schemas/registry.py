@@ -2,16 +2,17 @@
 
     registration    a schema is checked for compatibility and gets the next version; a known
                     schema keeps its id, and a new one gets the next id
-    deletion        soft first, then permanent; never a version that a live schema refers to
+    deletion        soft first, then permanent; never a version that a live schema refers to, nor
+                    permanently one that a soft-deleted schema refers to
     configuration   compatibility levels and modes, global or per subject
 
-Nothing here writes or waits. A method that changes something returns records for `_schemas`; the
+Nothing here writes or waits. A method that decides on a change returns records for `_schemas`; the
 caller writes them and applies them to `state`. Parsing and comparing schemas takes milliseconds to
 seconds, so the methods that do so return work in steps. If another request changes the state while
 a registration is being decided, the decision is repeated.
 
 Registering a schema that is already live in the subject returns the existing version without a
-check. If the schema is soft-deleted there, it gets a new version with its old id.
+compatibility check. If the schema is soft-deleted there, it gets a new version with its old id.
 """
 
 from __future__ import annotations
@@ -240,8 +241,8 @@ class Registry:
     def find(
         self, subject: str, candidate: Candidate, *, deleted: bool = False
     ) -> SubjectVersion | None:
-        """Return the newest live version of a subject with this schema or, with `deleted`, the
-        newest version; None if there is none."""
+        """Return the newest live version of a subject that has this schema, or None. With
+        `deleted`, consider soft-deleted versions too."""
         schema_id = self.state.id_of(candidate.schema.type, candidate.digest)
         if schema_id is None:
             return None
@@ -386,8 +387,8 @@ class Registry:
             raise SchemaError(42205, f"Subject {subject} is in read-only mode")
 
     def _check_unreferenced(self, versions: Sequence[SubjectVersion]) -> None:
-        """Raise if any other schema refers to one of these versions. A soft-deleted schema counts
-        only if the version is deleted permanently."""
+        """Raise if any other schema refers to one of these versions. A soft-deleted referrer counts
+        only if the version itself is soft-deleted, as it is before a permanent deletion."""
         together = {(each.subject, each.version) for each in versions}
         for each in versions:
             referrers = self.state.referrers(each.subject, each.version)

@@ -1,10 +1,11 @@
 """`Schema`, its canonical form and identity, and the interface that each schema type implements.
 
-Two schemas are the same, and get the same id, if they have the same type, canonical text,
-references, metadata and rules. The canonical text of an Avro or JSON schema has no insignificant
-white space and a fixed order of keys, but keeps documentation, defaults, aliases and custom
-properties, which Avro's "parsing canonical form" drops; protobuf.py describes that of a Protobuf
-schema. Unless a client requests normalization, the registry stores the text verbatim.
+Two schemas are the same and, except in IMPORT mode, get the same id if they have the same type,
+canonical text, references, metadata and rules. The canonical text of an Avro or JSON schema has no
+insignificant white space and a fixed order of keys, but keeps documentation, defaults, aliases and
+custom properties, which Avro's "parsing canonical form" drops; protobuf.py describes the canonical
+text of a Protobuf schema. Unless a client or the subject's configuration requests normalization,
+the registry stores the text verbatim.
 
     digest = MD5(canonical text, each reference as name, subject, 4-byte version, metadata, rules)
 

@@ -8,7 +8,8 @@
 Replayed records and new ones both go through `apply`, so a restart yields the same state. `max_id`
 never decreases: the id of a permanently deleted schema is not reused.
 
-A soft-deleted version can still be read by its id; a permanently deleted one no longer exists.
+A soft-deleted version can still be read by its schema id; a permanently deleted version no longer
+exists.
 """
 
 from __future__ import annotations
@@ -86,8 +87,8 @@ class RegistryState:
         self.revision += 1
 
     def burn(self, schema_id: int) -> None:
-        """Prevent an id from being assigned, because writing its record failed, but the record may
-        be in the log."""
+        """Prevent an id from being assigned: writing its record failed, but the record may be in
+        the log."""
         self.max_id = max(self.max_id, schema_id)
 
     def _apply_schema(self, key: RecordKey, value: bytes | None) -> None:

@@ -1,12 +1,12 @@
 """Bearer tokens: JWTs that an identity provider signs, checked with its public keys (JWKS).
 
-A token is accepted if all of this holds:
+A token is accepted if all of these conditions hold:
 
     algorithm    one of `ALGORITHMS`: signatures with a public key; never `none`, and never HMAC,
                  whose key would be the public one
     key          the key of the set with the token's `kid` (or the only key, if the token has none);
                  the key's type, and its `alg` if it has one, must fit the algorithm
-    form         at most `TOKEN_MAX_CHARACTERS` long; the header has neither `crit` nor `b64`
+    form         at most `TOKEN_MAX_CHARACTERS` long; the header contains neither `crit` nor `b64`
     exp, iat     both are present and numbers; `exp` is in the future and after `iat`; neither `iat`
                  nor `nbf` is in the future by more than the configured clock skew
     aud, iss     one of the configured audiences and the configured issuer, where these are
@@ -14,10 +14,10 @@ A token is accepted if all of this holds:
     principal    the configured claim is a string that can be the name of a principal
 
 A client whose token is not accepted does not learn the reason. The cause of the
-`AuthenticationError` has the reason, for the audit log.
+`AuthenticationError` contains the reason, for the audit log.
 
 The broker gets the keys from a `KeySource`. If no key fits a token, it asks the source to load the
-keys again, and rejects the token; the provider may have a new key, and the client tries again.
+keys again, and rejects the token; if the provider has a new key, the client can try again.
 
 The JWT library is an optional extra, so it is imported when it is first needed.
 """
@@ -81,7 +81,7 @@ class TokenRules(NamedTuple):
 
     audiences: Sequence[str] = ()  # empty: any
     issuer: str = ""  # empty: any
-    claim: str = "sub"  # the claim that has the principal's name
+    claim: str = "sub"  # the claim that contains the principal's name
     skew_seconds: int = 30
 
 

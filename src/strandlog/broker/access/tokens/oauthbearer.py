@@ -5,7 +5,7 @@
               {"status":"invalid_token"} if not; the client answers ^A, and then the login fails
               with that text
 
-A malformed message fails at once. An authorization id must be the principal of the token.
+A malformed message fails immediately. An authorization id must be the principal of the token.
 Extensions (further keys) are ignored.
 """
 
@@ -44,8 +44,8 @@ class OauthBearerExchange:
         self._failure: AuthenticationError | None = None
 
     def respond(self, token: bytes) -> Work[SaslStep]:
-        """Check the client's token. If the token is not accepted, return `FAILURE`, and raise
-        `AuthenticationError` when the client has acknowledged that."""
+        """Check the client's token. If the token is not accepted, return `FAILURE` and, when the
+        client has acknowledged it, raise `AuthenticationError`."""
         if self._is_used:
             failure, self._failure = self._failure, None
             if failure is not None and token == KVSEP:

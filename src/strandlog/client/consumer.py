@@ -10,9 +10,9 @@ partitions, starts at the committed offsets (or as auto_offset_reset says), and 
 
 With auto_commit, each poll commits the records of earlier polls, and close commits the rest: a
 record counts as processed once the program asks for more. Iteration commits after 500 records or
-five seconds, when it reaches the end, and before a rebalance. A failed commit raises its error,
-unless the group has rebalanced without this consumer. If a `with` block ends with an error, the
-records of the last poll or the last record of an iteration stay uncommitted.
+five seconds, at its end, and before a rebalance. A failed commit raises its error, unless the group
+has rebalanced without this consumer. If a `with` block ends with an error, commit errors are
+ignored, and the records of the last poll or the last record of an iteration stay uncommitted.
 
 Partitions added to one of the consumer's topics are read too: group members read them after the
 rebalance that the change triggers, and a consumer without a group reads them as soon as a poll

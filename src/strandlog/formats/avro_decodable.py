@@ -1,10 +1,10 @@
 """Rewrites a registered Avro schema so that fastavro returns values that fit the columns.
 
-- A union of several types becomes a union of records with one field, `member0`, `member1` and so
-  on. A record is encoded as its fields, so the bytes are the same, and the decoded value names its
-  branch. Otherwise, an enum symbol and a string would look the same. Each record is named after its
-  path and type, so that Avro's schema resolution matches it with the corresponding branch of
-  another schema.
+- In a union of several types (except [int, long] and [float, double]), each branch other than null
+  becomes a record whose only field is `member0`, `member1` and so on. Avro encodes a record as its
+  fields, so the bytes stay the same, but the decoded value names its branch; otherwise an enum
+  symbol and a string would look the same. Each record is named after its path and type, so that
+  Avro's schema resolution matches it with the corresponding branch of another schema.
 - Logical types other than decimals are removed, because Arrow converts whole columns. If values are
   converted from one schema to another (`with_units`), times keep their unit in a logical type of
   our own: Avro's resolution ignores units, and milliseconds would be read as microseconds.
@@ -29,7 +29,7 @@ from strandlog.formats.avro_schema import (
 )
 
 NULLS = ("null", {"type": "null"})
-MAX_MEMBERS = 64  # branches of a union that can be matched in any order with the writer's
+MAX_MEMBERS = 64  # branches of a union that resolution matches in any order
 
 
 def decodable(schema: Document, *, with_units: bool = False) -> Document:
@@ -82,7 +82,7 @@ class _Rewrite:
 
     def _member(self, branch: Document, number: int, path: str) -> Document:
         place = f"{path}_{_type_name(branch)}"
-        # A branch may have a different number in the writer's schema, so all others are aliases.
+        # A branch can have another number in the writer's schema, so all numbers are aliases.
         field = {
             "name": f"member{number}",
             "aliases": [f"member{other}" for other in range(MAX_MEMBERS) if other != number],

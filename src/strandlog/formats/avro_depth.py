@@ -53,9 +53,10 @@ class DepthCheck:
     def check(self, value: bytes, start: int) -> None:
         """Check the value at `start`; raise ValueError if it nests too deeply.
 
-        A malformed value may raise EOFError, LookupError or ValueError.
+        A malformed value can raise EOFError, LookupError or ValueError.
         """
-        # An array or map takes a byte, and no record can contain itself without one.
+        # A short value cannot nest deeply: every array and map takes at least one byte, and so does
+        # every repetition of a record inside itself.
         if (len(value) - start + 1) * (len(self._named) + 1) <= MAX_DEPTH:
             return
         self._value, self._at = value, start

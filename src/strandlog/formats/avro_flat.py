@@ -1,8 +1,8 @@
 """Reads values of flat Avro schemas into Arrow columns, without creating a Python object per value.
 
-Most schemas are records of primitive, possibly nullable fields. Such a schema is compiled into a
-program, which kernels (avro_kernels.py) run over the values to produce the columns. Schemas with
-arrays, maps or nested records have no program.
+Most schemas are records whose fields are primitive, enum or fixed types, possibly nullable. Such a
+schema is compiled into a program, which kernels (avro_kernels.py) run over the values to produce
+the columns. Schemas with arrays, maps, nested records or other unions have no program.
 
 All values are left unread if any string is not valid UTF-8, because Arrow does not report which row
 is invalid, or if a column would exceed 2 GiB.

@@ -1,19 +1,19 @@
 """Describes how a topic's Avro values are encoded: their schemas and their prefix.
 
 Values written with a schema registry start with a zero byte and the four-byte id of the writer's
-schema. `AvroForm.prefix` states which values have it:
+schema. `AvroForm.prefix` states which values start with this prefix:
 
     confluent    all values have the prefix, which is removed
     none         no value has the prefix
-    auto         each value is parsed without a prefix and, if that fails, with one. If every
-                 value of a batch starts with two zero bytes, the order is reversed (ids are
-                 assumed to be below 16 million)
+    auto         each value is parsed without a prefix and, if that fails, with one that starts
+                 with two zero bytes (ids are assumed to be below 16 million). If every value of a
+                 batch starts with two zero bytes, the order is reversed
 
 `AvroForm.writers` maps ids to writers' schemas. If it is not empty, a value is read with the schema
-of its id and converted to the reader's schema by Avro's schema resolution; a value with an unknown
-id is corrupt.
+of its id, whatever `prefix` is, and converted to the reader's schema by Avro's schema resolution; a
+value with an unknown id is corrupt.
 
-`AvroForm.is_registered` selects the column types for schemas of a registry (avro_schema.py).
+`AvroForm.is_registered` selects the column types of registered schemas (avro_schema.py).
 """
 
 from __future__ import annotations

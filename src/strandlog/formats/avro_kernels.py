@@ -1,7 +1,7 @@
 """Compiled loops of the flat Avro reader.
 
-A *flat* schema is a record of primitive fields, each of which may be null. Its program has one row
-per field, in schema order:
+A *flat* schema is a record of primitive, enum or fixed fields, each of which can be nullable, or a
+single such value. Its program has one row per field, in schema order:
 
     KIND          how the field is read
     LIMIT         SYMBOL: number of symbols; decimals: number of digits

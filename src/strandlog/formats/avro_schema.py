@@ -13,7 +13,7 @@ become columns; any other schema has one column, `value`. Other unions of severa
 recursive records cannot be mapped to a column: the error names the field, which the user can leave
 out with .schema().
 
-Schemas of a registry (`is_registered`) may also become tables, so they differ in these types:
+Registered schemas (`is_registered`) are also used for tables, so these types differ:
 
     timestamp-nanos, local-timestamp-nanos    bigint: nanoseconds
     time-millis, time-micros                  bigint: microseconds
@@ -144,11 +144,11 @@ class AvroColumns:
 
     @cached_property
     def _attributes(self) -> dict[str, dict[str, Any]]:
-        """The fields of a record, by name; cached, because a schema may have thousands."""
+        """The fields of a record, by name; cached, because a schema can have thousands."""
         return {field["name"]: field for field in self._schema["fields"]}
 
     def _type(self, schema: Document, path: str, inside: tuple[str, ...]) -> pa.DataType:
-        """Return the column type of a schema; `inside` has the names of the enclosing records."""
+        """Return the column type of a schema; `inside` lists the enclosing records."""
         if isinstance(schema, list):
             return self._union(schema, path, inside)
         if isinstance(schema, str):
@@ -297,8 +297,8 @@ def read_decimal(data: Any, writer: Document = None, _: Document = None) -> Deci
 def check_costs(document: Document) -> None:
     """Reject schemas that let a few bytes cause unbounded work, even in unread fields.
 
-    These are arrays whose items take no bytes, since a count alone can produce billions of items,
-    and records that always contain themselves.
+    Such a schema contains an array whose items take no bytes, so that a count alone can produce
+    billions of items, or a record that always contains itself.
     """
     named: dict[str, Any] = {}
     whole = parsed(document, named)
@@ -311,7 +311,7 @@ def _check_ends(schema: Document, named: dict[str, Any], inside: tuple[str, ...]
     if isinstance(schema, str):
         schema = named.get(schema)
     if not isinstance(schema, dict):
-        return  # a primitive, or a union, which may have a branch that ends the recursion
+        return  # a primitive, or a union, which can have a branch that ends the recursion
     if isinstance(schema["type"], dict):
         _check_ends(schema["type"], named, inside)
     elif "fields" in schema:

@@ -1,7 +1,7 @@
 """Parses Avro values into columns.
 
 Avro values have no end marker, so a value parses only if its schema consumes exactly all of its
-bytes. Values of flat schemas are read in compiled loops (avro_flat.py). Values that these leave
+bytes. Compiled loops read the values of flat schemas (avro_flat.py). Values that the loops leave
 unread, and values of other schemas, go through fastavro one by one, which takes microseconds each;
 a value that fastavro rejects is corrupt.
 """
@@ -189,7 +189,7 @@ def _piece(count: int) -> int:
 
 
 def _converted(columns: dict[str, pa.Array], schema: pa.Schema, bad: list[int]) -> Parsed:
-    """Cast columns to Spark's types. Rows with a time outside the range of its type are bad."""
+    """Cast columns to the types of `schema`. Rows with a time outside its range are bad."""
     beyond: set[int] = set()
     found = {field.name: _cast(columns[field.name], field.type, 0, beyond) for field in schema}
     if beyond:
@@ -254,9 +254,9 @@ def _checked(read: Read, beginning: bytes) -> Read:
 
 
 def _whole(writer: Document, reader: Document, start: int) -> Read:
-    """Return a function that parses the bytes from `start` on and rejects any left over.
+    """Return a function that parses the bytes from `start` on and rejects trailing bytes.
 
-    Neither schema has logical types other than those of `register_readers`.
+    Both schemas contain only the logical types of `register_readers`.
     """
     from fastavro import schemaless_reader  # noqa: PLC0415 - only tasks need it
     from fastavro.read import SchemaResolutionError  # noqa: PLC0415

@@ -213,7 +213,7 @@ def _text(value: Any) -> str:
 
 
 def base64_bytes(value: Any) -> bytes:
-    """Decode padded base64, which may have whitespace between groups of four characters."""
+    """Decode padded base64; whitespace between groups of four characters is allowed."""
     if type(value) is not str or _QUADS.fullmatch(value) is None:
         raise MisfitError
     return b"".join(binascii.a2b_base64(quad) for quad in _QUAD.findall(value))

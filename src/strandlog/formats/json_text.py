@@ -9,9 +9,9 @@
 
 The standard library's decoder, which is written in C, handles almost all input. Jackson, as
 configured by Spark, also accepts single-quoted strings, escaped single quotes, and the bare words
--INF, +INF and +Infinity; Arrow's reader accepts Inf, -Inf and -NaN. Input with any of these is read
-by `_LenientReader`, as is input that nests too deeply for the decoder's recursion or has integers
-of thousands of digits. That reader limits nesting to 1,000 levels, as Jackson does.
+-INF, +INF and +Infinity; Arrow's reader accepts Inf, -Inf and -NaN. `_LenientReader` reads input
+with any of these, input that nests too deeply for the decoder's recursion, and input with integers
+of thousands of digits. It limits nesting to 1,000 levels, as Jackson does.
 """
 
 from __future__ import annotations

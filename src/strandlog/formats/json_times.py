@@ -6,7 +6,7 @@
                 short ids
 
 Years have at least four digits; months, days, hours, minutes and seconds have one or two. A
-timestamp without a zone is in the session's time zone. Years may exceed the range of Python's
+timestamp without a zone is in the session's time zone. Years can exceed the range of Python's
 `datetime`, so this module computes days itself.
 """
 

@@ -16,13 +16,13 @@ AVRO, JSON, PROTOBUF = "AVRO", "JSON", "PROTOBUF"
 
 
 class ResolvedReference(NamedTuple):
-    """A schema that another schema refers to, with the name in that reference."""
+    """A schema that another schema refers to, and its name in that reference."""
 
     name: str
     text: str
 
 
-# All schemas that a schema refers to, even indirectly; each follows those that it refers to.
+# All schemas that a schema refers to, even indirectly, each after the schemas that it needs.
 Resolved = Sequence[ResolvedReference]
 
 

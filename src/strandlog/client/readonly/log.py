@@ -23,7 +23,7 @@ import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from threading import Condition, RLock
-from typing import TYPE_CHECKING, NamedTuple, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
 from strandlog.broker.groups.requests import GroupDescription
 from strandlog.broker.topics.topic import (
@@ -254,8 +254,8 @@ class ReadOnlySource:
         return records
 
     def fetch_raw(self, tp: TopicPartition, offset: int, max_bytes: int) -> RawFetched:
-        """Return raw batches, starting with the one that contains or follows `offset`; none at the
-        end of the log, or if the files keep changing."""
+        """Return raw batches, starting with the one that contains or follows `offset`. There are
+        none if no such batch exists, or if the files keep changing."""
 
         def read(view: PartitionView, offset: int, end_offset: int) -> RawFetched:
             data = view.read(offset, max_bytes)
@@ -422,10 +422,18 @@ class ReadOnlyLog(Closable):
 
     def describe_topic(self, name: str) -> TopicInfo:
         """Return the partitions, offsets, sizes and settings of a topic."""
+        return self.describe_topics([name])[0]
+
+    def describe_topics(self, names: Iterable[str]) -> list[TopicInfo]:
+        """Return the partitions, offsets, sizes and settings of several topics."""
         self._check_open()
-        count = self._source.partition_count(name)
         document = read_document(self._files, join(self.path, TOPIC_CATALOG), []) or {"topics": {}}
-        described = document["topics"].get(name)
+        with self.lock:
+            self._folder.read_log_starts()
+            return [self._describe(name, document["topics"].get(name)) for name in names]
+
+    def _describe(self, name: str, described: dict[str, Any] | None) -> TopicInfo:
+        count = self._source.partition_count(name)
         topic = topic_from_document(name, described) if described else None
         partitions = []
         for number in range(count):
@@ -446,10 +454,6 @@ class ReadOnlyLog(Closable):
             tuple(partitions),
             dict(topic.config) if topic else {},
         )
-
-    def describe_topics(self, names: Iterable[str]) -> list[TopicInfo]:
-        """Return the partitions, offsets, sizes and settings of several topics."""
-        return [self.describe_topic(name) for name in names]
 
     def topic_settings(self, name: str) -> dict[str, Value]:
         """Return all settings of a topic. The defaults are strandlog's, not the owner's."""
@@ -490,6 +494,8 @@ class ReadOnlyLog(Closable):
         self._check_open()
         if group is not None:
             _refuse(group)
+        with self.lock:
+            self._folder.read_log_starts()
         return Consumer(
             self,
             topics,

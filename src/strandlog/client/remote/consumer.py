@@ -18,7 +18,7 @@ offset store and auto-commit are disabled; it starts at the offsets that this co
                          it has already lost them
 
 A failed auto-commit raises no error, and the next commit includes its offsets. The consumer logs
-the failure, except that of a rebalance and one of the same kind as the last.
+the failure, unless the group has rebalanced or the last logged failure was of the same kind.
 
 A consumer without a group does not read partitions that are added after it was created.
 """

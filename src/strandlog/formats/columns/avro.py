@@ -4,11 +4,12 @@ Values of the reader's own schema are parsed as in avro_values.py: in compiled l
 is flat. Values of another schema are parsed in the same way with that schema, and the resulting
 columns are then converted one by one, under these conditions:
 
-    both schemas    are records of the same name, without the namespace
-    every column    has no alias. At least one is in the writer's schema
-    if it is there  it has the same type, one that Avro promotes (int to long, string to bytes), or
-                    a timestamp in another unit; and it is not nullable in the writer's schema only
-    if it is not    it has a simple default in the reader's schema
+    both schemas        are records with the same name; namespaces are ignored
+    the columns         have no aliases, and the writer's schema contains at least one of them
+    a written column    has the same type in both schemas, a type that Avro promotes (int to long,
+                        string to bytes), or a timestamp in another unit; if it is nullable in the
+                        writer's schema, it is nullable in the reader's schema too
+    a missing column    has a simple default in the reader's schema
 
 Otherwise fastavro resolves the schemas value by value, which is about ten times slower. Times are
 converted if their units differ, although Avro's resolution ignores units.
@@ -138,7 +139,7 @@ class AvroReader:
         return Parsed(found.columns, found.bad, reasons)
 
     def _damaged(self, values: pa.Array, writer: RegisteredSchema) -> list[int]:
-        """Return the rows that do not match their own schema."""
+        """Return the rows that do not match the writer's schema."""
         columns = _columns(writer, self._document_of(writer))
         names = tuple(name for name in columns.names if _has_type(columns, name))
         schema = pa.schema([(name, table_type(columns.type_of(name))) for name in names])
@@ -187,14 +188,14 @@ def document_of(schema: RegisteredSchema) -> Document:
 
 
 def inlined(schema: Document, named: dict[str, Any]) -> Document:
-    """Return a part of a parsed schema as a document of its own; `named` has the named types."""
+    """Return a part of a parsed schema as a document of its own; `named` maps names to types."""
     return _Inlined(named).schema(schema)
 
 
 class _Inlined:
     """Replaces the first use of each name by its definition, and further definitions by the name.
 
-    Parsed schemas have full names, so no namespace has to be tracked.
+    Parsed schemas contain full names, so no namespace has to be tracked.
     """
 
     def __init__(self, named: dict[str, Any]) -> None:
@@ -260,7 +261,7 @@ def _last(columns: AvroColumns) -> str:
 
 
 def _repeated(value: Any, kind: pa.DataType, count: int, bad: list[int]) -> pa.Array:
-    """Return a column that has the value in every row, but null in the bad rows."""
+    """Return a column that contains the value in every row, but null in the bad rows."""
     rows = [value] * count
     for row in bad:
         rows[row] = None
@@ -273,7 +274,7 @@ def _is_convertible(writer: AvroColumns, reader: AvroColumns, name: str) -> bool
         _without_null(columns, name) for columns in (writer, reader)
     )
     if may_be_null and not may_be_null_there:
-        return False  # a null value is an error, which fastavro finds
+        return False  # a null value is an error, which fastavro reports
     if written is None or wanted is None:
         return False
     if written == wanted:

@@ -3,7 +3,7 @@
     described(columns, kind, name, latest)   the text of a schema that fits the columns
     value_encoder(schema, columns)           rows ─▶ values with the prefix of a registered schema
 
-A column that may be null is a union with null in Avro (default null), a list of types with null in
+A nullable column is a union with null in Avro (default null), a list of types with null in
 JSON Schema, and `optional` in Protobuf, so columns can be added later without breaking
 compatibility. A JSON schema allows no other properties, for the same reason.
 
@@ -20,8 +20,8 @@ compatibility. A JSON schema allows no other properties, for the same reason.
 | list · map<string, …>  | array · map            | array · object      | repeated · map  |
 | struct                 | record                 | object              | message         |
 
-A column without a counterpart raises `InvalidSchemaError`: one whose type is "none" above or not in
-the table, a struct without fields and, in Protobuf, a list of lists or maps.
+Columns without a counterpart raise `InvalidSchemaError`: types that the table omits or marks as
+"none", structs without fields and, in Protobuf, lists of lists or maps.
 JSON has no NaN and no infinity: such a number raises `DataError`.
 """
 

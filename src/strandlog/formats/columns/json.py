@@ -16,9 +16,9 @@ and arrays whose contents are not described. A `$ref` points to a part of the do
 of the schema's references; a part that contains itself cannot be a column. Properties that the
 schema does not list are not read. `format` has no effect: a date-time stays a string.
 
-JSON text does not depend on the writer's schema, so values of all versions are parsed together with
-the reader's columns, as in json_values.py: a field that does not fit its column is null and makes
-its row bad, and the other fields are kept.
+JSON text does not depend on the writer's schema, so values of every version are parsed into the
+reader's columns, as in json_values.py: a field that does not fit its column is null and makes its
+row bad, and the other fields are kept.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class _Types:
         )
 
     def of(self, part: Any, path: str, inside: tuple[str, ...]) -> pa.DataType:
-        """Return the type of a part; `inside` has the references that lead to it."""
+        """Return the type of a part; `inside` lists the references that lead to it."""
         schema, document = part
         schema, document, inside = self._target(schema, document, path, inside)
         if not isinstance(schema, dict):
@@ -164,7 +164,7 @@ class _Types:
 
 
 class JsonParts(_Types):
-    """Navigates a schema; tells which properties its values cannot have.
+    """Navigates a schema, and finds the properties that its values cannot have.
 
     A part is a schema with its document. None means that nothing is known about the values there.
     """

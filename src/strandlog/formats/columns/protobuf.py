@@ -5,7 +5,7 @@ full name. A value names its message by a path into the file of the writer's sch
 must have the same full name. Its bytes are parsed with the reader's message: Protobuf identifies
 fields by number, so no conversion is needed.
 
-A field without presence (proto3 without `optional`) has its default value if it is missing; any
+A missing field without presence (repeated, or proto3 without `optional`) has its default value; any
 other missing field is null. Columns are built one at a time from all messages, so each value is
 parsed once and each of its fields is read once.
 """
@@ -152,7 +152,7 @@ def _values(messages: Sequence[Any], field: Any) -> list[Any]:
 
 
 def absent_field(field: Any, schema_id: int) -> pa.Array:
-    """Return the column of a field for one message that does not have it."""
+    """Return a column with one row: the value of a field in a message that lacks it."""
     from google.protobuf.message_factory import GetMessageClass  # noqa: PLC0415 - optional dependency
 
     message = field.containing_type
@@ -167,7 +167,7 @@ class _Columns:
         self._id = schema_id
 
     def of(self, field: Any, path: str, inside: tuple[str, ...]) -> _Column:
-        """Return the column of a field; `inside` has the names of the enclosing messages."""
+        """Return the column of a field; `inside` lists the enclosing messages."""
         if field.type == field.TYPE_GROUP or field.is_extension:
             raise self._unusable(path, "a group or an extension cannot be a column")
         message = field.message_type

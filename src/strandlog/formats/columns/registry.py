@@ -1,7 +1,7 @@
 """`RegistryColumns` decodes values with a schema registry's prefix into Arrow columns, in bulk.
 
-The *reader's* schema, usually the latest version of a subject, defines the columns. Each value has
-the id of its *writer's* schema; the values of one id are parsed together:
+The *reader's* schema, usually the latest version of a subject, defines the columns. Each value
+starts with the id of its *writer's* schema; values with the same id are parsed together:
 
     Avro         with the writer's schema, then converted by Avro's schema resolution (avro.py)
     JSON         with the reader's columns: the text names its fields (json.py)
@@ -40,10 +40,10 @@ caller leaves that column out.
 A null value has null columns and is not bad. A value is bad if it has no prefix, if its id is
 unknown, if the schema with that id is of another kind, or if the value does not match its schema or
 does not fit the columns.
-`look_up` receives the ids of a call of `parse` that are not among `known`, and returns the schemas
-that exist. It raises an error if the registry cannot answer: the values then do not count as bad,
-and the caller must retry. An id without a schema is looked up again in the next call, because it
-may have been registered by then.
+`look_up` receives the ids in a call of `parse` or `find` that are not known yet, and returns the
+schemas that exist. It raises an error if the registry cannot answer: the values then do not count
+as bad, and the caller must retry. An id without a schema is looked up again in the next call,
+because it may have been registered by then.
 
 Instances can be pickled if `look_up` can; the receiving process rebuilds the parsers.
 """
@@ -130,7 +130,7 @@ class RegistryColumns:
         return self._parser.type_of(name)
 
     def known(self) -> tuple[RegisteredSchema, ...]:
-        """Return all schemas that were passed in or looked up so far."""
+        """Return all schemas that have been passed in or looked up."""
         return tuple(self._schemas.values())
 
     def find(self, schema_id: int) -> RegisteredSchema | None:
@@ -204,7 +204,10 @@ def _nulls(schema: pa.Schema, count: int, reason: str | None) -> Parsed:
 
 
 def joined(pieces: Sequence[Parsed], rows: Sequence[Any], count: int, schema: pa.Schema) -> Parsed:
-    """Return one result for `count` values, whose rows are those that `rows` has for each piece."""
+    """Combine the results of several groups of values into one result.
+
+    `rows` lists the row numbers of each piece; together they are the numbers below `count`.
+    """
     if not pieces:
         return _nulls(schema, count, None)
     order = pa.array(np.argsort(np.concatenate(rows), kind="stable"))

@@ -1,1 +1,1 @@
-"""Converts stored columns to those of another version of a schema."""
+"""Converts stored columns to the columns of another version of their schema."""

@@ -1,16 +1,18 @@
-"""Determines the columns of an Avro schema from columns that another version of it has decoded.
+"""Determines the columns of an Avro schema from columns decoded with another version of it.
 
-Three schemas take part: the writer's schema encoded the value, the stored schema was used to decode
-the table's columns, and the wanted schema defines the result. Avro's schema resolution converts the
-value from the writer's schema to either of the others:
+Three schemas are involved: the value was encoded with the writer's schema, the table's columns were
+decoded with the stored schema, and the wanted schema defines the result. Avro's schema resolution
+converts the value from the writer's schema to either of the others:
 
     field of the wanted schema              step
+    with an alias in the writer's schema    copy if it is equal in the stored schema and matches one
+                                            written field; otherwise inexact
     equal in the stored schema              copy
     not in the writer's schema              the default of the wanted schema
     in the writer's and stored schemas      by type: the same one, int to long, float to double, an
                                             enum with all of the writer's symbols, and records,
                                             arrays and maps recursively
-    otherwise                               inexact: the table does not have the written value
+    otherwise                               inexact: the table does not determine the value
 """
 
 from __future__ import annotations
@@ -69,7 +71,7 @@ class _Type(NamedTuple):
 def fields_of_values(
     writer: RegisteredSchema, stored: RegisteredSchema, wanted: RegisteredSchema, kinds: pa.Schema
 ) -> Fields:
-    """Return the origin of each column in `kinds`, which are among those of the wanted schema."""
+    """Return the origin of each column in `kinds`, a subset of the wanted schema's columns."""
     types = _whole(writer), _whole(stored), _whole(wanted)
     definitions = [each.resolved() for each in types]
     if not all(_is_record(each) for each in definitions):
@@ -176,7 +178,7 @@ def _origin(
 
 
 def _has_one_name(name: str, fields: dict[str, Any], written: dict[str, Any]) -> bool:
-    """Return whether a field gets its value from one written field, which no other field gets."""
+    """Return whether exactly one written field supplies a field, and supplies no other field."""
     names = {name, *fields[name].get("aliases", ())} & written.keys()
     rivals = [each for other, each in fields.items() if other != name]
     taken = {alias for each in rivals for alias in (each["name"], *each.get("aliases", ()))}
@@ -184,7 +186,7 @@ def _has_one_name(name: str, fields: dict[str, Any], written: dict[str, Any]) ->
 
 
 def _default(wanted: _Type, field: dict[str, Any], kind: Any, path: str) -> Any:
-    """Return the default of a field, as the conversion of a record without fields has it."""
+    """Return the default of a field, obtained by converting a record without fields."""
     name = field["name"]
     made = {
         "type": "record",

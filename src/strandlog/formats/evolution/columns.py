@@ -1,13 +1,13 @@
 """`StoredColumns` converts decoded values that a table stores to the newest version of a schema.
 
 Three schemas determine a row: the *writer's*, which the value names; the *stored* one, the newest
-version when the row was decoded; and the *wanted* one, the newest version now. A converted row is
-equal to what decoding the value with the wanted schema gives. If that cannot be determined from the
-stored row, because the table does not have a written field for example, the conversion fails: it
-never returns other values.
+version when the row was decoded; and the *wanted* one, the newest version now. A converted row
+equals the result of decoding the value with the wanted schema. If the stored row does not determine
+this result, for example because the table lacks a written field, the conversion fails: it never
+returns other values.
 
-This assumes that a value matches the schema that it names, for JSON and Protobuf as well: that it
-has no fields that its schema does not allow.
+This assumes that every value matches the schema that it names. In particular, JSON and Protobuf
+values must not contain fields that their schema does not allow.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class StoredColumns:
         self._fields: dict[tuple[int, int], Fields] = {}
 
     def convert(self, values: Any, writer: int, stored: int) -> dict[str, Any]:
-        """Return the columns of values that are not null and were all written with the schema
-        `writer` and decoded with the schema `stored`; raise `TableSchemaError` if the values do
-        not determine them."""
+        """Return the wanted columns of values that were written with the schema `writer` and
+        decoded with the schema `stored`; no value may be null. Raise `TableSchemaError` if the
+        values do not determine the columns."""
         if stored == self._wanted.id:
             return {field.name: values.field(field.name).cast(field.type) for field in self._kinds}
         fields = self._fields.get((writer, stored))

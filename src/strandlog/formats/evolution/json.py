@@ -1,8 +1,9 @@
-"""Determines the columns of a JSON schema from columns that another version of it has decoded.
+"""Determines the columns of a JSON schema from columns decoded with another version of it.
 
-How JSON text is decoded depends only on the types of the columns, so columns of equal types are
+The decoding of JSON text depends only on the types of the columns, so columns of equal types are
 copied. A property that the stored schema does not list was not decoded. It is null if the writer's
-schema excludes it (`additionalProperties` is false), and inexact otherwise: the text may have it.
+schema excludes it (`additionalProperties` is false), and inexact otherwise: the text can contain
+it. Structs, lists and maps are compared part by part; any other change of a type is inexact.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from strandlog.formats.registered_schema import RegisteredSchema
 def fields_of_values(
     writer: RegisteredSchema, stored: RegisteredSchema, wanted: RegisteredSchema, kinds: pa.Schema
 ) -> Fields:
-    """Return the origin of each column in `kinds`, which are among those of the wanted schema."""
+    """Return the origin of each column in `kinds`, a subset of the wanted schema's columns."""
     types = []
     for schema in (stored, wanted):
         reader = JsonReader(schema)
@@ -60,7 +61,7 @@ def _fields(stored: Any, wanted: Any, parts: JsonParts, part: Any, path: str) ->
 
 
 def _reason(parts: JsonParts, part: Any, name: str) -> str:
-    """Return why objects may have a property that the table does not have."""
+    """Return why values can have a property that the table lacks."""
     if part is None:
         return "their schema does not say what is there"
     if parts.property(part, name) is not None:

@@ -1,9 +1,11 @@
-"""Determines the columns of a Protobuf message from columns that another version of it has decoded.
+"""Determines the columns of a Protobuf message from columns decoded with another version of it.
 
-How a value is decoded depends only on the definition of the fields, by number: an equal definition
-in the stored schema means an equal column. A field that the writer's schema does not define is not
-in the values, so it has its default. Any other field that the stored schema does not define is
-inexact: the table does not have what was written.
+The decoding of a value depends only on the definitions of its fields, by number: an equal
+definition in the stored schema means an equal column. A field that the writer's schema does not
+define is not in the values, so it has its default. Any other field that the stored schema does not
+define is inexact: the table does not contain the written value. If a definition has changed, only
+int32 to int64 and enums with the same names for the writer's numbers are exact; messages and maps
+are compared field by field.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ FIRST = (0,)
 def fields_of_values(
     writer: RegisteredSchema, stored: RegisteredSchema, wanted: RegisteredSchema, kinds: pa.Schema
 ) -> Fields:
-    """Return the origin of each column in `kinds`, which are among those of the wanted schema."""
+    """Return the origin of each column in `kinds`, a subset of the wanted schema's columns."""
     before, after = (message_class(each, FIRST).DESCRIPTOR for each in (stored, wanted))
     if before.full_name != after.full_name:
         raise InexactError(after.full_name, f"the message was {before.full_name}")
@@ -65,7 +67,7 @@ def _origin(writer: Any, stored: Any, schema_id: int, field: Any, kind: Any, pat
 
 
 def _rivals(field: Any, writer: Any) -> set[int]:
-    """Return the fields that the writer's values may have and that replace this one."""
+    """Return the other members of the field's oneof that the writer's values can contain."""
     if field.containing_oneof is None:
         return set()
     members = {each.number for each in field.containing_oneof.fields} - {field.number}

@@ -1,9 +1,9 @@
-"""Steps that convert a stored column to the column that another version of the schema has.
+"""Steps that convert a stored column to the same column of another version of the schema.
 
     Copy        the stored values, cast to the wanted type
-    Repeat      one value in every row: the default of a field that the values do not have
+    Repeat      one value in every row: the default of a field that the values do not contain
     Fields      a struct, field by field; a field may have another name in the table
-    Elements    a list or a map, by the items of the list or the values of the map
+    Elements    a list, item by item, or a map, value by value
 
 `InexactError` means that the wanted column cannot be determined from the stored one.
 """
@@ -19,8 +19,8 @@ import pyarrow as pa
 
 
 class InexactError(Exception):
-    """The stored column does not determine the wanted one. `may_be_bad` tells whether the wanted
-    schema may also reject the whole value, so that leaving out the column does not help."""
+    """The stored column does not determine the wanted one. `may_be_bad` is set if the wanted schema
+    could also reject the whole value, so that leaving out the column does not help."""
 
     def __init__(self, path: str, reason: str, *, may_be_bad: bool = True) -> None:
         super().__init__(f"{path}: {reason}")
@@ -38,7 +38,7 @@ class Repeat:
 
 
 class Origin(NamedTuple):
-    """The stored field from which a wanted field is made; None for `Repeat`."""
+    """The stored field that a wanted field is computed from (None for `Repeat`), and the step."""
 
     name: str | None
     step: Step
@@ -63,10 +63,10 @@ def fields_in(
     path: str,
     origin: Callable[[Any, Any, str], Origin],
 ) -> Fields:
-    """Return the origins of those fields of a wanted record that the struct type `kind` has.
+    """Return the origins of the fields of a wanted record that the struct type `kind` contains.
 
-    `origin` gets a field, its type (None if `kind` does not have it) and its path. It is also
-    called for the other fields, because one of them may make the whole value bad.
+    `origin` receives a field, its type (None if `kind` does not contain it) and its path. It is
+    called for all fields, because any of them could make the whole value bad.
     """
     kinds = {field.name: field.type for field in kind} if pa.types.is_struct(kind) else {}
     origins = {}

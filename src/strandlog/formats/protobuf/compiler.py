@@ -1,7 +1,7 @@
 """Compiles .proto files with protoc, in this process (`grpc_tools`).
 
 protoc reads files, so the texts are written to a temporary folder for the duration of the call. It
-generates Python code, of which only the descriptor is used: the code is not executed.
+generates Python code; the descriptor is extracted from this code, which is never executed.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ def _file_names() -> Iterator[str]:
 
 
 def _add_google_file(pool: Any, name: str) -> None:
-    """Add one of Google's files and those that it imports; do nothing for any other file."""
+    """Add one of Google's files and the files it imports; do nothing for any other file."""
     short = name.removeprefix(GOOGLE).removesuffix(".proto")
     if not name.startswith(GOOGLE) or short not in GOOGLE_FILES:
         return

@@ -9,7 +9,7 @@
                                      out of range stays a number (avro_times.py)
 
 A schema is compiled to nested functions once. Each reads from an `_Input`, whose limits bound the
-work: a few bytes could announce an array of 2^60 nulls, or a list of a million levels.
+work: a few bytes could announce an array of 2^60 nulls, or a linked list of a million records.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from strandlog.formats.registry.avro_tree import UNION, Node
 
 MAX_DEPTH = 100  # maximum depth of nested records, as in Protobuf
 MAX_DECIMAL_BYTES = 256  # conversion time grows with the square of the size
-MAX_DECIMAL_SCALE = 1000  # with more digits after the point, a few bytes would become a long text
+MAX_DECIMAL_SCALE = 1000  # above it, text has an exponent: a few bytes would become a long text
 FREE_ITEMS = 10_000  # array and map items that are allowed beyond one per byte
 _FLOAT, _DOUBLE = struct.Struct("<f"), struct.Struct("<d")
 _MAX_VARINT_SHIFT = 63

@@ -1,6 +1,6 @@
 """A parsed Avro schema: a tree of `Node` objects, in which named types are resolved.
 
-A recursive schema is a graph: the node of a record may occur below itself. Invalid and unknown
+A recursive schema is a graph: the node of a record can occur below itself. Invalid and unknown
 logical types are ignored, as Avro's specification requires.
 """
 
@@ -61,7 +61,7 @@ class Node:
 
 
 def parse_avro(schema: RegisteredSchema) -> Node:
-    """Parse a schema and those that it refers to; raise `DataError` if one is invalid."""
+    """Parse a schema and its references; raise `DataError` if one of them is invalid."""
     parser = _Parser()
     try:
         for each in schema.references:

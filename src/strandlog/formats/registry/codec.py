@@ -2,8 +2,9 @@
 
     AVRO        see avro_decode.py and avro_encode.py
     JSON        the text itself; encoding validates it against the schema
-    PROTOBUF    Protobuf's own JSON form, with the field names of the .proto file; fields with
-                their default value are included. Encoding uses the first message of the file
+    PROTOBUF    Protobuf's own JSON form, with the field names of the .proto file; missing fields
+                without presence appear with their default value. Encoding uses the first message
+                of the file
 
 This module does not look up schemas; decoder.py does.
 """
@@ -89,7 +90,7 @@ class _JsonCodec:
 
 
 def _finite(text: str) -> float:
-    """Return a finite number; raise ValueError for one such as 1e999, which would be infinity."""
+    """Return a finite number; raise ValueError if it would be infinity, as for 1e999."""
     found = float(text)
     if math.isinf(found):
         raise ValueError(f"{text[:20]} is too large")

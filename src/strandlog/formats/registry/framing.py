@@ -1,4 +1,4 @@
-"""Finds the schema id of a key or value, which is in a prefix or in a record header.
+"""Finds the schema id of a key or value, in a prefix or in a record header.
 
     prefix    byte 0 · id, 4 bytes big-endian · payload
     header    __key_schema_id or __value_schema_id:
@@ -9,8 +9,8 @@ position of the message in its file, as zig-zag varints that start with the numb
 single byte 0 stands for the first message. With a header, the path follows the id in the header.
 The serializers of all Confluent clients write these formats.
 
-A valid header takes precedence. Any bytes may start with byte 0, so a value is only known to be
-encoded if the registry has its id.
+A valid header takes precedence. Any bytes can start with byte 0, so a value is only known to be
+encoded if the registry contains its id.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Frame(NamedTuple):
 
 
 def frame_of(data: bytes, header: bytes | None = None) -> Frame | None:
-    """Split a key or value into schema id and payload; return None if it names no schema."""
+    """Split a key or value into schema id or GUID and payload; return None if it names neither."""
     if header:
         if header[0] == 0 and len(header) >= PREFIX_BYTES:
             schema_id = int.from_bytes(header[1:PREFIX_BYTES], "big")

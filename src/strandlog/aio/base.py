@@ -122,7 +122,7 @@ class AsyncReadableLog(AsyncClosable, Generic[ReadableT]):
 
     @property
     def longest_look_seconds(self) -> float:
-        """How long poll(timeout_ms=0) may take; 0 means that reading the files once is enough."""
+        """How long poll(timeout_ms=0) can take; 0 means that reading the files once is enough."""
         return 0.0
 
     def run_step(
@@ -198,8 +198,8 @@ class AsyncOpenLog(AsyncReadableLog[OpenT]):
         config: Mapping[str, object | None] | None = None,
         partitions: int | None = None,
     ) -> TopicInfo:
-        """Change settings (None resets one to its default), or add partitions until there are
-        `partitions`."""
+        """Change settings (None resets a setting to its default), and increase the number of
+        partitions to `partitions` if given."""
         altered = await self._call(self._log.alter_topic, name, config, partitions)
         self.waiting.wake_all()
         return altered
@@ -230,7 +230,7 @@ class AsyncOpenLog(AsyncReadableLog[OpenT]):
         return await self._call(self._log.acls, wanted)
 
     async def create_acls(self, acls: Iterable[Acl]) -> None:
-        """Create ACLs; those that already exist are kept."""
+        """Create ACLs; existing ACLs are kept."""
         await self._call(self._log.create_acls, list(acls))
 
     async def delete_acls(self, filters: Iterable[AclFilter | Acl]) -> list[Acl]:
@@ -249,7 +249,8 @@ class AsyncOpenLog(AsyncReadableLog[OpenT]):
         mechanisms: Iterable[str] = EVERY_MECHANISM,
         iterations: int = DEFAULT_ITERATIONS,
     ) -> None:
-        """Create a user, or replace its password, for each of the SCRAM mechanisms."""
+        """Create a user, or replace its password, for the given SCRAM mechanisms; credentials for
+        other mechanisms are deleted."""
         await self._call(
             self._log.set_password,
             user,
@@ -298,7 +299,7 @@ class AsyncOpenLog(AsyncReadableLog[OpenT]):
         return SendQueue(self.workers, producer, self.waiting.written)
 
     def _drop(self, key: tuple[object, ...], shared: SharedQueue) -> None:
-        """Release a queue that a task did not get, because it was cancelled or opening failed."""
+        """Give up a task's share of a queue, because the task was cancelled or opening failed."""
 
         def close(creation: asyncio.Task[SendQueue]) -> None:
             if not creation.cancelled() and creation.exception() is None:
@@ -336,4 +337,4 @@ class SharedQueue:
 
 
 def _nothing() -> None:
-    """Do nothing: the result of this call arrives after those of all calls queued before it."""
+    """Do nothing: queued calls run in order, so this call ends after all earlier ones."""

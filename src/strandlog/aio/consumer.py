@@ -8,8 +8,9 @@
 were only read ahead are never committed. The next poll or iteration returns them; a seek discards
 them and reads from the new position.
 
-The synchronous consumer executes one call at a time. A poll that waits for records does not occupy
-it, so another task can commit or seek meanwhile; `close` makes the waiting poll raise ClosedError.
+The synchronous consumer executes one call at a time. A poll that waits for records occupies it for
+at most BLOCKING_STEP_MS in a row, so another task can commit or seek during the wait; `close` makes
+the waiting poll raise ClosedError.
 If a task is cancelled while a worker thread executes its call, the call completes in the
 background, and the next call of any task starts after it.
 """
@@ -49,7 +50,7 @@ class ConsumerHost(Protocol):
 
     @property
     def longest_look_seconds(self) -> float:
-        """How long poll(timeout_ms=0) may take to find out whether there are records."""
+        """How long poll(timeout_ms=0) can take to find out whether there are records."""
 
     def run_step(
         self,
@@ -249,7 +250,7 @@ class Consumer(AsyncClosable):
         await self._operate(partial(self._consumer.assign, wanted), keep)
 
     async def position(self, topic: str, partition: int) -> int:
-        """Return the offset of the next record that poll returns from this partition."""
+        """Return the offset from which the next poll returns records of this partition."""
         position = await self._operate(partial(self._consumer.position, topic, partition))
         return self._undelivered().get(TopicPartition(topic, partition), position)
 
@@ -319,8 +320,8 @@ class Consumer(AsyncClosable):
     ) -> T:
         """Run `work` in a worker thread, then `then` in the loop; the caller has acquired the turn.
 
-        Both run even if the task is cancelled. Only in that case, `abandoned` gets the result
-        afterwards, in a worker thread, before the turn is released.
+        Both run even if the task is cancelled, but `then` only if `work` succeeds. After a
+        cancellation, a worker thread passes the result to `abandoned` before the turn is released.
         """
         answer: asyncio.Future[T] = self._workers.loop.create_future()
 
@@ -351,7 +352,7 @@ class Consumer(AsyncClosable):
     def _release_after(
         self, outcome: Future[T] | asyncio.Future[T], abandoned: Callable[[T], None] | None
     ) -> None:
-        """Release the turn of a task that does not get its result; `abandoned` gets it before."""
+        """Pass the result that a task no longer waits for to `abandoned`, and release the turn."""
 
         def undone(future: Future[None]) -> None:
             future.exception()
@@ -421,7 +422,8 @@ class Consumer(AsyncClosable):
         await self._close_with(partial(self._consumer.close_before, self._undelivered()))
 
     async def _close_after_error(self) -> None:
-        """Close after an error; auto_commit commits iterated records, except the last one."""
+        """Close after an error. With auto_commit, commit the records that iteration has returned,
+        except the last one."""
         await self._acquire(is_closing=True)
         work: Callable[[], None]
         if self._auto_commit and self._last is not None:

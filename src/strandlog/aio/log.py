@@ -119,15 +119,16 @@ class Log(AsyncOpenLog[EmbeddedLog]):
         await self._call(self._log.alter_client_quotas, changes)
 
     async def compact(self, name: str) -> CompactionReport:
-        """Compact a topic now, regardless of cleanup.policy, keeping the last value of each key."""
+        """Compact a topic now, whatever its cleanup.policy: keep the last record of each key."""
         return await self._call(self._log.compact, name)
 
     async def enforce_retention(self, name: str) -> int:
-        """Delete segments that have exceeded retention; return the number of offsets removed."""
+        """Delete segments that exceed the topic's retention, except those that its lake table
+        still needs; return the number of offsets removed."""
         return await self._call(self._log.enforce_retention, name)
 
     async def problems(self) -> list[str]:
-        """Return the problems found when the folder was opened, and maintenance errors since."""
+        """Return the problems found when the folder was opened, and later maintenance errors."""
         return await self._call(lambda: self._log.problems)
 
     async def run_maintenance(self) -> None:
@@ -135,7 +136,7 @@ class Log(AsyncOpenLog[EmbeddedLog]):
         await self._call(self._log.run_maintenance)
 
     async def flush(self) -> None:
-        """Wait until everything written so far is on disk."""
+        """Wait until all records appended before this call are on disk."""
         await self._call(self._log.flush)
 
 
@@ -205,7 +206,7 @@ class RemoteLog(AsyncOpenLog[BrokerLog]):
 
     @property
     def longest_look_seconds(self) -> float:
-        """How long poll(timeout_ms=0) may take, including a rebalance and a round trip."""
+        """How long poll(timeout_ms=0) can take, including a rebalance and a round trip."""
         return self._log.timeout_ms / 1000
 
     def run_step(
@@ -214,7 +215,8 @@ class RemoteLog(AsyncOpenLog[BrokerLog]):
         left_seconds: float,
         done: Callable[[Step | Exception], None],
     ) -> None:
-        """Run a consumer step, which waits in librdkafka for records if a thread is free."""
+        """Run a consumer step. It waits in librdkafka if it may wait and fewer than BLOCKING_STEPS
+        others do."""
         if self._blocking >= BLOCKING_STEPS or left_seconds <= 0:
             self.rounds.add(partial(work, 0), done)
             return

@@ -109,7 +109,7 @@ class Producer(AsyncClosable):
         return sent
 
     async def flush(self) -> None:
-        """Wait until everything sent so far is on disk (embedded) or acknowledged (remote)."""
+        """Wait until all earlier sends are on disk (embedded) or acknowledged (remote)."""
         self._check()
         await self._queue.flush()
 

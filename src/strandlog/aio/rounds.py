@@ -1,8 +1,9 @@
 """Runs the steps of many consumers in few worker threads.
 
 A step is one `step` call of a synchronous consumer. Steps that become due while a round runs are
-collected for the next one, so a thousand consumers that wake at once need sixteen rounds instead of
-a thousand thread switches. A round has at most MAX_ROUND_STEPS, so that its results arrive soon.
+collected for the next one, so a thousand consumers that wake together need sixteen rounds instead
+of a thousand thread switches. A round runs at most MAX_ROUND_STEPS, so that its results arrive
+soon.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ Done = Callable[[Step | Exception], None]
 
 
 class DueStep(NamedTuple):
-    """A step to run in a worker thread, and the function that gets its outcome in the loop."""
+    """A step to run in a worker thread, and the function that receives its outcome in the loop."""
 
     work: Callable[[], Step]
     done: Done
@@ -59,7 +60,7 @@ class Rounds:
 
 
 def run_step(work: Callable[[], Step]) -> Step | Exception:
-    """Run a step in a worker thread; return its error, which the polling task raises."""
+    """Run a step in a worker thread; return its result, or the error for the task to raise."""
     try:
         return work()
     except Exception as error:  # noqa: BLE001 - see above

@@ -1,9 +1,9 @@
 """Sends the records of many tasks together.
 
 Producers with the same settings share one queue and one synchronous producer. A worker thread
-takes what has accumulated, writes the single records together and waits for their fsyncs or round
-trips; meanwhile the next calls accumulate. Sends of one queue reach a partition in the order of the
-calls, except that a remote producer may resend a batch that was too large after later records.
+takes the queued calls, writes the single records together and waits for their fsyncs or round
+trips; meanwhile the next calls are queued. Sends of one queue reach a partition in the order of the
+calls, except that a remote producer can resend a batch that was too large after later records.
 
     send()      queued ──▶ being written ──▶ acknowledged or failed
                   │cancelled     │cancelled
@@ -78,11 +78,11 @@ class SendQueue:
         return self._put(topic, item, size_bytes + RECORD_OVERHEAD_BYTES, None)
 
     def call(self, topic: str, work: Callable[[], Result]) -> asyncio.Future[Result]:
-        """Queue a call to the synchronous producer, which runs after everything queued so far."""
+        """Queue a call to the synchronous producer, to run after all calls queued before it."""
         return self._put(topic, None, 0, work)
 
     def flush(self) -> asyncio.Future[None]:
-        """Queue a flush, which covers everything queued so far."""
+        """Queue a flush of all records queued before it."""
         return self._put("", None, 0, _flush)
 
     def _put(

@@ -1,8 +1,8 @@
 """The consumers that wait for records, and what wakes them. None has a thread of its own.
 
-    embedded    sends through this log wake the consumers of the partitions that they wrote to, a
-                change in a group wakes its members, and a changed or deleted topic wakes all
-                consumers. In addition, each consumer polls again after RECHECK_SECONDS (in a
+    embedded    a send through this log wakes the consumers of its partition (a batch, those of its
+                topic), a change in a group wakes its members, and an altered or deleted topic wakes
+                all consumers. In addition, each consumer polls again after RECHECK_SECONDS (in a
                 rebalance, REBALANCE_RECHECK_SECONDS), for heartbeats, new partitions and
                 maintenance
     read-only   the owner is another process, so consumers look again every 100 ms
@@ -10,9 +10,9 @@
                 wait in librdkafka, each in a worker thread; the others look again every 20 ms, or
                 less often if more than 80 consumers wait
 
-No wake-up is lost between looking for records and waiting: `seen` is the number that `mark`
-returned before the consumer looked, and the consumer does not wait if one of its topics was written
-to, or its group changed, after that.
+A consumer misses no send or group change between looking for records and waiting: `seen` is the
+number that `mark` returned before the consumer looked, and the consumer does not wait if one of its
+topics was written to, or its group changed, after that.
 """
 
 from __future__ import annotations

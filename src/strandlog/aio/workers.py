@@ -1,10 +1,10 @@
-"""The worker threads of one asyncio log: they do whatever would block the event loop.
+"""The worker threads of one asyncio log: they run all calls that would block the event loop.
 
     loop     submit(work, done) ─────────────▶ done(future), in the loop
     thread                 └──▶ work() ──────────┘
 
-`done` runs whether or not the task that asked for the work still waits, so it can keep or release
-what the work produced. A task that is cancelled stops waiting at once; the work runs to its end.
+`done` runs even if the task that submitted the work no longer waits, so it can keep or release the
+result. A cancelled task stops waiting immediately; the work runs to its end.
 
 A log belongs to the event loop in which it was opened and to the process that opened it. `check`
 raises an error in any other event loop or process.
@@ -70,7 +70,7 @@ class Workers:
     ) -> None:
         """Run `work` in a thread, and then `done` in the event loop.
 
-        If the event loop has been closed meanwhile, the thread passes the result to `abandoned`.
+        If the event loop is closed by then, the thread passes the result to `abandoned` instead.
         """
         self._running += 1
         future = self._executor.submit(work)

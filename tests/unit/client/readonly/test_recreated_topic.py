@@ -97,6 +97,16 @@ def test_a_read_only_log_uses_the_start_offset_of_a_deleted_topic(
         assert reader.source.offset_range(TP) == (5, RECORDS)
 
 
+def test_an_open_read_only_log_shows_deleted_records(embedded: EmbeddedHarness) -> None:
+    create(embedded, OLD, ONE_SEGMENT)
+    with ReadOnlyLog("data", files=embedded.disk) as reader:
+        assert reader.describe_topic("t").partitions[0].start_offset == 0
+        embedded.log.delete_records("t", 0, 20)
+        assert values_of(reader.consumer(["t"])) == OLD[20:]
+        embedded.log.delete_records("t", 0, 25)
+        assert reader.describe_topic("t").partitions[0].start_offset == 25
+
+
 @pytest.mark.slow
 def test_a_reader_mixes_the_records_of_a_topic_recreated_during_a_read() -> None:
     """The owner deletes the topic at once, and creates it again some operations later."""

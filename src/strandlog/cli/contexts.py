@@ -3,9 +3,9 @@
     $XDG_CONFIG_HOME/strandlog/contexts.json     by default below ~/.config, mode 0600
     {"current": "prod", "contexts": {"prod": {"bootstrap": "…", "config": {"sasl.username": …}}}}
 
-If neither -d, -b nor their environment variables are set, a command uses the context that
-STRANDLOG_CONTEXT names, or else the current one. `strandlog --context NAME` takes precedence over
-all variables; -d and -b beside it are an error. Passwords and keys must be references
+Without -d, -b and their environment variables, a command uses the context that STRANDLOG_CONTEXT
+names, or else the current one. `strandlog --context NAME` takes precedence over all variables, and
+cannot be combined with -d or -b. Passwords and keys must be references
 (client/references.py), so that the file contains no secrets. The file is replaced atomically.
 """
 
@@ -49,10 +49,10 @@ class Contexts(NamedTuple):
     by_name: dict[str, Context]
 
     def get(self, name: str) -> Context:
-        """Return the named context; if it does not exist, raise an error that lists the others."""
+        """Return the named context; if it does not exist, raise an error that lists them all."""
         if name not in self.by_name:
             others = ", ".join(sorted(self.by_name)) or "none"
-            raise DataError(f"no context {name!r}; there are: {others}")
+            raise DataError(f"there is no context {name!r}; the contexts are: {others}")
         return self.by_name[name]
 
 

@@ -97,7 +97,7 @@ COMMANDS = {
     ),
     "node": ("strandlog.cli.commands.node", "Run the JSON-lines node on stdin and stdout."),
 }
-# Commands that use no log of a context; --context would have no effect on them.
+# Commands that do not use the log of a context, so --context would have no effect on them.
 WITHOUT_CONTEXT = frozenset(
     {
         *("serve", "log", "tls", "token", "node", "config check"),
@@ -209,7 +209,7 @@ def root(
             metavar="NAME",
             callback=choose_context,
             autocompletion=complete_context,
-            help="Use this context, instead of the current one and of the environment.",
+            help="Use this context, instead of the current one or the environment.",
         ),
     ] = None,
 ) -> None:

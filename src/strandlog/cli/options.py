@@ -1,4 +1,4 @@
-"""The options that commands share, and functions that open the log which these options name.
+"""The options that commands share, and functions that open the log named by them.
 
     -d DIR         a data folder   -b HOST:PORT   a broker, over the Kafka protocol
     STRANDLOG_DATA                 STRANDLOG_BOOTSTRAP
@@ -8,8 +8,7 @@
     owned      for commands that change something: opens the folder as its owner (raises
                `AlreadyOpenError` if another process owns it), or connects to the broker
     readable   for commands that only read: reads the files of the folder, even while another
-               process owns it (in which case only durable records are visible), or connects to
-               the broker
+               process owns it (then only durable records are visible), or connects to the broker
 
 -d, -b and `strandlog --context NAME` are mutually exclusive. An option takes precedence over the
 environment, and -d, -b and their variables take precedence over the current context (contexts.py).
@@ -48,7 +47,7 @@ _DELETE, _NEW, _SHOW = (
     ("create", "add", "register", "set"),
     ("describe", "get", "show"),
 )
-# Verbs of other tools, and those that mean the same here, by what users may type.
+# Maps verbs that users know from other tools to the commands that have the same meaning here.
 SYNONYMS = {
     **dict.fromkeys(("remove", "rm", "del", "drop", "unset"), _DELETE),
     **dict.fromkeys(("create", "add", "new", "register", "put"), _NEW),
@@ -68,8 +67,8 @@ class RunState:
 
 
 class VerbGroup(TyperGroup):
-    """The commands of one noun. typer suggests a similar spelling; this suggests the command for a
-    verb of other tools, too."""
+    """The commands of one noun. It suggests a command for a verb of another tool; typer itself
+    suggests only similar spellings."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         verbs = [each for each in SYNONYMS.get(args[0], ()) if each in self.commands]
@@ -111,14 +110,14 @@ def _note_source(ctx: typer.Context, param: typer.CallbackParam, value: str | No
 
 
 def reject_beside_context(ctx: typer.Context) -> None:
-    """Raise a usage error if `strandlog --context NAME` was given in addition to -d or -b."""
+    """Raise a usage error if `strandlog --context NAME` is given; called for -d, -b and DATA."""
     if ctx.find_root().params.get("context") is not None:
-        raise typer.BadParameter("--context names a log, too: remove one of them")
+        raise typer.BadParameter("--context also names a log: remove one of the two")
 
 
 def choose_context(name: str | None) -> str | None:
-    """Make a context that the command line names take precedence over the variables that name a
-    log or a context."""
+    """Make the value of --context take precedence over the environment variables that name a log or
+    a context."""
     from strandlog.cli.contexts import VARIABLE  # noqa: PLC0415 - only with a context
 
     if name is not None:
@@ -238,7 +237,7 @@ def _check_client_options(
 def named_target(
     ctx: typer.Context, bootstrap: str | None, client: list[str], client_config: str | None
 ) -> Target | None:
-    """Return the log that -b or --context names, or None for a command that needs no log."""
+    """Return the log that -b or --context names, or None if neither is given."""
     if bootstrap is not None:
         reject_beside_context(ctx)
     elif ctx.find_root().params.get("context") is None:
@@ -313,7 +312,7 @@ def settings_of(pairs: list[str], option: str = "-c") -> dict[str, str | None]:
 
 
 def _quoted(pair: str) -> str:
-    """Quote a malformed key=value pair; if it may hold a secret, show only the name."""
+    """Quote a malformed key=value pair; if it may contain a secret, show only the name."""
     if not is_secret_name(pair):
         return repr(pair)
     name = re.match(r"[\w.-]*", pair)

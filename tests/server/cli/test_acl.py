@@ -72,7 +72,7 @@ def test_add_list_and_delete(acl: CommandLine) -> None:
     found = acl.inside("acl", "delete", "--principal", "User:a", "--yes", "--json").document
     assert len(found["deleted"]) == 3
     assert [rule.split()[1] for rule in rules(acl)] == ["User:b", "User:b"]
-    assert acl.inside("acl", "delete", "--principal", "User:a").err == "no rule is selected\n"
+    assert acl.inside("acl", "delete", "--principal", "User:a").err == "no rules match\n"
 
 
 def test_list_selects_what_affects_a_resource_and_delete_what_has_its_name(

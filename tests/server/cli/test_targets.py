@@ -47,7 +47,10 @@ def test_the_file_of_contexts_has_no_secrets_and_one_reader(cli: CommandLine) ->
     cli.inside("context", "use", "prod")
     cli.inside("context", "delete", "prod")
     assert cli.inside("context", "list", "--json").document == []
-    assert "no context 'prod'; there are: none" in cli.inside("context", "use", "prod", code=1).err
+    assert (
+        "there is no context 'prod'; the contexts are: none"
+        in cli.inside("context", "use", "prod", code=1).err
+    )
 
 
 def test_a_damaged_file_of_contexts_is_an_error(cli: CommandLine) -> None:
@@ -126,9 +129,9 @@ def test_the_option_context_takes_precedence_over_the_environment(
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("topic list -b localhost:1", "--context names a log, too"),
-        ("topic list -d data", "--context names a log, too"),
-        ("doctor -b localhost:1", "--context names a log, too"),
+        ("topic list -b localhost:1", "--context also names a log"),
+        ("topic list -d data", "--context also names a log"),
+        ("doctor -b localhost:1", "--context also names a log"),
         ("config show", "is a folder, not a running broker"),
         ("serve", "--context has no effect on serve"),
         ("log verify data", "--context has no effect on log"),
@@ -139,7 +142,7 @@ def test_the_option_context_takes_precedence_over_the_environment(
         ("pipeline prepare", "--context has no effect on pipeline prepare"),
         ("table compact folder", "--context has no effect on table compact"),
         ("context use dev", "--context has no effect on context use"),
-        ("doctor other", "--context names a log, too"),
+        ("doctor other", "--context also names a log"),
     ],
 )
 def test_the_option_context_is_not_ignored(cli: CommandLine, words: str, expected: str) -> None:

@@ -1,4 +1,4 @@
-"""A histogram of durations whose memory does not depend on the number of values.
+"""A histogram of durations in bounded memory, however many values it counts.
 
 Durations are counted in microseconds. Each power of two is divided into 64 buckets, so that a
 percentile is at most 1.6 % or one microsecond above the exact value; the maximum is exact.
@@ -35,7 +35,7 @@ class Histogram:
         self.max_seconds = max(self.max_seconds, seconds)
 
     def add_all(self, durations: list[float]) -> None:
-        """Count many durations; sorts the list in place, to need only one lookup per bucket."""
+        """Sort the durations in place, and count them with one lookup per bucket."""
         if not durations:
             return
         durations.sort()

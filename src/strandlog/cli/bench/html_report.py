@@ -1,7 +1,7 @@
 """The HTML report of a benchmark: one file with tables and a plot over time.
 
 The file contains plotly.js from the installed plotly package, and its content security policy
-forbids every request, so the report can be read offline and attached to a message.
+forbids all network requests, so the report can be read offline and attached to a message.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ Plotly.newPlot("plot", [
 
 
 def plotly_path() -> Path:
-    """Return the path of plotly.min.js in the installed plotly package."""
+    """Return the path of plotly.min.js; raise `MissingExtraError` if plotly is not installed."""
     found = importlib.util.find_spec("plotly")
     if found is None or not found.submodule_search_locations:
         raise MissingExtraError("console", "plotly")

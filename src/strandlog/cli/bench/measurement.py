@@ -1,9 +1,9 @@
 """Collects the counts and latencies of a benchmark over time, in bounded memory.
 
-The threads of a benchmark call `Measurement.add`. Results are kept per interval; an interval is
-initially a quarter of a second long. When a run exceeds `MAX_INTERVALS`, adjacent intervals are
-merged in pairs and the interval length doubles, so a run of a day needs no more memory than a run
-of a minute.
+The threads of a benchmark call `Measurement.add` and `add_errors`, which add to the results of the
+current interval. An interval is initially a quarter of a second long. When a run exceeds
+`MAX_INTERVALS`, adjacent intervals are merged in pairs and the interval length doubles, so a run of
+a day needs no more memory than a run of a minute.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Measurement:
         self._ended: float | None = None
 
     def start(self) -> None:
-        """Start the clock, or start it again; must not follow the first result."""
+        """Start or restart the clock, before the first result is added."""
         self._began = stopwatch()
 
     def finish(self) -> None:
@@ -81,7 +81,7 @@ class Measurement:
             self.records += records
 
     def add_errors(self, message: str, count: int = 1) -> None:
-        """Count errors by message; after `MAX_MESSAGES` different ones, count the rest together."""
+        """Count errors by message; after `MAX_MESSAGES` different ones, count new ones together."""
         with self._lock:
             self._interval().errors += count
             self.errors += count

@@ -1,10 +1,9 @@
 """The options of a benchmark, and the times at which its records are due.
 
 --rate given      record n of a run, counted from 0, is due n / rate seconds after the start, even
-                  if its client is late; the clients send in turn. Latency is measured from the time
-                  at which a record was due: if the broker stops responding for a second, the
-                  latencies of all records that were due in that second show the delay (no
-                  coordinated omission)
+                  if its client is late; the clients send in turn. Latency is measured from the due
+                  time of a record: if the broker stops responding for a second, the latencies of
+                  all records that were due in that second show the delay (no coordinated omission)
 no --rate         a record is due when its client sends it
 """
 
@@ -25,7 +24,7 @@ CHUNK_RECORDS, CHUNK_BYTES = 1_000, 256 * 1024
 
 
 class Plan(NamedTuple):
-    """The options of a benchmark, which ends after `records` or `seconds`; None means no limit."""
+    """The options of a benchmark. `records` and `seconds` limit a run; None means no limit."""
 
     records: int | None
     seconds: float | None
@@ -43,7 +42,7 @@ class Plan(NamedTuple):
 
     @property
     def stall_seconds(self) -> float:
-        """The time without a record or an error after which a run is stopped."""
+        """A run stops after this time without a record or an error."""
         return STALL_SECONDS if self.rate is None else max(STALL_SECONDS, 3 / self.rate)
 
     def share(self, client: int) -> int | None:
@@ -92,7 +91,7 @@ class Pace:
         return times
 
     def wait(self, stop: Event, longest: float = 0.05) -> None:
-        """Wait until the next record is due, but no longer than `longest` seconds."""
+        """Wait until the next record is due or `stop` is set, for at most `longest` seconds."""
         if self._interval is not None:
             left = self._first + self._sent * self._interval - stopwatch()
             if left > 0:

@@ -1,6 +1,6 @@
 """Benchmark consumers, which read from a broker with librdkafka, or from a folder.
 
-Each client reads its own partitions, without a group, so no rebalance delays the start.
+Each client reads its own partitions without joining a group, so no rebalance delays the start.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class KafkaReader:
     def read(self) -> list[bytes | None]:
         with translated(topic=self._topic):
             first = self._client.poll(READ_SECONDS)
-            # With a timeout, `consume` would wait until it has READ_RECORDS records.
+            # With a timeout, `consume` would wait for READ_RECORDS records until it expires.
             others = [] if first is None else self._client.consume(READ_RECORDS, 0)
         messages = [*([] if first is None else [first]), *others]
         self._login.check()

@@ -84,7 +84,7 @@ def print_report(document: dict[str, Any]) -> None:
     for reason, count in document["error_messages"].items():
         message(f"error: {reason} ({count:,} times)")
     if document["interrupted"]:
-        message("interrupted: these are the results so far")
+        message("interrupted: these results are partial")
 
 
 def _milliseconds(value: float | None) -> str | None:

@@ -2,12 +2,12 @@
 
     all clients end      after --records or --duration, at the end of a topic that they read, or
                          when one of them raises an error
-    Ctrl-C, SIGTERM      the clients stop, and the results so far are reported. After a second one,
-                         the command no longer waits for the clients
-    no progress          a run without a record or an error for `stall_seconds` is stopped, which
-                         counts as an error
+    Ctrl-C, SIGTERM      the clients stop, and the command reports the partial results. After a
+                         second signal, it no longer waits for the clients
+    no progress          the command stops a run that adds no record or error for `stall_seconds`,
+                         and counts this as an error
 
-A temporary topic is deleted at the end, even after an error or Ctrl-C.
+The command deletes a temporary topic at the end, even after an error or Ctrl-C.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ class Topic(NamedTuple):
 
 @contextlib.contextmanager
 def benchmark_topic(log: OpenLog, name: str | None, partitions: int) -> Iterator[Topic]:
-    """Yield the named topic, created if missing; without a name, a temporary topic."""
+    """Yield the named topic, creating it if it does not exist. Without a name, yield a temporary
+    topic and delete it at the end."""
     if name is not None:
         try:
             log.describe_topic(name)
@@ -51,7 +52,7 @@ def benchmark_topic(log: OpenLog, name: str | None, partitions: int) -> Iterator
         return
     topic = Topic(TEMPORARY_PREFIX + secrets.token_hex(6), is_temporary=True)
     try:
-        # Inside the try block: Ctrl-C may interrupt the call after the broker created the topic.
+        # Inside the try block: Ctrl-C can interrupt the call after the broker created the topic.
         log.create_topic(topic.name, partitions)
         yield topic
     finally:
@@ -71,7 +72,7 @@ def _delete(log: OpenLog, topic: str) -> None:
 
 @contextlib.contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Delay SIGINT and SIGTERM until the end of the block."""
+    """Hold back SIGINT and SIGTERM; raise `KeyboardInterrupt` after the block if one arrived."""
     if current_thread() is not main_thread():
         yield
         return
@@ -125,8 +126,8 @@ def run_clients(
     """Run all clients until they end, one fails, none makes progress or the user presses Ctrl-C.
 
     If clients are still running then, call `on_stop` and wait up to STOP_SECONDS for each of them.
-    Only a second Ctrl-C raises `KeyboardInterrupt`. An error that is not a `StrandlogError` is
-    raised.
+    The outcome contains the first `StrandlogError` of a client; any other error is raised. Only a
+    second Ctrl-C raises `KeyboardInterrupt`.
     """
     stop = Event()
     errors: list[BaseException] = []

@@ -5,7 +5,8 @@
     FolderSender   sends a batch with the embedded library and waits for it. Latency is measured up
                    to the end of that call
 
-A record that is not written counts as an error, with the reason, and is not sent again.
+A record that cannot be written counts as an error under its reason; the benchmark does not send it
+again. Records that `close` discards after Ctrl-C do not count.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ ACKS: dict[str, Acks] = {"all": "all", "1": 1, "0": 0}
 QUEUE_BYTES = 32 * 1024 * 1024
 QUEUE_RECORDS = 100_000
 DELIVERY_TIMEOUT_MS = 30_000
-REPORT_AFTER = 5_000  # delivery reports that are added to the measurement together
+REPORT_AFTER = 5_000  # add latencies to the measurement after this many, or after 0.2 seconds
 _QUEUE_FULL = -184
 
 
@@ -45,7 +46,7 @@ class Sender(Protocol):
         """Wait until all records are acknowledged or have failed."""
 
     def close(self) -> None:
-        """Discard records that have not been sent."""
+        """Discard unacknowledged records, and close the producer."""
 
 
 def open_sender(
@@ -72,8 +73,8 @@ class KafkaSender:
             "queue.buffering.max.messages": QUEUE_RECORDS,
             "queue.buffering.max.kbytes": QUEUE_BYTES // 1024,
             "message.timeout.ms": DELIVERY_TIMEOUT_MS,
-            # A request for the metadata of the temporary topic may reach the broker after the topic
-            # was deleted, and must not create it again.
+            # A Metadata request for the temporary topic can reach the broker after the topic was
+            # deleted, and must not create it again.
             "allow.auto.create.topics": False,
             **log.client_config,
         }
@@ -103,7 +104,7 @@ class KafkaSender:
             self._poll(0.05 if calls else 0)
 
     def _rejected(self, calls: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return the records to retry because the queue was full; count the others as errors."""
+        """Return the records that the full queue rejected, to retry them; count other failures."""
         again = []
         for call in calls:
             error = call.pop("_error", None)
@@ -131,7 +132,7 @@ class KafkaSender:
 
     def _failed(self, error: Any) -> None:
         if self._is_closing:
-            return  # discarded by `close`
+            return  # `close` discarded the record
         self._measurement.add_errors(str(error_of(error, topic=self._topic, needs="WRITE")))
 
     def poll(self) -> None:
@@ -184,10 +185,10 @@ class FolderSender:
         self._measurement.add(len(values), size_bytes, [now - due for due in times])
 
     def poll(self) -> None:
-        """Do nothing: `send` has waited for its records."""
+        """Do nothing, because `send` waits for its records."""
 
     def finish(self) -> None:
-        """Do nothing: `send` has waited for its records."""
+        """Do nothing, because `send` waits for its records."""
 
     def close(self) -> None:
         self._producer.close()

@@ -1,8 +1,9 @@
 """`strandlog bench spark`: reads a topic with format("strandlog"), several times.
 
-Each round reads and aggregates all records that the topic has at the start of the first round. That
-round is not measured, because it also starts Python workers and triggers Java's JIT compilation.
-The latency is the duration of a round. --duration also interrupts a round that is running.
+Each round reads and aggregates all records that the topic contains when the first round starts. The
+first round is not measured, because it also starts Python workers and triggers Java's JIT
+compilation. The latency is the duration of a round. --duration also interrupts a running round,
+which then does not count.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ def read_with_spark(
     seconds: float | None,
     master: str | None,
 ) -> Outcome:
-    """Read the topic once, then up to `rounds` times, and measure the rows, bytes and duration of
-    these rounds."""
+    """Read the topic once to warm up, then up to `rounds` times, and measure the rows, bytes and
+    duration of each of these rounds."""
     if target.client_file is not None:
         os.environ[FILE_VARIABLE] = target.client_file  # Spark's workers read it too
     with spark_log(None, "bench") as log:

@@ -1,12 +1,13 @@
 """The benchmarks: produce, consume and latency.
 
-produce   clients send records. Latency is measured from the send (with --rate, from the time at
-          which the record was due) to the acknowledgement
-consume   clients read their partitions from start to end. Latency is the duration of a poll that
-          returned records
+produce   clients send records. Latency is measured from the send (with --rate, from the due time
+          of the record) to the acknowledgement
+consume   clients read their partitions from start to end, or up to the limits of the plan. Latency
+          is the duration of a poll that returned records
 latency   clients send records and consume them. Latency is measured from the send (with --rate,
-          from the time at which the record was due) until a consumer has received the record.
-          Without --rate, a client sends the next record when the previous one has arrived
+          from the due time of the record) until a consumer has received the record. Without --rate,
+          a client sends the next record when the previous one has arrived or failed, or after
+          `ROUND_TRIP_SECONDS`
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from strandlog.errors import DataError
 
 # Prefix of each value in `bench latency`: the run id, the client, and when the record was due.
 STAMP = struct.Struct("<8sId")
-ARRIVAL_SECONDS = 10.0  # how long to wait for the last records
+ARRIVAL_SECONDS = 10.0  # after the last send, how long to wait for another record
 ROUND_TRIP_SECONDS = 30.0
 
 
@@ -153,7 +154,7 @@ class _Latency:
         return STAMP.pack(self.run, client, due) + padding
 
     def receive(self, values: list[bytes | None]) -> None:
-        """Measure the records of this run; ignore those that others write to the same topic."""
+        """Measure the records of this run; ignore other records in the topic."""
         now = stopwatch()
         latencies = []
         size_bytes = 0
@@ -250,7 +251,7 @@ def _stamping_producer(
 
 
 def _wait_for(arrived: Event, sender: Sender, shared: _Latency, stop: Event) -> None:
-    """Wait until the last sent record arrives, sending fails or the timeout expires."""
+    """Wait until the last record arrives, a send fails, `stop` is set or the timeout expires."""
     until = stopwatch() + ROUND_TRIP_SECONDS
     errors = shared.sending.errors
     while not arrived.wait(0.05) and not stop.is_set() and stopwatch() < until:

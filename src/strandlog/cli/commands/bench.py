@@ -3,13 +3,14 @@
 They put a load on a broker or a folder and print records per second, bytes per second and latency
 percentiles. A run ends after --records or --duration, whichever comes first; if neither is given,
 after 100,000 records or 30 seconds. `consume` also ends at the end of the topic. `spark` reads the
-whole topic once to warm up and then --rounds times, or until --duration ends; --records is the size
-of its temporary topic. Without --topic, a run uses a temporary topic and deletes it at the end,
-even after an error or Ctrl-C; a topic given with --topic is never deleted.
+whole topic once to warm up and then --rounds times, or until --duration ends; --records is the
+number of records in its temporary topic. Without --topic, a run uses a temporary topic and deletes
+it at the end, even after an error or Ctrl-C; a topic given with --topic is never deleted.
 
     exit code   0    records were measured, and there was no error
-                1    otherwise
-                130  Ctrl-C; the results so far are printed
+                1    there was an error, or no record was measured
+                2    invalid command line
+                130  Ctrl-C or SIGTERM, after printing the partial results
 """
 
 from __future__ import annotations
@@ -80,7 +81,9 @@ Rate = Annotated[
 ]
 AcksOption = Annotated[
     Literal["all", "1", "0"],
-    typer.Option(help="all: wait for the fsync; 1: wait for the write; 0: do not wait."),
+    typer.Option(
+        help="all: wait until durable (log.durability); 1: wait for the write; 0: do not wait."
+    ),
 ]
 Compression = Annotated[
     Literal["none", "gzip", "snappy", "lz4", "zstd"],
@@ -154,8 +157,8 @@ def consume(
 ) -> None:
     """Measure how fast records are read, and how long a poll takes.
 
-    A temporary topic is first filled with --records records (default: 100,000) of --size bytes. The
-    topic is then read from start to end, up to --records records.
+    Without --topic, the command first fills a temporary topic with --records records (default:
+    100,000) of --size bytes. It then reads the topic from start to end, up to --records records.
     """
     target = target_of(data, bootstrap, client, client_config)
     plan = _plan(records, duration, size, None, "1", compression, partitions, clients)
@@ -231,8 +234,9 @@ def spark(
 ) -> None:
     """Measure how fast Spark reads a topic with format("strandlog").
 
-    Each round reads the whole topic; the first one is not measured, and --duration limits the time
-    of the others. A temporary topic is first filled with --records records of --size bytes.
+    Without --topic, the command first fills a temporary topic with --records records of --size
+    bytes. Each round reads the whole topic. A first round warms up and is not measured; --duration
+    limits the time of the others.
     """
     from strandlog.cli.bench.spark_read import read_with_spark  # noqa: PLC0415 - imports Spark
 
@@ -269,7 +273,7 @@ def _plan(
 
 
 def _fill(log: OpenLog, topic: str, plan: Plan) -> Outcome:
-    """Fill a temporary topic with --records records, or else with the default number."""
+    """Fill a temporary topic with --records records, by default `DEFAULT_RECORDS`."""
     return workloads.fill(
         log, topic, plan._replace(records=plan.records or DEFAULT_RECORDS, seconds=None)
     )
@@ -318,7 +322,7 @@ def _run(
         raise typer.Exit(130)
     if document["errors"] or not document["records"]:
         if not document["records"] and not document["errors"]:
-            message("error: nothing was measured: the topic has no records")
+            message("error: no records were measured: the topic is empty or --duration too short")
         raise typer.Exit(1)
 
 
@@ -336,11 +340,11 @@ def _options(plan: Plan) -> dict[str, Any]:
 
 
 def _check_html(html: Path | None) -> None:
-    """Raise an error if plotly is missing, or the HTML report has no folder or is one."""
+    """Raise an error if plotly is missing, `html` is a folder, or its parent does not exist."""
     if html is None:
         return
     plotly_path()
     if html.is_dir() or not html.absolute().parent.is_dir():
         raise typer.BadParameter(
-            f"{html} is a folder, or its folder does not exist", param_hint="--html"
+            f"{html} is a folder, or its parent folder does not exist", param_hint="--html"
         )

@@ -44,7 +44,7 @@ from strandlog.errors import HIDDEN, InvalidTopicError, TopicNotFoundError
 
 app = command_app("Show settings and their origin; check a settings file.")
 
-# STRANDLOG_BOOTSTRAP is ignored: without -b, `show` must print the settings of `serve`.
+# Ignores STRANDLOG_BOOTSTRAP: without -b and --context, `show` prints the settings of `serve`.
 RunningBroker = Annotated[
     str | None,
     typer.Option(
@@ -72,8 +72,8 @@ def show(
 ) -> None:
     """Print each setting with its value and origin.
 
-    Without -b or --context: the settings that `serve` would start with. With one of them: the
-    settings of a running broker.
+    With -b or --context, prints the settings of a running broker; otherwise, the settings that
+    `serve` would start with.
     """
     target = named_target(ctx, bootstrap, client, client_config)
     if target is not None:
@@ -110,7 +110,7 @@ def topic(
     client_config: ClientConfig = None,
     as_json: Json = False,
 ) -> None:
-    """Print each setting of a topic with its origin; `strandlog topic alter` changes them."""
+    """Print the settings of a topic with their origins; `strandlog topic alter` changes them."""
     with readable(target_of(data, bootstrap, client, client_config)) as log:
         try:
             settings = _topic_settings(log, name)
@@ -182,7 +182,7 @@ def check(
     file: Annotated[str, typer.Argument(metavar="FILE", help="A .toml or .properties file.")],
     as_json: Json = False,
 ) -> None:
-    """List all problems in a settings file; exit with status 1 if there are any."""
+    """List all problems in a settings file; exit with code 1 if there are any."""
     configuration = resolve([read_file(file)])
     problems = sorted(configuration.problems, key=_line)
     notes = sorted([*configuration.notes, *_exposure(configuration)], key=_line)
@@ -202,7 +202,7 @@ def check(
 
 
 def _exposure(configuration: Configuration) -> list[Problem]:
-    """Return a note if `serve` would require --insecure with these settings."""
+    """Return a list with a note if `serve` would require --insecure with these valid settings."""
     if configuration.server is None or configuration.problems:
         return []
     settings, overrides = configuration.broker_settings(), configuration.listener_overrides()

@@ -1,12 +1,14 @@
 """The `strandlog consume` command.
 
-Without -g nothing is committed, and -d reads the files even while another process owns the folder.
-With -g the command opens the folder as its owner. Offsets are committed after the records are
-written to stdout, so records that could not be written are not committed.
+Without -g, the command commits nothing, and with -d it reads the files even while another process
+owns the folder. With -g, it opens the folder as its owner, and commits offsets after it has written
+the records to stdout, so that it does not commit records that it could not write.
 
     -e           stop when each partition has been read up to the end offset that it had when the
-                 command started; newer records may be printed before that
-    -o e@TIME    stop at the first record at or after a time, or at the end if there is none yet
+                 command started, or when no more records can be read; until then, the command also
+                 prints newer records
+    -o e@TIME    stop in each partition before the first record at or after a time, or at the
+                 current end if there is none yet
     -n N         stop after N records, waiting for them if necessary
     otherwise    wait for more records until Ctrl-C, or until the reader of stdout closes the pipe
 
@@ -157,7 +159,7 @@ def consume(
     """Print the records of a topic, or of all topics that match an expression, one per line.
 
     Without -o, starts at the beginning or, with -g, at the committed offsets. Waits for new records
-    until Ctrl-C or, with -n, until N records are printed. With -e, does not wait.
+    until Ctrl-C or, with -n, until N records are printed. With -e or e@TIME, does not wait.
 
     Prints committed records only: none of aborted transactions, and none after the start of an open
     one. With -b, -X isolation.level=read_uncommitted prints all records.
@@ -287,7 +289,8 @@ def _copy(
     *,
     commits: bool,
 ) -> None:
-    """Copy records to stdout until `count` or all `ends` are reached."""
+    """Copy records to stdout until `count` records are written or all `ends` are reached. With
+    `ends`, also stop when a poll returns no records."""
     consumer = reader.consumer
     while count is None or count > 0:
         wanted = POLL_RECORDS if count is None else min(count, POLL_RECORDS)

@@ -1,13 +1,15 @@
 """The `strandlog doctor` command.
 
-    always          Python, extras, settings, file descriptors and clock; if the settings are valid,
-                    also certificates and logins
+    always          Python, extras, settings, file descriptors and clock
     DATA            the folder, its disk, its owner, its last shutdown, users and permissions; the
                     default without -b and --context is the folder that `serve` would use, if it is
                     configured or exists
     -b HOST:PORT    the broker as clients on this machine see it, including advertised addresses;
                     -X and --client-config set the user and certificates
     --context       (of `strandlog`) the broker or the folder of the context
+
+If the settings are valid, the doctor also checks the certificates and logins of a broker with these
+settings, unless it checks only a running broker and all settings have their defaults.
 
 Each check reports ok, warn or fail, what it found and, unless it is ok, what to do. The doctor does
 not modify data and does not scan logs for damage. The exit code is 1 if a check fails.
@@ -123,7 +125,7 @@ def _examine(
         yield from check_folder(folder, settings.log_min_free_bytes)
     now = datetime.fromtimestamp(clock.now_ms() // 1000, UTC)
     is_changed = any(not row.is_default for row in configuration.chosen.values())
-    if folder is not None or target is None or is_changed:  # else no broker has these settings
+    if folder is not None or target is None or is_changed:  # else the settings belong to no broker
         yield from check_security(configuration, _with_log(folder), now)
     yield check_clock(clock.now_ms(), *(newest_times_ms(folder) if folder else (None, None)))
     if target is not None and target.bootstrap is not None:
@@ -138,7 +140,7 @@ def _with_log(folder: str | None) -> str | None:
 
 
 def _settings(config: str | None, given: list[str] | None) -> tuple[Configuration, Check]:
-    """Return the valid settings, and a check that reports the invalid ones."""
+    """Return the configuration, and a check that reports invalid and unused settings."""
     try:
         configuration = read_configuration(config, given)
     except ConfigurationError as error:
@@ -157,7 +159,8 @@ def _settings(config: str | None, given: list[str] | None) -> tuple[Configuratio
 
 
 def _folder_of(configuration: Configuration, *, is_wanted: bool) -> str | None:
-    """Return the folder that `serve` would use, if wanted and if it is configured or exists."""
+    """Return the folder that `serve` would use, if it is wanted, is configured or exists, and the
+    server settings are valid; otherwise None."""
     chosen = configuration.chosen["log.dirs"]
     path = str(chosen.value)
     is_named = not chosen.is_default or os.path.isdir(path)

@@ -69,7 +69,7 @@ def list_groups(
     internal: Annotated[
         bool,
         typer.Option(
-            "--internal", help="Include the groups in which Spark sinks record their commits."
+            "--internal", help="Include the groups that record the commits of Spark sinks."
         ),
     ] = False,
     data: DataDir = None,
@@ -78,7 +78,7 @@ def list_groups(
     client_config: ClientConfig = None,
     as_json: Json = False,
 ) -> None:
-    """List the groups, or those whose names match."""
+    """List all groups, or only those whose names match the expression."""
     with readable(target_of(data, bootstrap, client, client_config)) as log:
         names = log.groups() if pattern is None else matching(log.groups(), pattern)
         hidden = [] if internal else [name for name in names if name.startswith(SINK_PREFIX)]
@@ -153,7 +153,8 @@ def reset(
         typer.Option(
             "--topic",
             metavar="T[:P]",
-            help="Topic or topic:partition; default: all topics of the group. Repeatable.",
+            help="Topic or topic:partition; default: all partitions with a committed offset. "
+            "Repeatable.",
         ),
     ] = [],  # noqa: B006 - typer passes a new list to every call
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Apply the reset.")] = False,
@@ -218,7 +219,8 @@ def delete(
 
 
 def _check_has_no_members(log: ReadableLog, name: str) -> None:
-    """Raise an error if the group has members: they would overwrite reset offsets."""
+    """Raise an error if the group has members: it could not be deleted, and they would overwrite
+    its reset offsets."""
     try:
         members = log.describe_group(name).members
     except GroupNotFoundError:
@@ -251,7 +253,7 @@ def _document(group: GroupDescription, name: str, rows: list[dict[str, Any]]) ->
 
 
 def _assigned_partitions(member: MemberDescription) -> list[TopicPartition]:
-    """Return the partitions assigned to a member, or none if its assignment cannot be decoded."""
+    """Return the partitions assigned to a member, or [] if its assignment cannot be decoded."""
     try:
         return sorted(decode_assignment(member.assignment).partitions)
     except DataError:
@@ -292,8 +294,8 @@ def _lag_rows(
 
 
 def _resets(log: ReadableLog, name: str, topics: list[str], start: StartOffset) -> list[Reset]:
-    """Return the planned reset of each partition of the topics, or else of those with committed
-    offsets. If `topics` is given, the group need not exist."""
+    """Return the planned reset of each partition that `topics` names or, if it is empty, of each
+    partition with a committed offset. The group must exist only if `topics` is empty."""
     if not topics:
         log.describe_group(name)
     offsets = log.committed_offsets(name)

@@ -1,9 +1,9 @@
 """The `strandlog log` commands: verify, dump and stats.
 
 The commands only read files and are safe to use while another process owns the folder. `verify`
-checks the files of all partitions and those that they share (storage/readonly/verify.py); it exits
-with 1 on damage. An incomplete last batch is not damage: the owner is appending it, or crashed
-while appending it.
+checks the files of all partitions and the files that the partitions share
+(storage/readonly/verify.py); it exits with code 1 on damage. An incomplete last batch is not
+damage: the owner is appending it, or crashed while appending it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Folder = Annotated[
 
 @app.command()
 def verify(path: Folder, as_json: Json = False) -> None:
-    """Check every batch, index, snapshot and checkpoint; exit with 1 on damage."""
+    """Check every batch, index, snapshot and checkpoint; exit with code 1 on damage."""
     files, path = DiskFiles(), os.path.abspath(path)
     folders = files_verify.partition_folders(files, path)
     state = _state_findings(files, path, folders)
@@ -81,8 +81,8 @@ def _look(
 
 
 def _state_findings(files: Files, path: str, folders: list[str]) -> list[Finding]:
-    """Check the files that all partitions share, and that the folder of each partition exists. A
-    single partition's folder has no such files."""
+    """Check the files that all partitions share, and that the folder of each partition exists. The
+    folder of a single partition contains no such files."""
     if folders == [path]:
         return []
     identity, catalog = join(path, META_PROPERTIES), join(path, TOPIC_CATALOG)

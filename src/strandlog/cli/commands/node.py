@@ -39,9 +39,9 @@ def node(
     """Run the JSON-lines node on stdin and stdout.
 
     Each line is one object, {"src","dest","body":{"type","msg_id",…}}, as in Maelstrom. Types:
-    init, partition_append, partition_read, partition_info, commit_offset, fetch_offset, and those
-    of the kafka workload (send, poll, commit_offsets, list_committed_offsets). Stops at the end of
-    stdin.
+    init, partition_append, partition_read, partition_info, commit_offset, fetch_offset, and the
+    types of Maelstrom's kafka workload (send, poll, commit_offsets, list_committed_offsets). Stops
+    at the end of stdin.
     """
     del as_json  # replies are always JSON; the option only affects errors at start-up
     run_node(data, detail=detail, acks=acks, on_problem=lambda text: message(f"note: {text}"))

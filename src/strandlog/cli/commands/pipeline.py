@@ -1,14 +1,14 @@
 """The `strandlog pipeline` commands, which validate, test, list and run Spark pipelines.
 
-    validate FILE    print all problems in the file with line numbers or, if there are none, with
-                     --sql those that only Spark finds. The exit code is 1 if there are any
+    validate FILE    print all problems in the file with line numbers; with --sql, Spark then checks
+                     a file without problems. The exit code is 1 if there is a problem
     test FILE        run its test cases; the exit code is 1 if one fails
     list FILE        print its sources, views and sinks
     run FILE         run it until Ctrl-C or, with --available-now, until all data is processed
     prepare          archive Spark's Java classes, so that Spark starts in half the time
 
-On a terminal, `run` shows a live table of the queries. Otherwise it prints a line to stderr for
-each micro-batch that has rows; with --json, it prints a JSON line to stdout for every micro-batch.
+With --json, `run` prints a JSON line to stdout for every micro-batch. Otherwise it shows a live
+table of the queries on a terminal, or prints a line to stderr for each micro-batch with rows.
 Ctrl-C and SIGTERM stop the pipeline with exit code 0. If a query fails, `run` prints the reason and
 the path of Spark's log and exits with 1.
 
@@ -169,10 +169,10 @@ def test(
 
 @contextmanager
 def _without_broker_warnings() -> Iterator[None]:
-    """Hide warnings of the broker that each case starts, which shares this process.
+    """Hide the warnings of the test brokers, which run in this process.
 
-    They are about the speed of the machine, and Python prints them without a level or a name
-    because `test` configures no logging.
+    The warnings concern the speed of the machine, and Python would print them without a level or a
+    name, because `test` configures no logging.
     """
     broker = logging.getLogger("strandlog.server")
     level = broker.level
@@ -298,8 +298,8 @@ def run(
 
 
 def _load_on_target(file: Path, target: Target | None) -> Pipeline:
-    """Read a pipeline, and change its log to `target`. Without a target, a file that names no log
-    gets the log of the environment or of the current context.
+    """Read a pipeline, and let it use the log of `target`. Without a target, the pipeline uses the
+    log that its file names, or else the log of the environment or of the current context.
 
     Client settings of a context override those of the file.
     """

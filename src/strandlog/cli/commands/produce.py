@@ -1,10 +1,10 @@
 """The `strandlog produce` command.
 
-Lines that arrive in one read are sent together, in one batch per partition: a file is sent in large
+The command sends the lines of one read together, in one batch per partition: a file in large
 batches, a slow pipe line by line. A batch that is too large is halved until it fits (with -b, the
-remote producer does that). Each batch is acknowledged according to `--acks` before the next read.
-If a line is invalid, all lines before it have been written. An error in any line or send says how
-many records were written.
+remote producer does that). Before the next read, the command waits for the acknowledgement that
+--acks asks for. If a line is invalid, it first sends all lines before it. An error in a line or a
+send says how many records were written before the error.
 
 With --value-schema or --key-schema, values or keys must be JSON and are encoded with a schema from
 the registry: either the newest version of a subject, or the schema in a file, which is first
@@ -109,7 +109,9 @@ InputFile = Annotated[
 ]
 AcksOption = Annotated[
     Literal["all", "1", "0"],
-    typer.Option(help="all: wait for the fsync; 1: wait for the write; 0: do not wait."),
+    typer.Option(
+        help="all: wait until durable (log.durability); 1: wait for the write; 0: do not wait."
+    ),
 ]
 NullEmpty = Annotated[
     bool,
@@ -157,7 +159,8 @@ def produce(
     With --input json each line is an object with a value and optionally key, headers, partition and
     timestamp: {"key": "k", "value": "v", "headers": {"h": "x"}}. Strings are stored as UTF-8, null
     as null, anything else as JSON text; value_base64 and key_base64 hold binary data. The output of
-    `consume --json` is valid input; decoded values need --value-schema. --json prints a summary.
+    `consume --json` is valid input; decoded values need --value-schema. --json prints a summary as
+    JSON.
     """
     target = target_of(data, bootstrap, client, client_config)
     schemas = Schemas(
@@ -213,7 +216,7 @@ class Sender:
         self._producer = producer
 
     def send_lines(self, source: BinaryIO, encode: Encode, advance: Callable[[int], None]) -> None:
-        """Send all lines of the source. If a line is invalid, send those before it and raise."""
+        """Send all lines of the source. If one is invalid, send the lines before it, then raise."""
         number = 0
         try:
             for lines in read_lines(source, self._producer.batch_bytes):
@@ -254,8 +257,8 @@ class Sender:
 
 
 def read_lines(source: BinaryIO, read_bytes: int) -> Iterator[list[bytes]]:
-    """Read the source in chunks. After each chunk that ends at least one line, yield these lines
-    without their newlines. At the end, yield the last line if it has no newline."""
+    """Read the source in chunks. After each chunk that completes lines, yield these lines without
+    their newlines. At the end, yield the last line if it has no newline."""
     begun: list[bytes] = []
     begun_bytes = 0
     read = getattr(
@@ -283,7 +286,7 @@ class Schemas(NamedTuple):
     key: SchemaEncoder | None = None
 
     def encoded(self, key: bytes | None, value: bytes | None) -> tuple[bytes | None, bytes | None]:
-        """Encode a key and a value, which are JSON; None stays None."""
+        """Encode a JSON key and a JSON value. One that is None or has no encoder stays as it is."""
         if self.key is not None and key is not None:
             key = self.key.encode_text(key)
         if self.value is not None and value is not None:
@@ -300,8 +303,8 @@ class Schemas(NamedTuple):
 def _schema_encoder(
     given: str | None, subject: str, target: Target, url: str | None, option: str
 ) -> SchemaEncoder | None:
-    """Return the encoder for the given subject; if a file is given, register its schema as
-    `subject` first."""
+    """Return the encoder for the option's value: a subject, or a file whose schema is registered as
+    `subject` first. Return None if the option is not given."""
     if given is None:
         return None
     is_file = Path(given).suffix.lower() in KINDS or Path(given).is_file()
@@ -399,7 +402,9 @@ def _summarise(sender: Sender, seconds: float, *, is_interrupted: bool, as_json:
         return
     rate = sender.records / seconds
     begin = "interrupted: " if is_interrupted else ""
-    more = f"; up to {sender.unconfirmed:,} more may be written" if sender.unconfirmed else ""
+    more = (
+        f"; up to {sender.unconfirmed:,} more may have been written" if sender.unconfirmed else ""
+    )
     message(
         f"{begin}produced {counted(sender.records, 'record')} ({size_text(sender.size_bytes)}) to "
         f"{sender.topic} in {seconds:.2f} s, {rate:,.0f} records/s{more}"

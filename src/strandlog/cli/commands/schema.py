@@ -1,7 +1,7 @@
 """The `strandlog schema` commands: list, get, register, check, delete and config.
 
-With -d, `list`, `get` and `config` without an option that changes the level work on the files of a
-folder, even while a broker owns it; the other commands need a broker or another registry.
+With -d, `list`, `get`, and `config` without --level or --reset read the files of a folder, even
+while a broker owns it; everything else needs a broker or another registry.
 `check` exits with 1 if a schema is incompatible, and prints every reason on its own line.
 """
 
@@ -102,7 +102,8 @@ def get(
 ) -> None:
     """Print a schema: the newest version of a subject, a specific version, or a schema by id.
 
-    With --json, the output also has its id, type and references, and the subjects that use it.
+    With --json, the output also contains the schema's id, type and references, and the subjects
+    that use it.
     """
     if (subject is None) == (schema_id is None):
         raise typer.BadParameter("pass either SUBJECT or --id N")

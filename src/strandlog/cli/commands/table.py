@@ -1,8 +1,8 @@
 """The `strandlog table` commands: sync, status, version-at, compact and vacuum.
 
-TARGET is a folder. The format of an existing table is detected. With -d, the topic is read from the
-files of a folder, even while a broker writes to it; nothing is locked. The table itself stores the
-synced offsets, so after a kill, the next sync continues where the table ends.
+TARGET is a folder. The commands detect the format of an existing table. With -d, they read the
+topic from the files of a folder, without locking it, even while a broker writes to it. The table
+itself stores the synced offsets, so after a kill, the next sync continues where the table ends.
 
 tables/ does the work; this module parses arguments and prints.
 """
@@ -91,7 +91,8 @@ ValuesOption = Annotated[
         "--values",
         metavar="KIND",
         help="raw: store values as bytes. registry: store the fields of values in columns, with "
-        "the newest schema of the subject TOPIC-value in the schema registry. Default: raw.",
+        "the newest schema of the subject TOPIC-value in the schema registry. Default: the kind of "
+        "the existing table, or raw.",
     ),
 ]
 UNITS = ("day", "month", "hour", "none")
@@ -100,7 +101,8 @@ Mode = Annotated[
     typer.Option(
         metavar="MODE",
         help="append: one row per record. upsert: one row per key with its latest value; a null "
-        "value deletes the row (not for Parquet). Default: append.",
+        "value deletes the row (not for Parquet). Default: the mode of the existing table, or "
+        "append.",
     ),
 ]
 PartitionBy = Annotated[
@@ -258,7 +260,7 @@ def sync(
         _stop_event() as stop,
     ):
         with _suggesting(topic, log):
-            source.describe()  # fails before anything is changed
+            source.describe()  # raises before anything is changed
         if rebuild:
             _set_aside(table, yes=yes, as_json=as_json)
         syncing = Sync(table, source, columns, options, warn=_warn)
@@ -274,7 +276,7 @@ def sync(
 def _options(
     table: Table, mode: str | None, values: str | None, unit: str | None, *, is_new: bool
 ) -> SyncOptions:
-    """Validate the given options; take others from an existing table, or else the defaults."""
+    """Validate the given options; take the others from an existing table, or use the defaults."""
     from strandlog.tables.topics import decisions  # noqa: PLC0415 - imports pyarrow
     from strandlog.tables.topics.sync import SyncOptions  # noqa: PLC0415 - imports pyarrow
 
@@ -295,8 +297,8 @@ def _options(
 def _run(
     syncing: Sync, table: Table, source: Any, stop: Event, compact_files: int, *, goes_on: bool
 ) -> None:
-    """Sync all available records, and merge small files if there are too many. If `goes_on` is set,
-    only warn about a retriable error."""
+    """Sync the available records, until `stop` is set. After a commit, merge small files if there
+    are too many. If `goes_on` is set, only warn about a retriable error."""
     before = syncing.report.commits
     lag = _lag(table, source) if sys.stderr.isatty() else None
     try:
@@ -353,7 +355,7 @@ def _registry(target: Target) -> Any:
 
 @contextmanager
 def _stop_event() -> Iterator[Event]:
-    """Yield an event that SIGTERM sets, so that the round in progress can be completed."""
+    """Yield an event that SIGTERM sets, so that the current round can complete."""
     stop = Event()
 
     def note(_signal: int, _frame: FrameType | None) -> None:
@@ -432,10 +434,10 @@ def status(
     client_config: ClientConfig = None,
     as_json: Json = False,
 ) -> None:
-    """Show how far a topic is synced, and which records are missing.
+    """Show how far a topic is synced, and which offsets are missing.
 
     Without TARGET, shows the table that the broker keeps for the topic (table.format). With
-    --verify, exits with 1 if the table has duplicates, or rows beyond the synced offsets.
+    --verify, exits with code 1 if the table contains duplicates, or rows beyond the synced offsets.
     """
     from strandlog.tables.topics.status import read_status  # noqa: PLC0415 - imports pyarrow
 
@@ -448,7 +450,7 @@ def status(
     if target is None and detected_format(folder) is None:
         raise TableNotFoundError(
             f"{folder} contains no table yet: the broker creates it with the first sync, after "
-            "table.sync.interval.ms (a minute by default); if it does not, its log has the reason"
+            "table.sync.interval.ms (a minute by default); if it does not, see the broker's log"
         )
     table = _existing(folder)
     with _source(topic, log) as source, _suggesting(topic, log):
@@ -487,13 +489,13 @@ def version_at(
         list[str],
         typer.Argument(
             metavar="PARTITION=OFFSET...",
-            help="The last offset that the version must have, for each partition.",
+            help="The last offset that the version must contain, for each partition.",
         ),
     ],
     as_json: Json = False,
 ) -> None:
-    """Find the first version of a table with all records up to and including given offsets (for
-    time travel)."""
+    """Find the first version of a table that contains all records up to and including the given
+    offsets (for time travel)."""
     from strandlog.tables.topics import versions  # noqa: PLC0415 - imports pyarrow
 
     wanted = {}

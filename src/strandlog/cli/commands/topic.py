@@ -104,8 +104,8 @@ def list_topics(
     client_config: ClientConfig = None,
     as_json: Json = False,
 ) -> None:
-    """List all topics but internal ones, or those whose names match. OFFSETS includes transaction
-    markers and records that compaction removed."""
+    """List all topics except internal ones, or only those whose names match the expression. OFFSETS
+    also counts transaction markers and records that compaction removed."""
     with readable(target_of(data, bootstrap, client, client_config)) as log:
         visible = log.topics()
         if not visible:
@@ -126,8 +126,11 @@ def list_topics(
 
 
 def _explain_nothing(log: ReadableLog) -> None:
-    """Print a note if the broker has an authorizer, whether or not there are topics. Without one,
-    every client has CLUSTER_ACTION; with one, only brokers and super users usually have it."""
+    """Explain an empty list if the broker has an authorizer, which may hide topics.
+
+    Without an authorizer, every client may perform CLUSTER_ACTION; with one, usually only brokers
+    and super users may.
+    """
     if not isinstance(log, RemoteLog):
         return
     if Operation.CLUSTER_ACTION.name not in RemoteSecurity(log).cluster_operations():
@@ -306,7 +309,7 @@ def _print_result(topic: TopicInfo, verb: str, *, as_json: bool) -> None:
 
 
 def _has(topic: TopicInfo, wanted: list[str]) -> bool:
-    """Return whether a topic overrides all the settings, given as KEY or KEY=VALUE."""
+    """Return whether a topic overrides each wanted setting, given as KEY or KEY=VALUE."""
     config = _texts(topic.config)
     for text_given in wanted:
         name, separator, value = text_given.partition("=")
@@ -334,7 +337,7 @@ def _size_text(size_bytes: int | None) -> str | None:
 
 
 def _texts(config: dict[str, Value]) -> dict[str, str]:
-    """Format settings as Kafka does; the values of unknown settings are converted with `str`."""
+    """Format settings as Kafka does, and the values of unknown settings with `str`."""
     return {
         key: TOPIC_SETTINGS[key].format(value) if key in TOPIC_SETTINGS else str(value)
         for key, value in config.items()

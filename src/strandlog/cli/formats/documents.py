@@ -120,9 +120,13 @@ DOCUMENTS = (
             Field("topic", "string", "Topic."),
             Field("partition", "integer", "Partition."),
             Field("committed", "integer or null", "Committed offset."),
-            Field("end_offset", "integer or null", "End offset; null if the topic is deleted."),
-            Field("lag", "integer or null", "End offset minus committed offset."),
-            Field("member_id", "string or null", "Member to which the partition is assigned."),
+            Field("end_offset", "integer or null", "End offset; null if the topic was deleted."),
+            Field(
+                "lag",
+                "integer or null",
+                "End offset minus committed offset; null if either is null.",
+            ),
+            Field("member_id", "string or null", "Id of the member that reads the partition."),
         ),
     ),
     Document(
@@ -164,7 +168,7 @@ DOCUMENTS = (
             _optional(
                 "remaining_rules",
                 "integer or null",
-                "Number of remaining rules for a deleted user; null if they cannot be listed.",
+                "Number of remaining rules for a deleted user; null if it is unknown.",
             ),
         ),
     ),
@@ -229,7 +233,7 @@ DOCUMENTS = (
         ("context set", "context use", "context show", "list: context list"),
         (
             Field("name", "string", "Name."),
-            Field("current", "boolean", "Whether commands without -d or -b use this context."),
+            Field("current", "boolean", "Whether this is the current context."),
             Field("bootstrap", "string or null", "Address of a broker."),
             Field("data", "string or null", "Data folder."),
             Field("config", "object", "Client settings; secrets are references."),
@@ -252,7 +256,7 @@ DOCUMENTS = (
             _optional(
                 "default",
                 "string or null",
-                "Default value. Only `config show` without -b, like those below.",
+                "Default value. Only `config show` without -b, like the fields below.",
             ),
             _optional("unit", "string or null", "Unit of the value."),
             _optional("variable", "string", "Environment variable."),
@@ -281,10 +285,10 @@ DOCUMENTS = (
             Field("topic", "string", "Topic."),
             Field("options", "object", "Options of the run."),
             Field("started", "string", "Start time, in UTC."),
-            Field("interrupted", "boolean", "Whether Ctrl-C ended the run."),
+            Field("interrupted", "boolean", "Whether Ctrl-C or SIGTERM ended the run."),
             Field("seconds", "number", "Duration."),
             Field("records", "integer", "Records measured."),
-            Field("size_bytes", "integer", "Size of their values in bytes."),
+            Field("size_bytes", "integer", "Size of the measured values in bytes."),
             Field("records_per_second", "number", "Records per second."),
             Field("bytes_per_second", "number", "Bytes per second."),
             Field("latency_ms", "object", "p50, p95, p99, max and mean; null without records."),
@@ -302,7 +306,7 @@ DOCUMENTS = (
             Field("path", "string", "Folder."),
             Field("ok", "boolean", "Whether there is no damage."),
             Field("partitions", "list of partition files", "Partitions."),
-            Field("state", "list of object", "Findings in the files beside the partitions."),
+            Field("state", "list of object", "Findings in the files that all partitions share."),
         ),
     ),
     Document(
@@ -322,14 +326,14 @@ DOCUMENTS = (
             Field("first_timestamp", "integer or null", "Earliest time, in Unix milliseconds."),
             Field("last_timestamp", "integer or null", "Latest time, in Unix milliseconds."),
             Field("codecs", "object", "Number of batches by codec."),
-            Field("findings", "list of object", "What is wrong, with file and position."),
+            Field("findings", "list of object", "Problems and notes, with file and position."),
         ),
     ),
     Document(
         "added rules",
         "Rules that were added.",
         ("acl add",),
-        (Field("added", "list of rule", "Rules, including those that existed."),),
+        (Field("added", "list of rule", "Rules, including existing ones."),),
     ),
     Document(
         "rule",
@@ -353,7 +357,9 @@ DOCUMENTS = (
             Field("allowed", "boolean", "Whether the operation is allowed."),
             Field("reason", "string", "Why."),
             Field("rule", "rule or null", "Rule that decides."),
-            Field("notes", "list of string", "What else to know."),
+            Field(
+                "notes", "list of string", "Notes about settings that could change the decision."
+            ),
         ),
     ),
     Document(
@@ -374,8 +380,8 @@ DOCUMENTS = (
             Field("files", "list of certificate", "Certificates."),
             Field("broker_settings", "object", "Settings of a broker."),
             Field("client_settings", "object", "Settings of a client."),
-            Field("commands", "list of string", "Commands that start such a broker."),
-            Field("bootstrap", "string", "Address for its clients."),
+            Field("commands", "list of string", "Commands that prepare and start such a broker."),
+            Field("bootstrap", "string", "Address for clients of this broker."),
         ),
     ),
     Document(
@@ -423,7 +429,7 @@ DOCUMENTS = (
         ("token create",),
         (
             Field("token", "string", "Token."),
-            Field("principal", "string", "Principal of the client that sends it."),
+            Field("principal", "string", "Principal of a client that sends the token."),
             Field("expires", "string", "End of its validity, in UTC."),
         ),
     ),
@@ -445,7 +451,9 @@ DOCUMENTS = (
         (
             Field("kind", "string", "source, view or sink."),
             Field("name", "string", "Name."),
-            Field("target", "string", "What a source reads, or where a sink writes."),
+            Field(
+                "target", "string", "Topic of a source, or destination of a sink; empty for a view."
+            ),
             Field("detail", "string", "Format, SQL, or view and mode."),
         ),
     ),

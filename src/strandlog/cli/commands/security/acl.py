@@ -4,9 +4,9 @@ Rules have Kafka's form: a principal may, or may not, perform an operation on a 
 host. They apply to the clients of a broker that has authorizer.class.name=strandlog. With -d, the
 commands open the folder as its owner, so they fail while a broker runs on it; use -b instead.
 
-`check` decides with the same code as the broker. With -d, it takes super.users and the other
-settings from --config, the environment and --set, as `serve` would. With -b, it reads the broker's
-rules and settings; if the broker does not show a setting, `check` prints a note.
+`check` uses the broker's own code. With -d, it takes super.users and the other settings from
+--config, the environment and --set, as `serve` would. With -b, it reads the broker's rules and
+settings, and prints a note for each setting that the broker does not show.
 """
 
 from __future__ import annotations
@@ -218,7 +218,7 @@ def delete(
     client_config: ClientConfig = None,
     as_json: Json = False,
 ) -> None:
-    """Show the rules that match all given options, and delete them after confirmation.
+    """Show the rules that match all given options, and delete them after confirmation (or --yes).
 
     `--topic orders` selects the rules for exactly this name; with --prefix, those for exactly this
     prefix.
@@ -241,7 +241,7 @@ def delete(
     if as_json:
         print_json({"deleted": [document(acl) for acl in ordered(acls)]})
     else:
-        message(f"deleted {counted(len(acls), 'rule')}" if acls else "no rule is selected")
+        message(f"deleted {counted(len(acls), 'rule')}" if acls else "no rules match")
 
 
 @app.command()
@@ -273,8 +273,9 @@ def check(
 ) -> None:
     """Explain whether a client may perform an operation, and which rule decides.
 
-    The exit code is 0 if the client may, and 1 if not. With -d, super.users and other settings come
-    from --config, the environment and --set, as for `serve`; with -b, from the broker.
+    The exit code is 0 if the operation is allowed, and 1 if it is denied. With -d, super.users and
+    other settings come from --config, the environment and --set, as for `serve`; with -b, from the
+    broker.
     """
     target = target_of(data, bootstrap, client, client_config)
     if target.data is None and (given or isinstance(config, CommandLineValue)):

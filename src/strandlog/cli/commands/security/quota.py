@@ -87,7 +87,7 @@ def _opened(target: Target, *, create: bool = False) -> Iterator[QuotaLog]:
 def _parts(
     user: tuple[str | None, bool], client_id: tuple[str | None, bool], ip: tuple[str | None, bool]
 ) -> Parts:
-    """Return the entity parts that the options name; the name None means the default."""
+    """Return the type and name of each entity that the options name; None means the default."""
     found: Parts = []
     for kind, (name, is_default) in {USER: user, CLIENT_ID: client_id, IP: ip}.items():
         if name is not None and is_default:
@@ -188,7 +188,7 @@ def delete(
     client_config: ClientConfig = None,
     as_json: Json = False,
 ) -> None:
-    """Delete the quotas of exactly the user, client id or IP address that the options name."""
+    """Delete the quotas of exactly the entity that the options name, such as a user."""
     target = target_of(data, bootstrap, client, client_config)
     parts = _parts((user, default_user), (client_id, default_client_id), (ip, default_ip))
     entity = checked_change(parts, [(name, None) for name in key]).entity
@@ -228,5 +228,5 @@ def _show(found: Quotas, *, as_json: bool) -> None:
 
 
 def _shown(limit: float) -> str:
-    """Return a limit with all its digits: byte rates are large integers."""
+    """Format a limit with all its digits, because byte rates are large integers."""
     return str(int(limit)) if limit.is_integer() else str(limit)

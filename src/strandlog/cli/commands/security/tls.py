@@ -79,8 +79,8 @@ def init(
 ) -> None:
     """Create a private CA, a server certificate and client certificates, for development.
 
-    Run it again to add client certificates. Existing files are kept unless --force is given, and
-    the CA is never replaced.
+    Run it again to add client certificates. Without --force, the command keeps existing files. It
+    never replaces the CA.
     """
     _check_names("--host", map(host_problem, host))
     _check_names("--client", map(client_problem, client))
@@ -173,8 +173,8 @@ def _utc(time: datetime) -> str:
 def _next_steps(
     files: list[CertificateFile], hosts: list[str], clients: list[str]
 ) -> dict[str, Any]:
-    """Return the commands and client settings for SCRAM over TLS, or for mutual TLS if there are
-    client certificates. These clients get permissions by ACLs, because not all are administrators.
+    """Return the commands and settings for SCRAM over TLS or, with client certificates, for mutual
+    TLS. ACLs give these clients their permissions, because not all of them are administrators.
     """
     authority = next(each.path for each in files if each.path.endswith(AUTHORITY))
     server = next(each.path for each in files if each.path.endswith(SERVER))

@@ -136,7 +136,9 @@ def show(
     jwks: Annotated[
         str | None,
         typer.Option(
-            "--jwks", metavar="FILE", help="Verify the signature with these keys, and the times."
+            "--jwks",
+            metavar="FILE",
+            help="Verify the signature with the keys in this file, and the times.",
         ),
     ] = None,
     as_json: Json = False,

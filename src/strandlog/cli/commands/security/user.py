@@ -1,8 +1,9 @@
 """The `strandlog user` commands: add, list, delete and rotate.
 
-Users log in with a password, by SCRAM or PLAIN, or over HTTP or gRPC. The broker stores salted
-hashes. With -d, the commands open the folder as its owner, which needs no password; add the first
-user that way, before starting the broker. With -b, they use Kafka's SCRAM credential APIs.
+Users log in with a password: to Kafka listeners with SCRAM or PLAIN, or over HTTP or gRPC. The
+broker stores salted hashes. With -d, the commands open the folder as its owner, which needs no
+password; add the first user that way, before starting the broker. With -b, they use Kafka's SCRAM
+credential APIs.
 """
 
 from __future__ import annotations
@@ -138,7 +139,7 @@ def rotate(
         typer.Option(
             "--mechanism",
             metavar="NAME",
-            help=f"{' or '.join(EVERY_MECHANISM)}; default: those that the user has.",
+            help=f"{' or '.join(EVERY_MECHANISM)}; default: the user's current ones.",
         ),
     ] = [],  # noqa: B006
     iterations: Iterations = None,
@@ -272,8 +273,8 @@ def _warn_about_plaintext(log: OpenLog) -> None:
     remote = [host for host in hosts if not is_loopback(host)]
     if remote and "ssl" not in protocol.lower():
         message(
-            f"warning: the connection to {', '.join(remote)} is not encrypted: anyone on the way "
-            "can log in as this user. Use TLS: -X security.protocol=SASL_SSL"
+            f"warning: the connection to {', '.join(remote)} is not encrypted: anyone who can "
+            "read it can log in as this user. Use TLS: -X security.protocol=SASL_SSL"
         )
 
 

@@ -51,7 +51,7 @@ def set_context(
     client: ClientSettings = [],  # noqa: B006 - typer passes a new list to every call
     as_json: Json = False,
 ) -> None:
-    """Create or replace a context. Passwords and keys must be references."""
+    """Create or replace a context. Passwords and keys must be references, such as ${env:NAME}."""
     if (bootstrap is None) == (data is None):
         raise typer.BadParameter("pass either -b HOST:PORT or -d DIR")
     if data is not None and client:

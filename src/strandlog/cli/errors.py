@@ -1,6 +1,6 @@
 """Formats an error as one line for stderr, or as JSON.
 
-A `ConfigurationError` without notes is printed as one line per problem. The message of
+A `ConfigurationError` without notes becomes one line per problem. The message of
 `AlreadyOpenError` recommends `strandlog.read`, so the command line replaces it with a message that
 names the owning process and the option to use.
 """
@@ -14,8 +14,8 @@ from strandlog.errors import AlreadyOpenError, ConfigurationError
 
 
 def failure_line(error: Exception, *, as_json: bool = False) -> str:
-    """Format an error and its notes as one line, or the problems of a `ConfigurationError` as one
-    line each; with `as_json`, always as one JSON document."""
+    """Format an error and its notes as one line, or a `ConfigurationError` without notes as one
+    line per problem. With `as_json`, return one JSON document."""
     notes = tuple(getattr(error, "__notes__", ()))
     if as_json:
         text = "; ".join([_message(error), *notes])
@@ -45,5 +45,5 @@ def _owned(path: str) -> str:
     owner = owner_of(DiskFiles(), path) or "another process"
     return (
         f"{path} is in use by {owner}: stop it or, if it is a broker, connect to it with "
-        "-b HOST:PORT. Commands that only read topics, groups and records work meanwhile"
+        "-b HOST:PORT. Commands that only read topics, groups or records work anyway"
     )

@@ -77,7 +77,7 @@ def fit_to_limit(settings: BrokerSettings, allowed: int) -> BrokerSettings:
 
 
 def raise_limit(settings: BrokerSettings) -> int:
-    """Raise this process's soft limit as far as needed and allowed, and return the new limit."""
+    """Raise this process's soft limit as far as needed and allowed; return the resulting limit."""
     found = limits()
     target = min(wanted(settings), found.hard)
     if target > found.soft:

@@ -36,7 +36,7 @@ def owner_of(files: Files, path: str) -> str:
 
 
 def listed_owner(locks: str, inode: int) -> int | None:
-    """Return the id of the process that locks the file with this inode, or None if not listed."""
+    """Return the id of the process that locks the file with this inode, or None if unknown."""
     for line in locks.splitlines():
         fields = line.split()
         if len(fields) >= 6 and fields[1] == "FLOCK" and fields[5].endswith(f":{inode}"):

@@ -4,7 +4,7 @@
     in a pipe       plain columns, two spaces apart, without colour, never truncated
     with --json     JSON, and nothing else on stdout
 
-Tables have rounded sizes and, on a terminal, grouped digits; JSON has exact values.
+Tables show rounded sizes and, on a terminal, grouped digits; JSON contains exact values.
 
 Clients choose the names of groups, members and transactional ids, so these may contain terminal
 control sequences. Control characters and invisible characters are therefore printed as escapes.

@@ -3,7 +3,8 @@
 -d DIR           the registry in the folder, read-only, even while a broker owns the folder
 -b HOST:PORT     the registry at schema.registry.url, if set, or else at the address that the broker
                  announces
---registry URL   this registry; takes precedence over -d and -b. Without these, no context is used
+--registry URL   this registry; takes precedence over -d and -b. With --registry alone, the command
+                 ignores the context
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def registry_target(
     client: list[str],
     client_config: str | None,
 ) -> Target:
-    """Return the folder or broker to use; with a registry URL and no -d or -b, neither."""
+    """Return the folder or broker to use, or a target without either for a registry URL alone."""
     if url and not data and not bootstrap:
         settings = {name: value or "" for name, value in settings_of(client, "-X").items()}
         return Target(None, None, settings, client_config)

@@ -196,8 +196,8 @@ def _listeners(arguments: ServeArguments, server: ServerSettings) -> str | None:
 def _command_line_settings(
     arguments: ServeArguments, server: ServerSettings
 ) -> dict[str, ResolvedSetting]:
-    """Return the settings given as DATA or by options other than --config and --set; they take
-    precedence."""
+    """Return the settings that DATA and options other than --config and --set give; they take
+    precedence over all others."""
     given: dict[str, tuple[Value | None, str]] = {
         "log.dirs": (arguments.data, "DATA"),
         "listeners": (_listeners(arguments, server), "--host, --port"),
@@ -253,7 +253,7 @@ def _reload(arguments: ServeArguments, started: Configuration) -> None:
         found = read_configuration(arguments.config, arguments.pairs)
         found.check()
     except ConfigurationError as error:
-        logger.error("keeping the settings: %s", error)  # noqa: TRY400 - the message suffices
+        logger.error("cannot reload the settings; keeping the old ones: %s", error)  # noqa: TRY400 - the message suffices
         return
     assert found.server is not None, "check() raises otherwise"
     _set_level(found.server)

@@ -32,8 +32,8 @@ def matching(names: Iterable[str], expression: str) -> list[str]:
 
 
 def selected_topics(log: ReadableLog, argument: str) -> list[str]:
-    """Return the name unchecked, or all topics that match the expression; raise an error if none
-    do."""
+    """Return the topics that match an expression, or raise an error if none does. Return any other
+    argument as the only name, without checking that the topic exists."""
     if not is_expression(argument):
         return [argument]
     found = matching(log.topics(), argument)
@@ -43,8 +43,8 @@ def selected_topics(log: ReadableLog, argument: str) -> list[str]:
 
 
 def missing_topic(log: ReadableLog, name: str, remedy: str = "") -> StrandlogError:
-    """Return the error for a topic that does not exist or whose name is invalid. It suggests a
-    similar name, or an expression, if it can, and the remedy if the name is valid."""
+    """Return the error for a topic that does not exist or whose name is invalid. Its message
+    suggests a similar name and `remedy`, or an expression if the invalid name looks like one."""
     try:
         check_topic_name(name)
     except InvalidTopicError as error:

@@ -64,7 +64,7 @@ def check_folder(path: str, min_free_bytes: int) -> Iterator[Check]:
 
 
 def _denial_advice(error: Exception, path: str) -> str:
-    """Return what to do if the error is a denied access below a path, or else ""."""
+    """Return advice if missing permissions below `path` caused the error, or else ""."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, PermissionError):
         cause = cause.__cause__ or cause.__context__
@@ -74,8 +74,8 @@ def _denial_advice(error: Exception, path: str) -> str:
 
 
 def access_advice(path: str, uid: int) -> str:
-    """Return the command that gives the user `uid` access to a data folder. No command changes the
-    folders above it, which may contain the files of others."""
+    """Return advice, usually a command, on how the user `uid` gets access to a data folder. No
+    command changes a folder above it, because other users may have files there."""
     user, quoted = _user(uid), shlex.quote(path)
     try:
         owner = os.stat(path).st_uid
@@ -96,7 +96,7 @@ def _user(uid: int) -> str:
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
-        return str(uid)  # a container need not know the users of its host
+        return str(uid)  # a container may not know the users of its host
 
 
 def _nearest_parent(path: str) -> str:
@@ -152,7 +152,7 @@ def file_system_of(path: str, mounts: str) -> str:
 
 
 def check_file_system(path: str, kind: str) -> Check:
-    """Warn about file system types that may lose fsynced data."""
+    """Warn about file systems that may lose fsynced data or have unreliable locks."""
     name = "file system"
     if kind in MEMORY_SYSTEMS:
         advice = "use a folder on a disk, except for tests"
@@ -261,7 +261,8 @@ def _listings(files: DiskFiles, path: str) -> Iterator[tuple[str, dict[str, int]
 
 
 def newest_times_ms(path: str) -> tuple[int | None, int | None]:
-    """Return the newest file time and the newest indexed timestamp of the active segments."""
+    """Return the newest modification time and the newest indexed timestamp of the active segments,
+    or None for each that does not exist."""
     files = DiskFiles()
     written: list[int] = []
     stamped: list[int] = []

@@ -91,7 +91,7 @@ def check_descriptors(found: Limits, settings: BrokerSettings) -> Check:
 
 
 def check_clock(now_ms: int, newest_file_ms: int | None, newest_record_ms: int | None) -> Check:
-    """Compare the clock with the first release, and with file times and timestamps on disk."""
+    """Compare the clock with the date of the first release, and with times in the data folder."""
     shown = time_text(now_ms, "seconds") or f"{now_ms} ms"
     set_it = "set the clock (timedatectl set-ntp true, or chrony), then run the doctor again"
     if now_ms < EARLIEST_SANE_MS:

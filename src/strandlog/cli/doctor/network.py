@@ -52,7 +52,7 @@ class Cluster(NamedTuple):
 
 
 class NotKafkaError(Exception):
-    """The peer does not respond in Kafka's protocol, or closes the connection."""
+    """The peer does not speak Kafka's protocol, or closes the connection."""
 
 
 class Login(NamedTuple):
@@ -164,7 +164,7 @@ def _reach(host: str, port: int, login: Login) -> socket.socket | Check:
         return login.tls.wrap_socket(connection, server_hostname=host)
     except ssl.SSLCertVerificationError as error:
         text = f"the certificate of {where} is not trusted: {error.verify_message}"
-        advice = "check ssl.ca.location, and that the certificate has this host name"
+        advice = "check ssl.ca.location, and that the certificate contains this host name"
     except OSError as error:
         connection.close()
         return _tls_failure(where, error)
@@ -297,7 +297,7 @@ def _check_advertised(
 
 
 def advertised_mistake(bootstrap_host: str, advertised_host: str) -> str:
-    """Return why an advertised host cannot work for remote clients, or "" if no reason is seen."""
+    """Return why remote clients cannot use an advertised host, or "" if it may work."""
     if advertised_host in EVERY_ADDRESS:
         return "clients cannot connect to a wildcard address"
     if is_loopback(advertised_host) and not is_loopback(bootstrap_host):

@@ -7,7 +7,8 @@
     permissions      whether the authorizer is off although there are users or rules, or allows
                      nothing
 
-The stored users and rules are read from the files in the folder, even while a broker owns it.
+The permission check reads users and rules from the files in the folder, even while a broker owns
+it.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ SECURE_IT = (
 def check_security(
     configuration: Configuration, folder: str | None, now: datetime
 ) -> Iterator[Check]:
-    """Run all security checks; skip the listener checks if the settings are invalid."""
+    """Run the security checks: those of listeners only with valid settings, and that of permissions
+    only with a folder."""
     settings = configuration.broker_settings()
     server = configuration.server
     if server is not None and not configuration.problems:
@@ -101,7 +103,7 @@ def _check_certificates(listeners: list[Protected], now: datetime) -> Iterator[C
 
 
 def check_certificate(tls: TlsSettings, now: datetime) -> Check:
-    """Load a key and its certificates as the broker does, and check expiry and permissions."""
+    """Load a key and its certificates as the broker does; check their expiry and file mode."""
     name = "certificate"
     try:
         from strandlog.cli.security.certificates import describe, load_certificates  # noqa: PLC0415

@@ -2,7 +2,7 @@
 
 beginning, earliest   the log start offset
 end, latest           the end offset
-42                    that offset
+42                    offset 42
 -10                   ten offsets before the end of each partition
 @1700000000000        the first record at or after a time, given in Unix milliseconds,
 @2026-11-15T12:00Z    in ISO 8601 (local time if it has no zone),
@@ -71,8 +71,8 @@ def seek(
     """Move a consumer to the target offset in the given partitions of a topic, or to a time in all
     assigned partitions.
 
-    An out-of-range offset is replaced by the nearest valid one, with a note, unless `is_strict` is
-    set.
+    Unless `is_strict` is set, an out-of-range offset is replaced by the nearest valid one, and a
+    note is printed.
     """
     if target.kind == "time":
         consumer.seek_to_time(target.value)
@@ -94,7 +94,7 @@ def seek(
 
 
 def parse_range(texts: Sequence[str]) -> tuple[StartOffset | None, int | None]:
-    """Parse the values of `-o`; return the start offset and the time at which to stop."""
+    """Parse the values of `-o`; return the start offset and the stop time, each None if missing."""
     starts = [text.removeprefix("s") if text.startswith("s@") else text for text in texts]
     ends = [text for text in starts if text.startswith("e@")]
     starts = [text for text in starts if not text.startswith("e@")]
@@ -108,7 +108,7 @@ def parse_range(texts: Sequence[str]) -> tuple[StartOffset | None, int | None]:
 def offsets_at(
     log: ReadableLog, partitions: Iterable[TopicPartition], timestamp_ms: int
 ) -> dict[TopicPartition, int]:
-    """Return, for each partition, the first offset at or after a time, or else the end offset."""
+    """Return each partition's offset of the first record at or after a time, or its end offset."""
     wanted = list(partitions)
     with log.consumer() as consumer:
         consumer.assign(wanted)

@@ -1,6 +1,7 @@
-"""A live table of running queries, with one line per query that is updated in place.
+"""A live table of running queries: one line per query, updated in place.
 
-Rows and late rows are totals since the start; late rows were behind the watermark and were dropped.
+Rows and late rows are totals since the start; Spark drops late rows, which are behind the
+watermark.
 Rows per second and the duration refer to the last micro-batch that had rows or, if none had, to the
 first one. Lag is the number of records that have not been processed yet, and state is the number of
 rows that joins and windows keep.
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from strandlog.spark.monitoring.progress import QueryReport
 
 GAP = 3  # spaces between two columns
-MIN_NAME_WIDTH = 12  # query names are never truncated below this
+MIN_NAME_WIDTH = 12  # query names are never truncated to less than this
 COLUMNS = ("batch", "rows", "rows/s", "lag", "state", "late", "duration")
 
 

@@ -1,9 +1,9 @@
 """Decodes keys and values for `consume`, and encodes them for `produce`, with registry schemas.
 
-For decoding, the registry is opened when the first key or value names a schema, so a topic without
-schemas needs no registry. Keys and values that cannot be decoded are printed verbatim. The reasons
-for the first REPORTED of them are printed to stderr; if there are more, the total is printed at the
-end.
+The decoder opens the registry when the first key or value names a schema, so a topic without
+schemas needs no registry. Keys and values that cannot be decoded are printed verbatim, and notes on
+stderr give the reasons for the first REPORTED of them. If there are more, a last note gives the
+total.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ OpenRegistry = Callable[[ExitStack], ReadableRegistry]
 
 
 class ShownRecord(NamedTuple):
-    """A record, with its decoded key and value, or the errors, if they name a schema."""
+    """A record with its decoded key and value. Each contains an error if decoding failed, and is
+    None if it names no schema."""
 
     record: Record
     key: Decoded | None = None

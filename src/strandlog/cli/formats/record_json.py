@@ -10,12 +10,12 @@ output of `consume --json` and produces equal records.
 A key or value that is encoded with a schema appears as JSON, together with `key_schema_id` or
 `value_schema_id`. If it cannot be decoded, it appears as without a schema, together with
 `key_error` or `value_error`. `produce --input json` rejects a decoded key or value unless
---key-schema or --value-schema is given, because its JSON text would be another record.
+--key-schema or --value-schema is given, because storing the JSON text would change the record.
 
-In the input, only a value is required. A `value` or `key` that is neither a string nor null is
-stored as its JSON text. Headers may also be an object. `topic`, `offset`, `key_error` and
-`value_error` are ignored; an unknown field is an error, because a misspelled field would be
-silently lost.
+In the input, only a value is required. Without a schema, a `value` or `key` that is neither a
+string nor null is stored as its JSON text. Headers can also be an object. `topic`, `offset`,
+`key_error` and `value_error` are ignored; an unknown field is an error, because a misspelled field
+would be silently lost.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
 """Decides for `strandlog acl check` whether a client may do something, and which rule decides.
 
-Decisions are made by the broker's own code. For a folder, this module opens the log as an embedded
-broker, with an authorizer and with the super users that `serve` would have. For a remote broker,
-this module reads the rules that affect the resource (DescribeAcls) and the relevant settings
-(DescribeConfigs), and runs the authorizer here. A setting that the remote broker does not show is
-reported as a note: it may, for example, name super users, who may do everything regardless of the
-rules.
+The broker's own code makes the decision. For a folder, this module opens the log as an embedded
+broker, with an authorizer and with the settings that `serve` would use. For a remote broker, it
+reads the rules that affect the resource (DescribeAcls) and the relevant settings (DescribeConfigs),
+and runs the authorizer here. If the remote broker does not show a setting, the answer contains a
+note: the setting may, for example, name super users, who may do everything regardless of the rules.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ EVERYONE = "allow.everyone.if.no.acl.found"
 
 
 class Question(NamedTuple):
-    """A client and the operation whose permission is checked."""
+    """A client, and the operation and resource to check its permission for."""
 
     principal: str
     host: str
@@ -68,7 +67,7 @@ class Answer(NamedTuple):
 
 
 def of_folder(path: str, settings: BrokerSettings, question: Question) -> Answer:
-    """Decide with the rules in a data folder, which no broker may be using."""
+    """Decide with the rules in a data folder; raise `AlreadyOpenError` if a broker owns it."""
     if not os.path.lexists(os.path.join(path, META_PROPERTIES)):
         raise UnknownLayoutError(path, "it contains no log; 'strandlog acl add' creates one")
     given = {
@@ -103,7 +102,7 @@ def of_broker(log: OpenLog, question: Question) -> Answer:
 
 
 def _broker_settings(log: strandlog.RemoteLog) -> tuple[dict[str, str], list[str]]:
-    """Return the relevant settings that are visible, and notes about those that are not."""
+    """Return the relevant settings that the broker shows, and a note for each that it hides."""
     reason = "the broker does not show it"
     found: dict[str, str] = {}
     try:

@@ -75,7 +75,7 @@ class Resources(NamedTuple):
     prefix: bool
 
     def named(self) -> list[tuple[ResourceType, str]]:
-        """Return each type and name; raise a usage error for --prefix without a name."""
+        """Return each type and name; raise a usage error for an empty name or --prefix alone."""
         found = [(ResourceType.TOPIC, name) for name in self.topics]
         found += [(ResourceType.GROUP, name) for name in self.groups]
         found += [(ResourceType.TRANSACTIONAL_ID, name) for name in self.transactional_ids]
@@ -132,7 +132,7 @@ def _check_role(
     named: list[tuple[ResourceType, str]],
     operations: Sequence[str],
 ) -> None:
-    """Raise a usage error unless the resources are exactly those that a role needs."""
+    """Raise a usage error if --operation is given, or the role needs other resource types."""
     if operations:
         raise typer.BadParameter(
             "cannot be combined with --producer or --consumer, which have their own operations",
@@ -147,7 +147,7 @@ def _check_role(
 
 
 def checked_operation(name: str, kind: ResourceType) -> Operation:
-    """Return the named operation; if it is invalid, raise a usage error that lists all."""
+    """Return the named operation; raise a usage error if the type has no such operation."""
     try:
         return operation_named(name, kind)
     except InvalidRequestError as error:
@@ -169,8 +169,8 @@ def checked_principal(principal: str) -> str:
 
 
 def check_topic_names(resources: Resources) -> None:
-    """Raise a usage error for a name, or the prefix of a name, that no topic can have: the rule
-    would never apply."""
+    """Raise a usage error for a topic name or prefix that no topic can have, because the rule would
+    never apply."""
     for name in resources.topics:
         if name == EVERYTHING and not resources.prefix:
             continue
@@ -230,8 +230,9 @@ def filters_of(
     permission: PermissionType,
     pattern: PatternType,
 ) -> list[AclFilter]:
-    """Return filters that together select the rules that the options name. An omitted option
-    selects everything. With the pattern type MATCH, a name selects all rules that affect it."""
+    """Return filters that together select the rules that the options describe. An omitted option
+    selects everything. With the pattern type MATCH, a name selects all rules that affect the
+    resource."""
     named = resources.named()
     kinds: list[tuple[ResourceType, str | None]] = [*named] or [(ResourceType.ANY, None)]
     any_text: list[str | None] = [None]

@@ -5,10 +5,11 @@
     server.pem   key and chain of the broker (ssl.keystore.location)
     NAME.pem     key and chain of a client
 
-All files are checked before the first one is written. The CA is never replaced, because every
-client would need the new certificate. After a crash that leaves only `ca.key`, the next run creates
-the certificate for this key. Other existing files are kept. `force` renews the server certificate
-and the named client certificates with new keys; without it, naming an existing client is an error.
+`init` checks all existing files before it writes the first one. It never replaces the CA, because
+every client would need the new certificate. After a crash that leaves only `ca.key`, the next run
+creates the certificate for this key. `force` renews the server certificate and the named client
+certificates with new keys. Without it, `init` keeps other existing files, and raises an error for
+an existing client or for a host that the existing server certificate does not name.
 """
 
 from __future__ import annotations
@@ -153,7 +154,7 @@ class CertificateFolder:
     # -- its certificates ------------------------------------------------------------------------
 
     def _server_hosts(self, hosts: Sequence[str], known: Signed | None) -> list[str]:
-        """Return the names for a new server certificate, or [] if the existing one is kept."""
+        """Return the names for a new server certificate, or [] if `init` keeps the existing one."""
         existing = self._certificate(SERVER)
         names = [] if existing is None else alternative_names(existing)
         wanted = list(dict.fromkeys([*map(_normalized, hosts), *names, *LOCAL_HOSTS]))

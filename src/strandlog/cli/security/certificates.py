@@ -1,11 +1,11 @@
 """Creates a private CA and the certificates that it signs, and describes any certificate.
 
     CA       CN=strandlog development CA   signs certificates, but no intermediate CAs
-    server   CN=first host name            server authentication; SANs: host names and addresses
+    server   CN=first host                 server authentication; SANs: host names and addresses
     client   CN=name                       client authentication; the principal is User:CN=name
 
-Keys are ECDSA P-256 in PKCS#8. Every certificate has a random serial number and is valid from five
-minutes ago, because clocks differ. A certificate expires no later than its CA.
+Keys are ECDSA P-256 in PKCS#8. Every certificate has a random serial number. Its validity starts
+five minutes before its creation, because clocks differ, and ends no later than that of its CA.
 """
 
 from __future__ import annotations
@@ -83,7 +83,8 @@ def new_authority(key: EllipticCurvePrivateKey, now: datetime) -> Signed:
 
 
 def new_server(authority: Signed, hosts: Sequence[str], now: datetime, days: int) -> Signed:
-    """Return a server certificate for the hosts; the subject is the first that is not too long."""
+    """Return a server certificate for the hosts. Its subject is the first host that fits into a
+    common name, or else `server`."""
     subject = next((host for host in hosts if len(host) <= MAX_COMMON_NAME), SERVER)
     names = x509.SubjectAlternativeName([_general_name(host) for host in hosts])
     return _issued(authority, subject, SERVER, now, days, names)
@@ -185,7 +186,9 @@ def load_key(data: bytes, path: str) -> EllipticCurvePrivateKey:
     try:
         key = load_pem_private_key(data, None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise SecurityFileError(f"{path} has no unencrypted private key in PEM format") from error
+        raise SecurityFileError(
+            f"{path} contains no unencrypted private key in PEM format"
+        ) from error
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise SecurityFileError(f"the key in {path} is not an ECDSA key")
     return key
@@ -196,7 +199,7 @@ def load_certificates(data: bytes, path: str) -> list[x509.Certificate]:
     try:
         return x509.load_pem_x509_certificates(data)
     except ValueError as error:
-        raise SecurityFileError(f"{path} has no valid certificate in PEM format") from error
+        raise SecurityFileError(f"{path} contains no valid certificate in PEM format") from error
 
 
 # -- describing ------------------------------------------------------------------------------------

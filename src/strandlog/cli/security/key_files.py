@@ -1,7 +1,7 @@
 """Reads and writes the files of the `tls`, `token` and `user` commands.
 
-Each file is written under a temporary name, fsynced and renamed, so a crash leaves the old file or
-the new one. Only the owner can read a file with a private key or a password; files with public keys
+Each file is written under a temporary name, fsynced and renamed, so a crash leaves the old or the
+new file. Only the owner can read a file with a private key or a password; files with public keys
 and the certificate of the CA are readable by all users.
 """
 

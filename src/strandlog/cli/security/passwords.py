@@ -3,9 +3,9 @@
 A password is never an argument, because other users could see it in the process list.
 
 A generated password exists nowhere else, so it must not be lost if storing it in the broker fails.
-With --output, the password is first written to FILE.new and then set in the broker; after that,
-FILE is replaced and FILE.new is removed. A crash therefore leaves the password in one of the two
-files. FILE may also be the password file that this command uses to log in.
+With --output, the command writes the password to FILE.new, sets it in the broker, replaces FILE and
+removes FILE.new. A crash therefore leaves the password in one of the two files. FILE can also be
+the password file that this command uses to log in.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ GENERATED_BYTES = 24  # 192 bits, 32 characters
 
 
 def given_password(file: str | None, *, generate: bool) -> str | None:
-    """Return the password that the options give, or None if the user must type it."""
+    """Read or generate the password as the options say; return None if the user must type it."""
     if generate and file is not None:
         raise typer.BadParameter("choose either --password-file or --generate (or --output)")
     if generate:
@@ -69,8 +69,12 @@ def _from_file(file: str) -> str:
 
 @contextmanager
 def kept(password: str, output: str | None) -> Iterator[None]:
-    """Preserve a generated password while the `with` block sets it: in a file or, without one, on
-    stdout if a request fails or is interrupted, because the broker may have stored the password."""
+    """Save a generated password while the `with` block sets it in the broker.
+
+    With `output`, write it to a temporary file first, and to `output` after the block. If a request
+    fails or is interrupted, the broker may have stored the password: keep the temporary file or,
+    without `output`, print the password on stdout.
+    """
     pending = None if output is None else f"{output}.new"
     if pending is not None:
         write_private(pending, f"{password}\n".encode())

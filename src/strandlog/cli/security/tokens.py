@@ -1,12 +1,12 @@
 """Creates and verifies bearer tokens (JWT) for development, with their signing key and JWKS.
 
     token.key    private ECDSA P-256 key, PKCS#8
-    jwks.json    public keys that a broker accepts (sasl.oauthbearer.jwks.endpoint.url)
+    jwks.json    public keys for a broker (sasl.oauthbearer.jwks.endpoint.url)
 
-A key is identified by its thumbprint (RFC 7638), which a token carries as `kid`. `rotate` writes
+A key is identified by its thumbprint (RFC 7638), which a token contains as `kid`. `--rotate` writes
 the new public key to `jwks.json` before it replaces `token.key`, so a crash never leaves a signing
-key that brokers do not accept. Tokens are signed with ES256 and have the claims `sub`, `iat` and
-`exp`.
+key that is missing from `jwks.json`. Tokens are signed with ES256 and always contain the claims
+`sub`, `iat` and `exp`.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ def init_keys(folder: str, *, keeps_old: bool, replaces: bool) -> str:
     """Create the signing key and its JWKS, and return the key id.
 
     An existing key is an error unless one of the options is set. Either option replaces the key;
-    with `keeps_old`, its tokens stay valid. If only the JWKS is missing, it is written for the
-    existing key, which stays unless `replaces` is set.
+    with `keeps_old`, tokens signed with the old key stay valid. If only the JWKS is missing, it is
+    written for the existing key, unless `replaces` is set.
     """
     key_path, jwks_path = os.path.join(folder, KEY), os.path.join(folder, JWKS)
     has_key, has_jwks = os.path.lexists(key_path), os.path.lexists(jwks_path)
-    if has_key and not has_jwks and not replaces:  # a crash may have come between the two writes
+    if has_key and not has_jwks and not replaces:  # after a crash between the two writes
         public = public_key(load_signing_key(key_path))
         write_public(jwks_path, _document([public]))
         return str(public["kid"])

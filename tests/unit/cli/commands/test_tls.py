@@ -316,7 +316,7 @@ def test_show_of_another_file_says_what_is_wrong(cli: CommandLine, tmp_path: Pat
     other = tmp_path / "other"
     other.write_text("no certificate")
     found = cli.inside("tls", "show", str(other), code=1)
-    assert "has no valid certificate in PEM format" in found.err
+    assert "contains no valid certificate in PEM format" in found.err
     with other.open("wb") as file:
         file.truncate(key_files.MAX_FILE_BYTES + 1)
     assert "the maximum is" in cli.inside("tls", "show", str(other), code=1).err

@@ -11,14 +11,14 @@
                 ...
             consumer.commit()
 
-The names in `__all__` and those in `strandlog.aio`, the asyncio API, are the public API;
-everything else may change. All of them are imported on first use, so that `import strandlog` and
-`strandlog --help` are fast.
+The public API consists of the names in `__all__`, and of `strandlog.errors`, `strandlog.aio` (the
+asyncio API) and `strandlog.testing`; everything else may change. Classes and submodules are
+imported on first use, so that `import strandlog` and `strandlog --help` are fast.
 """
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # type checkers take it as true; importing it from typing takes 10 ms
+TYPE_CHECKING = False  # type checkers treat it as true; importing it from typing takes 10 ms
 if TYPE_CHECKING:
     import os
     from collections.abc import Mapping
@@ -152,12 +152,12 @@ def connect(
 
     `bootstrap` is HOST:PORT, or several of them separated by commas. `config` contains client
     settings under the names of the Java client or of librdkafka; `settings` are the same with
-    underscores, such as `security_protocol="ssl"`. They override the environment
+    underscores, such as `security_protocol="ssl"`. Both override the environment
     (STRANDLOG_CLIENT_*), which overrides the properties file `config_file`.
 
     Raises `UnreachableError` if no broker responds, `AuthenticationError` if the broker rejects the
-    user or its certificate is not trusted, and `SettingError` if a setting is invalid. Requires the
-    `client` extra.
+    user or the client does not trust the broker's certificate, and `SettingError` if a setting is
+    invalid. Requires the `client` extra.
     """
     from strandlog.client.remote.log import RemoteLog  # noqa: PLC0415 - see above
 

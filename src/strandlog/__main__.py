@@ -1,11 +1,12 @@
 """The `strandlog` command, also available as `python -m strandlog`.
 
 The command line requires the `cli` extra; without it, the command prints one line that says so and
-exits with 2. Two command lines bypass typer: `--version` requires no extra, and `strandlog serve`
-with common options requires only the `server` extra and starts faster.
+exits with code 2. Two command lines bypass typer: `--version` requires no extra, and `strandlog
+serve` with common options requires only the `server` extra and starts faster.
 
-This module imports others only inside `main`, which turns Ctrl-C during an import into exit code
-130 (`cli/interruption.py`). For the same reason, `strandlog/__init__.py` imports next to nothing.
+This module imports strandlog's other modules only inside functions, because `main` turns Ctrl-C
+during an import into exit code 130 (`cli/interruption.py`). For the same reason,
+`strandlog/__init__.py` imports next to nothing.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ def main() -> None:
 
 
 def _serves(words: list[str]) -> bool:
-    """Run the broker and return True; return False if typer must parse the command line."""
+    """Run the broker and return True, or exit with code 1 if it fails. Return False without running
+    it if typer must parse the command line."""
     from strandlog.cli.interruption import raise_on_interrupt  # noqa: PLC0415 - see above
     from strandlog.cli.start_server import parse_plain, serve  # noqa: PLC0415 - only this command
     from strandlog.errors import StrandlogError  # noqa: PLC0415 - see above

@@ -11,7 +11,8 @@ Step              one numbered operation of the simulated disk
 CrashChoice       one outcome of a power cut, with a `FileFate` for each affected file
 server            `ServerThread` runs a server in a thread of this process (needs the server extra)
 
-The names are imported on first use, because pytest imports this package in every project.
+The names are imported on first use, because pytest imports this package in every project that has
+strandlog installed.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ def kafka_topic(kafka_broker: KafkaBroker, request: pytest.FixtureRequest) -> It
 
 @pytest.fixture
 def kafka_client_config(kafka_broker: KafkaBroker) -> dict[str, Any]:
-    """Client settings for confluent-kafka, to which the test may add its own."""
+    """Client settings for confluent-kafka, as a new dictionary that the test can extend."""
     return kafka_broker.client_config()
 
 

@@ -5,9 +5,9 @@
 
 The server is the same as in `strandlog serve`, on a free port of 127.0.0.1, with real sockets and
 real files. The settings `listeners` and, with `http=True` or `grpc=True`, `http.listener` and
-`grpc.listener` select other addresses and protocols. It starts within tens of milliseconds, because
-all modules are already imported. Use a separate process if a test kills the broker, sends it a
-signal or measures its memory.
+`grpc.listener` select other addresses and protocols. The server starts within tens of milliseconds,
+because all modules are already imported. Use a separate process if a test kills the broker, sends
+it a signal or measures its memory.
 
 The server belongs to its thread. Other threads must access it only through `call`, `run` and
 `wait_until`, which run code in the event loop.

@@ -5,15 +5,16 @@ A `CrashChoice` describes an outcome for the state of the disk when the choice w
     files        a `FileFate` per file: how many of its unsynced changes reached the disk, how much
                  of the next one, and which of those bytes are nevertheless stale or garbage
     folders      per folder, how many of its unsynced name changes reached the disk
-    rest_kept    whether all unsynced changes of all other files were kept or lost
-    names_kept   the same for the names in all other folders
+    rest_kept    whether all unsynced changes of all other files are kept (or else lost)
+    names_kept   whether all unsynced name changes in all other folders are kept (or else lost)
 
 *Stale* bytes did not reach the disk although the file's size and later bytes did: a reader sees the
 previous durable bytes, or zeros where the file has grown. *Garbage* is pseudorandom and
 always the same for the same position.
 
 The model makes one assumption, which every log without padding needs: durable bytes that are not
-being overwritten stay intact even if their sector is damaged (SQLite: powersafe overwrite).
+being overwritten stay intact even if their sector is damaged (SQLite calls this powersafe
+overwrite).
 Nodes are identified by number. A choice is valid only for the disk state it was created for.
 """
 
@@ -63,7 +64,7 @@ def crashed_tree(root: FolderNode, choice: CrashChoice) -> FolderNode:
         return twin
 
     def rebuild_file(node: FileNode) -> FileNode:
-        if not node.unsynced:  # fast path: this is the case for most files
+        if not node.unsynced:  # fast path for most files
             return FileNode(node.number, node.label, node.frozen_durable())
         fate = fates.get(node.number)
         if fate is None:

@@ -3,16 +3,16 @@
 Order of `crash_states`:
 
 1. everything lost, everything kept, names without contents, contents without names;
-2. each folder with each prefix of its unsynced name changes, while the names in all other folders
-   are kept, and again while they are lost; and each file with
+2. each folder with each prefix of its unsynced name changes, once with the name changes in all
+   other folders kept and once with them lost; and each file, with all name changes kept, with
    - each prefix of its unsynced changes,
    - the next change torn in the middle, after its first byte, before its last byte, at a sector
      boundary, at a page boundary,
    - all changes present, but one change, sector or page stale, or everything that was written
      stale (only the new size reached the disk),
    - its last sector garbage, and a torn sector garbage,
-   in both cases while the contents of all other files are kept, and again while they are lost;
-3. with a `random.Random`, combinations of all these.
+   each of these once with the contents of all other files kept and once with them lost;
+3. with a budget and a `random.Random`, combinations of all these.
 
 The choices of all nodes are interleaved, and each list is traversed in bisection order (last,
 first, middle, quarters), so that a small budget covers a sample of everything. No choice is
@@ -47,13 +47,14 @@ T = TypeVar("T")
 
 SECTOR_BYTES = 512
 PAGE_BYTES = 4096
-MAX_FRUITLESS_SAMPLES = 200  # repeated choices in a row; then none are assumed to remain
+MAX_FRUITLESS_SAMPLES = 200  # repeated choices in a row after which no new ones are expected
 
 
 def crash_states(
     root: FolderNode, budget: int | None, rng: random.Random | None
 ) -> Iterator[CrashChoice]:
-    """Yield up to `budget` choices: systematic ones, then random ones if `rng` is given."""
+    """Yield up to `budget` choices: systematic ones, then random ones if `rng` is given. Without a
+    budget, yield all systematic ones."""
     return islice(_distinct_choices(root, budget, rng), budget)
 
 
@@ -142,7 +143,7 @@ def _tears(file: FileNode) -> Iterator[FileFate]:
 
 
 def _tear_points(change: Write) -> list[int]:
-    """Return the sizes at which to tear a write, the most relevant first."""
+    """Return the numbers of bytes to keep of a torn write, the most relevant first."""
     size = len(change.data)
     points = [size // 2, 1, size - 1]
     for block in (SECTOR_BYTES, PAGE_BYTES):
@@ -200,7 +201,7 @@ def _sample(files: list[FileNode], folders: list[FolderNode], rng: random.Random
 
 
 def _sample_count(most: int, rng: random.Random) -> int:
-    """Return a random count, often 0 or `most`: most crashes lose or keep everything."""
+    """Return a random count, often 0 or `most`, because most crashes lose or keep everything."""
     roll = rng.randrange(4)
     if roll < 2:
         return most * roll
@@ -239,7 +240,7 @@ def _block_start(position: int, block: int) -> int:
 
 
 def _bisected(items: Sequence[T]) -> list[T]:
-    """Return the last item, the first, the middle one, then the middles of the remaining spans."""
+    """Return the items in this order: last, first, middle, then the middles of the other spans."""
     order = dict.fromkeys((len(items) - 1, 0)) if items else {}
     spans = [(0, len(items) - 1)]
     while spans:

@@ -2,8 +2,8 @@
 
 Operations fail with `OSError`, like system calls; `SimulatedFiles` translates it to the error that
 `DiskFiles` raises. Each change and each sync is one step of the `Script`, which may interrupt it
-(see faults.py). An interrupted write keeps its first bytes, and a failed sync loses the data
-that it should have made durable.
+(see faults.py). An interrupted write may keep some of its first bytes, and a failed sync of a file
+loses the data that it should have made durable.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class SimulatedDisk:
         return node
 
     def find_place(self, path: str) -> tuple[FolderNode, str]:
-        """Return the parent folder and the last name of a path, which need not exist."""
+        """Return the parent folder and the last name of a path. The last name need not exist."""
         parts = split_path(path)
         if not parts:
             raise os_error(errno.EBUSY, path)
@@ -130,7 +130,7 @@ class SimulatedDisk:
     def write(
         self, operation: Operation, path: str, node: FileNode, position: int, data: bytes
     ) -> None:
-        """Write all of the data, or fail after writing its first bytes."""
+        """Write all of the data, or fail after writing none or some of its first bytes."""
         detail = f"+{len(data)}" if operation == "append" else f"@{position}+{len(data)}"
         stopped = self.script.begin(operation, path, detail)
         if stopped is None and self.capacity_bytes is not None:
@@ -173,7 +173,7 @@ class SimulatedDisk:
         self.step("sync_dir", path, "", folder.sync)
 
     def may_fail(self, operation: Operation, path: str) -> None:
-        """Raise the fault scheduled for an operation that is not a step, if any."""
+        """Raise the scheduled fault, if any, of an operation that is not a step."""
         self.script.check_power()
         stopped = self.script.fault(operation, path)
         if stopped is not None:

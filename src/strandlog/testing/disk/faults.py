@@ -12,7 +12,7 @@ the same as "before". From then on every operation raises `PowerCut`, so that `f
 the code under test change nothing on disk, as after a real power cut.
 
 A fault makes one operation fail with the error that the kernel would report. A failed step is
-numbered too. If it writes bytes, some of them have been written, as on a full disk. `read`, `map`,
+numbered too. If it writes bytes, it may write some of them, as on a full disk. `read`, `map`,
 `list`, `lock` and `open` can also fail; they are not steps because they do not change the disk.
 """
 

@@ -4,26 +4,26 @@ It implements `storage.files.Files` with the guarantees stated there, so it can 
 everywhere. In addition, it can
 
 - lose power: `crash_states()` enumerates possible outcomes of a power cut at this moment, and
-  `after_crash(choice)` returns the resulting disk; `after_kill()` returns the disk after `kill -9`,
-  which still contains everything that was written;
+  `after_crash(choice)` returns the resulting disk; `after_kill()` returns the disk after `kill -9`
+  of the process, with everything that was written;
 - stop at a step: `crash_at=N` raises `PowerCut` (see faults.py for steps, moments and the trace);
   `before_step` is called before each step, so that a single run can examine the crash states at
   every step;
 - fail: `fail_next`, `fail_on`, `capacity_bytes`; errors have the types that `DiskFiles` raises;
 - corrupt data: `flip_bit`.
 
-The changes to the names in one folder reach the disk in order, as in a journal; otherwise it
+The changes to the names in one folder reach the disk in order, as in a journal; otherwise the disk
 guarantees no more than POSIX. The name of a new file is not durable until its folder is synced
-with `sync_dir`, and the name of that folder not until its parent is synced (with
-`sync_persists_name=True`, syncing a file also makes its names durable, as on journaling file
-systems). A rename is atomic within one folder; between two folders, the old name may remain or the
+with `sync_dir`, and the name of that folder is not durable until its own parent is synced. With
+`sync_persists_name=True`, syncing a file also makes these names durable, as on journaling file
+systems. A rename is atomic within one folder; between two folders, the old name may remain or the
 new one may be missing. `list_dir` returns names in an arbitrary order.
 
 Paths are POSIX paths; a leading slash makes no difference. The root always exists and is durable.
 A removed file stays readable through open handles and mappings, but its space is freed immediately.
-Truncating mapped bytes raises `AssertionError`, and so does overwriting past the end: the former
-would crash a real process, and the latter would silently break the guarantee of `LogFile.size`.
-There must be only one writer; other threads may call `sync`.
+Truncating mapped bytes raises `AssertionError`, because it would crash a real process. So does
+`LogFile.overwrite` past the end, because `LogFile.size` would silently become wrong. There must be
+only one writer; other threads may call `sync`.
 """
 
 from __future__ import annotations
@@ -241,7 +241,7 @@ class SimulatedFiles:
         return True
 
     def sync_file_system(self, path: str) -> None:
-        """Sync the folder with everything in it: nothing else is on this disk."""
+        """Sync the folder and everything in it, but not the rest of the disk."""
         for name, size in self.list_dir(path).items():
             each = posixpath.join(path, name)
             if size == DIRECTORY:
@@ -279,12 +279,12 @@ class SimulatedFiles:
 
     @property
     def trace(self) -> list[Step]:
-        """All steps so far. The number of the last step is the length of the list."""
+        """All steps on this disk. The number of the last step is the length of the list."""
         return self._disk.script.trace
 
     @property
     def capacity_bytes(self) -> int | None:
-        """The capacity of the disk. It may be changed at any time, even below the space in use."""
+        """The capacity of the disk. A test can change it at any time, even below the used space."""
         return self._disk.capacity_bytes
 
     @capacity_bytes.setter
@@ -325,10 +325,10 @@ class SimulatedFiles:
         return self._successor(crashed_tree(self._disk.root, choice))
 
     def after_kill(self) -> SimulatedFiles:
-        """Return the disk after `kill -9`: everything written is there, and unsynced data is still
-        unsynced.
+        """Return the disk after `kill -9`: it contains everything that was written, and unsynced
+        data is still unsynced.
 
-        This is also the way to fork a disk: the two share all bytes until one changes them.
+        This is also the way to fork a disk: the two disks share all bytes until one changes them.
         """
         return self._successor(copy_tree(self._disk.root))
 

@@ -1,6 +1,6 @@
 """Open files, mappings and locks of the simulated disk.
 
-They refer to a node, not to a name, so they stay valid when the file is renamed or removed. As in
+Each refers to a node, not to a name, so it stays valid when the file is renamed or removed. As in
 `DiskFiles`, a handle keeps track of its own size, which appends through other handles do not
 change.
 """
@@ -19,7 +19,8 @@ from strandlog.testing.disk.nodes import FileNode, FolderNode
 
 @contextlib.contextmanager
 def disk_errors(what: str, path: str, but: type[OSError] = FileNotFoundError) -> Iterator[None]:
-    """Translate the errors of the simulated disk to those that `DiskFiles` raises."""
+    """Translate errors of the simulated disk to those of `DiskFiles`, except `FileNotFoundError`
+    and `but`."""
     try:
         yield
     except (FileNotFoundError, but):
@@ -115,7 +116,7 @@ class SimulatedMap:
 
 
 class SimulatedLock:
-    """`Lock` on a simulated disk. It does not survive a crash or the end of the process."""
+    """`Lock` on a simulated disk. Disks from `after_crash` and `after_kill` are not locked."""
 
     __slots__ = ("_nodes",)
 

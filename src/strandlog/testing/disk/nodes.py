@@ -214,7 +214,7 @@ def possible_nodes(root: FolderNode) -> list[Node]:
 
 
 def copy_tree(root: FolderNode) -> FolderNode:
-    """Copy a folder, with all nodes that are or may be in it after a crash, for another disk."""
+    """Copy a folder for another disk, with all nodes that are or may be in it after a crash."""
     twins: dict[int, Node] = {}
 
     def twin_of(node: Node) -> Node:

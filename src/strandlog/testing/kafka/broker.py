@@ -5,19 +5,20 @@
         ...
         records = broker.wait_for_records("orders", 3)
 
-It is the broker of `strandlog serve`, with real sockets and files, on a free port of 127.0.0.1, in
-a temporary folder. It differs in three ways, so that tests are fast:
+It is the broker of `strandlog serve`, with real sockets and files, by default on a free port of
+127.0.0.1 and in a temporary folder. So that tests are fast, it differs in four ways:
 
     no fsync                              `unsynced_files.py`; the data survives `restart`, but not
                                           a power failure
     group.initial.rebalance.delay.ms=0    a new group does not wait three seconds for more members
-    schemas are loaded when needed        so the broker starts within milliseconds
+    schemas are loaded when needed        the broker starts within milliseconds
+    no HTTP and gRPC listeners            the HTTP listener opens when a test first reads `http_url`
 
-The user `test`, which exists with SASL, is a super user.
+With SASL, the broker has a user `test`, who is a super user.
 
 Tests call the methods in their own thread; the methods call the broker in its event loop and wait
-for the result. They need no Kafka client and no login. `wait_for_records` would block the event
-loop of an asynchronous test; such a test awaits `wait_for_records_async`.
+for the result. The methods need no Kafka client and no login. `wait_for_records` would block the
+event loop of an asynchronous test; such a test awaits `wait_for_records_async`.
 
 A restart keeps the port and the data, so that clients reconnect. `stop` leaves no thread, socket or
 file descriptor behind; `close` also removes the temporary folder.
@@ -185,7 +186,7 @@ class KafkaBroker:
 
     def client_config(self, **more: Any) -> dict[str, Any]:
         """Return client settings for confluent-kafka and other clients based on librdkafka. `more`
-        adds settings, whose names have underscores instead of dots."""
+        adds settings, with underscores instead of dots in their names."""
         extra = {name.replace("_", "."): value for name, value in more.items()}
         return {
             "bootstrap.servers": self.bootstrap_servers,
@@ -247,8 +248,8 @@ class KafkaBroker:
         self, topic: str, *records: Produced, partition: int | None = None
     ) -> list[RecordPosition]:
         """Append records to an existing topic and return their partitions and offsets. A record is
-        a value, a pair of key and value, or a `NewRecord`; text is encoded as UTF-8. Faults do not
-        affect this method."""
+        a value, a pair of key and value, or a `NewRecord`; text is encoded as UTF-8. The only
+        fault that affects this method is `delay_fsync`."""
         producer = self._producer
         assert producer is not None, "the broker is not running"
         new = [_new_record(each) for each in records]
@@ -256,9 +257,8 @@ class KafkaBroker:
         return self._running.run(work)
 
     def records(self, topic: str) -> list[Record]:
-        """Return all records of a topic, partition by partition: those that a consumer with
-        isolation.level=read_committed sees. A topic that does not exist is an error, as is a
-        damaged log."""
+        """Return the records of a topic that a consumer with isolation.level=read_committed sees,
+        partition by partition. A topic that does not exist is an error, as is a damaged log."""
         text = self._missing(topic)
         if text:
             raise with_text(TopicNotFoundError, text)
@@ -280,7 +280,7 @@ class KafkaBroker:
     def wait_for_records(
         self, topic: str, count: int, timeout: float = WAIT_SECONDS
     ) -> list[Record]:
-        """Wait until a topic has at least `count` records, and return all of them like `records`.
+        """Wait until a topic contains at least `count` records, and return them all like `records`.
         The topic need not exist yet. The message of TimeoutError shows the last records."""
         if _runs_in_event_loop():
             raise RuntimeError(
@@ -308,7 +308,7 @@ class KafkaBroker:
         return found
 
     def _collect(self, topic: str, count: int | None, timeout: float) -> list[Record]:
-        """Read a topic to its end; if `count` is given, continue until there are that many."""
+        """Read a topic to its end. With `count`, first wait for that many records or a timeout."""
         deadline = stopwatch() + timeout
         positions: dict[int, int] = {}
         found: list[Record] = []

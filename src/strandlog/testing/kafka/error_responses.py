@@ -10,11 +10,12 @@ array of the request, but these rules find it for all APIs except those in `_UNL
 
 A row gets the values of the fields that have the same name, or a synonym (`_SYNONYMS`), in the
 request. If a row of the request is a plain value, such as the name of a group, it becomes the first
-field of that type. All other fields have the schema's defaults.
+field of that type. Fields named `error_message` contain `MESSAGE`. All other fields have the
+schema's defaults.
 
-Top-level error codes are set as well, except where clients interpret them differently
-(`_ROWS_ONLY`). Some responses have no field for an error code if the request names nothing; in this
-case, there is no error response.
+Top-level error codes are set too, except where clients interpret them differently (`_ROWS_ONLY`).
+Some responses contain no field for an error code if the request names nothing, such as a topic; in
+this case, there is no error response.
 """
 
 from __future__ import annotations
@@ -163,7 +164,7 @@ def _arrays(source: Any) -> dict[str, Any]:
 
 
 def _same(name: str, source: Any) -> Any:
-    """Return the value of the field that has the same name or a synonym."""
+    """Return the value of the field that has the same name or a synonym, or None without one."""
     for each in (name, *_SYNONYMS.get(name, ())):
         value = getattr(source, each, None)
         if isinstance(value, str | int | UUID):

@@ -6,18 +6,18 @@
     faults.delay("Fetch", ms=200)         answers later
     faults.delay("Produce")               answers when the fault is removed
     faults.delay_fsync(ms=50)             simulates a slow disk; acks=all waits for it
-    faults.refuse_connections()           closes each new connection at once
+    faults.refuse_connections()           closes each new connection immediately
     faults.drop_connections()             closes all connections now
 
-All but the last return a `Fault`: it counts its `hits`, `wait` waits for them, and `remove` ends
-it; as a context manager, it ends with the block. A fault affects the requests of one API, or of all
-APIs if none is named; with `topic`, only requests that name the topic. It ends after `times` hits.
-If several faults match a request, the oldest one that can affect it does. On a listener with SASL,
-requests before the login are not affected.
+All but the last return a `Fault`. Its attribute `hits` counts how often it occurred, `wait` waits
+for hits, and `remove` ends the fault, as does the end of a `with` block. `fail`, `drop` and `delay`
+affect the requests of one API, or of all APIs if none is named; with `topic`, only requests that
+name the topic. A fault ends after `times` hits. If several faults match a request, the oldest one
+that can affect it applies. On a listener with SASL, requests before the login are not affected.
 
 `Faults` is the server's `Interceptor`: it runs in the event loop, while tests add and remove faults
-in their own thread. `_active` is a tuple that is only replaced, under the lock. If there are no
-faults, a request costs one comparison.
+in their own thread. `_active` is a tuple that is replaced under the lock and never modified, so the
+event loop reads it without the lock. If there are no faults, a request costs one comparison.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class Faults:
         self._server: ServerThread | None = None
 
     def attach(self, server: ServerThread) -> None:
-        """Set the server whose requests these faults affect; for `KafkaBroker`."""
+        """Set the server that these faults affect. Only `KafkaBroker` calls this."""
         self._server = server
 
     # -- for tests -------------------------------------------------------------------------------
@@ -147,7 +147,8 @@ class Faults:
         """Answer requests to an API with an error, given as a Kafka error name or a numeric code.
 
         The request has no effect. Requests whose response has no field for an error code, such as
-        Metadata for all topics, are handled as usual and do not count as hits.
+        Metadata for all topics, are handled as usual and do not count as hits. A Produce with
+        acks=0 has no response, so the broker closes its connection instead.
         """
         key = api_named(api)
         if not can_fail(key):
@@ -186,8 +187,8 @@ class Faults:
         return self._add(Effect("fsync", seconds=seconds), times)
 
     def refuse_connections(self, *, times: int | None = None) -> Fault:
-        """Close each new connection at once. For clients that must see the port closed, `stop` the
-        broker instead."""
+        """Close each new connection immediately. For clients that must see the port closed, `stop`
+        the broker instead."""
         return self._add(Effect("refuse"), times)
 
     def drop_connections(self) -> int:
@@ -277,7 +278,7 @@ class Faults:
         reply: PendingReply,
         connection: Connection,
     ) -> bool:
-        """Apply the fault to the request; return False if that is not possible."""
+        """Apply the fault to the request; return False if it cannot affect it or has ended."""
         answer: Callable[[], None] | None = None
         if fault.effect.action == "fail":
             answer = _error_answer(fault.effect.code, header, frame, reply, connection)
@@ -355,7 +356,7 @@ def _error_answer(
     if request is None:
         return None
     if header.api_key == PRODUCE.key and request.acks == 0:
-        return reply.fail  # there is no response that could carry the error
+        return reply.fail  # no response could contain the error
     key, version = header.api_key, header.version
     body = error_response(key, version, request, code, connection.advertised)
     if body is None:

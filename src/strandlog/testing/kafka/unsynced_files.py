@@ -1,8 +1,8 @@
 """Files of a test broker: real files that are never fsynced, so that tests need not wait for disks.
 
 The data of a test does not have to survive a power failure, and an fsync takes milliseconds on many
-machines. Otherwise these are ordinary files: a broker that is stopped and started again finds its
-data. `before_fsync` is called instead of the fsync of a log file, in the thread that would wait.
+machines. Otherwise these are ordinary files: a broker finds its data again after a restart.
+`before_fsync` is called instead of the fsync of a log file, in the thread that would wait.
 """
 
 from __future__ import annotations

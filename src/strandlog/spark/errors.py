@@ -16,7 +16,7 @@ from strandlog import errors
 _OURS = frozenset(name for name in vars(errors) if name.endswith("Error"))
 _PYTHON_ERROR = re.compile(r"^\s*(?:[A-Za-z_]\w*\.)*([A-Z]\w*(?:Error|Exception)): (.+)$")
 _PREFACE = re.compile(r"^\[STREAM_FAILED\].*?terminated with exception: ")
-# If a worker sends an error without a traceback (worker.py), Spark quotes it in its own first line.
+# A worker's error without a traceback (worker.py), which Spark quotes in its message's first line.
 _QUOTED = re.compile(r"strandlog\.errors\.\w+: (.+)$")
 _JAVA = re.compile(r"^\s*(at [\w.$]+\(|JVM stacktrace|\.\.\. \d+ more)")
 _SQLSTATE = re.compile(r"\s*SQLSTATE: \w+$")
@@ -37,7 +37,7 @@ def one_line(error: BaseException) -> str:
     return first if quoted is None else quoted[1]
 
 
-# Maps patterns of Spark's errors for a query that does not fit its checkpoint to the explanation.
+# Explanations of Spark's errors for a query that does not fit its checkpoint, by pattern.
 _CHECKPOINT_ERRORS = {
     re.compile(pattern): text
     for pattern, text in {

@@ -148,7 +148,7 @@ def _pattern(name: str, text: str) -> str:
 
 
 def _offsets_or(*words: str) -> Parser:
-    """Return a parser for a keyword that applies to all partitions, or offsets per partition."""
+    """Return a parser for an option with one keyword for all partitions or an offset for each."""
 
     def parse(name: str, text: str) -> Offsets | int:
         if text.strip().lower() in words:

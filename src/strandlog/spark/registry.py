@@ -60,7 +60,7 @@ def open_registry(options: Options) -> ReadableRegistry:
 
 
 def remote_registry(options: Options) -> SchemaRegistry:
-    """Return the registry that the options select, for registering schemas; not for folders."""
+    """Return the registry at `schemaRegistry`, or the broker's, to read and register schemas."""
     from strandlog.client.registry.connect import connect_registry  # noqa: PLC0415 - slow to load
 
     return connect_registry(

@@ -194,7 +194,7 @@ def _check_corrupt(field: StructField) -> None:
 
 
 def _check_json_field(field: StructField, path: str) -> None:
-    """Raise an error for NOT NULL and for types that cannot be parsed as in `from_json`."""
+    """Raise an error for NOT NULL, and for a type that JSON values cannot be parsed as."""
     if not field.nullable:
         raise InvalidSettingError(
             "schema",

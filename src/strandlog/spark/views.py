@@ -84,8 +84,8 @@ def register_views(spark: SparkSession, options: Mapping[str, str]) -> list[str]
 
 
 def _registered_schema(options: Mapping[str, str]) -> StructType | None:
-    """Return the columns of a topic's newest registered schema; if it has none of this type, log a
-    warning and return None."""
+    """Return the columns of a topic's newest registered schema; if it has none that fits
+    `valueFormat`, log a warning and return None."""
     from strandlog.spark.registry import latest_schema, registry_columns  # noqa: PLC0415
     from strandlog.spark.schema import record_schema  # noqa: PLC0415 - needs pyspark
 

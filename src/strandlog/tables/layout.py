@@ -128,8 +128,8 @@ class Layout:
         for value in reserved:
             if pc.any(pc.equal(texts, value)).as_py():
                 raise TableSchemaError(
-                    f"column {name} has the value {value!r}, which readers of a table that is "
-                    f"partitioned by this column take for null: write null instead, like "
+                    f"column {name} has the value {value!r}, and readers of a table partitioned by "
+                    f"this column take it for null: write null instead, like "
                     f"nullif({name}, {value!r}), or partition the table by another column"
                 )
 
@@ -220,8 +220,8 @@ def has_damaged_footer(path: str) -> bool:
 
 
 def _bounded_columns(info: Any) -> list[str]:
-    """Return the columns of a file, nested ones included, without those whose bounds Python cannot
-    represent."""
+    """Return the columns of a file, nested ones included, except columns with bounds that Python
+    cannot represent."""
     found = []
     for index in range(info.num_columns):
         try:

@@ -192,7 +192,7 @@ def open_table(target: str | os.PathLike[str], table_format: str) -> Table:
     except ImportError as error:
         extra = "iceberg" if table_format == "iceberg" else "delta"
         raise MissingExtraError(extra, error.name or extra) from error
-    raise InvalidSettingError("format", table_format, f"one of {', '.join(FORMATS)}")
+    raise InvalidSettingError("format", table_format, f"expected one of {', '.join(FORMATS)}")
 
 
 def local_folder(target: str | os.PathLike[str]) -> str:
@@ -202,7 +202,7 @@ def local_folder(target: str | os.PathLike[str]) -> str:
         text = text.removeprefix("file://")
     if "://" in text:
         raise InvalidSettingError(
-            "target", text, "a folder; mount the object store, or copy the table there"
+            "target", text, "expected a folder; mount the object store, or copy the table there"
         )
     return os.path.abspath(text)
 

@@ -99,7 +99,7 @@ class Reporter:
         ui_url: str | None = None,
         next_run_ms: int | None = None,
     ) -> None:
-        """Report a new state of the pipeline; `next_run_ms` belongs to "scheduled"."""
+        """Report a new state of the pipeline; set `next_run_ms` only with "scheduled"."""
         with self._changed:
             self._state, self._error, self._next_run_ms = state, error, next_run_ms
             self._ui_url = ui_url or self._ui_url

@@ -23,5 +23,5 @@ def parse_interval(text: str) -> int | None:
 
 
 def next_run_ms(first_ms: int, every_ms: int, now_ms: int) -> int:
-    """Return the first due time after now, but not the first round's own."""
+    """Return the due time of the next round, which is after now and after the first round's."""
     return first_ms + max(1, (now_ms - first_ms) // every_ms + 1) * every_ms

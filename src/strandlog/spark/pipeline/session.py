@@ -96,7 +96,8 @@ def spark_log(path: Path | None, name: str) -> Iterator[Path]:
 
 @contextmanager
 def _stderr_to(path: Path) -> Iterator[None]:
-    """Redirect the stderr of processes started inside the block to a file, until they exit."""
+    """Redirect stderr to a file inside the block; processes that start there keep the redirection
+    until they exit."""
     sys.stderr.flush()
     kept = os.dup(2)
     with path.open("ab") as file:

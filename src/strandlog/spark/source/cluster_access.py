@@ -45,7 +45,7 @@ def task_client_options(options: Options) -> dict[str, str]:
     found = dict(options.client)
     if POLL_TIMEOUT in options.given:
         found["default.api.timeout.ms"] = str(poll_ms)
-        # Do not wait longer than that for a single response.
+        # Do not wait longer than pollTimeoutMs for a single response.
         asked_ms = parse_duration_ms(found.get("request.timeout.ms", str(poll_ms)))
         found["request.timeout.ms"] = str(min(asked_ms, poll_ms))
     else:

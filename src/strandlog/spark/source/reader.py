@@ -250,7 +250,7 @@ def plan(
     until: StreamOffset,
     bounds: Mapping[TopicPartition, Bounds],
 ) -> Plan:
-    """Return the ranges between two sets of offsets.
+    """Return the ranges that can be read between two sets of offsets, and the losses there.
 
     The actual end of a partition is looked up only if an offset is beyond its bounds.
     """

@@ -219,7 +219,7 @@ class TableHistory:
         """Divide ranges between the table and the log; if records are in neither, try again with
         the newest version of the table."""
         found = divided(ranges, self.progress, log_starts, self._gaps)
-        if found.losses:  # the newest version may have these records
+        if found.losses:  # the newest version may contain these records
             self._load()
             found = divided(ranges, self.progress, log_starts, self._gaps)
         return found

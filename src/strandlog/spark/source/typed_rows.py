@@ -41,7 +41,7 @@ class TypedRows:
         self._stored = StoredColumns(registered.reader, fields, registered.find)
 
     def parsed(self, batch: pa.RecordBatch) -> Parsed:
-        """Return the values of a batch with the columns `COLUMNS`, as parsing them would."""
+        """Return the values of a batch with the columns `COLUMNS`, in the form of parsed values."""
         import numpy as np  # noqa: PLC0415 - only tasks need it
 
         from strandlog.formats.columns.registry import joined  # noqa: PLC0415 - slow to load

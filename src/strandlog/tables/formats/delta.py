@@ -369,7 +369,7 @@ def _targets(columns: Mapping[str, str]) -> dict[str, str]:
 
 
 def _sync_files(table_folder: str, paths: Iterable[str]) -> None:
-    """Fsync data files, and the folders from theirs up to the table's."""
+    """Fsync data files, and their folders up to and including the table's."""
     files = table_files()
     folders = {table_folder}
     for path in paths:

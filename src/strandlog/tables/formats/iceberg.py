@@ -270,7 +270,8 @@ class IcebergTable:
         return Compacted(len(gone), len(added))
 
     def vacuum(self, older_than_hours: int, *, dry_run: bool = False) -> list[str]:
-        """Expire old snapshots, then delete old files that no remaining snapshot needs."""
+        """Expire old snapshots, then delete old files that no remaining snapshot needs. Return the
+        paths of these files; with `dry_run`, change nothing."""
         limit_ms = self._clock.now_ms() - older_than_hours * HOUR_MS
         snapshot = self.load()
         if not dry_run:

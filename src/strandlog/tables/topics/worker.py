@@ -156,7 +156,7 @@ class Worker:
         if known.wanted.table_id and not wanted.table_id:
             known.found_id = ""  # the user has removed the setting
         if known.wanted._replace(table_id=wanted.table_id) == wanted:
-            known.wanted = wanted  # at most the binding to a table has changed
+            known.wanted = wanted  # nothing but table_id can have changed
             return known
         return replace(known, wanted=wanted, due=now, retry_s=MIN_RETRY_S, durable=None)
 
@@ -413,7 +413,7 @@ def _check_identity(table: Table, wanted: WantedTable, topic: TopicState) -> str
 
 
 def _advice(error: StrandlogError, wanted: WantedTable) -> str:
-    """Return the text of an error; if it mentions options, add the command that has them."""
+    """Return the text of an error; if it mentions options, add the command that accepts them."""
     text = str(error)
     if "--" in text:
         text += f" (options of `strandlog table sync {wanted.topic} {wanted.folder}`)"

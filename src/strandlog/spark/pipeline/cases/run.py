@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from strandlog.testing.server import ServerThread
 
 BROKER_SETTINGS = {"log.retention.ms": "-1"}  # records of a case may have old timestamps
-OUTSIDE = ("security.", "sasl.", "ssl.", "schema.registry.")  # clients' settings to leave out
+OUTSIDE = ("security.", "sasl.", "ssl.", "schema.registry.")  # client settings that cases leave out
 STARTS = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
 MAX_ROUNDS = 20  # per step, for a pipeline that reads its own topics
 ERROR_PREFIX = "__strandlog.errors."
@@ -245,7 +245,7 @@ class _CaseRun:
             raise result.error
 
     def _process(self) -> None:
-        """Run the pipeline until it has processed all records, including its own in its sources."""
+        """Run the pipeline until its sources have no new records, not even from itself."""
         topics = {source.topic for source in self._pipeline.sources if not source.is_static}
         for _ in range(MAX_ROUNDS):
             before = self._ends(topics)

@@ -51,7 +51,7 @@ class TableTarget:
             self._commit(snapshot, files, app_id, batch_id)
 
     def _ready(self, batch: DataFrame) -> Snapshot:
-        """Return the newest version of the table, after adding the columns that it lacks."""
+        """Create the table, or add the batch's columns to it; return its newest version."""
         from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 - slow to load
 
         schema = plain(to_arrow_schema(batch.schema, timezone="UTC"))

@@ -215,8 +215,8 @@ class RemoteLog(AsyncOpenLog[BrokerLog]):
         left_seconds: float,
         done: Callable[[Step | Exception], None],
     ) -> None:
-        """Run a consumer step. It waits in librdkafka if it may wait and fewer than BLOCKING_STEPS
-        others do."""
+        """Run a consumer step. It waits for records in librdkafka if time is left and fewer than
+        BLOCKING_STEPS steps already wait there."""
         if self._blocking >= BLOCKING_STEPS or left_seconds <= 0:
             self.rounds.add(partial(work, 0), done)
             return

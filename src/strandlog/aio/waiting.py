@@ -1,10 +1,10 @@
-"""The consumers that wait for records, and what wakes them. None has a thread of its own.
+"""Wakes the consumers that wait for records, none of which has a thread of its own.
 
-    embedded    a send through this log wakes the consumers of its partition (a batch, those of its
-                topic), a change in a group wakes its members, and an altered or deleted topic wakes
-                all consumers. In addition, each consumer polls again after RECHECK_SECONDS (in a
-                rebalance, REBALANCE_RECHECK_SECONDS), for heartbeats, new partitions and
-                maintenance
+    embedded    a send through this log wakes the consumers of its partition, and a batch wakes all
+                consumers of its topic. A change in a group wakes its members; an altered or deleted
+                topic wakes all consumers. In addition, each consumer polls again after
+                RECHECK_SECONDS (in a rebalance, REBALANCE_RECHECK_SECONDS), for heartbeats, new
+                partitions and maintenance
     read-only   the owner is another process, so consumers look again every 100 ms
     remote      librdkafka buffers records without waking the loop. Up to BLOCKING_STEPS consumers
                 wait in librdkafka, each in a worker thread; the others look again every 20 ms, or

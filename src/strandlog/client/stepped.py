@@ -6,7 +6,7 @@ these instead:
     send_each       sends the records of many independent calls together, and returns the metadata
                     or the error of each
     step            polls once. Only a remote consumer waits: up to `wait_ms` for records, and for
-                    requests during a rebalance
+                    its requests to the broker during a rebalance
     commit_before   like commit and close, for a program that has not yet received every record that
     close_before    the consumer returned: `undelivered` maps partitions to the first missing offset
     release         leaves the group and closes, without a commit

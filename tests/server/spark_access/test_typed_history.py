@@ -173,7 +173,7 @@ def test_a_written_field_that_the_table_does_not_have_is_an_error(
     orders.sync()
     orders.register({**SECOND, "fields": [*SECOND["fields"], FIRST["fields"][3]]})
     assert [row["old"] for row in orders.read(history="")] == ["x"]
-    with pytest.raises(TableSchemaError, match=r"old: the table does not have it; leave the col"):
+    with pytest.raises(TableSchemaError, match=r"old: the table lacks it; leave the col"):
         orders.read()
     assert [row["id"] for row in orders.read(SOME_COLUMNS)] == [1]
 

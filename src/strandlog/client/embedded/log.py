@@ -212,8 +212,8 @@ class Log(Closable):
         """Delete the segments that exceed retention.ms or retention.bytes, except those that the
         topic's lake table still needs.
 
-        Return the number of offsets removed. In a compacted topic, these can be more than the
-        records removed.
+        Return the number of offsets removed. In a compacted topic, some of them may have had no
+        record.
         """
         with self._is_open, self.lock, self._is_open:
             return self.broker.apply_retention(self.context, name).result()

@@ -81,8 +81,8 @@ def stable_files(files: Files, folder: str, suffixes: tuple[str, ...]) -> FileSi
 
 
 def _is_of(segments: list[Segment], sizes: FileSizes) -> bool:
-    """Return whether `sizes` lists the log files of exactly these segments, of which there must
-    be at least one."""
+    """Return whether `sizes` lists the log files of exactly these segments; False if there are no
+    segments."""
     known = {segment_stem(each.base_offset) + LOG_SUFFIX: each.size_bytes for each in segments}
     listed = {name: size for name, size in sizes.items() if name.endswith(LOG_SUFFIX)}
     return bool(known) and listed == known | {max(known): -1}

@@ -79,7 +79,7 @@ if TYPE_CHECKING:
     from strandlog.client.remote.log import RemoteLog
 
 SLICE_MS = 100  # interval between checks for Ctrl-C
-NO_GROUP = "strandlog-without-a-group"  # librdkafka requires a group id; this has no offsets
+NO_GROUP = "strandlog-without-a-group"  # librdkafka requires a group id; nothing is committed
 GROUP_AUTHORIZATION_FAILED = 30
 COOPERATIVE = "cooperative-sticky"
 ASSIGNORS = ("range", "roundrobin", COOPERATIVE)

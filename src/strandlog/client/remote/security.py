@@ -52,8 +52,8 @@ class RemoteSecurity:
         return found
 
     def _confirm_empty(self) -> None:
-        """Raise an error if the client may not list ACLs, or if the broker has no authorizer; the
-        latter is only known if the client may read the broker's settings."""
+        """Raise an error if the client may not list ACLs. If the client may read the broker's
+        settings, also raise an error if they name no authorizer."""
         if Operation.DESCRIBE_CONFIGS.name in self._operations_with_describe():
             values = {row.name: row.value for row in self._log.broker_settings()}
             if values.get(AUTHORIZER) == "":

@@ -6,8 +6,8 @@ twice has the same effect as once, except that InitProducerId returns a new prod
 
 A transaction may span two processes: the writer passes (transactional id, producer id, epoch) to
 another process, which ends the transaction with `end_txn`. The epoch does not change, so a commit
-whose response was lost can be retried. If a newer producer has fenced this one, it fails with
-`ProducerFencedError` or `InvalidProducerEpochError`.
+whose response was lost can be retried. If a newer producer has fenced this one, the commit
+fails with `ProducerFencedError` or `InvalidProducerEpochError`.
 """
 
 from __future__ import annotations

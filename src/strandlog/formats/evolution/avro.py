@@ -162,10 +162,10 @@ def _origin(
         is_same = other is not None and _field_form(stored, other) == _field_form(wanted, field)
         if is_same and all(_has_one_name(name, each, written) for each in others):
             return Origin(name, Copy())
-        raise InexactError(path, "it is an alias of a field of the values")
+        raise InexactError(path, "an alias of it is a written field")
     if name in written:
         if other is None:
-            raise InexactError(path, "the table does not have it", may_be_bad=False)
+            raise InexactError(path, "the table lacks it", may_be_bad=False)
         parts = (
             writer.part(written[name]["type"]),
             stored.part(other["type"]),

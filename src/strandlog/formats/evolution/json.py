@@ -52,9 +52,9 @@ def _fields(stored: Any, wanted: Any, parts: JsonParts, part: Any, path: str) ->
         else:
             raise InexactError(
                 place,
-                f"the table does not have it, but the values may: {_reason(parts, part, name)}. "
-                "A null could hide what they have, so leave the column out with .schema(), or "
-                "write the table again (--rebuild) while the topic still has their records",
+                f"the table lacks it, but the values may: {_reason(parts, part, name)}. "
+                "A null could hide a written value, so leave the column out with .schema(), or "
+                "write the table again (--rebuild) while the topic still contains the records",
                 may_be_bad=False,
             )
     return Fields(origins)
@@ -63,7 +63,7 @@ def _fields(stored: Any, wanted: Any, parts: JsonParts, part: Any, path: str) ->
 def _reason(parts: JsonParts, part: Any, name: str) -> str:
     """Return why values can have a property that the table lacks."""
     if part is None:
-        return "their schema does not say what is there"
+        return "their schema does not describe this part"
     if parts.property(part, name) is not None:
         return "their schema lists it"
     return (

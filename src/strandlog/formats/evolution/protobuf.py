@@ -60,7 +60,7 @@ def _origin(writer: Any, stored: Any, schema_id: int, field: Any, kind: Any, pat
     if written is None:
         return Origin(None, Copy() if kind is None else Repeat(absent_field(field, schema_id)))
     if before is None:
-        raise InexactError(path, "the table does not have it", may_be_bad=False)
+        raise InexactError(path, "the table lacks it", may_be_bad=False)
     if _rivals(before, writer) != _rivals(field, writer):
         raise InexactError(path, "its oneof has changed")
     return Origin(before.name, _step(written, before, field, kind, schema_id, path))

@@ -1,8 +1,8 @@
 """Builds the descriptor of a Protobuf schema, with the descriptors of all files that it imports.
 
-A schema is the text of a .proto file, or a FileDescriptorProto in base64, which Python's serializer
-registers. A compiler (compiler.py) turns text into a descriptor. A reference names an imported
-file. Google's own types need no reference.
+A schema is the text of a .proto file, or a FileDescriptorProto in base64, the form that Python's
+serializer registers. A compiler (compiler.py) turns text into a descriptor. A reference names an
+imported file. Google's own types need no reference.
 """
 
 from __future__ import annotations

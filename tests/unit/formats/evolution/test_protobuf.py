@@ -103,7 +103,7 @@ def test_an_enum_and_an_integer_that_were_extended_keep_their_values() -> None:
 @pytest.mark.parametrize(
     ("stored", "wanted", "reason"),
     [
-        ("int64 id = 1;", "int64 id = 1; int64 size = 2;", "size: the table does not have it"),
+        ("int64 id = 1;", "int64 id = 1; int64 size = 2;", "size: the table lacks it"),
         ("int64 size = 2;", "optional int64 size = 2;", "size: its label has changed"),
         ("int64 size = 2;", "repeated int64 size = 2;", "size: its label has changed"),
         ("int64 size = 2;", "sint64 size = 2;", "size: its type has changed"),

@@ -2,7 +2,7 @@
 
 A `ConfigurationError` without notes becomes one line per problem. The message of
 `AlreadyOpenError` recommends `strandlog.read`, so the command line replaces it with a message that
-names the owning process and the option to use.
+names the owning process, if it is known, and the option to use.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ class Measurement:
     ) -> None:
         """Add records with their latencies.
 
-        If `latency_count` is not 0, `latencies` has one element, which counts that many times.
+        If `latency_count` is not 0, `latencies` contains one element, which counts that many times.
         """
         with self._lock:
             interval = self._interval()

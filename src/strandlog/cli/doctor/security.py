@@ -49,8 +49,8 @@ SECURE_IT = (
 def check_security(
     configuration: Configuration, folder: str | None, now: datetime
 ) -> Iterator[Check]:
-    """Run the security checks: those of listeners only with valid settings, and that of permissions
-    only with a folder."""
+    """Run the security checks. Skip the listener checks if the settings are invalid, and the
+    permission check without a folder."""
     settings = configuration.broker_settings()
     server = configuration.server
     if server is not None and not configuration.problems:

@@ -3,7 +3,7 @@
 beginning, earliest   the log start offset
 end, latest           the end offset
 42                    offset 42
--10                   ten offsets before the end of each partition
+-10                   ten offsets before the end of each partition, but not before its start
 @1700000000000        the first record at or after a time, given in Unix milliseconds,
 @2026-11-15T12:00Z    in ISO 8601 (local time if it has no zone),
 @-15m                 or as a duration before now (ms, s, m, h, d)

@@ -105,7 +105,7 @@ def _systematic_choices(files: list[FileNode], folders: list[FolderNode]) -> Ite
 def _folder_choices(
     folder: FolderNode, other_folders: bool, other_files: bool
 ) -> Iterator[CrashChoice]:
-    # If there is only one folder, the first four choices already keep none or all of its changes.
+    # If this is the only folder, earlier choices already keep none or all of its changes.
     most = len(folder.unsynced)
     counts = range(most + 1) if other_folders else range(1, most)
     for count in _bisected(counts):

@@ -27,7 +27,7 @@ from strandlog.testing.disk.nodes import (
     possible_nodes,
 )
 
-MAX_NAME_BYTES = 255  # NAME_MAX of every Linux file system
+MAX_NAME_BYTES = 255  # NAME_MAX of the usual Linux file systems
 ROOT_NUMBER = 0
 
 

@@ -58,12 +58,12 @@ def error_code(error: str | int) -> int:
 
 
 def api_named(name: str) -> int:
-    """Return the key of an API."""
+    """Return the key of an API; raise `ValueError` if the name is unknown."""
     for each in API_BY_KEY.values():
         if each.name == name:
             return each.key
     known = ", ".join(sorted(each.name for each in API_BY_KEY.values()))
-    raise ValueError(f"Kafka has no API {name!r}; it has {known}")
+    raise ValueError(f"unknown API {name!r}; the known APIs are {known}")
 
 
 def can_fail(api_key: int) -> bool:
@@ -118,7 +118,7 @@ def _failed(schema: Any, source: Any, code: int) -> tuple[dict[str, Any], bool]:
         failed = [_failed(element, row, code) for row in rows or ()]
         body[field.name] = [row for row, _ in failed]
         is_placed = is_placed or any(has_error for _, has_error in failed)
-    is_free = not hasattr(source, "_fields")  # a plain value that still has to be placed
+    is_free = not hasattr(source, "_fields")  # a plain value that no field contains yet
     for field in fields(schema):
         if field.metadata.get("kafka_type") == ERROR_CODE:
             body[field.name] = code

@@ -92,8 +92,8 @@ class CertificateFolder:
         self._force = force
 
     def init(self, hosts: Sequence[str], clients: Sequence[str]) -> list[CertificateFile]:
-        """Write the named client certificates, and the CA and the server certificate unless they are
-        kept; return all of these."""
+        """Write the named client certificates, and the CA and the server certificate unless they
+        are kept; return all of these."""
         known = self._read_authority()
         wanted = self._server_hosts(hosts, known)
         for name in clients:

@@ -3,9 +3,9 @@
 `close` rejects new calls, completes the sends in progress, raises ClosedError in tasks that wait
 for records, closes the consumers, producers and the log, and ends the worker threads.
 
-A task that is cancelled while it waits for a call stops waiting; the call runs to completion in its
-thread. A task that is cancelled in `close` still waits until closing is complete, so that nothing
-stays open.
+A task that is cancelled while it waits for a call stops waiting. A queued send, or a consumer call
+that waits for its turn, is then dropped; any other call runs to completion in its thread. A task
+that is cancelled in `close` still waits until closing is complete, so that nothing stays open.
 """
 
 from __future__ import annotations

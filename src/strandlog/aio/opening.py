@@ -1,4 +1,4 @@
-"""`Opening`, which `open`, `read`, `connect`, `producer` and `consumer` return.
+"""Defines `Opening`, the result of `open`, `read`, `connect`, `producer` and `consumer`.
 
     async with log.consumer(["orders"]) as consumer: ...       closed at the end of the block
     consumer = await log.consumer(["orders"])                  closed by `await consumer.close()`

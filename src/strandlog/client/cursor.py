@@ -89,7 +89,7 @@ class Cursor:
         return records
 
     def _fetch(self, source: RecordSource, decode: Decode, has_records: bool) -> bool:
-        """Read ahead; return whether there are records. With `has_records`, ignore an error."""
+        """Read ahead; return whether there are records. `has_records` turns an error into False."""
         while True:
             try:
                 self.topic_id = self.topic_id or source.topic_id(self.tp)

@@ -60,7 +60,8 @@ class FlatReader:
     ) -> tuple[dict[str, pa.Array], npt.NDArray[np.bool_]]:
         """Return the columns, and whether each value was read.
 
-        Each value is tried with every prefix in `prefixes`, in order, until one succeeds.
+        Each value is tried with every prefix in `prefixes`, in order, until one succeeds. If a
+        column cannot be built, there are no columns, and no value counts as read.
         """
         given = bytes_column("value", values)
         shape = (len(self._program), len(values))

@@ -250,7 +250,7 @@ class Log(Closable):
         `partitioner`: the hash that assigns keys to partitions: "murmur2" (as in Java clients),
         "md5" or "fnv1a".
         `compression`: "gzip", "snappy", "lz4", "zstd" or "none"; None means the topic's
-        compression.type.
+        compression.type, of which "producer" means no compression.
         """
         with self._is_open, self.lock, self._is_open:
             return Producer(self, acks, partitioner, compression)

@@ -237,7 +237,7 @@ class ReadOnlySource:
                 return []
             found = self._stable(view, lambda _: self._read_past_open(view, offset))
         if found is None:
-            raise StorageError(f"{tp} is being compacted; retry")
+            raise StorageError(f"the files of {tp} keep changing; retry")
         return found
 
     def _read_past_open(self, view: PartitionView, offset: int) -> list[Record]:
@@ -306,7 +306,7 @@ class ReadOnlySource:
         with self._view_of(tp) as view:
             found = self._stable(view, lambda _: [view.find_timestamp(timestamp_ms)])
         if found is None:
-            raise StorageError(f"{tp} is being compacted; retry")
+            raise StorageError(f"the files of {tp} keep changing; retry")
         return found[0]
 
     def split_offsets(

@@ -19,7 +19,7 @@ LATEST, EARLIEST = -1, -2
 def list_offsets(
     cluster: Cluster, times: Mapping[TopicPartition, int], isolation: IsolationLevel
 ) -> dict[TopicPartition, TimestampOffset]:
-    """Look up each partition's timestamp, LATEST or EARLIEST; offset -1 means no such record."""
+    """Look up a timestamp, LATEST or EARLIEST per partition; offset -1 means no such record."""
     found: dict[TopicPartition, TimestampOffset] = {}
 
     def attempt() -> None:

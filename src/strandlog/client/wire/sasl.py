@@ -2,7 +2,7 @@
 
     PLAIN         one token: \\0 user \\0 password
     SCRAM         client first → server first → client final → server final (RFC 5802, 7677); the
-                  password is never sent, and the server proves that it has the user's credentials
+                  password is never sent, and the server proves that it knows the user's credentials
     OAUTHBEARER   one token: n,, ^A auth=Bearer TOKEN ^A ^A (RFC 7628). A server that rejects it
                   sends the reason as JSON, the client sends ^A, and the server ends the exchange
 
@@ -77,7 +77,7 @@ def _scram(hash_name: str, user: str, password: str, nonce: str) -> Tokens:
     expected = base64.b64encode(hmac.digest(server_key, message, hash_name)).decode()
     if not hmac.compare_digest(final.get("v", ""), expected):
         raise AuthenticationError(
-            "the broker did not prove that it has the user's credentials: is it the right broker?"
+            "the broker did not prove that it knows the user's credentials: is it the right broker?"
         )
 
 

@@ -52,7 +52,7 @@ def _fields(stored: Any, wanted: Any, parts: JsonParts, part: Any, path: str) ->
         else:
             raise InexactError(
                 place,
-                f"the table lacks it, but the values may: {_reason(parts, part, name)}. "
+                f"the table lacks it, but the values may contain it: {_reason(parts, part, name)}. "
                 "A null could hide a written value, so leave the column out with .schema(), or "
                 "write the table again (--rebuild) while the topic still contains the records",
                 may_be_bad=False,

@@ -98,7 +98,9 @@ def test_a_property_that_the_values_may_have_and_the_table_does_not_is_an_error(
     writer: Any, reason: str
 ) -> None:
     """A null would be wrong here: the log has the city, and the table has not stored it."""
-    text = f"schema 3: city: the table lacks it, but the values may: their schema {reason}"
+    text = (
+        f"schema 3: city: the table lacks it, but the values may contain it: their schema {reason}"
+    )
     with pytest.raises(TableSchemaError, match=rf"{text}.*\.schema\(\).*--rebuild"):
         converted(writer, opened(id=INTEGER), opened(id=INTEGER, city=TEXT), {"id": 1, "city": "x"})
 

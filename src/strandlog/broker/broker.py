@@ -101,7 +101,7 @@ if TYPE_CHECKING:
 WRITE_PROBE = ".write-probe"
 MIB = 1024 * 1024
 SCHEMAS_SEGMENT_BYTES = 16 * MIB
-SCHEMAS_BATCH_BYTES = 8 * MIB  # enough for a schema in which every character is escaped
+SCHEMAS_BATCH_BYTES = 8 * MIB  # enough for a schema with every character escaped
 
 T = TypeVar("T")
 
@@ -380,9 +380,9 @@ class Broker(
     # -- for the owner of the runtime ------------------------------------------------------------
 
     def tick(self) -> None:
-        """Run timers that are due, including those that start maintenance tasks. If the runtime
-        does not execute flushes, also run flushes that are due. If many are due, some are left to
-        the next call."""
+        """Run the timers that are due; some of them start maintenance tasks. If the runtime does
+        not execute flushes, also execute the flushes that are due. If many are due, some are left
+        to the next call."""
         self._timers.run_due(self.clock.monotonic_ms())
         if not self._runtime.executes_flushes:
             for error in self._durability.flush_due():
@@ -449,7 +449,7 @@ class Broker(
         return found
 
     def refresh_metrics(self) -> Metrics:
-        """Return the metrics, after computing those that are not updated incrementally."""
+        """Return the metrics, after updating the ones that are computed on demand."""
         metrics = self.metrics
         metrics.waiting_fetches = self._delayed_fetches.waiting_count
         metrics.fetched_bytes = self._delayed_fetches.read_bytes

@@ -9,7 +9,7 @@ result twice is not an error, because a client may disconnect just before the br
 `deadline_ms` is the time on the monotonic clock at which a broker timer next rechecks the result.
 None means that no such time is set.
 
-Callbacks run inside `complete` or `fail`, each once, in the order in which they were added. Because
+Callbacks run inside `complete` or `fail`, each once, in the order they were added. Because
 a callback may call back into the state machine that completes the result, a state machine collects
 its results in a `CompletionQueue`, which completes them at the end of the step or later, when the
 state is consistent.

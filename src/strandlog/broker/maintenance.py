@@ -260,8 +260,8 @@ class Maintenance:
     # -- compaction ------------------------------------------------------------------------------
 
     def _compact_dirtiest(self) -> Work[None]:
-        """Compact the partition with the highest dirty ratio of those that are due. A partition
-        whose last compaction failed may have to wait for others (`_postpone`)."""
+        """Compact the due partition with the highest dirty ratio. A partition whose last compaction
+        failed may have to wait for others (`_postpone`)."""
         self._compaction_interval += 1
         self._uncleanable = {log for log in self._uncleanable if not log.is_closed}
         for log in [log for log in self._postponed if log.is_closed]:

@@ -64,7 +64,7 @@ __all__ = ["AppendResult", "Checked", "ProduceResult", "RecordAppender"]
 
 FREE_SPACE_CHECK_BYTES = 8 * 1024 * 1024
 REPORT_INTERVAL_MS = 60_000  # minimum time between two reports of failed writes
-QUICK_BATCHES = 8  # the append itself checks up to this many per request
+QUICK_BATCHES = 8  # the append itself checks up to this many batches per request
 ATTRIBUTES_LOW_BYTE = ATTRIBUTES_POSITION + 1
 ALL_ACKS = frozenset(Acks)
 

@@ -12,7 +12,7 @@ If records of the topic were lost or cannot be decoded, access must not become w
 
 The broker reports the problem. A record in the topic (`encode_loss_key`) keeps these restrictions
 across restarts, because a later start may find nothing wrong. Credentials that are stored after
-that record work, unless the log still has damaged records. Starting once with
+that record work, unless the log still contains damaged records. Starting once with
 `acls.accept.loss=true` writes the remaining records again and deletes everything before them, so
 the next start finds neither that record nor damaged ones. If a crash interrupts this, the broker
 must be started with that setting once more.
@@ -117,7 +117,7 @@ class SecurityStore:
                 self._restrict_access()
 
     def _latest_records(self) -> list[tuple[bytes, bytes]]:
-        """Return each key with its last value, in the order in which the values were written."""
+        """Return each key with its last value, in the order the values were written."""
         values: dict[bytes, bytes] = {}
         for key, value in self._table.replay():
             if key is not None:

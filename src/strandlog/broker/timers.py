@@ -4,9 +4,9 @@
                    └─────cancel─────▶ cancelled    (the callback does not run)
     in any state ──reschedule──▶ waiting, with a new deadline
 
-Timers that are due together fire in the order of their deadlines, and those with equal deadlines in
-a fixed order, so that runs are reproducible. `run_due` fires only timers that were due when it was
-called: a timer that a callback schedules for the current time fires at the next call, so two
+Timers that are due together fire in the order of their deadlines. Timers with equal deadlines fire
+in a fixed order, so that runs are reproducible. `run_due` fires only timers that were due when it
+was called: a timer that a callback schedules for the current time fires at the next call, so two
 callbacks cannot reschedule each other in an endless loop.
 
 A heartbeat postpones its session timer. That only changes a number; the heap entry moves to its new

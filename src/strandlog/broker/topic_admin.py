@@ -84,7 +84,7 @@ class TopicAdmin:
 
     def delete(self, name: str) -> Work[None]:
         """Delete a topic and the offsets that groups have committed for it. The topic is gone after
-        the first step. Requests that wait for its partitions get an error."""
+        the first step. Fetch and produce requests that wait for its partitions get an error."""
         forbid_internal(check_topic_name(name), self._protected)
         logs = list(self._catalog.logs(name))
         if not self._settings.delete_topic_enable:
@@ -104,7 +104,7 @@ class TopicAdmin:
 
     def add_partitions(self, name: str, count: int) -> Work[Topic]:
         """Increase the number of partitions to `count`."""
-        forbid_internal(name, self._protected)  # a group's partition depends on the partition count
+        forbid_internal(name, self._protected)  # the count determines each group's partition
         return (yield from self._catalog.add_partitions(name, count))
 
     def alter(self, name: str, changes: Mapping[str, object | None]) -> Work[Topic]:

@@ -15,8 +15,8 @@ one more line at the end of the interval contains their number. In each interval
 number of different events of one kind and client get lines of their own
 (`AUDIT_MAX_EVENTS_PER_CLIENT`); the rest share one line. The number for all clients together is
 limited in the same way (`AUDIT_MAX_DISTINCT_EVENTS`). These limits do not apply to successful
-logins, which are combined only with equal ones, or to successful changes, which each have a line
-unless they are routine.
+logins, which are combined only with equal ones, or to successful changes, which each get a line of
+their own unless they are routine.
 
 Clients choose the names in events. Each name is limited in length and escaped as JSON, so no name
 can forge a line. No event contains a password, a token, a key or the value of a secret setting.

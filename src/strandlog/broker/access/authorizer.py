@@ -1,8 +1,7 @@
 """Decides whether a principal may perform an operation, by Kafka's rules.
 
     1. a super user may do everything
-    2. collect the ACLs that match the resource, and of those the ones that match the client and
-       the operation (`acl.py`)
+    2. collect the ACLs that match the resource, the client and the operation (`acl.py`)
     3. one DENY denies; otherwise one ALLOW allows
     4. otherwise the operation is denied, unless allow.everyone.if.no.acl.found is true and no ACL
        matches the resource, whatever its principal and operation
@@ -52,7 +51,7 @@ class Authorizer:
     ) -> None:
         self._super_users = frozenset(super_users)
         self._allows_without_acls = allows_without_acls
-        self._acls: dict[Acl, None] = {}  # in the order in which they were created
+        self._acls: dict[Acl, None] = {}  # in order of creation
         self._by_principal: _Rules = {}
         self._literal: dict[tuple[ResourceType, str], _Rules] = {}
         self._prefixed: dict[ResourceType, dict[int, dict[str, _Rules]]] = {}
@@ -76,7 +75,7 @@ class Authorizer:
         return iter(self._acls)
 
     def of_principal(self, principal: str) -> list[Acl]:
-        """Return the rules that name this principal, in the order in which they were created."""
+        """Return the rules that name this principal, in order of creation."""
         return list(self._by_principal.get(principal, ()))
 
     # -- changes ---------------------------------------------------------------------------------
@@ -236,7 +235,7 @@ class Authorizer:
 
 
 def _rules_of(rules: _Rules, principal: str) -> Iterator[Acl]:
-    """Yield the rules for a principal and those for everyone."""
+    """Yield the rules for a principal and the rules for all principals."""
     for each in {principal, EVERY_PRINCIPAL}:
         yield from rules.get(each, ())
 

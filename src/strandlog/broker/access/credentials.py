@@ -3,7 +3,7 @@
 A login must not reveal which users exist. For a user without a credential, `for_login` returns one
 that no password matches: its salt and keys are derived from the name with a secret, so they are the
 same at every attempt. The secret is stored beside the credentials; otherwise a restart would change
-the salts of only those users that do not exist. The number of iterations is one that real
+only the salts of users that do not exist. The number of iterations is one that real
 credentials of the same mechanism have, chosen by the name: a login with a rare number does not
 prove that the user exists. The salt has the default length, so a login does reveal that a user
 exists if another tool created the user's credential with a salt of another length.

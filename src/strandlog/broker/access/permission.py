@@ -1,9 +1,9 @@
 """Kafka's vocabulary of permissions, with the codes of Kafka's protocol.
 
     resource     TOPIC orders          a type and a name; the only CLUSTER is `kafka-cluster`
-    operation    READ                  what a client wants to do with the resource
+    operation    READ                  the client's action on the resource
     pattern      LITERAL or PREFIXED   how the name in an ACL selects resources
-    permission   ALLOW or DENY         what an ACL decides
+    permission   ALLOW or DENY         whether an ACL allows or denies the operation
 
 `ANY` and `MATCH` occur only in filters, which select ACLs. `OPERATIONS` lists the operations that
 exist for each resource type; Metadata and Describe responses report them as a bit mask.

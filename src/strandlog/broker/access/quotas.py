@@ -145,11 +145,11 @@ class _Sensors(Generic[Sensor]):
         self._new = new
         self._max = limit
         self._max_of_user = max(1, limit // SHARE_OF_A_USER)
-        # By scope: the sensor, the limit, and the user whose client was the first in the scope.
+        # By scope: the sensor, the quota's limit, and the user of the first client in the scope.
         self._sensors: OrderedDict[tuple[str | None, str | None], tuple[Sensor, float, str]]
         self._sensors = OrderedDict()
         self._of_user: Counter[str] = Counter()  # number of entries in _sensors, by their user
-        # By entity: the sensor that all scopes of its quota beyond the limit share, and the limit.
+        # By entity: the sensor that the scopes without their own one share, and the quota's limit.
         self._shared: dict[tuple[_Name, _Name], tuple[Sensor, float]] = {}
 
     def __len__(self) -> int:
@@ -301,8 +301,8 @@ class Quotas:
     def admit_fetch(self, user: str, client_id: str, size: int, now_ms: int) -> tuple[int, bool]:
         """Return how many milliseconds a consumer must pause, and whether a response of this size
         may be sent. As in Kafka, a response that exceeds the limit is withheld and does not count.
-        But the first response of a window is always sent: a single batch may be larger than what
-        the limit allows in a window, and the consumer could otherwise never get past it."""
+        But the first response of a window is always sent: a single batch may be larger than the
+        limit allows in a window, and the consumer could otherwise never get past it."""
         key = QuotaKey.CONSUMER_BYTE_RATE
         quota = self._rules[key].find(user, client_id)
         if quota is None:

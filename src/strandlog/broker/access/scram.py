@@ -5,8 +5,8 @@
     client final    c=base64(gs2 header),r=both nonces[,extension…],p=proof
     server final    v=signature
 
-The broker stores a `ScramCredential` per user and mechanism. Neither the password nor anything that
-a client could log in with can be computed from it:
+The broker stores a `ScramCredential` per user and mechanism. It contains neither the password nor
+anything that a client could log in with:
 
     salted password = PBKDF2(password, salt, iterations)
     client key      = HMAC(salted password, "Client Key")    the client proves that it has this
@@ -51,7 +51,7 @@ DEFAULT_ITERATIONS = 4096
 SALT_BYTES = 24
 NONCE_BYTES = 24
 
-# The user name has `=2C` for a comma and `=3D` for an equals sign, and no other equals sign.
+# In a user name, `=2C` encodes a comma and `=3D` an equals sign; any other equals sign is invalid.
 _NAME = r"(?:[^=,\0]|=2C|=3D)+"
 _FIRST = re.compile(
     rf"(?P<gs2>n,(?:a=(?P<authzid>{_NAME}))?,)"

@@ -42,7 +42,7 @@ class AccessRequests:
     def authorized_operations(
         self, context: RequestContext, resource: ResourceType, name: str = ""
     ) -> int:
-        """Return what a client may do with a resource, as the bit mask of Kafka's responses."""
+        """Return the operations that a client may perform on a resource, as Kafka's bit mask."""
         return self._access.operations(context, resource, name)
 
     def explain_access(

@@ -47,7 +47,7 @@ class AclRequests(GroupRequests):
     _security_table: CompactedTable
 
     def acls(self, context: RequestContext, wanted: AclFilter) -> Work[list[Acl]]:
-        """Return the ACLs that a filter selects, in the order in which they were created."""
+        """Return the ACLs that a filter selects, in order of creation."""
         self._access.require(context, DESCRIBE.on(CLUSTER))
         self._require_authorizer(context)
         return (yield from self._selected(wanted))

@@ -464,7 +464,7 @@ class RecordRequests(AccessRequests):
         return FlushWait(self._catalog, self._durability, log, end_offset)
 
     def flush_waits(self, context: RequestContext) -> list[FlushWait]:
-        """Return a `FlushWait` for each partition, for everything appended so far.
+        """Return a `FlushWait` for each partition, for everything appended before this call.
 
         Internal topics get none: they are flushed here, while the caller holds the lock, so that a
         coordinator never finds its partition busy.

@@ -138,7 +138,7 @@ class TopicRequests(AccessRequests):
         config: Mapping[str, object] | None = None,
     ) -> Topic:
         """Return the topic that `create_topic` would create; raise the errors that it would raise,
-        except for those of quotas and of the disk."""
+        except for quota and disk errors."""
         self._access.require(context, CREATE_TOPIC, name)
         forbid_internal(check_topic_name(name), self._protected)
         return self._catalog.check_new(name, partitions, config)

@@ -57,7 +57,7 @@ OnDurable = Callable[[StorageError | None], None]
 
 DUE_NOW_MS = 0
 MAX_JOBS = 64  # maximum number of jobs per group commit
-RESERVED_JOBS = 16  # how many of them are reserved for partitions that are not urgent
+RESERVED_JOBS = 16  # jobs per group commit that are reserved for partitions that are not urgent
 BULK_PARTITIONS = 16  # a request that waits for more partitions than this is a bulk request
 NEVER_MS = 2**62  # a flush that would be due at this time or later is not scheduled
 _new_tuple = tuple.__new__  # three times as fast as the named tuple's own constructor

@@ -7,7 +7,7 @@ Fetch, DeleteRecords, or one for the lag of a group) triggers a flush and is ans
 
     high watermark == log end offset     nothing to wait for: answered immediately
     high watermark <  log end offset     answered when everything that was appended before the
-                                         request is durable; later appends are not waited for
+                                         request is durable, whatever is appended later
     the last fsync failed                answered immediately, from the durable records
 
 The wait is bounded (`visibility.max.wait.ms`). If the disk takes longer or fails, or the partition

@@ -181,7 +181,7 @@ def _level(
     """Move partitions from members with more to members with fewer, to balance the counts.
 
     Every move reduces the sum of the squared counts, so the loop terminates. Partitions that had
-    no owner (`loose`) are moved before those that a member already owned.
+    no owner (`loose`) are moved before the others.
     """
 
     def count(member_id: str) -> int:

@@ -98,9 +98,9 @@ from strandlog.storage.work import Work, yield_control
 
 # A step of a long task ends after the group that reaches one of these numbers; other requests run
 # between the steps.
-OFFSETS_DELETED_AT_ONCE = 2_000  # offsets of a deleted topic
-OFFSETS_EXAMINED_AT_ONCE = 10_000  # offsets examined to find those of a deleted topic
-GROUPS_AT_ONCE = 50  # groups checked for expired offsets
+OFFSETS_DELETED_AT_ONCE = 2_000  # offsets deleted per step
+OFFSETS_EXAMINED_AT_ONCE = 10_000  # offsets searched per step
+GROUPS_AT_ONCE = 50  # groups checked for expired offsets per step
 
 
 class LoadReport(NamedTuple):
@@ -325,7 +325,7 @@ class GroupCoordinator:
         return [listing(self._groups[name]) for name in names if name in self._groups]
 
     def groups_subscribed_to(self, topic: str) -> list[str]:
-        """Return the groups that subscribe to this topic, except those with a member whose
+        """Return the groups that subscribe to this topic, except groups with a member whose
         subscription is unknown."""
         self._check_loaded()
         return sorted(

@@ -584,7 +584,8 @@ class Group:
             self._prepare_rebalance()
 
     def _try_save(self) -> bool:
-        """Save the group; return False if the write failed, in which case it is retried later."""
+        """Save the group; return False if the write failed. The next expiry check, or the next
+        assignment, then saves the group."""
         try:
             self._services.save(self)
         except StrandlogError:

@@ -70,7 +70,7 @@ class CommittedOffsets:
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[TopicPartition, OffsetAndMetadata]] = {}
-        # For each topic, how many of its partitions each group has offsets for.
+        # For each topic and group, the number of partitions with a committed offset.
         self._topics: dict[str, dict[str, int]] = {}
         self.size_bytes = 0  # approximate memory used by all offsets
 
@@ -159,7 +159,7 @@ class TransactionOffsets:
 
     def __init__(self) -> None:
         self._producers: dict[int, dict[str, dict[TopicPartition, _Numbered]]] = {}
-        # The producers whose transactions have an offset of a group for a partition.
+        # For each group and partition, the producers whose open transactions commit an offset.
         self._holders: dict[str, dict[TopicPartition, set[int]]] = {}
         self._numbers = count()
         self.size_bytes = 0  # approximate memory used by all offsets

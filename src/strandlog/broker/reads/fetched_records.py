@@ -56,7 +56,7 @@ def records_of(
     limit_bytes: int,
     problems: list[UndecodableBatchError] | None = None,
 ) -> Iterator[DecodedRecords]:
-    """Yield the records from `offset` on, some at a time, without those of aborted transactions.
+    """Yield the records from `offset` on, some at a time, except records of aborted transactions.
 
     For a batch that cannot be decoded or decompresses to more than `limit_bytes`, raise
     `UndecodableBatchError`, or add the error to `problems` and skip the batch. If the batch is

@@ -50,7 +50,7 @@ class AvroSchemas:
             raise MissingExtraError("schemas", missing.name or "avro") from missing
         document = parsed_json(schema.text, WHAT)
         _check_with_fastavro(document, resolved)
-        # Avro's specification requires that invalid logical types are ignored.
+        # Avro's specification requires parsers to ignore invalid logical types.
         warnings.filterwarnings("ignore", category=avro_errors.IgnoredLogicalType)
         names = Names()
         try:

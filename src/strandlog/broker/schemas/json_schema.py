@@ -4,8 +4,8 @@ A reader is compatible with a writer if the reader's schema accepts every docume
 schema accepts, as far as these rules can tell. An *open* model (`additionalProperties` is not
 false) accepts properties that are not listed, so adding a property with a schema restricts it. A
 *closed* model rejects them, so removing a property restricts it. Rules exist for the keywords in
-`COMPARED`, and those in `ANNOTATIONS` are ignored; if any other keyword differs, the schemas are
-incompatible.
+`COMPARED`, and the keywords in `ANNOTATIONS` are ignored; if any other keyword differs, the schemas
+are incompatible.
 
 A `$ref` points into the same document (`#/…`) or to one of the schema's references, by name.
 """
@@ -38,7 +38,7 @@ COMPARED = frozenset(
     | {"uniqueItems", "type", "enum", "const", "required", "properties", "additionalProperties"}
     | {"items", "prefixItems", "additionalItems", "allOf", "not", "$ref"}
 )
-# Keywords whose value maps names, which may be those of keywords, to schemas.
+# Keywords whose value maps names to schemas; such a name can look like a keyword.
 SCHEMAS_BY_NAME = frozenset(
     {"properties", "patternProperties", "definitions", "$defs", "dependencies", "dependentSchemas"}
 )
@@ -311,7 +311,7 @@ def _split(found: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _combined(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    """Return a schema that accepts what both schemas accept."""
+    """Return a schema that accepts the values that both schemas accept."""
     is_conflict = any(
         key in other and other[key] != value for key, value in one.items() if key not in ANNOTATIONS
     )

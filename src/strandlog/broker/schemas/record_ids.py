@@ -1,9 +1,9 @@
 """Checks that record keys and values refer to a schema that is registered for their topic.
 
-    key.schema.validation=true      every key has the schema id of a live version of TOPIC-key
-    value.schema.validation=true    every value has the schema id of a live version of TOPIC-value
+    key.schema.validation=true      each key refers to a live version of TOPIC-key
+    value.schema.validation=true    each value refers to a live version of TOPIC-value
 
-The id is in a prefix or in a record header, which can contain the schema's guid instead; see
+The schema id is in a prefix or in a record header, which can contain the schema's guid instead; see
 formats/registry/framing.py. A null key or value is accepted. The payload is not decoded. Any thread
 may check records. If a schema is registered or deleted during a check, the check may or may not see
 the change.

@@ -82,7 +82,7 @@ class Registration(NamedTuple):
 
 
 class Registry:
-    """Decides what client requests change."""
+    """Decides on the changes that client requests make."""
 
     def __init__(self, types: Mapping[str, SchemaType], max_schema_bytes: int = 2**20) -> None:
         self.state = RegistryState()

@@ -55,7 +55,7 @@ class RegistryState:
         # Subject → ids of its live versions. The sets are replaced, not changed, because other
         # threads check records with them.
         self.live_ids: dict[str, frozenset[int]] = {}
-        self.version_count = 0  # number of versions of all subjects, including deleted ones
+        self.version_count = 0  # number of versions of all subjects, including soft-deleted ones
         self._versions: dict[str, dict[int, SubjectVersion]] = {}
         self._names: list[str] = []  # names of all subjects, sorted
         self._uses: dict[int, set[tuple[str, int]]] = {}

@@ -5,8 +5,8 @@ disk. At start-up, a record that is damaged or unknown is reported and skipped; 
 stay usable. If an append fails, its schema ids are not reused, because the records may be in the
 log.
 
-The topic has one partition, because the order of records matters: a DELETE_SUBJECT deletes the
-versions before it, not those after it.
+The topic has one partition, because the order of records matters: a DELETE_SUBJECT record deletes
+only versions that were registered before it.
 """
 
 from __future__ import annotations

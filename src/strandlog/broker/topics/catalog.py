@@ -1,8 +1,9 @@
 """Creates, alters, deletes and looks up topics; `topics.json` defines which topics exist.
 
 The file also stores the broker settings that clients changed at run time (`dynamic_settings.py`).
-It is authoritative over the partition directories, unless they hold records that it does not
-account for: then the file is damaged, missing or older than they are (`catalog_recovery.py`).
+The file decides which partitions exist, unless a partition directory contains records that the file
+does not account for: then the file is damaged, missing or older than the directory
+(`catalog_recovery.py`).
 
     create   make the directories durable, then write the file: from then on, the topic exists
     delete   write the file with the topic marked as deleting: from then on, the topic is gone. Then

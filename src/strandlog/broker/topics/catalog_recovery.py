@@ -166,8 +166,8 @@ class Reconciliation:
         return replace(topic, partitions=count)
 
     def _with_id_of_folders(self, topic: Topic, known_ids: set[str]) -> Topic:
-        """Return the topic with the id that all of its directories agree on, if that differs, has a
-        valid checksum and belongs to no topic of the catalog."""
+        """Return the topic. If all of its directories contain the same id, with a valid checksum,
+        and no topic of the catalog has that id, the returned topic has it."""
         own = [TopicPartition(topic.name, number) for number in range(topic.partitions)]
         found = {self._metadata[tp] for tp in own if tp in self._metadata}
         if len(found) != 1:

@@ -83,8 +83,7 @@ class TableState(NamedTuple):
 
     wanted: WantedTable
     report: TableReport | None
-    # Number of offsets up to the high watermark that were not in the table at the last successful
-    # sync, or that were appended since.
+    # Number of offsets below the high watermark that the last successful sync has not reached.
     lag: int
     # The part of `lag` that cannot be synced until an open transaction ends.
     open_transaction_lag: int
@@ -195,7 +194,7 @@ class LakeTables:
         if wanted is None:
             return None
         report, at_ms = self._reports.get(topic, (None, 0))
-        # A report about a failed sync has no offsets; the table keeps what it had before.
+        # A report about a failed sync contains no offsets; the table keeps its earlier contents.
         offsets = self._synced[topic].offsets if topic in self._synced else NO_OFFSETS
         lag = held = 0
         for log in self._catalog.logs(topic):

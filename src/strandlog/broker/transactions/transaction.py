@@ -147,8 +147,8 @@ def initialised(
     """Return the transaction with the next epoch, or with `new_producer_id` and epoch 0.
 
     The producer may retry with the previous epoch only if it sent that epoch, and if the producer
-    id stays the same. A request without it came from a new process, so any producer that still has
-    the previous epoch is a zombie.
+    id stays the same. A request without an epoch came from a new process, so any producer that
+    still has the previous epoch is a zombie.
     """
     last_epoch = NO_PRODUCER_EPOCH
     if new_producer_id is None:

@@ -95,7 +95,7 @@ def parse_keys(document: bytes) -> KeySet:
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError('this is not a JWKS document: it has no list "keys"') from error
     if not isinstance(rows, list) or len(rows) > JWKS_MAX_KEYS:
-        raise DataError(f"a JWKS document has a list of at most {JWKS_MAX_KEYS} keys")
+        raise DataError(f"a JWKS document must contain a list of at most {JWKS_MAX_KEYS} keys")
     keys: dict[str, TokenKey] = {}
     unnamed: list[TokenKey] = []
     problems: list[str] = []
@@ -216,7 +216,7 @@ class TokenVerifier:
         key = self._source.keys().select(kid, algorithm)
         if key is None:
             self._source.refresh()
-            raise DataError("no key has the kid and the algorithm of the token")
+            raise DataError("no key matches the kid and the algorithm of the token")
         return key, algorithm
 
 
@@ -254,7 +254,7 @@ def checked_claims(claims: dict[str, Any], rules: TokenRules, now_ms: int) -> Id
     if expires <= now:
         raise DataError("it has expired")
     if expires <= issued:
-        raise DataError("it expires before it was issued")
+        raise DataError("its expiry time is not after its issue time")
     for each in ("iat", "nbf"):
         if each in claims and _time(claims, each) - skew > now:
             raise DataError(f"it is not valid yet ({each})")

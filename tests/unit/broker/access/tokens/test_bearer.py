@@ -166,7 +166,7 @@ def test_a_time_that_is_not_finite_is_rejected(text: str) -> None:
         ({"nbf": NOW_S + 30}, ""),
         ({"nbf": NOW_S + 31}, "it is not valid yet (nbf)"),
         ({"nbf": "now"}, "it has no valid time 'nbf'"),
-        ({"exp": NOW_S + 9, "iat": NOW_S + 9}, "it expires before it was issued"),
+        ({"exp": NOW_S + 9, "iat": NOW_S + 9}, "its expiry time is not after its issue time"),
         ({"sub": None}, "it has no string 'sub'"),
         ({"sub": 7}, "it has no string 'sub'"),
         ({"sub": ["alice"]}, "it has no string 'sub'"),

@@ -449,9 +449,11 @@ class PartitionView:
             # A damaged timestamp would hide the batch, so verify the checksum of each.
             for item in self._visible(segment, start, self.start_offset):
                 if isinstance(item, Damage):
-                    raise item.error(segment.log_path)
+                    if item.end_offset is None or item.end_offset > self.start_offset:
+                        raise item.error(segment.log_path)
+                    continue
                 position, header = item
-                if header.max_timestamp < timestamp_ms:
+                if header.max_timestamp < timestamp_ms or header.last_offset < self.start_offset:
                     continue
                 data = self._files.read_at(segment.log_path, position, header.size_bytes)
                 batch = BatchView(data)

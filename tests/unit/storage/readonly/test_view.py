@@ -233,6 +233,30 @@ def test_a_flipped_bit_in_a_timestamp_does_not_make_a_time_lookup_skip_a_record(
         FolderView(files, DATA).view(TP).find_timestamp(START_MS + 20)
 
 
+@pytest.mark.parametrize("position", [MAGIC_POSITION, HEADER_SIZE + 3])
+@pytest.mark.parametrize("damaged", [0, 1, 2, 3])
+def test_a_time_lookup_does_not_fail_for_damage_among_deleted_records(
+    damaged: int, position: int
+) -> None:
+    files, clock = SimulatedFiles(), FakeClock(START_MS)
+    log_dir, log = new_log(files, clock, small_settings(segment_bytes=10**6))
+    fill(log, 6, advance_ms=10)
+    size = log.segments.active.size_bytes // 6
+    path = log.segments.active.log_path
+    log.flush()
+    log.raise_log_start(3)
+    log_dir.close()
+    files.write_at(path, damaged * size + position, b"\x77")
+    view = FolderView(files, DATA).view(TP)
+    assert view.start_offset == 3
+    if damaged < 3:
+        assert view.find_timestamp(START_MS) == (START_MS + 30, 3)
+    else:
+        with pytest.raises(CorruptSegmentError):
+            view.find_timestamp(START_MS)
+    assert view.find_timestamp(START_MS + 50) == (START_MS + 50, 5)
+
+
 @pytest.mark.parametrize("was_open", [True, False])
 @pytest.mark.parametrize("cut", ["at a batch", "in a batch", "to nothing", "deleted"])
 @pytest.mark.parametrize("durability", ["fsync", "page_cache"])

@@ -37,7 +37,7 @@ from strandlog.broker.broker import Broker
 from strandlog.broker.context import embedded_context
 from strandlog.broker.deferred import Deferred
 from strandlog.broker.groups.requests import CommitRequest
-from strandlog.broker.reads.fetch import FetchPartition, FetchRequest
+from strandlog.broker.reads.fetch import FetchPartition, FetchPartitionData, FetchRequest
 from strandlog.broker.reads.fetched_records import records_of
 from strandlog.broker.topics.topic import INTERNAL_TOPICS, PartitionState, check_topic_name
 from strandlog.config.limits.node import NODE_POLL_MAX_BYTES
@@ -218,22 +218,28 @@ class NodePeer:
         return result.base_offset, now_ms
 
     def _records(self, state: PartitionState, offset: int, max_bytes: int) -> list[Record]:
-        """Return the records of at least one batch from `offset` on. There are none if `offset` is
-        past the end, or if that batch contains no records for readers."""
-        if offset >= state.high_watermark:
-            return []
+        """Return the records of at least one batch from `offset` on. Batches without records for
+        readers, such as transaction markers, are skipped. The list is empty at the end."""
+        limit_bytes = self._broker.settings.decompressed_max_bytes
+        records: list[Record] = []
+        while not records and offset < state.high_watermark:
+            found = self._fetch(state, offset, max_bytes)
+            if not found.data:  # only a gap of compaction is left
+                break
+            for some in records_of(found, offset, limit_bytes):
+                records += some.records
+                offset = some.next_offset
+        return records
+
+    def _fetch(self, state: PartitionState, offset: int, max_bytes: int) -> FetchPartitionData:
         part = FetchPartition(state.topic, state.partition, offset, max_bytes)
         now_ms = self._broker.clock.monotonic_ms()
-        isolation = IsolationLevel.READ_UNCOMMITTED
-        request = FetchRequest([part], 1, max_bytes, now_ms, isolation)
+        request = FetchRequest([part], 1, max_bytes, now_ms, IsolationLevel.READ_UNCOMMITTED)
         fetched = self._broker.fetch(self._context, request)
         [found] = fetched.result() if isinstance(fetched, Deferred) else fetched
         if found.error is not None:
             raise found.error
-        limit_bytes = self._broker.settings.decompressed_max_bytes
-        return [
-            record for some in records_of(found, offset, limit_bytes) for record in some.records
-        ]
+        return found
 
     def _commit(self, group: str, offsets: dict[TopicPartition, int]) -> None:
         values = {tp: OffsetAndMetadata(offset) for tp, offset in offsets.items()}

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from strandlog.broker.broker import Broker
 from strandlog.config.limits.node import NODE_MAX_PARTITIONS
-from strandlog.errors import DiskFullError
+from strandlog.errors import DiskFullError, OffsetOutOfRangeError
 from strandlog.model import TopicPartition
 from strandlog.record.builder import build_single
+from strandlog.record.control import ControlType, control_batch
 from strandlog.server.node.listener import open_broker
 from strandlog.server.node.peer import NodePeer, topic_of_key
 
@@ -236,6 +237,21 @@ def test_records_of_other_programs_are_readable(ask: Ask, broker: Broker) -> Non
     read = [ask("partition_read", topic="t", partition=0, offset=offset) for offset in range(1, 5)]
     assert [reply.get("message") for reply in read[:3]] == ["plain", None, "[" * 5000]
     assert read[3]["type"] in ("partition_read_ok", "error")
+
+
+def test_a_read_at_a_transaction_marker_returns_the_next_record(ask: Ask, broker: Broker) -> None:
+    ask("partition_append", topic="t", partition=0, message="first")
+    log = broker._catalog.log("t", 0)
+    for _ in range(3):
+        now_ms = broker.clock.now_ms()
+        log.append(control_batch(ControlType.COMMIT, 7, 0, now_ms), is_control=True)
+    log.flush()
+    end = ask("partition_read", topic="t", partition=0, offset=1)
+    assert end["code"] == OffsetOutOfRangeError.codes.node
+    ask("partition_append", topic="t", partition=0, message="second")
+    read = [ask("partition_read", topic="t", partition=0, offset=offset) for offset in range(5)]
+    assert [reply["offset"] for reply in read] == [0, 4, 4, 4, 4]
+    assert ask("poll", offsets={"t": 1})["msgs"] == {"t": [[4, "second"]]}
 
 
 @pytest.mark.parametrize("acks", ["1", "all"])

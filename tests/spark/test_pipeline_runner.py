@@ -176,6 +176,25 @@ def test_the_progress_callback_may_stop_the_pipeline(
     assert not started[0].is_running
 
 
+def test_the_session_callback_may_stop_the_pipeline(
+    spark: Any, broker: BrokerProcess, client: WireClient, topic: str, tmp_path: Path
+) -> None:
+    """`stop` waited there for a thread that `start` had not created yet."""
+    send(client, topic, b'{"carrier": "AA", "delay": 4}')
+    progress = Progress()
+    running = start(
+        pipeline_file(topic, broker, tmp_path),
+        progress,
+        on_session=RunningPipeline.stop,
+        spark=spark,
+        report="off",
+    )
+    assert not running.is_running
+    assert running.wait(0)
+    assert progress.reports == []
+    assert spark.streams.active == []
+
+
 def test_a_start_is_cancelled_by_its_check(
     spark: Any, broker: BrokerProcess, topic: str, tmp_path: Path
 ) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -106,6 +108,36 @@ def test_a_query_that_fails_is_shown_with_the_reason(
     eventually(lambda: shown(broker, name)["state"] == "failed", "the query is reported")
     assert "out of milk" in shown(broker, name)["error"]
     assert "\n" not in shown(broker, name)["error"]
+
+
+FAILING_APPLICATION = """
+import sys
+from strandlog.spark import session
+
+address, topic, checkpoint = sys.argv[1:]
+spark = session("local[1]", app_name="failing application")
+spark.sparkContext.setLogLevel("OFF")
+source = {"bootstrap.servers": address, "subscribe": topic, "startingOffsets": "earliest"}
+values = spark.readStream.format("strandlog").options(**source).load()
+failing = values.selectExpr("raise_error('out of milk') AS value").writeStream.format("noop")
+failing.option("checkpointLocation", checkpoint).start().awaitTermination()
+"""
+
+
+@pytest.mark.long
+def test_an_application_that_ends_with_a_failed_query_is_shown_as_failed(
+    broker: BrokerProcess, client: WireClient, topic: str, checkpoint: str
+) -> None:
+    """The end of the program replaced the state "failed" and the reason by "stopped"."""
+    fill(client, topic, 10)
+    arguments = [broker.address, topic, checkpoint]
+    command = [sys.executable, "-c", FAILING_APPLICATION, *arguments]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert "out of milk" in ended.stderr
+    found = shown(broker, "failing application")
+    assert found["state"] == "failed"
+    assert "out of milk" in found["error"]
 
 
 def test_an_invalid_report_address_is_an_error(spark: Any) -> None:

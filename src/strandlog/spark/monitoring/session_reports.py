@@ -27,7 +27,7 @@ from weakref import ref
 from strandlog.client.http.login import HttpLogin
 from strandlog.spark.errors import one_line
 from strandlog.spark.monitoring.report_address import address_finder
-from strandlog.spark.monitoring.reporter import Reporter
+from strandlog.spark.monitoring.reporter import Reporter, State
 from strandlog.spark.options import SINK, Options, parse_options
 
 if TYPE_CHECKING:
@@ -45,6 +45,10 @@ class _Broker:
     reporter: Reporter
     active: set[str] = field(default_factory=set)  # ids of the query runs that use this broker
     error: str | None = None
+
+    @property
+    def final_state(self) -> tuple[State, str | None]:
+        return ("stopped", None) if self.error is None else ("failed", self.error)
 
 
 class SessionReports:
@@ -96,10 +100,8 @@ class SessionReports:
                 broker.active.discard(run_id)
                 if exception is not None:
                     broker.error = one_line(RuntimeError(exception))
-                if broker.error is not None:
-                    broker.reporter.set_state("failed", broker.error)
-                elif not broker.active:
-                    broker.reporter.set_state("stopped")
+                if broker.error is not None or not broker.active:
+                    broker.reporter.set_state(*broker.final_state)
 
     def _join(self, run_id: str, options: Options | None) -> None:
         """Add the broker named in these options, if any, to a run."""
@@ -112,6 +114,7 @@ class SessionReports:
         broker = self._brokers.get(bootstrap)
         if broker is None:
             broker = self._brokers[bootstrap] = _Broker(self._reporter(spark, bootstrap, options))
+            atexit.register(_end, broker)
         self._runs[run_id].append(bootstrap)
         broker.active.add(run_id)
         broker.error = None
@@ -121,11 +124,14 @@ class SessionReports:
         context: Any = spark.sparkContext
         find = address_finder(self.report, bootstrap, options.client)
         # A stopped context no longer has a Java object.
-        reporter = Reporter(
+        return Reporter(
             context.appName, find, lambda: context._jsc is not None, HttpLogin(options.client)
         )
-        atexit.register(reporter.end, "stopped")
-        return reporter
+
+
+def _end(broker: _Broker) -> None:
+    """Report how the application ended: a query that failed before is not just stopped."""
+    broker.reporter.end(*broker.final_state)
 
 
 def _options_of_sink(spark: Any, query_id: str) -> Options | None:

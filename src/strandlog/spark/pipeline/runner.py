@@ -179,6 +179,7 @@ class RunningPipeline:
         self._stop_requested = threading.Event()
         self._ended = threading.Event()
         self._error: BaseException | None = None
+        self._starter: threading.Thread | None = None  # the thread that is in `start`
         self._thread: threading.Thread | None = None
 
     @property
@@ -198,10 +199,10 @@ class RunningPipeline:
     def stop(self) -> None:
         """Stop the queries and wait until they have ended; raise the same errors as `wait`.
 
-        When called from `on_progress` or `on_wait`, return without waiting.
+        When called from a callback, return without waiting.
         """
         self._stop_requested.set()
-        if threading.current_thread() is not self._thread:
+        if threading.current_thread() not in (self._starter, self._thread):
             self.wait()
 
     def __enter__(self) -> RunningPipeline:
@@ -227,14 +228,21 @@ class RunningPipeline:
     ) -> None:
         every_ms = None if available_now else self.pipeline.every_ms
         first_ms = SystemClock().now_ms()
+        self._starter = threading.current_thread()
         try:
             self._reporter.set_state("running", ui_url=self.spark.sparkContext.uiWebUrl)
             if on_session is not None:
                 on_session(self)
+            self._check_not_stopped()
             queries = self._started(check, available_now=available_now or every_ms is not None)
+        except _Stopped:
+            self._close(None)
+            return
         except BaseException as error:
             self._close(error)
             raise
+        finally:
+            self._starter = None
 
         def follow() -> None:
             if every_ms is None:

@@ -156,8 +156,8 @@ def connect(
     (STRANDLOG_CLIENT_*), which overrides the properties file `config_file`.
 
     Raises `UnreachableError` if no broker responds, `AuthenticationError` if the broker rejects the
-    user or the client does not trust the broker's certificate, and `SettingError` if a setting is
-    invalid. Requires the `client` extra.
+    user or the client does not trust the broker's certificate, and `errors.SettingError` if a
+    setting is invalid. Requires the `client` extra.
     """
     from strandlog.client.remote.log import RemoteLog  # noqa: PLC0415 - see above
 

@@ -191,9 +191,12 @@ class Configuration:
                 self.problems.append(Problem(self.chosen[name].origin, name, text))
             name = prefix + RULES if RULES in own else RULES
             self._report(name, partial(parse_principal_rules, tls.ssl_principal_mapping_rules))
+        labels = {endpoint.label.lower() for endpoint in server.endpoints}
         for listener, names in overrides.items():
-            name = f"listener.name.{listener}.{next(iter(names))}"
+            name = f"{OVERRIDE_PREFIX}{listener}.{next(iter(names))}"
             text = f"{name}: no listener is named {listener.upper()}"
+            if listener.lower() in labels:
+                text = f"{name}: write the name of the listener in lower case: {listener.lower()}"
             self.problems.append(Problem(self.chosen[name].origin, name, text))
 
     def _report(self, name: str, check: Callable[[], object]) -> None:

@@ -134,8 +134,9 @@ class TableHistory:
             raise InvalidSettingError(
                 OPTION,
                 target,
-                f"another program has changed this table: it has {count} rows, not {expected}; "
-                "restore it, or write it again with `strandlog table sync --rebuild`",
+                f"another program has changed this table: it has {count} rows, not {expected}. "
+                "`--accept-changes` lets syncs continue, but history needs every record: restore "
+                "the table, or write it again with `strandlog table sync --rebuild`",
             )
         self._gaps = [
             OffsetRange(TopicPartition(topic.name, each.partition), each.start, each.end)

@@ -112,6 +112,13 @@ def test_an_override_for_a_listener_that_does_not_exist_is_a_problem() -> None:
     assert "no listener is named INSIDE" in str(merged.problems[0])
 
 
+def test_an_override_with_the_name_of_a_listener_in_upper_case_says_how_to_write_it() -> None:
+    name = "listener.name.SSL.ssl.client.auth"
+    merged = _resolved({"listeners": "SSL://127.0.0.1:9093", **STORE, name: "required"})
+    [problem] = merged.problems
+    assert str(problem).endswith("write the name of the listener in lower case: ssl")
+
+
 def test_an_invalid_rule_for_one_listener_is_reported_where_it_is_set() -> None:
     name = "listener.name.ssl.ssl.principal.mapping.rules"
     merged = _resolved({"listeners": "SSL://127.0.0.1:9093", **STORE, name: "RULE:x"})

@@ -119,6 +119,7 @@ class _Turn:
 
     followed: _Followed
     limit: float  # time at which the turn becomes overdue
+    outcomes: int  # how many turns of the table had ended when this one began
     is_overdue: bool = False
     is_repeated: bool = False  # the broker has asked for a check since the turn began
 
@@ -195,7 +196,7 @@ class Worker:
             return
         followed = min(due, key=lambda each: each.due)
         topic = followed.wanted.topic
-        self._turns[topic] = _Turn(followed, now + self._turn_limit_s)
+        self._turns[topic] = _Turn(followed, now + self._turn_limit_s, followed.outcomes)
 
         def run() -> None:
             try:
@@ -220,7 +221,9 @@ class Worker:
     def _report_overdue(self, turn: _Turn) -> None:
         """Report an error, and write the status file in another thread, because the disk may be the
         reason why the turn hangs."""
-        wanted = turn.followed.wanted
+        followed, wanted = turn.followed, turn.followed.wanted
+        if followed.outcomes != turn.outcomes:
+            return  # it has just ended
         text = (
             f"the sync has not ended after {self._turn_limit_s:g} s and still runs: its disk does "
             f"not answer or is very slow ({wanted.folder})"
@@ -229,11 +232,10 @@ class Worker:
             text += f"; {MAX_OVERDUE} syncs hang, so all other tables wait"
         report = TableReport(wanted.topic, wanted.topic_id, error=text)
         self._say(report._asdict())
-        followed, outcomes = turn.followed, turn.followed.outcomes
 
         def write() -> None:
             with followed.status_lock:
-                if followed.outcomes == outcomes:  # otherwise the turn has written its own
+                if followed.outcomes == turn.outcomes:  # otherwise the turn has written its own
                     _write_status(wanted, report)
 
         # This thread can hang like the turn, because both use the same disk; the turn then waits

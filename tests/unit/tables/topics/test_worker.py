@@ -218,6 +218,17 @@ def test_offsets_that_were_used_again_are_noticed(tmp_path: Path, table_format: 
     assert report["offsets"] == {}
 
 
+def test_a_turn_that_has_just_ended_is_reported_as_hung(harness: Harness) -> None:
+    harness.produce(4)
+    harness.worker = Worker(str(harness.log.path), harness.said.append, turn_limit_s=0)
+    harness.wish()
+    ended: queue.SimpleQueue[str] = queue.SimpleQueue()
+    harness.worker.advance(ended.put)
+    assert ended.get(timeout=60) == TOPIC
+    harness.worker.advance(ended.put)  # the worker has not heard of the end yet
+    assert [said["error"] for said in harness.said] == [""]
+
+
 @pytest.mark.slow
 def test_a_hung_table_is_reported_and_does_not_stop_the_others(harness: Harness) -> None:
     """A file of the table is a pipe that nothing writes to, so reading it blocks, as a dead disk

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from tests.support.command_line import CommandLine
 
+import strandlog.testing
+
 PERCENTILES = ["p50", "p95", "p99", "max"]
 
 
@@ -124,6 +126,36 @@ def test_ctrl_c_in_a_flood_does_not_create_the_topic_again(wire: CommandLine) ->
         assert out.decode().split()[-1] == "0"  # discarded records are no errors
         assert b"Traceback" not in err
         assert topic not in log.topics()
+
+
+def test_ctrl_c_while_the_topic_is_deleted_loses_no_results(tmp_path: Path) -> None:
+    with strandlog.testing.broker() as broker, broker.faults.delay("DeleteTopics") as late:
+        cli = CommandLine(tmp_path / "data", broker.bootstrap_servers)
+        with cli.popen("bench", "produce", "--records", "10", "--json") as process:
+            late.wait()
+            process.send_signal(signal.SIGINT)
+            late.remove()
+            out, err = process.communicate(timeout=60)
+        assert process.returncode == 130
+        assert json.loads(out)["records"] == 10
+        assert err.decode().splitlines()[1:] == []
+        assert cli.inside("topic", "list", "--json").document == []
+
+
+def test_a_second_interrupt_ends_a_deletion_that_hangs_and_names_the_topic(tmp_path: Path) -> None:
+    with strandlog.testing.broker() as broker, broker.faults.delay("DeleteTopics") as late:
+        cli = CommandLine(tmp_path / "data", broker.bootstrap_servers)
+        with cli.popen("bench", "produce", "--records", "10", "--json") as process:
+            assert process.stderr is not None
+            topic = process.stderr.readline().decode().split()[4].rstrip(";")
+            late.wait()
+            process.send_signal(signal.SIGINT)
+            process.send_signal(signal.SIGTERM)  # two SIGINT could arrive as one
+            out, err = process.communicate(timeout=60)
+        assert process.returncode == 130
+        assert json.loads(out)["records"] == 10
+        command = f"strandlog topic delete {topic} -b {broker.bootstrap_servers}"
+        assert f"the temporary topic {topic} may remain: delete it with '{command}'" in err.decode()
 
 
 @pytest.mark.slow

@@ -7,7 +7,9 @@
     no progress          the command stops a run that adds no record or error for `stall_seconds`,
                          and counts this as an error
 
-The command deletes a temporary topic at the end, even after an error or Ctrl-C.
+The command deletes a temporary topic at the end, after it has printed the report, even after an
+error or Ctrl-C. A signal during the deletion takes effect after it. A second signal ends the wait
+for a broker that does not answer, and the command prints how to delete the topic.
 """
 
 from __future__ import annotations
@@ -39,9 +41,12 @@ class Topic(NamedTuple):
 
 
 @contextlib.contextmanager
-def benchmark_topic(log: OpenLog, name: str | None, partitions: int) -> Iterator[Topic]:
+def benchmark_topic(
+    log: OpenLog, name: str | None, partitions: int, log_option: str
+) -> Iterator[Topic]:
     """Yield the named topic, creating it if it does not exist. Without a name, yield a temporary
-    topic and delete it at the end."""
+    topic and delete it at the end. If that fails, a note says how to delete it; `log_option` is
+    the option of that command that names the log."""
     if name is not None:
         try:
             log.describe_topic(name)
@@ -56,31 +61,40 @@ def benchmark_topic(log: OpenLog, name: str | None, partitions: int) -> Iterator
         log.create_topic(topic.name, partitions)
         yield topic
     finally:
-        with _uninterrupted():
-            _delete(log, topic.name)
+        with finishing():
+            _delete(log, topic.name, f"strandlog topic delete {topic.name} {log_option}")
 
 
-def _delete(log: OpenLog, topic: str) -> None:
+def _delete(log: OpenLog, topic: str, command: str) -> None:
     """Delete a temporary topic. Print errors, since raising one could hide an earlier error."""
     try:
         log.delete_topic(topic)
     except TopicNotFoundError:
         pass  # its creation failed
     except StrandlogError as error:
-        message(f"note: cannot delete the temporary topic {topic}: {error}")
+        message(
+            f"note: cannot delete the temporary topic {topic}: {error}; delete it with '{command}'"
+        )
+    except KeyboardInterrupt:
+        message(f"note: the temporary topic {topic} may remain: delete it with '{command}'")
+        raise
 
 
 @contextlib.contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Hold back SIGINT and SIGTERM; raise `KeyboardInterrupt` after the block if one arrived."""
+def finishing() -> Iterator[None]:
+    """Let a short block finish when SIGINT or SIGTERM arrives, and raise `KeyboardInterrupt` after
+    it. The second signal raises it immediately."""
     if current_thread() is not main_thread():
         yield
         return
     noted: list[int] = []
-    before = {
-        number: signal.signal(number, lambda number, _: noted.append(number))
-        for number in (signal.SIGINT, signal.SIGTERM)
-    }
+
+    def note(number: int, _: Any) -> None:
+        noted.append(number)
+        if len(noted) > 1:
+            raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:

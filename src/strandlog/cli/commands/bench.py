@@ -5,16 +5,19 @@ percentiles. A run ends after --records or --duration, whichever comes first; if
 after 100,000 records or 30 seconds. `consume` also ends at the end of the topic. `spark` reads the
 whole topic once to warm up and then --rounds times, or until --duration ends; --records is the
 number of records in its temporary topic. Without --topic, a run uses a temporary topic and deletes
-it at the end, even after an error or Ctrl-C; a topic given with --topic is never deleted.
+it at the end, after the report is printed, even after an error or Ctrl-C; a topic given with
+--topic is never deleted.
 
     exit code   0    records were measured, and there was no error
                 1    there was an error, or no record was measured
                 2    invalid command line
-                130  Ctrl-C or SIGTERM, after printing the partial results
+                130  Ctrl-C or SIGTERM, after printing the results so far
 """
 
 from __future__ import annotations
 
+import shlex
+import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -27,7 +30,12 @@ from strandlog.cli.bench.html_report import plotly_path, write_html
 from strandlog.cli.bench.measurement import Measurement
 from strandlog.cli.bench.plan import DEFAULT_RECORDS, DEFAULT_SECONDS, Plan
 from strandlog.cli.bench.report import Report, print_report
-from strandlog.cli.bench.run import Outcome, benchmark_topic, interruptible_by_sigterm
+from strandlog.cli.bench.run import (
+    Outcome,
+    benchmark_topic,
+    finishing,
+    interruptible_by_sigterm,
+)
 from strandlog.cli.options import (
     Bootstrap,
     ClientConfig,
@@ -293,37 +301,45 @@ def _run(
     _check_html(html)
     measurement = Measurement()
     started = time_text(SystemClock().now_ms(), "seconds") or ""
+    address = str(target.bootstrap or target.data)
+    option = f"{'-b' if target.bootstrap else '-d'} {shlex.quote(address)}"
     with ExitStack() as stack:
         stack.enter_context(interruptible_by_sigterm())
         log = stack.enter_context(owned(target, create=True))
-        used = stack.enter_context(benchmark_topic(log, topic, plan.partitions))
+        used = stack.enter_context(benchmark_topic(log, topic, plan.partitions, option))
         try:
             message(f"bench {name} with topic {used.name}; Ctrl-C stops it and prints the results")
             outcome = workload(log, used.name, plan, measurement)
         except KeyboardInterrupt:  # Ctrl-C before the clients started, or twice
             outcome = Outcome(is_interrupted=True)
-        measurement.finish()
-        address = str(target.bootstrap or target.data)
-        report = Report(
-            name, address, used.name, _options(plan), started, outcome.is_interrupted, measurement
-        )
-        document = report.document()
-        if outcome.error is not None:
-            document["errors"] += 1
-            document["error_messages"][str(outcome.error)] = 1
-    if as_json:
-        print_json(document)
-    else:
-        print_report(document)
-    if html is not None:
-        write_html(html, document)
-        message(f"report: {html}")
+        with finishing():
+            measurement.finish()
+            interrupted = outcome.is_interrupted
+            document = Report(
+                name, address, used.name, _options(plan), started, interrupted, measurement
+            ).document()
+            if outcome.error is not None:
+                document["errors"] += 1
+                document["error_messages"][str(outcome.error)] = 1
+            _print(document, html, as_json=as_json)
     if outcome.is_interrupted:
         raise typer.Exit(130)
     if document["errors"] or not document["records"]:
         if not document["records"] and not document["errors"]:
             message("error: no records were measured: the topic is empty or --duration too short")
         raise typer.Exit(1)
+
+
+def _print(document: dict[str, Any], html: Path | None, *, as_json: bool) -> None:
+    """Print the report and, if wanted, write it as HTML."""
+    if as_json:
+        print_json(document)
+    else:
+        print_report(document)
+    sys.stdout.flush()  # the deletion of the topic, which follows, can take long
+    if html is not None:
+        write_html(html, document)
+        message(f"report: {html}")
 
 
 def _options(plan: Plan) -> dict[str, Any]:

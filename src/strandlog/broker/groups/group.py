@@ -1,21 +1,15 @@
 """The state machine of one consumer group: joins, rebalances, sessions and timeouts.
 
     Empty                no members; there may be committed offsets
-    PreparingRebalance   members join; ends when all have joined, or at the rebalance timeout
-    CompletingRebalance  a new generation has started; members wait for the leader's assignment
+    PreparingRebalance   members join, until all have joined or the rebalance times out
+    CompletingRebalance  a new generation has started; members wait for the leader's assignments
     Stable               every member has an assignment
     Dead                 deleted, expired or unused; final
 
-    from \\ to            Empty    Preparing   Completing   Stable   Dead
-    Empty                          first join                       deleted, expired,
-                                                                    unused
-    PreparingRebalance   all gone              timeout, or all joined
-    CompletingRebalance            a member joins, leaves,  the leader
-                                   changes or times out;    assigns
-                                   the save fails
-    Stable                         a member joins, leaves,
-                                   changes or times out;
-                                   the leader rejoins
+    Empty ──▶ Preparing ──▶ Completing ──▶ Stable         Empty ──▶ Dead
+    Preparing ──▶ Empty              all members are gone
+    Completing, Stable ──▶ Preparing a member joins, leaves, changes or times out; also if the
+                                     leader rejoins (Stable) or the save fails (Completing)
 
 Responses to requests, by state:
 
@@ -95,9 +89,7 @@ from strandlog.errors import (
 )
 
 MIN_RETRY_MS = 1000
-# A client that gives up during its first join cannot leave the group. As in Kafka, its member is
-# removed after five minutes.
-NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
+NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000  # as in Kafka: a client that gives up joining cannot leave
 
 
 class GroupState(StrEnum):
@@ -530,10 +522,9 @@ class Group:
         deadline_ms = self._now() + (timeout_ms or member.session_timeout_ms)
         if member.session_timer is not None:
             member.session_timer.reschedule(deadline_ms)
-            return
-        member.session_timer = self._services.timers.schedule(
-            deadline_ms, partial(self._on_session_end, member)
-        )
+        else:
+            ended = partial(self._on_session_end, member)
+            member.session_timer = self._services.timers.schedule(deadline_ms, ended)
 
     def _start_join_timer(self, delay_ms: int, callback: Callable[[], None]) -> None:
         self._stop_phase_timer()

@@ -41,11 +41,7 @@ from strandlog.storage.files import Files
 from strandlog.storage.partition.append_checks import check_batch, split_batches
 from strandlog.storage.partition.flush import FlushPlan, FlushState
 from strandlog.storage.partition.partition_files import PartitionFiles
-from strandlog.storage.partition.producer_state import (
-    ProducerIdsSeen,
-    ProducerState,
-    WrittenBatch,
-)
+from strandlog.storage.partition.producer_state import ProducerIdsSeen, ProducerState, WrittenBatch
 from strandlog.storage.partition.recovery import NOT_KNOWN, KnownEnd, Recovery
 from strandlog.storage.partition.replay import AbortedReplay, end_of_transaction, store_aborted
 from strandlog.storage.paths import ABORT_INDEX_SUFFIX, SIDE_SUFFIXES

@@ -45,11 +45,7 @@ from strandlog.config.tables.topic import LogSettings
 from strandlog.record.batch_header import HEADER_SIZE, BatchHeader, read_header
 from strandlog.storage.files import Files
 from strandlog.storage.partition.producer_state import ProducerState, index_mark, snapshot_name
-from strandlog.storage.partition.recovery_point import (
-    START,
-    RecoveryPoint,
-    mended_recovery_point,
-)
+from strandlog.storage.partition.recovery_point import START, RecoveryPoint, mended_recovery_point
 from strandlog.storage.partition.recovery_start import ScanStart, trusted_start
 from strandlog.storage.partition.replay import (
     AbortedReplay,

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.support.command_line import CommandLine
 
 import strandlog
+from strandlog import TopicPartition
+from strandlog.broker.groups.requests import CommitRequest
+from strandlog.model import OffsetAndMetadata
+from strandlog.testing.server import ServerThread
 
 
 @pytest.fixture
@@ -76,7 +81,7 @@ def test_members_are_shown_while_they_consume(used: CommandLine) -> None:
 
 def test_a_deleted_topic_has_no_lag(used: CommandLine) -> None:
     with used.open_log() as log:
-        log.commit_offsets("g", {strandlog.TopicPartition("other", 0): 1})
+        log.commit_offsets("g", {TopicPartition("other", 0): 1})
     before = _committed(used)
     assert before["other", 0] == 1
     used.inside("topic", "delete", "other", "--yes")
@@ -93,6 +98,24 @@ def test_a_reset_is_a_dry_run_until_yes(used: CommandLine) -> None:
     found = used("group", "reset", "g", "--to", "earliest", "--yes", "--json")
     assert found.document["applied"] is True
     assert _committed(used) == {("t", 0): 0, ("t", 1): 0}
+
+
+def test_a_reset_leaves_out_offsets_that_remain_of_a_deleted_topic(
+    cli: CommandLine, tmp_path: Path
+) -> None:
+    offsets = {TopicPartition(*tp): OffsetAndMetadata(1) for tp in [("t", 0), ("t", 1), ("u", 0)]}
+    with strandlog.open(cli.data) as log:
+        log.create_topic("t")
+        log.producer().send("t", b"x")
+        request = CommitRequest(group_id="g", offsets=offsets)
+        log.broker.commit_offsets(log.context, request, missing_partitions=True).result()
+    with ServerThread(cli.data) as server:
+        for each in (cli, CommandLine(tmp_path / "none", server.address)):
+            found = each.inside("group", "reset", "g", "--to", "0", "--json")
+            assert [row["topic"] for row in found.document["partitions"]] == ["t"]
+            assert found.err == "note: 2 committed offsets of deleted topics left out: t, u\n"
+            for topic in ("u", "t:1"):
+                each.inside("group", "reset", "g", "--to", "0", "--topic", topic, code=1)
 
 
 def test_each_form_of_the_new_offset(used: CommandLine) -> None:

@@ -6,7 +6,7 @@ owns the folder. `delete`, and `reset` with `--yes`, open the folder as its owne
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, NamedTuple
 
 import typer
@@ -300,7 +300,7 @@ def _resets(log: ReadableLog, name: str, topics: list[str], start: StartOffset) 
         log.describe_group(name)
     offsets = log.committed_offsets(name)
     wanted = [tp for argument in topics for tp in _partitions_of(log, argument)] or list(offsets)
-    infos = _infos(log, sorted(set(wanted)))
+    infos = _infos(log, sorted(set(wanted)), leaves_out_deleted=not topics)
     resets = []
     with log.consumer() as consumer:
         consumer.assign(infos)
@@ -327,10 +327,27 @@ def _partitions_of(log: ReadableLog, argument: str) -> list[TopicPartition]:
     return [TopicPartition(topic, int(digits))]
 
 
-def _infos(log: ReadableLog, tps: list[TopicPartition]) -> dict[TopicPartition, PartitionInfo]:
-    """Describe each partition; raise `TopicNotFoundError` if one does not exist."""
-    topics = {tp.topic: log.describe_topic(tp.topic).partitions for tp in tps}
-    for tp in tps:
-        if tp.partition >= len(topics[tp.topic]):
-            raise TopicNotFoundError(*tp, len(topics[tp.topic]))
-    return {tp: topics[tp.topic][tp.partition] for tp in tps}
+def _infos(
+    log: ReadableLog, tps: list[TopicPartition], *, leaves_out_deleted: bool
+) -> dict[TopicPartition, PartitionInfo]:
+    """Describe each partition. If one does not exist, raise `TopicNotFoundError` or, with
+    `leaves_out_deleted`, print a note: a broker deletes the offsets of a deleted topic in batches,
+    so some can remain for a while."""
+    topics: dict[str, Sequence[PartitionInfo]] = {}
+    for topic in dict.fromkeys(tp.topic for tp in tps):
+        try:
+            topics[topic] = log.describe_topic(topic).partitions
+        except TopicNotFoundError:
+            if not leaves_out_deleted:
+                raise
+            topics[topic] = []
+    deleted = [tp for tp in tps if tp.partition >= len(topics[tp.topic])]
+    if deleted and not leaves_out_deleted:
+        raise TopicNotFoundError(*deleted[0], len(topics[deleted[0].topic]))
+    if deleted:
+        names = ", ".join(dict.fromkeys(tp.topic for tp in deleted))
+        count = counted(len(deleted), "committed offset")
+        message(f"note: {count} of deleted topics left out: {names}")
+    return {
+        tp: topics[tp.topic][tp.partition] for tp in tps if tp.partition < len(topics[tp.topic])
+    }

@@ -170,8 +170,8 @@ class TransactionCoordinator:
         self, name: str, timeout_ms: int, producer: ProducerIdentity
     ) -> Deferred[ProducerIdentity]:
         """Return an identity that replaces all earlier ones of this transactional id; first abort
-        its open transaction, if there is one. A producer with the previous epoch gets the current
-        identity, if it retries after a lost reply or if its transaction timed out."""
+        its open transaction, if there is one. A producer with the previous identity gets the
+        current one, if it retries after a lost reply or if its transaction timed out."""
         if not 0 < timeout_ms <= self._settings.transaction_max_timeout_ms:
             raise InvalidTransactionTimeoutError(
                 f"transaction.timeout.ms must be between 1 and "

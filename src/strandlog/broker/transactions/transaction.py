@@ -13,10 +13,12 @@ has been idle in Empty or Complete* for too long is deleted (coordinator.py).
 
 Prepare* records the outcome: once it is on disk, the outcome cannot change. Complete* is stored
 once all markers are on disk. A timeout, or `init` in Ongoing, aborts the transaction. Each such
-abort increments the epoch, and so does each `init`, unless it comes with the previous epoch
+abort increments the epoch, and so does each `init`, unless it comes with the previous identity
 (`is_current`). A producer with the old epoch (a zombie) is then fenced, both here and in every
-partition that gets a marker with the new epoch. When the epochs of a producer id are exhausted, the
-next `init` allocates a new id.
+partition that gets a marker with the new epoch.
+
+No producer gets `LAST_EPOCH`, so that an abort can fence every producer: the epochs of a producer
+id are exhausted before it, and the next `init` allocates a new id, with epoch 0.
 """
 
 from __future__ import annotations
@@ -30,10 +32,11 @@ from strandlog.errors import (
     InvalidTransactionStateError,
     ProducerFencedError,
 )
-from strandlog.model import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerIdentity, TopicPartition
+from strandlog.model import NO_PRODUCER_ID, ProducerIdentity, TopicPartition
 from strandlog.protocol.transaction_records import NOT_STARTED, TransactionState, TransactionValue
 
 LAST_EPOCH = 32_767
+NO_PRODUCER = ProducerIdentity()
 EMPTY, ONGOING = TransactionState.EMPTY, TransactionState.ONGOING
 PREPARED = frozenset({TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT})
 
@@ -50,7 +53,7 @@ class Transaction:
     updated_ms: int
     partitions: frozenset[TopicPartition] = frozenset()
     started_ms: int = NOT_STARTED
-    last_epoch: int = NO_PRODUCER_EPOCH  # the previous epoch, if its producer may call init again
+    previous: ProducerIdentity = NO_PRODUCER  # the previous one, if it may call init again
 
     @property
     def identity(self) -> ProducerIdentity:
@@ -105,10 +108,10 @@ def check_owner(
             f"transactional id {name!r} does not belong to producer {producer.producer_id}; "
             f"initialise the producer again"
         )
-    if transaction.epoch != producer.epoch:
+    if transaction.epoch != producer.epoch or producer.epoch == LAST_EPOCH:
         raise ProducerFencedError(
-            f"transactional id {name!r} has epoch {transaction.epoch} now, not {producer.epoch}: "
-            f"a newer producer replaced it, or the transaction timed out"
+            f"epoch {producer.epoch} of transactional id {name!r} is fenced; the epoch is "
+            f"{transaction.epoch} now: a newer producer replaced it, or the transaction timed out"
         )
     if transaction.is_prepared:
         raise ConcurrentTransactionsError(
@@ -118,15 +121,16 @@ def check_owner(
 
 
 def is_current(transaction: Transaction, producer: ProducerIdentity) -> bool:
-    """Return True if the producer may get a new epoch: it has the current one or no id yet.
+    """Return True if the producer may get a new identity: it has the current one or none yet.
 
-    Return False if it has the previous epoch and may get the current one, because it retries a
-    request whose reply was lost or because its transaction timed out. Raise for any other producer.
+    Return False if it has the previous one and may get the current one, because it retries a
+    request whose reply was lost or because its transaction timed out. If that timeout took the last
+    epoch, which no producer gets, it may get a new identity. Raise for any other producer.
     """
     if producer.producer_id == NO_PRODUCER_ID or producer == transaction.identity:
         return True
-    if producer == (transaction.producer_id, transaction.last_epoch) and producer.epoch >= 0:
-        return False
+    if producer == transaction.previous:
+        return transaction.epoch == LAST_EPOCH
     raise ProducerFencedError(
         f"producer {producer.producer_id} with epoch {producer.epoch} was replaced: transactional "
         f"id {transaction.transactional_id!r} now belongs to producer {transaction.producer_id} "
@@ -146,15 +150,11 @@ def initialised(
 ) -> Transaction:
     """Return the transaction with the next epoch, or with `new_producer_id` and epoch 0.
 
-    The producer may retry with the previous epoch only if it sent that epoch, and if the producer
-    id stays the same. A request without an epoch came from a new process, so any producer that
-    still has the previous epoch is a zombie.
+    The producer may retry with the identity that it sent. A request without one came from a new
+    process, so any producer that still has the previous identity is a zombie.
     """
-    last_epoch = NO_PRODUCER_EPOCH
     if new_producer_id is None:
         producer_id, epoch = transaction.producer_id, transaction.epoch + 1
-        if producer == transaction.identity:
-            last_epoch = transaction.epoch
     else:
         producer_id, epoch = new_producer_id, 0
     return Transaction(
@@ -164,12 +164,12 @@ def initialised(
         timeout_ms,
         EMPTY,
         now_ms,
-        last_epoch=last_epoch,
+        previous=producer,
     )
 
 
 def is_out_of_epochs(transaction: Transaction) -> bool:
-    """Return whether no epoch is left for `init`; the last is reserved for coordinator aborts."""
+    """Return whether no epoch is left for `init`; the last one is reserved for aborts."""
     return transaction.epoch >= LAST_EPOCH - 1
 
 
@@ -184,7 +184,7 @@ def with_partitions(
         partitions=(transaction.partitions if is_open else frozenset()) | frozenset(partitions),
         started_ms=transaction.started_ms if is_open else now_ms,
         updated_ms=now_ms,
-        last_epoch=NO_PRODUCER_EPOCH,
+        previous=NO_PRODUCER,
     )
 
 
@@ -214,11 +214,12 @@ def prepared(transaction: Transaction, *, commit: bool, now_ms: int) -> Transact
 def fenced(transaction: Transaction, now_ms: int) -> Transaction:
     """Return the transaction aborted by the coordinator, with an incremented epoch.
 
-    `initialised` never assigns the last epoch, so that this increment can fence the producer.
+    A stored transaction may have the last epoch, because earlier versions assigned it; its producer
+    is fenced by `check_owner`.
     """
     aborted = prepared(transaction, commit=False, now_ms=now_ms)
     epoch = min(transaction.epoch + 1, LAST_EPOCH)
-    return replace(aborted, epoch=epoch, last_epoch=transaction.epoch)
+    return replace(aborted, epoch=epoch, previous=transaction.identity)
 
 
 def completed(transaction: Transaction, now_ms: int) -> Transaction:

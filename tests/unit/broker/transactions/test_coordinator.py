@@ -6,6 +6,7 @@ import errno
 import itertools
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 from tests.support.broker_harness import (
@@ -273,9 +274,9 @@ def test_two_transactional_ids_never_share_a_producer_id(harness: TransactionHar
         again.add(ProducerIdentity(ids[0], 0), T0, name="tx1")
 
 
-def after_many_inits(harness: TransactionHarness, epoch: int) -> TransactionHarness:
+def after_many_inits(harness: TransactionHarness, epoch: int, **changes: Any) -> TransactionHarness:
     """The broker, started again with a table in which the producer has this epoch."""
-    value = harness.transactions.describe("tx").value._replace(epoch=epoch)
+    value = harness.transactions.describe("tx").value._replace(epoch=epoch, **changes)
     entry = (encode_key("tx"), encode_value(value))
     harness.broker._transactions_table.append([entry], harness.clock.now_ms())
     harness.settle()
@@ -300,16 +301,66 @@ def test_a_producer_out_of_epochs_gets_a_new_id(harness: TransactionHarness) -> 
     assert harness.after_crash().producer() == (again.producer_id, 1)
 
 
-def test_a_producer_with_the_last_epoch_does_not_block_readers_for_ever(
-    harness: TransactionHarness,
-) -> None:
-    guessed = harness.producer()._replace(epoch=LAST_EPOCH)
-    harness = after_many_inits(harness, LAST_EPOCH)
-    harness.done(lambda: harness.add(guessed, T0))
-    harness.send(guessed, T0, b"a")
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_producer_that_times_out_with_its_last_epoch_gets_a_new_id(restarts: bool) -> None:
+    """It got the last epoch, above which no timeout could fence it."""
+    harness = TransactionHarness()
+    spent = harness.producer()._replace(epoch=LAST_EPOCH - 1)
+    harness = after_many_inits(harness, spent.epoch)
+    harness.done(lambda: harness.add(spent, T0))
+    harness.send(spent, T0, b"a")
+    harness.advance(TIMEOUT_MS)
+    harness.settle()
+    assert harness.transactions.describe("tx").identity == (spent.producer_id, LAST_EPOCH)
+    if restarts:
+        harness = harness.after_crash()
+    back = harness.producer(given=ProducerIdentity() if restarts else spent)
+    assert (back.producer_id != spent.producer_id, back.epoch) == (True, 0)
+    harness.done(lambda: harness.add(back, T0))
+    harness.send(back, T0, b"b")
     harness.advance(TIMEOUT_MS)
     harness.settle()
     assert (harness.state(), harness.held_back()) == (S.COMPLETE_ABORT, [])
+    with pytest.raises(ProducerFencedError):
+        harness.add(back, T0)
+    assert harness.producer(given=back) == (back.producer_id, 1)
+    assert harness.seen(T0) == []
+
+
+@pytest.mark.parametrize("times_out", [False, True])
+def test_a_repeated_init_of_a_producer_out_of_epochs_gets_the_same_reply(times_out: bool) -> None:
+    """It was fenced, because its id had changed with its epoch."""
+    harness = TransactionHarness()
+    spent = harness.producer()._replace(epoch=LAST_EPOCH - 1)
+    harness = after_many_inits(harness, spent.epoch)
+    if times_out:
+        harness.done(lambda: harness.add(spent, T0))
+        harness.advance(TIMEOUT_MS)
+        harness.settle()
+    new = harness.producer(given=spent)
+    assert new == harness.producer(given=spent)
+    assert (new.producer_id != spent.producer_id, new.epoch) == (True, 0)
+    harness.done(lambda: harness.add(new, T0))
+    with pytest.raises(ProducerFencedError):
+        harness.init(given=spent)
+
+
+@pytest.mark.parametrize("state", [S.EMPTY, S.ONGOING, S.COMPLETE_COMMIT])
+def test_a_client_with_the_last_epoch_is_fenced(harness: TransactionHarness, state: S) -> None:
+    """An earlier version gave it away, or the client guesses. No timeout could fence it."""
+    guessed = harness.producer()._replace(epoch=LAST_EPOCH)
+    partitions = frozenset([T0] if state is S.ONGOING else [])
+    harness = after_many_inits(harness, LAST_EPOCH, state=state, partitions=partitions)
+    with pytest.raises(ProducerFencedError):
+        harness.add(guessed, T0, T1)
+    with pytest.raises(ProducerFencedError):
+        harness.end(guessed)
+    harness.advance(TIMEOUT_MS)
+    harness.settle()
+    assert harness.held_back() == []
+    new = harness.producer(given=guessed)
+    assert (new.producer_id != guessed.producer_id, new.epoch) == (True, 0)
+    harness.done(lambda: harness.add(new, T0))
 
 
 # -- time ----------------------------------------------------------------------------------------

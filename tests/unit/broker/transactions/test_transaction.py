@@ -154,7 +154,7 @@ def test_each_init_raises_the_epoch_and_clears_the_transaction() -> None:
     again = initialised(in_state(S.COMPLETE_ABORT), ME, 5_000, None, NOW_MS)
     assert again.identity == (7, 4)
     assert (again.state, again.timeout_ms, again.partitions) == (S.EMPTY, 5_000, frozenset())
-    assert (again.started_ms, again.last_epoch) == (NOT_STARTED, 3)
+    assert (again.started_ms, again.previous) == (NOT_STARTED, ME)
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_the_last_epoch_is_reserved_for_an_abort_by_the_coordinator(
     if is_out:
         again = initialised(transaction, transaction.identity, 1, 99, NOW_MS)
         assert again.identity == (99, 0)
-        assert again.last_epoch == NO_PRODUCER_EPOCH
+        assert again.previous == transaction.identity
     else:
         assert initialised(transaction, ME, 1, None, NOW_MS).epoch == epoch + 1
 
@@ -179,17 +179,20 @@ def test_a_producer_with_the_largest_epoch_can_be_fenced() -> None:
     assert off.epoch == LAST_EPOCH
     assert restored("tx", off.value).identity == (7, LAST_EPOCH)
     assert is_out_of_epochs(completed(off, NOW_MS))
+    assert is_current(completed(off, NOW_MS), ProducerIdentity(7, LAST_EPOCH - 1))  # to a new id
 
 
-def test_a_made_up_last_epoch_does_not_keep_a_transaction_open() -> None:
-    """A client that guesses the last epoch could else hold readers back for ever."""
-    off = fenced(in_state(S.ONGOING, epoch=LAST_EPOCH), NOW_MS)
-    assert off.epoch == LAST_EPOCH
+def test_a_stored_last_epoch_does_not_keep_a_transaction_open() -> None:
+    """Its producer could else hold readers back for ever."""
+    begun = in_state(S.ONGOING, epoch=LAST_EPOCH)
+    assert fenced(begun, NOW_MS).epoch == LAST_EPOCH
+    with pytest.raises(ProducerFencedError):
+        check_owner(begun, "tx", begun.identity)
 
 
 @pytest.mark.parametrize("state", [S.EMPTY, S.ONGOING, S.COMPLETE_COMMIT, S.COMPLETE_ABORT])
 def test_which_producers_may_ask_for_a_new_epoch(state: TransactionState) -> None:
-    transaction = in_state(state, last_epoch=2)
+    transaction = in_state(state, previous=ProducerIdentity(7, 2))
     assert is_current(transaction, ProducerIdentity())  # a new process
     assert is_current(transaction, ME)
     # It asked before and did not hear the answer.
@@ -202,7 +205,7 @@ def test_which_producers_may_ask_for_a_new_epoch(state: TransactionState) -> Non
 def test_no_epoch_is_not_the_epoch_before_the_first() -> None:
     """A client that sends an id without an epoch would get the identity of the owner."""
     transaction = in_state(S.ONGOING)
-    assert transaction.last_epoch == NO_PRODUCER_EPOCH
+    assert transaction.previous == ProducerIdentity()
     with pytest.raises(ProducerFencedError):
         is_current(transaction, ProducerIdentity(7, NO_PRODUCER_EPOCH))
 
@@ -234,7 +237,7 @@ def test_a_producer_that_timed_out_may_return_once() -> None:
 
 @pytest.mark.parametrize("state", TABLE)
 def test_stored_transactions_are_restored(state: TransactionState) -> None:
-    transaction = in_state(state, last_epoch=2)
+    transaction = in_state(state, previous=ProducerIdentity(7, 2))
     again = restored("tx", transaction.value)
     # Retries across a restart are not known any more; everything else is.
-    assert again == dataclasses.replace(transaction, last_epoch=NO_PRODUCER_EPOCH)
+    assert again == dataclasses.replace(transaction, previous=ProducerIdentity())

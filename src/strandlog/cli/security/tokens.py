@@ -3,10 +3,12 @@
     token.key    private ECDSA P-256 key, PKCS#8
     jwks.json    public keys for a broker (sasl.oauthbearer.jwks.endpoint.url)
 
-A key is identified by its thumbprint (RFC 7638), which a token contains as `kid`. `--rotate` writes
-the new public key to `jwks.json` before it replaces `token.key`, so a crash never leaves a signing
-key that is missing from `jwks.json`. Tokens are signed with ES256 and always contain the claims
-`sub`, `iat` and `exp`.
+A key is identified by its thumbprint (RFC 7638), which a token contains as `kid`. Tokens are signed
+with ES256 and always contain the claims `sub`, `iat` and `exp`.
+
+`--rotate` and `--force` write the new public key to `jwks.json` before they replace `token.key`,
+and `--force` then removes the old ones. After a crash, the signing key is therefore in `jwks.json`,
+and the tokens of the old key stay valid until `--force` has run to its end.
 """
 
 from __future__ import annotations
@@ -63,22 +65,41 @@ def init_keys(folder: str, *, keeps_old: bool, replaces: bool) -> str:
         write_public(jwks_path, _document([public]))
         return str(public["kid"])
     if has_key and not keeps_old and not replaces:
-        raise SecurityFileError(
-            f"{key_path} exists: add --rotate to replace it and keep its tokens valid, or --force "
-            "to make all its tokens invalid"
-        )
+        raise SecurityFileError(_existing(key_path, jwks_path))
     if has_jwks and not has_key:
         raise SecurityFileError(f"{jwks_path} exists, but not {key_path}: choose another folder")
-    old = load_jwks(jwks_path) if has_jwks and keeps_old else []
     key = new_key()
     public = public_key(key)
     if has_jwks:
-        write_public(jwks_path, _document([public, *old]))
-        write_private(key_path, key_pem(key))
-    else:
-        write_private(key_path, key_pem(key))
+        write_public(jwks_path, _document([public, *_old_keys(jwks_path, ignores_damage=replaces)]))
+    write_private(key_path, key_pem(key))
+    if replaces or not has_jwks:
         write_public(jwks_path, _document([public]))
     return str(public["kid"])
+
+
+def _existing(key_path: str, jwks_path: str) -> str:
+    """Return an error message for a key that exists, and whose JWKS exists too."""
+    kid = public_key(load_signing_key(key_path))["kid"]
+    if all(each.get("kid") != kid for each in load_jwks(jwks_path)):
+        return (
+            f"{jwks_path} does not contain the public key of {key_path}, so brokers reject its "
+            "tokens: add --rotate to replace the key and keep the keys in the JWKS, or --force to "
+            "replace both"
+        )
+    return (
+        f"{key_path} exists: add --rotate to replace it and keep its tokens valid, or --force to "
+        "make all its tokens invalid"
+    )
+
+
+def _old_keys(jwks_path: str, *, ignores_damage: bool) -> list[dict[str, Any]]:
+    try:
+        return load_jwks(jwks_path)
+    except SecurityFileError:
+        if not ignores_damage:
+            raise
+        return []
 
 
 def public_key(key: EllipticCurvePrivateKey) -> dict[str, Any]:

@@ -88,14 +88,17 @@ def test_force_replaces_a_key_whose_jwks_is_missing(cli: CommandLine, keys: Path
     assert verified(created(cli, keys), keys)
 
 
-@pytest.mark.parametrize("survived", [0, 1])
-@pytest.mark.parametrize("option", ["--rotate", None])
+@pytest.mark.parametrize(
+    ("option", "survived"),
+    [(None, 0), (None, 1), ("--rotate", 0), ("--rotate", 1)]
+    + [("--force", survived) for survived in range(3)],
+)
 def test_a_crash_never_leaves_a_key_that_brokers_do_not_know(
     cli: CommandLine,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    survived: int,
     option: str | None,
+    survived: int,
 ) -> None:
     keys = tmp_path / "keys"
     arguments = ["token", "init", str(keys), *([option] if option else [])]
@@ -115,6 +118,23 @@ def test_a_crash_never_leaves_a_key_that_brokers_do_not_know(
         cli.inside(*arguments, code=1)
     if option is None:
         cli.inside(*arguments)
+    assert verified(created(cli, keys), keys)
+
+
+def test_init_says_that_the_jwks_lacks_the_key(cli: CommandLine, keys: Path) -> None:
+    cli.inside("token", "init", str(keys.parent / "other"))
+    (keys.parent / "other" / "jwks.json").rename(keys / "jwks.json")
+    found = cli.inside("token", "init", str(keys), code=1)
+    assert f"{keys}/jwks.json does not contain the public key of {keys}/token.key, so" in found.err
+    for option in ("--rotate", "--force"):
+        assert f"add {option}" in found.err or f"or {option}" in found.err
+        cli.inside("token", "init", str(keys), option)
+        assert verified(created(cli, keys), keys)
+
+
+def test_force_replaces_a_jwks_that_is_damaged(cli: CommandLine, keys: Path) -> None:
+    (keys / "jwks.json").write_text("{")
+    cli.inside("token", "init", str(keys), "--force")
     assert verified(created(cli, keys), keys)
 
 

@@ -70,6 +70,7 @@ MIN_PARTITION_BYTES: Final = 4 * 1024 * 1024
 MAX_CONFLICTS: Final = 50  # consecutive conflicts after which a sync fails
 WARN_AFTER_CONFLICTS: Final = 3
 CONFLICT_PAUSE_SECONDS: Final = 0.05
+MAX_NAME_CHARACTERS: Final = 100  # of the topic's name in the names of its data files
 APPEND: Final = "append"
 UPSERT: Final = "upsert"
 
@@ -292,7 +293,8 @@ class Sync:
             if read.upserts is not None:
                 read.upserts.add(rows)
             else:
-                name = f"{self._name(snapshot)}-{wanted.partition}-{wanted.start}-{end}"
+                topic = self._name(snapshot)[:MAX_NAME_CHARACTERS]
+                name = f"{topic}-{wanted.partition}-{wanted.start}-{end}"
                 read.files += snapshot.layout.write(rows, name, uuid.uuid4().hex[:12])
             self._advance(end - wanted.start)
         return read

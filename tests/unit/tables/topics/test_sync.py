@@ -17,6 +17,7 @@ from tests.support.transactions import TransactionalWriter, damage_marker
 
 import strandlog
 from strandlog.client.readonly.log import ReadOnlySource
+from strandlog.config.limits.records import MAX_TOPIC_NAME_CHARACTERS
 from strandlog.errors import (
     CorruptSegmentError,
     TableChangedError,
@@ -285,6 +286,20 @@ def test_added_partitions_are_synced(log: strandlog.Log, data: Path, table: Tabl
         producer.send("orders", b"x", partition=2)
     assert sync(table, data).rows == 1
     assert counts(table) == (21, 21)
+
+
+def test_a_topic_with_the_longest_name_is_synced(
+    log: strandlog.Log, data: Path, tmp_path: Path, table: Table
+) -> None:
+    name = "t" * MAX_TOPIC_NAME_CHARACTERS
+    log.create_topic(name)
+    with log.producer() as producer:
+        producer.send(name, b"x")
+    found = open_table(tmp_path / "lake" / name, table.format)
+    made = Sync(found, FolderSource(str(data), name), RawColumns(), SyncOptions())
+    made.create()
+    assert made.run().rows == 1
+    assert counts(found) == (1, 1)
 
 
 def test_records_without_timestamps_keys_and_values_are_rows(

@@ -1,7 +1,8 @@
 """Checks the security of a broker with the given settings: certificates, logins and permissions.
 
-    certificate      whether each TLS listener can load its key and certificates, when they expire,
-                     and whether other users can read the key
+    certificate      whether each TLS listener can load its key and certificates, and when these
+                     expire
+    private key      whether other users can read the file with the key
     authentication   whether clients on other machines can use a listener without a login, or send
                      passwords and records unencrypted
     permissions      whether the authorizer is off although there are users or rules, or allows
@@ -13,6 +14,7 @@ it.
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Iterator
 from datetime import datetime
@@ -100,10 +102,13 @@ def _check_certificates(listeners: list[Protected], now: datetime) -> Iterator[C
             used.setdefault(stores, []).append(each)
     for some in used.values():
         yield check_certificate(some[0].tls, now)
+        path = some[0].tls.ssl_keystore_location
+        if path and os.path.exists(path):
+            yield check_key_file(path)
 
 
 def check_certificate(tls: TlsSettings, now: datetime) -> Check:
-    """Load a key and its certificates as the broker does; check their expiry and file mode."""
+    """Load a key and its certificates as the broker does; check their expiry."""
     name = "certificate"
     try:
         from strandlog.cli.security.certificates import describe, load_certificates  # noqa: PLC0415
@@ -130,10 +135,16 @@ def check_certificate(tls: TlsSettings, now: datetime) -> Check:
         return fail(name, f"{seen}: it has expired", renew)
     if left < WARN_DAYS:
         return warn(name, f"{seen}, in {counted(left, 'day')}", renew)
-    if path and others_can_read(path):
+    return ok(name, seen)
+
+
+def check_key_file(path: str) -> Check:
+    """Check the mode of a file with a private key, whether or not the key can be used."""
+    name = "private key"
+    if others_can_read(path):
         advice = f"chmod 600 {shlex.quote(path)}"
         return warn(name, f"other users can read the private key in {path}", advice)
-    return ok(name, seen)
+    return ok(name, f"other users cannot read {path}")
 
 
 # -- logins ------------------------------------------------------------------------------------

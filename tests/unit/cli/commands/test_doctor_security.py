@@ -41,6 +41,7 @@ def test_a_broker_that_is_well_protected_has_no_warnings(cli: CommandLine, tmp_p
     )
     assert found["certificate"]["verdict"] == "ok"
     assert "CN=localhost expires on" in found["certificate"]["seen"]
+    assert found["private key"]["verdict"] == "ok"
     assert found["authentication"]["seen"].startswith(
         "listeners for other machines require a login"
     )
@@ -83,11 +84,23 @@ def test_a_ca_of_clients_that_expires_counts_as_well(cli: CommandLine, tmp_path:
     assert (found["verdict"], "development CA expires" in found["seen"]) == ("warn", True)
 
 
-def test_a_key_that_other_users_can_read(cli: CommandLine, tmp_path: Path) -> None:
-    setting = keystore(tmp_path / "certs")
-    (tmp_path / "certs" / "server.pem").chmod(0o640)
-    found = report(cli, SASL_SSL, setting)["certificate"]
-    assert (found["verdict"], found["advice"]) == ("warn", f"chmod 600 {tmp_path}/certs/server.pem")
+@pytest.mark.parametrize(
+    ("age_days", "certificate"), [(0, "ok"), (340, "warn"), (366, "fail"), (None, "fail")]
+)
+def test_a_key_that_other_users_can_read_is_reported_whatever_its_certificate_is(
+    cli: CommandLine, tmp_path: Path, age_days: int | None, certificate: str
+) -> None:
+    setting = keystore(tmp_path / "certs", age_days=age_days or 0)
+    path = tmp_path / "certs" / "server.pem"
+    path.chmod(0o640)
+    if age_days is None:
+        path.write_text("nothing")
+    found = report(cli, SASL_SSL, setting, code=int(certificate == "fail"))
+    assert found["certificate"]["verdict"] == certificate
+    key = found["private key"]
+    assert (key["verdict"], key["advice"]) == ("warn", f"chmod 600 {path}")
+    path.unlink()
+    assert "private key" not in report(cli, SASL_SSL, setting, code=1)
 
 
 def test_a_keystore_that_cannot_be_loaded(cli: CommandLine, tmp_path: Path) -> None:

@@ -410,8 +410,9 @@ class Broker(
         self._durability.flush_dropped(job)
 
     def flush_all(self) -> Deferred[None]:
-        """Flush everything that has been appended; the result completes when it is on disk."""
-        return self._durability.flush_all()
+        """Flush everything that has been appended; the result completes when it is on disk, or
+        fails if some of it cannot be flushed."""
+        return self._durability.flush_all(self._log_dir.logs.values())
 
     def flush_for_close(self) -> Work[None]:
         """Flush all partitions, many at a time, so that `close` has little left to do."""

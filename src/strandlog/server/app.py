@@ -363,6 +363,8 @@ class Server:
         await self._wait_until(lambda: not self._has_work(), deadline)
         flushed = self.broker.flush_all()
         await self._wait_until(lambda: flushed.is_done, deadline)
+        if flushed.error is not None:
+            logger.error("records may be missing on the disk: %s", flushed.error)
         for connection in self.kafka.connections():
             connection.close()
         while self.kafka.connections() and stopwatch() < deadline:

@@ -308,8 +308,8 @@ def test_the_server_stops_if_it_can_no_longer_sync_tables(
     asyncio.run(run())
 
 
-def test_a_sync_that_the_disk_refuses_is_no_crash(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_sync_that_the_disk_refuses_is_no_crash_and_the_stop_reports_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scene() -> None:
         server = Server(ServerOptions(str(tmp_path / "d")))
@@ -333,7 +333,11 @@ def test_a_sync_that_the_disk_refuses_is_no_crash(
         assert not server.crashed.done()
         await server.stop()
 
-    asyncio.run(scene())
+    with caplog.at_level("ERROR"):
+        asyncio.run(scene())
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert said.startswith("records may be missing on the disk: ")
+    assert "t-0 rejects records: the disk says no" in said
 
 
 def test_the_last_line_of_the_log_sums_up(tmp_path: Path) -> None:

@@ -188,23 +188,26 @@ class Durability:
             return
         self._wait_for_flush(log, end_offset, on_durable, is_bulk=is_bulk)
 
-    def flush_all(self) -> Deferred[None]:
-        """Flush everything that has been appended, even with `page_cache`. The result completes
-        when all of it is on disk, and fails with the first error. A partition that waits for a
-        repair after a failed fsync is not flushed."""
+    def flush_all(self, logs: Iterable[PartitionLog]) -> Deferred[None]:
+        """Flush everything that has been appended to these partitions, even with `page_cache`. The
+        result completes when all of it is on disk. If some of it cannot be flushed, for example
+        because its partition waits for a repair after a failed fsync, the result fails with the
+        first error, once everything else is on disk."""
         result: Deferred[None] = Deferred()
-        logs = [log for log in self.unflushed() if log.unflushed_count]
-        left = len(logs) + 1
+        unflushed = [log for log in logs if log.unflushed_count]
+        left, failure = len(unflushed) + 1, None
 
         def one_done(error: StorageError | None) -> None:
-            nonlocal left
-            left -= 1
-            if error is not None:
-                result.fail(error)
-            elif not left:
+            nonlocal left, failure
+            left, failure = left - 1, failure or error
+            if left:
+                return
+            if failure is None:
                 result.complete(None)
+            else:
+                result.fail(failure)
 
-        for log in logs:
+        for log in unflushed:
             self._wait_for_flush(log, log.log_end_offset, one_done, is_bulk=True)
         one_done(None)
         return result

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.support.log_builders import batch, create_partition, open_dir, small_settings
 
+from strandlog.broker.deferred import Deferred
 from strandlog.broker.flushing.durability import (
     MAX_JOBS,
     RESERVED_JOBS,
@@ -17,6 +18,7 @@ from strandlog.config.tables.broker import broker_settings
 from strandlog.errors import StorageError
 from strandlog.model import TopicPartition
 from strandlog.storage.partition.log import PartitionLog
+from strandlog.storage.work import run_inline
 from strandlog.testing import FakeClock, SimulatedFiles
 
 FLUSH_MS = small_settings().flush_ms
@@ -66,6 +68,9 @@ class DurabilityHarness:
         self.fetches.awaited = is_awaited
         self.durability.appended(log)
         return log
+
+    def flush_all(self) -> Deferred[None]:
+        return self.durability.flush_all(self.log_dir.logs.values())
 
     def take(self) -> list[int]:
         """Flush the partitions that are due; returns their numbers."""
@@ -329,7 +334,7 @@ def test_flush_all_completes_when_every_partition_is_on_disk() -> None:
     harness = DurabilityHarness()
     harness.append(0)
     harness.append(2)
-    done = harness.durability.flush_all()
+    done = harness.flush_all()
     assert not done.is_done
     first, second = harness.durability.take_flushes()
     harness.execute(first)
@@ -337,7 +342,7 @@ def test_flush_all_completes_when_every_partition_is_on_disk() -> None:
     harness.execute(second)
     done.result()
     assert harness.durability.next_due_ms() is None
-    harness.durability.flush_all().result()
+    harness.flush_all().result()
 
 
 def test_flush_all_fails_if_a_partition_cannot_be_flushed() -> None:
@@ -345,18 +350,62 @@ def test_flush_all_fails_if_a_partition_cannot_be_flushed() -> None:
     harness.append(0)
     harness.append(1)
     harness.disk.fail_on("sync", "/t-1/")
-    done = harness.durability.flush_all()
+    done = harness.flush_all()
     assert sorted(harness.take()) == [0, 1]
     with pytest.raises(StorageError):
         done.result()
     assert not harness.durability.has_waiting
 
 
+def test_flush_all_does_not_succeed_beside_a_partition_whose_flush_failed_before() -> None:
+    """The drain took its records for durable."""
+    harness = DurabilityHarness()
+    log = harness.append(0)
+    harness.disk.fail_on("sync", "/t-0/")
+    harness.durability.when_durable(log, 1, harness.done.append)
+    assert harness.take() == [0]
+    harness.append(1)
+    done = harness.flush_all()
+    assert harness.take() == [1]
+    with pytest.raises(StorageError, match="t-0 rejects records"):
+        done.result()
+    run_inline(log.rewrite_tail())
+    harness.flush_all().result()
+
+
+def test_flush_all_waits_for_the_repair_of_a_partition() -> None:
+    harness = DurabilityHarness()
+    log = harness.append(0)
+    harness.disk.fail_on("sync", "/t-0/")
+    harness.durability.when_durable(log, 1, harness.done.append)
+    harness.take()
+    harness.durability.hold(log)
+    done = harness.flush_all()
+    assert (harness.take(), done.is_done) == ([], False)
+    run_inline(log.rewrite_tail())
+    harness.durability.release(log)
+    done.result()
+
+
+def test_flush_all_fails_only_after_all_other_partitions_are_on_disk() -> None:
+    """The drain ended early, so readers did not see the last records of the others."""
+    harness = DurabilityHarness()
+    harness.append(0)
+    harness.append(1)
+    harness.disk.fail_on("sync", "/t-0/")
+    done = harness.flush_all()
+    first, second = sorted(harness.durability.take_flushes(), key=lambda job: job.log.tp)
+    harness.execute(first)
+    assert not done.is_done
+    harness.execute(second)
+    assert isinstance(done.error, StorageError)
+
+
 def test_flush_all_flushes_although_requests_do_not_wait_for_fsyncs() -> None:
     harness = DurabilityHarness()
     harness.durability.waits_for_fsync = False
     log = harness.append(0)
-    done = harness.durability.flush_all()
+    done = harness.flush_all()
     assert not done.is_done
     assert harness.take() == [0]
     done.result()

@@ -146,11 +146,6 @@ def time_text(timestamp_ms: int, precision: str = "milliseconds") -> str | None:
     return moment.isoformat(timespec=precision).replace("+00:00", "Z")
 
 
-def counted(count: int, noun: str) -> str:
-    """Return a count with its noun: `1 record`, `2 records`."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
-
-
 @contextmanager
 def progress(
     title: str, total: int | None, unit: Literal["bytes", "records"] = "bytes"

@@ -1,4 +1,4 @@
-"""Parses sizes and durations such as `512MiB` and `7d`.
+"""Parses sizes and durations such as `512MiB` and `7d`, and formats counts such as `2 records`.
 
 An integer without a unit means bytes or milliseconds. Size units are B, KB/KiB, MB/MiB and GB/GiB
 (1 KB = 1000 B, 1 KiB = 1024 B); duration units are ms, s, m, h and d. Negative integers without a
@@ -42,3 +42,8 @@ def _parse(text: str, units: dict[str, int]) -> int:
     if unit not in units or number < 0:
         raise ValueError(text)
     return number * units[unit]
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a count with its noun: `1 record`, `2 records`."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.support.command_line import CommandLine
 
-from strandlog.cli.output import counted, size_text, time_text
+from strandlog.cli.output import size_text, time_text
 
 pytestmark = pytest.mark.slow
 
@@ -110,7 +110,6 @@ def test_sizes_counts_and_times_are_formatted() -> None:
         "2.0 GB",
         "3.0 TB",
     ]
-    assert (counted(1, "record"), counted(2000, "record")) == ("1 record", "2,000 records")
     assert time_text(0) == "1970-01-01T00:00:00.000Z"
     assert time_text(-1) is None
     assert time_text(2**62) is None

@@ -30,7 +30,7 @@ from strandlog.cli.options import (
     readable,
     target_of,
 )
-from strandlog.cli.output import counted, message, print_json, print_table, text
+from strandlog.cli.output import message, print_json, print_table, text
 from strandlog.cli.topic_names import missing_topic
 from strandlog.client.api import ReadableLog
 from strandlog.client.remote.settings import SOURCE_DEFAULT, SOURCE_TOPIC, RemoteSetting
@@ -40,6 +40,7 @@ from strandlog.config.resolve import Configuration, ResolvedSetting, resolve
 from strandlog.config.sources.environment import variable_of
 from strandlog.config.tables.tls import for_listener
 from strandlog.config.tables.topic import TOPIC_SETTINGS
+from strandlog.config.units import counted
 from strandlog.errors import HIDDEN, InvalidTopicError, TopicNotFoundError
 
 app = command_app("Show settings and their origin; check a settings file.")

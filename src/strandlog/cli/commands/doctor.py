@@ -49,9 +49,10 @@ from strandlog.cli.options import (
     read_configuration,
     reject_beside_context,
 )
-from strandlog.cli.output import counted, message, print_json
+from strandlog.cli.output import message, print_json
 from strandlog.clock import SystemClock
 from strandlog.config.resolve import Configuration
+from strandlog.config.units import counted
 from strandlog.errors import ConfigurationError
 from strandlog.storage.paths import META_PROPERTIES
 

@@ -28,9 +28,10 @@ from strandlog.cli.options import (
     readable,
     target_of,
 )
-from strandlog.cli.output import counted, message, number, print_json, print_table, text
+from strandlog.cli.output import message, number, print_json, print_table, text
 from strandlog.cli.topic_names import matching
 from strandlog.client.api import ReadableLog
+from strandlog.config.units import counted
 from strandlog.errors import (
     DataError,
     GroupNotEmptyError,

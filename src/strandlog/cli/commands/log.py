@@ -20,7 +20,6 @@ from strandlog.cli.formats.log_dump import dump_file
 from strandlog.cli.options import Json, command_app
 from strandlog.cli.output import (
     Column,
-    counted,
     message,
     number,
     print_json,
@@ -30,6 +29,7 @@ from strandlog.cli.output import (
     text,
     time_text,
 )
+from strandlog.config.units import counted
 from strandlog.errors import UnknownLayoutError
 from strandlog.model import TopicPartition
 from strandlog.storage.files import DIRECTORY, DiskFiles, Files

@@ -39,15 +39,8 @@ from strandlog.cli.options import (
     settings_of,
     target_of,
 )
-from strandlog.cli.output import (
-    counted,
-    message,
-    print_json,
-    print_table,
-    size_text,
-    text,
-    time_text,
-)
+from strandlog.cli.output import message, print_json, print_table, size_text, text, time_text
+from strandlog.config.units import counted
 from strandlog.spark.options import PREFIX
 from strandlog.spark.pipeline.cases.file import case_path
 from strandlog.spark.pipeline.cases.rows import plain

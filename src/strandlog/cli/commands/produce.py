@@ -39,7 +39,7 @@ from strandlog.cli.options import (
     owned,
     target_of,
 )
-from strandlog.cli.output import counted, message, print_json, progress, size_text
+from strandlog.cli.output import message, print_json, progress, size_text
 from strandlog.cli.registry import (
     KINDS,
     RegistryUrl,
@@ -52,6 +52,7 @@ from strandlog.cli.topic_names import missing_topic
 from strandlog.client.api import AnyProducer, OpenLog
 from strandlog.client.arguments import Acks, BatchItem
 from strandlog.clock import SystemClock
+from strandlog.config.units import counted
 from strandlog.errors import DataError, TopicAuthorizationError, TopicNotFoundError
 
 MAX_LINE_BYTES = 256 * 1024 * 1024

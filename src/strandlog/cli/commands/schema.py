@@ -21,7 +21,7 @@ from strandlog.cli.options import (
     ask,
     command_app,
 )
-from strandlog.cli.output import counted, message, number, print_json, print_table, text
+from strandlog.cli.output import message, number, print_json, print_table, text
 from strandlog.cli.registry import (
     RegistryUrl,
     changeable_registry,
@@ -32,6 +32,7 @@ from strandlog.cli.registry import (
     suggesting_subject,
 )
 from strandlog.config.setting import closest
+from strandlog.config.units import counted
 from strandlog.formats.registered_schema import RegisteredSchema
 
 app = command_app("List, show, register, check and delete schemas.")

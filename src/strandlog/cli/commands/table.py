@@ -34,20 +34,12 @@ from strandlog.cli.options import (
     readable,
     target_of,
 )
-from strandlog.cli.output import (
-    counted,
-    message,
-    number,
-    print_json,
-    print_table,
-    progress,
-    size_text,
-)
+from strandlog.cli.output import message, number, print_json, print_table, progress, size_text
 from strandlog.cli.topic_names import missing_topic
 from strandlog.client.settings import client_settings
 from strandlog.client.wire.client import WireClient
 from strandlog.clock import SystemClock
-from strandlog.config.units import parse_bytes, parse_duration_ms
+from strandlog.config.units import counted, parse_bytes, parse_duration_ms
 from strandlog.errors import (
     InvalidTopicError,
     MissingExtraError,

@@ -32,21 +32,14 @@ from strandlog.cli.options import (
     settings_of,
     target_of,
 )
-from strandlog.cli.output import (
-    counted,
-    message,
-    number,
-    print_json,
-    print_table,
-    size_text,
-    text,
-)
+from strandlog.cli.output import message, number, print_json, print_table, size_text, text
 from strandlog.cli.topic_names import matching, missing_topic
 from strandlog.client.api import UNKNOWN, ReadableLog
 from strandlog.client.remote.log import RemoteLog
 from strandlog.client.remote.security import RemoteSecurity
 from strandlog.config.setting import Value
 from strandlog.config.tables.topic import TOPIC_SETTINGS
+from strandlog.config.units import counted
 from strandlog.errors import InvalidTopicError
 
 app = command_app("Create, list, describe, alter, trim and delete topics.")

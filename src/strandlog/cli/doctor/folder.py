@@ -17,7 +17,8 @@ from contextlib import suppress
 
 from strandlog.cli.doctor.result import Check, fail, ok, warn
 from strandlog.cli.folder_owner import owner_of
-from strandlog.cli.output import counted, size_text
+from strandlog.cli.output import size_text
+from strandlog.config.units import counted
 from strandlog.errors import FolderError, StorageError, UnknownLayoutError
 from strandlog.storage import paths
 from strandlog.storage.files import DIRECTORY, DiskFiles

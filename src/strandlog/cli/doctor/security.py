@@ -24,13 +24,13 @@ import strandlog
 from strandlog.broker.access.access import SECURITY_TOPIC
 from strandlog.cli.doctor.network import is_loopback
 from strandlog.cli.doctor.result import Check, fail, ok, warn
-from strandlog.cli.output import counted
 from strandlog.cli.security.key_files import others_can_read
 from strandlog.config.exposure import exposed_endpoints
 from strandlog.config.resolve import Configuration
 from strandlog.config.tables.broker import BrokerSettings
 from strandlog.config.tables.server import Endpoint, ServerSettings
 from strandlog.config.tables.tls import TlsSettings, for_listener
+from strandlog.config.units import counted
 from strandlog.errors import (
     ConfigurationError,
     DataError,

@@ -34,7 +34,7 @@ from strandlog.cli.options import (
     read_configuration,
     target_of,
 )
-from strandlog.cli.output import counted, message, print_json, print_table, printable
+from strandlog.cli.output import message, print_json, print_table, printable
 from strandlog.cli.security import access_check
 from strandlog.cli.security.acl_options import (
     COLUMNS,
@@ -55,6 +55,7 @@ from strandlog.cli.security.acl_options import (
     rules_of,
 )
 from strandlog.client.api import OpenLog
+from strandlog.config.units import counted
 
 app = command_app("Add, list, delete and check permissions (ACLs).")
 

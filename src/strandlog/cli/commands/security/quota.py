@@ -36,11 +36,11 @@ from strandlog.cli.options import (
     settings_of,
     target_of,
 )
-from strandlog.cli.output import counted, message, number, print_json, print_table, text
+from strandlog.cli.output import message, number, print_json, print_table, text
 from strandlog.client.embedded.log import Log
 from strandlog.client.settings import client_settings
 from strandlog.client.wire.client import WireClient
-from strandlog.config.units import parse_bytes
+from strandlog.config.units import counted, parse_bytes
 
 app = command_app("Set, list and delete client quotas.")
 

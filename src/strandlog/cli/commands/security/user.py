@@ -31,10 +31,11 @@ from strandlog.cli.options import (
     owned,
     target_of,
 )
-from strandlog.cli.output import counted, message, print_json, print_table, text
+from strandlog.cli.output import message, print_json, print_table, text
 from strandlog.cli.security.passwords import given_password, kept, typed_password
 from strandlog.client.api import EVERY_MECHANISM, OpenLog
 from strandlog.config.limits.access import SCRAM_MAX_ITERATIONS
+from strandlog.config.units import counted
 from strandlog.errors import (
     AuthorizationError,
     DuplicateResourceError,

@@ -16,9 +16,10 @@ from strandlog.cli.options import (
     readable,
     target_of,
 )
-from strandlog.cli.output import counted, message, number, print_json, print_table, text
+from strandlog.cli.output import message, number, print_json, print_table, text
 from strandlog.client.api import ReadableLog
 from strandlog.client.remote.log import RemoteLog
+from strandlog.config.units import counted
 from strandlog.storage.files import DiskFiles
 from strandlog.storage.paths import META_PROPERTIES, join
 

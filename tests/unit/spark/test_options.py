@@ -111,7 +111,7 @@ def test_every_option_of_the_table_is_tested() -> None:
         (SINK, "kafka.transaction.timeout.ms", "1000000000000", "a time in ms"),
         (STREAM, "maxTriggerDelay", "soon", "15m"),
         (BATCH, "valueFormat", "xml", "binary, string, json, avro"),
-        (SINK, "valueFormat", "string", "may be a string or binary"),
+        (SINK, "valueFormat", "string", "can be a string or binary"),
         (BATCH, "schemaRegistry", "host:9095", "http://HOST:PORT"),
         (BATCH, "schemaSubject", "s", "requires valueFormat=json, avro, protobuf"),
         (SINK, "schemaSubject", "s", "requires valueFormat=json, avro, protobuf"),
@@ -157,7 +157,7 @@ def test_several_topics_have_no_subject() -> None:
     for more in ({"subscribe": "t,u"}, {"subscribePattern": "t"}, {"assign": '{"t":[0],"u":[0]}'}):
         chosen = {name: text for name, text in given(BATCH).items() if name != "subscribe"}
         options = parse_options(BATCH, chosen | more | {"valueFormat": "avro"})
-        with pytest.raises(InvalidSettingError, match="set schemaSubject: several topics"):
+        with pytest.raises(InvalidSettingError, match="the default requires one topic, not several"):
             subject(options)
     with pytest.raises(InvalidSettingError, match="set schemaSubject, or the option topic"):
         parse_options(SINK, given(SINK, valueFormat="avro"))

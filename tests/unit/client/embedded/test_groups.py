@@ -298,7 +298,7 @@ def test_unusual_group_names_are_valid(embedded: EmbeddedHarness, name: str) -> 
 
 def test_a_member_that_could_not_start_leaves_no_trace(embedded: EmbeddedHarness) -> None:
     embedded.log.create_topic("t", 2)
-    with pytest.raises(InvalidSettingError, match="some of range, roundrobin, sticky"):
+    with pytest.raises(InvalidSettingError, match="one or more of range, roundrobin, sticky"):
         member(embedded, assignors=["nonsense"])
     with pytest.raises(InvalidSettingError):
         member(embedded, assignors=[])

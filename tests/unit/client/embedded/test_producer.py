@@ -343,7 +343,7 @@ def test_an_invalid_record_is_rejected_and_nothing_is_written(
     embedded: EmbeddedHarness, wrong: object
 ) -> None:
     embedded.log.create_topic("t", 2)
-    with pytest.raises(TypeError, match="a record"):
+    with pytest.raises(TypeError, match=r"(a|one) record"):
         embedded.log.producer().send_batch("t", wrong)  # type: ignore[arg-type]
     assert read_all(embedded) == []
 
@@ -493,7 +493,7 @@ def test_with_page_cache_durability_sends_do_not_fsync(embedded: EmbeddedHarness
 
 @pytest.mark.parametrize("wrong", [2, "some", None, 0.5])
 def test_acks_are_0_1_or_all(embedded: EmbeddedHarness, wrong: str) -> None:
-    with pytest.raises(InvalidSettingError, match='one of 0, 1, "all"'):
+    with pytest.raises(InvalidSettingError, match='one of "all", -1, 0, 1'):
         embedded.log.producer(acks=wrong)  # type: ignore[arg-type]
 
 

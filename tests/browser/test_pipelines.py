@@ -39,7 +39,7 @@ def test_an_unknown_pipeline_is_reported(tab: Tab) -> None:
 def test_reports_are_drawn_batch_by_batch(tab: Tab, api: httpx.Client) -> None:
     def tell(batch: int) -> None:
         by_hour = {"name": "by_hour", "batch_id": batch, "rows": 500, "rows_per_second": 250.5}
-        by_hour |= {"batch_ms": 1234, "lag": 1500 - batch, "state_rows": 42, "late_rows": 3}
+        by_hour |= {"batch_ms": 1234, "lag": 1500 - batch, "state_rows": 42, "late_rows": 1}
         enriched = {"name": "enriched", "batch_id": batch, "rows": 10, "batch_ms": 80}
         report(api, "flights", by_hour, enriched, ui_url="http://127.0.0.1:4040")
 
@@ -58,6 +58,7 @@ def test_reports_are_drawn_batch_by_batch(tab: Tab, api: httpx.Client) -> None:
     query = tab.row("Queries", "by_hour")
     expect(query).to_contain_text("251 rows/s")
     expect(query).to_contain_text("42 rows")
+    expect(query.get_by_role("cell", name="1 row", exact=True)).to_be_visible()
     expect(tab.page.get_by_role("columnheader", name="Dropped as late")).to_be_visible()
     expect(tab.panel("Rows per second").locator(".scatterlayer .js-line")).to_have_count(2)
     tab.keep_picture("pipeline", is_whole=True)

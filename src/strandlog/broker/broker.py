@@ -80,6 +80,7 @@ from strandlog.broker.transactions.markers import MarkerWriter
 from strandlog.broker.transactions.producer_ids import ProducerIds
 from strandlog.clock import Clock
 from strandlog.config.tables.broker import BrokerSettings, broker_settings
+from strandlog.config.units import counted
 from strandlog.errors import (
     StorageError,
 )
@@ -371,7 +372,8 @@ class Broker(
         self._report_skipped(TRANSACTIONS_TOPIC, self._transaction_coordinator.skipped_records)
         if aborted:
             self._log_dir.problems.append(
-                f"aborted {aborted} open transactions that were not in the coordinator's table"
+                f"aborted {counted(aborted, 'open transaction')} missing from the coordinator's "
+                "table"
             )
         for transaction in self._transaction_coordinator.all():
             self._producer_ids.note(transaction.producer_id)

@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from strandlog.broker.topics.catalog import TopicCatalog
+from strandlog.config.units import counted
 from strandlog.errors import CoordinatorLoadingError, CorruptSegmentError, DataError
 from strandlog.model import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, Record
 from strandlog.record.batch import BatchView
@@ -168,7 +169,7 @@ class CompactedTable:
                 yield key, value
         if misplaced:
             self._problems.append(
-                f"{len(misplaced)} records of {self._spec.name} are in the wrong "
+                f"found {counted(len(misplaced), 'record')} of {self._spec.name} in the wrong "
                 "partition: log files were swapped or renamed"
             )
         yield from (record for record in misplaced if record[0] not in found)

@@ -36,6 +36,7 @@ from strandlog.config.resolve import ResolvedSetting
 from strandlog.config.tables.broker import BrokerSettings, broker_settings
 from strandlog.config.tables.server import PLAINTEXT
 from strandlog.config.tables.tls import for_listener
+from strandlog.config.units import counted
 from strandlog.errors import ServerCrashError
 from strandlog.server.access.audit_log import AuditFile, AuditLog
 from strandlog.server.access.logins import Logins
@@ -267,7 +268,7 @@ class Server:
             logger.warning("%s", problem)
         if len(problems) > MAX_PROBLEMS_LOGGED:
             more = len(problems) - MAX_PROBLEMS_LOGGED
-            logger.warning("%d more problems; GET /api/v1/broker lists them", more)
+            logger.warning("%s; GET /api/v1/broker lists them", counted(more, "more problem"))
         locked = [each.label for each in self._options.listeners if each.uses_sasl]
         if locked and not self.broker.can_log_in:
             import shlex  # noqa: PLC0415 - only for this message

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from strandlog.clock import stopwatch
+from strandlog.config.units import counted
 
 MAX_LINES = 10
 INTERVAL_SECONDS = 10.0
@@ -87,8 +88,8 @@ def _text(record: logging.LogRecord) -> str:
 
 def _summary(kind: _Kind) -> logging.LogRecord:
     shown = kind.example or "others"
-    words = "suppressed %d more lines like %r within %d s"
-    arguments = (kind.left_out, shown, INTERVAL_SECONDS)
+    words = "suppressed %s like %r within %d s"
+    arguments = (counted(kind.left_out, "more line"), shown, INTERVAL_SECONDS)
     return logging.LogRecord(__name__, kind.level, "", 0, words, arguments, None)
 
 

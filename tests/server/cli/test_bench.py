@@ -77,6 +77,8 @@ def test_records_that_are_not_written_are_errors_with_their_reason(anywhere: Com
     ).document
     assert (found["records"], found["errors"]) == (0, 3)
     assert list(found["error_messages"].values()) == [3]
+    arguments = ("bench", "produce", "-t", "t", "--records", "1", "--size", "5000")
+    assert anywhere.inside(*arguments, code=1).err.endswith(" (1 time)\n")
 
 
 def test_a_report_that_cannot_be_written_fails_before_the_run(cli: CommandLine) -> None:

@@ -20,6 +20,7 @@ import pytest
 from tests.support.broker_process import BrokerProcess
 from tests.support.command_line import CommandLine
 
+import strandlog
 from strandlog.cli.doctor.folder import (
     check_file_system,
     check_folder,
@@ -235,12 +236,14 @@ def test_serve_raises_the_soft_limit_of_file_descriptors(cli: CommandLine) -> No
 
 def test_a_reachable_broker_passes_all_checks(cli: CommandLine, tmp_path: Path) -> None:
     with _broker(tmp_path / "data") as broker:
+        with strandlog.connect(broker.address) as log:
+            log.create_topic("t")
         report = _report(cli, "-b", broker.address)
     assert (
         report["advertised address"]["seen"] == f"{broker.address}, the same as the given address"
     )
     assert "response time" in report["protocol"]["seen"]
-    assert report["client"]["seen"] == "confluent-kafka lists 0 topics"
+    assert report["client"]["seen"] == "confluent-kafka lists 1 topic"
     assert "folder" not in report
     assert "authentication" not in report, "it would describe the default settings, not the broker"
 

@@ -72,7 +72,7 @@ def test_a_search_by_path_reports_values_that_it_did_not_search(api: httpx.Clien
     found = ok(api.get("topics/wide/records", params={"path": "$.a"}))
     assert [each["offset"] for each in found["records"]] == [1]
     [words] = found["problems"]
-    assert "1 values from offset 0 on were not searched" in words
+    assert "`path` did not search 1 value from offset 0 on" in words
 
 
 def test_values_of_very_many_items_are_not_parsed() -> None:

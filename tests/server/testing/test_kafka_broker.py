@@ -306,6 +306,10 @@ def test_connections_are_closed_and_refused(
 def test_a_fault_that_does_not_occur_is_reported(faults: Faults) -> None:
     with pytest.raises(TimeoutError, match="occurred 0 times within"):
         faults.drop("Fetch").wait(timeout=0.01)
+    with faults.refuse_connections() as fault:
+        fault.hit()
+        with pytest.raises(TimeoutError, match="occurred 1 time within"):
+            fault.wait(2, timeout=0.01)
 
 
 def test_a_broker_stops_although_answers_are_delayed() -> None:

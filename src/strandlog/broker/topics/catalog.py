@@ -47,6 +47,7 @@ from strandlog.broker.topics.topic import (
 from strandlog.config.setting import Value
 from strandlog.config.tables.broker import BrokerSettings
 from strandlog.config.tables.topic import TOPIC_SETTINGS, LogSettings, log_settings
+from strandlog.config.units import counted
 from strandlog.errors import (
     InvalidPartitionsError,
     PolicyViolationError,
@@ -298,7 +299,8 @@ class TopicCatalog:
         check_partition_count(count, self._settings.max_partitions_per_topic)
         if count <= topic.partitions:
             raise InvalidPartitionsError(
-                f"topic {name!r} has {topic.partitions} partitions; the number can only grow"
+                f"topic {name!r} has {counted(topic.partitions, 'partition')}; the number can only "
+                "grow"
             )
         self._check_room_for(count - topic.partitions)
         grown = replace(topic, partitions=count)

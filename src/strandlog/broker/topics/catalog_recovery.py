@@ -40,6 +40,7 @@ from strandlog.broker.topics.topic import (
 from strandlog.config.setting import Value
 from strandlog.config.tables.broker import BrokerSettings
 from strandlog.config.tables.topic import TOPIC_SETTINGS, LogSettings
+from strandlog.config.units import counted
 from strandlog.errors import StorageError
 from strandlog.model import TopicPartition
 from strandlog.storage.folder.identity import base64_id, uuid_of
@@ -160,8 +161,8 @@ class Reconciliation:
         self._strays += [tp for tp in beyond if tp.partition >= count]
         if count > topic.partitions:
             self._problems.append(
-                f"topic {topic.name!r} has {topic.partitions} partitions in the catalog, but its "
-                f"folders hold records of {count}; all {count} are kept"
+                f"topic {topic.name!r} has {counted(topic.partitions, 'partition')} in the "
+                f"catalog, but its folders hold records of {count}; all {count} are kept"
             )
         return replace(topic, partitions=count)
 

@@ -37,6 +37,7 @@ from strandlog.broker.topics.catalog import TopicCatalog
 from strandlog.broker.topics.topic import Topic
 from strandlog.clock import Clock
 from strandlog.config.tables.broker import BrokerSettings
+from strandlog.config.units import counted
 from strandlog.model import TopicPartition
 from strandlog.storage.cleaning.retention import count_below
 from strandlog.storage.partition.log import PartitionLog
@@ -269,9 +270,10 @@ class LakeTables:
         elif state.report is None:
             reason = "its table has not been synced since the broker started"
         else:
-            reason = state.report.error or f"{state.lag} records are not in its table yet"
+            lag = counted(state.lag, "record")
+            reason = state.report.error or f"its table still lacks {lag}"
             if state.open_transaction_lag:
-                reason += f", and {state.open_transaction_lag} of them wait for an open transaction"
+                reason += f"; an open transaction keeps out {state.open_transaction_lag} of them"
         return (
             f"retention keeps {held} expired bytes of topic {topic!r} (retention.after.table), so "
             f"the disk may fill up: {reason}"

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from strandlog.cli.bench.histogram import Histogram
 from strandlog.cli.bench.measurement import Measurement
 from strandlog.cli.output import message, number, print_table, text
+from strandlog.config.units import counted
 
 PERCENTILES = (50, 95, 99)
 
@@ -82,7 +83,7 @@ def print_report(document: dict[str, Any]) -> None:
     ]
     print_table(columns, [row])
     for reason, count in document["error_messages"].items():
-        message(f"error: {reason} ({count:,} times)")
+        message(f"error: {reason} ({counted(count, 'time')})")
     if document["interrupted"]:
         message("interrupted: these results are partial")
 

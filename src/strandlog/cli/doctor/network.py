@@ -25,6 +25,7 @@ from strandlog.client.wire.options import WireOptions
 from strandlog.client.wire.sasl import tokens
 from strandlog.client.wire.tls import tls_context
 from strandlog.clock import SystemClock
+from strandlog.config.units import counted
 from strandlog.errors import AuthenticationError, DataError, SettingError
 from strandlog.protocol.primitives import Reader
 
@@ -334,4 +335,4 @@ def _check_client(config: dict[str, object]) -> Check:
     except KafkaException as error:
         text = f"confluent-kafka cannot list topics: {error.args[0].str()}"
         return fail(name, text, "see the checks above")
-    return ok(name, f"confluent-kafka lists {len(topics)} topics")
+    return ok(name, f"confluent-kafka lists {counted(len(topics), 'topic')}")

@@ -34,6 +34,7 @@ from collections.abc import Callable, Iterator
 from strandlog.broker.access.audit import Event, time_text
 from strandlog.clock import Clock, stopwatch
 from strandlog.config.limits.access import AUDIT_MAX_QUEUED_EVENTS
+from strandlog.config.units import counted
 from strandlog.errors import AuditLogError
 
 logger = logging.getLogger(__name__)
@@ -245,7 +246,7 @@ class AuditLog:
 
     def _loss_event(self) -> Event:
         count, self._unreported = self._unreported, 0
-        logger.error("the audit log %s lost %d events", self._path, count)
+        logger.error("the audit log %s lost %s", self._path, counted(count, "event"))
         return {"time": time_text(self._clock.now_ms()), "event": "lost", "count": count}
 
     def _write(self, events: list[Event]) -> None:

@@ -39,6 +39,7 @@ from strandlog.config.authentication import is_loopback
 from strandlog.config.limits.access import JWKS_MAX_BYTES
 from strandlog.config.tables.authentication import JWKS_URL
 from strandlog.config.tables.broker import BrokerSettings
+from strandlog.config.units import counted
 from strandlog.errors import ConfigurationError, DataError, StrandlogError
 
 logger = logging.getLogger(__name__)
@@ -142,7 +143,7 @@ class JwksSource:
         if isinstance(outcome, KeySet):
             if self._failures or outcome.problems != self._keys.problems:
                 _reported(outcome)
-                logger.info("loaded %d keys for bearer tokens", len(outcome.by_id))
+                logger.info("loaded %s for bearer tokens", counted(len(outcome.by_id), "key"))
             self._keys, self._failures = outcome, 0
             self._load_in(self._interval_ms())
             return

@@ -26,6 +26,7 @@ import os
 from collections.abc import Iterator, Mapping, Set
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from strandlog.config.units import counted
 from strandlog.errors import InvalidSettingError, TableDamagedError, TableSchemaError
 from strandlog.model import TopicPartition
 from strandlog.spark.options import Options
@@ -134,9 +135,10 @@ class TableHistory:
             raise InvalidSettingError(
                 OPTION,
                 target,
-                f"another program has changed this table: it has {count} rows, not {expected}. "
-                "`--accept-changes` lets syncs continue, but history needs every record: restore "
-                "the table, or write it again with `strandlog table sync --rebuild`",
+                f"another program has changed this table: it has {counted(count, 'row')}, not "
+                f"{expected}. `--accept-changes` lets syncs continue, but history needs every "
+                "record: restore the table, or write it again with `strandlog table sync "
+                "--rebuild`",
             )
         self._gaps = [
             OffsetRange(TopicPartition(topic.name, each.partition), each.start, each.end)

@@ -24,6 +24,7 @@ from collections.abc import Iterator
 
 from strandlog.config.setting import DEFAULT_BATCH_MAX_RECORDS
 from strandlog.config.tables.topic import LogSettings
+from strandlog.config.units import counted
 from strandlog.errors import (
     CorruptRecordError,
     InvalidRecordError,
@@ -147,7 +148,8 @@ def _bad_count(header: BatchHeader, size_bytes: int, max_records: int) -> Strand
     count = header.record_count
     if count <= 0 or count != header.last_offset_delta + 1:
         return InvalidRecordError(
-            f"the batch has {count} records but {header.last_offset_delta + 1} offsets"
+            f"the batch has {counted(count, 'record')} but "
+            f"{counted(header.last_offset_delta + 1, 'offset')}"
         )
     if not header.attributes & CODEC_MASK and count * MIN_RECORD_BYTES > size_bytes - HEADER_SIZE:
         return InvalidRecordError(

@@ -147,7 +147,7 @@ def report_unknown_outcomes(
     if not began:
         return
     names = [f"producer {key} from offset {first}" for key, first in sorted(began.items())]
-    more = f" and {len(names) - NAMES_SHOWN} others" if len(names) > NAMES_SHOWN else ""
+    more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
     problems.report(
         f"{place}: the damage at offset {damage.start_offset} may include the end of "
         f"transactions: {', '.join(names[:NAMES_SHOWN])}{more}. Whether they were committed or "

@@ -33,6 +33,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
+from strandlog.config.units import counted
 from strandlog.errors import TableChangedError, TableDamagedError, TableGapError
 from strandlog.tables.table import Commit, Snapshot
 from strandlog.tables.topics.source import TopicState
@@ -169,7 +170,7 @@ def check_rows(
     if expected is None or expected + accepted_rows(properties) == found:
         return
     raise TableChangedError(
-        f"the table has {found} rows, but syncs have written "
+        f"the table has {counted(found, 'row')}, but syncs have written "
         f"{expected + accepted_rows(properties)}: another program has changed it"
         f"{_named(foreign_commit(history))}. Undo that; or keep the change with --accept-changes; "
         "or write the table again with --rebuild"
@@ -223,7 +224,7 @@ def check_partitions(properties: Mapping[str, str], topic: TopicState) -> None:
     before = int(properties.get(PARTITIONS, "0"))
     if before and before != len(topic.partitions):
         raise TableChangedError(
-            f"topic {topic.name!r} has {len(topic.partitions)} partitions and had {before} when "
-            "the table was created. A key may be in two of them, and offsets of two partitions "
-            "cannot be compared: sync in append mode to another folder"
+            f"topic {topic.name!r} has {counted(len(topic.partitions), 'partition')} and had "
+            f"{before} when the table was created. A key may be in two of them, and offsets of two "
+            "partitions cannot be compared: sync in append mode to another folder"
         )

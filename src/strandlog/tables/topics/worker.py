@@ -60,6 +60,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from strandlog.broker.topics.lake_tables import TableReport, WantedTable
 from strandlog.clock import SystemClock, stopwatch
+from strandlog.config.units import counted
 from strandlog.errors import (
     InvalidSettingError,
     MissingExtraError,
@@ -318,7 +319,7 @@ class Worker:
                 syncing.check_last_records()
             report = syncing.run(stops=stops)
         if report.bad_rows:
-            warn(f"{report.bad_rows} values could not be decoded; see the column `error`")
+            warn(f"could not decode {counted(report.bad_rows, 'value')}; see the column `error`")
         if report.commits:
             self._maintain(followed, table)
         return self._report(followed, table, table_id, topic), not is_out_of_time

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from strandlog.broker.broker import Broker
 from strandlog.broker.context import embedded_context
+from strandlog.config.units import counted
 from strandlog.errors import DataError, TopicNotFoundError
 from strandlog.model import Buffer
 from strandlog.protocol.kafka.api import PRODUCE
@@ -103,7 +104,8 @@ class Fault:
         with self._changed:
             if not self._changed.wait_for(lambda: self.hits >= hits, timeout):
                 raise TimeoutError(
-                    f"the fault occurred {self.hits} times within {timeout:g} s, not {hits}"
+                    f"the fault occurred {counted(self.hits, 'time')} within {timeout:g} s, "
+                    f"not {hits}"
                 )
 
     def hit(self) -> bool:

@@ -121,6 +121,10 @@ def test_unknown_topics_and_partitions(harness: CatalogHarness) -> None:
 def test_partitions_can_be_added_but_not_removed(harness: CatalogHarness) -> None:
     run_inline(harness.catalog.create("t", 2))
     harness.append("t", partition=1)
+    run_inline(harness.catalog.create("one", 1))
+    with pytest.raises(InvalidPartitionsError, match="has 1 partition; the number can only grow"):
+        run_inline(harness.catalog.add_partitions("one", 1))
+    run_inline(harness.catalog.delete("one"))
     assert run_inline(harness.catalog.add_partitions("t", 4)).partitions == 4
     assert harness.killed().ends() == {"t": [0, 1, 0, 0]}
     for count in (4, 1):

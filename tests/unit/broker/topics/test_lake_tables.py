@@ -165,7 +165,7 @@ def test_a_stalled_table_is_logged_once_because_the_disk_fills() -> None:
         harness.report(3)
         harness.wait()
     [line] = harness.runtime.lines
-    assert "37 records are not in its table yet" in line
+    assert "its table still lacks 37 records" in line
     assert "the disk may fill up" in line
     assert line in harness.broker.problems
     harness.report(40)

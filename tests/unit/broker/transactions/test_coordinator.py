@@ -831,5 +831,5 @@ def test_an_embedded_broker_lists_transactions_that_were_aborted_at_start() -> N
     for path in [path for path in disk.contents() if path.startswith("data/__transaction_state-")]:
         disk.remove(path)
     again = TransactionHarness(disk, harness.clock)
-    problem = "aborted 1 open transactions that were not in the coordinator's table"
+    problem = "aborted 1 open transaction missing from the coordinator's table"
     assert problem in again.broker.problems

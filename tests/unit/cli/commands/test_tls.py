@@ -305,6 +305,13 @@ def test_show_describes_every_certificate_of_a_file(cli: CommandLine, certs: Pat
     assert 1 <= first["days_left"] <= 3
 
 
+def test_show_warns_of_a_certificate_that_expires_in_1_day(cli: CommandLine, certs: Path) -> None:
+    made = moment(SystemClock().now_ms()) - timedelta(hours=12)
+    CertificateFolder(str(certs), made, 2, force=False).init([], [])
+    found = cli.inside("tls", "show", str(certs / "server.pem"))
+    assert found.err == "warning: CN=localhost expires in 1 day\n"
+
+
 def test_show_warns_about_a_key_that_others_can_read(cli: CommandLine, certs: Path) -> None:
     cli.inside("tls", "init", str(certs))
     (certs / "server.pem").chmod(0o644)

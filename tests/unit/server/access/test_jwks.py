@@ -286,6 +286,8 @@ async def until(is_reached: Callable[[], bool]) -> None:
 def test_keys_are_loaded_in_the_background_and_a_failure_keeps_the_old_ones(
     site: Site, provider: Provider, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO")
+
     async def scenario() -> None:
         site.status = 503
         source = opened(
@@ -311,6 +313,7 @@ def test_keys_are_loaded_in_the_background_and_a_failure_keeps_the_old_ones(
     asyncio.run(scenario())
     assert "cannot load the keys for bearer tokens" in caplog.text
     assert "503" in caplog.text
+    assert "loaded 1 key for bearer tokens" in caplog.text
 
 
 def test_an_error_of_a_library_does_not_end_the_loads(

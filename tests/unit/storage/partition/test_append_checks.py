@@ -79,6 +79,7 @@ BAD: dict[str, tuple[bytes, type[StrandlogError], str]] = {
     "no records": (changed(RECORD_COUNT_POSITION, ">i", 0), InvalidRecordError, "0 records"),
     "fewer records": (changed(RECORD_COUNT_POSITION, ">i", 2), InvalidRecordError, "2 records"),
     "more offsets": (changed(LAST_OFFSET_DELTA_POSITION, ">i", 3), InvalidRecordError, "4 offsets"),
+    "one offset": (changed(LAST_OFFSET_DELTA_POSITION, ">i", 0), InvalidRecordError, "1 offset$"),
     "negative delta": (changed(LAST_OFFSET_DELTA_POSITION, ">i", -1), InvalidRecordError, "0 off"),
     "codec 5": (changed(ATTRIBUTES_POSITION, ">h", 5), InvalidRecordError, "codec 5"),
     "codec 7": (changed(ATTRIBUTES_POSITION, ">h", 7), InvalidRecordError, "codec 7"),

@@ -118,6 +118,8 @@ def test_a_changed_row_count_names_the_commit() -> None:
     history = [own, Commit(3, "RESTORE", {}), Commit(2, "OPTIMIZE", {}), own]
     with pytest.raises(TableChangedError, match=r"has 90 rows.*written 100.*version 3: RESTORE"):
         decisions.check_rows(100, {}, 90, history)
+    with pytest.raises(TableChangedError, match=r"has 1 row, but.*written 100"):
+        decisions.check_rows(100, {}, 1, history)
     decisions.check_rows(100, {decisions.ACCEPTED_ROWS: "-10"}, 90, history)
     decisions.check_rows(100, {}, 100, [])
     decisions.check_rows(None, {}, 5, [])
@@ -135,3 +137,5 @@ def test_added_partitions_stop_an_upsert() -> None:
     decisions.check_partitions(properties, topic({0: Bounds(0, 1)}))
     with pytest.raises(TableChangedError, match="has 2 partitions and had 1"):
         decisions.check_partitions(properties, topic({0: Bounds(0, 1), 1: Bounds(0, 1)}))
+    with pytest.raises(TableChangedError, match="has 1 partition and had 2"):
+        decisions.check_partitions({decisions.PARTITIONS: "2"}, topic({0: Bounds(0, 1)}))

@@ -33,6 +33,7 @@ from strandlog.cli.security.certificates import (
 )
 from strandlog.cli.security.key_files import others_can_read, read_file
 from strandlog.clock import SystemClock
+from strandlog.config.units import counted
 
 app = command_app("Create a private CA and certificates; show a certificate.")
 
@@ -132,7 +133,7 @@ def _warn_about_expiry(info: CertificateInfo, now: datetime) -> None:
     if left < 0:
         message(f"warning: {info.subject} expired on {info.expires:%Y-%m-%d}")
     elif left < WARN_DAYS:
-        message(f"warning: {info.subject} expires in {left} days")
+        message(f"warning: {info.subject} expires in {counted(left, 'day')}")
 
 
 # -- output ------------------------------------------------------------------------------------

@@ -46,6 +46,7 @@ from strandlog.config.limits.http import (
     HTTP_PARSED_VALUE_BYTES,
     HTTP_PARSED_VALUE_ITEMS,
 )
+from strandlog.config.units import counted
 from strandlog.errors import CorruptSegmentError, OffsetOutOfRangeError, UnknownTopicIdError
 from strandlog.model import Buffer, IsolationLevel, Record, TopicPartition
 from strandlog.record.batch import iter_batches
@@ -413,8 +414,8 @@ def _size_below(data: Buffer, end: int) -> int:
 
 def _not_searched(tp: TopicPartition, offsets: list[int]) -> str:
     return (
-        f"{tp}: {len(offsets)} values from offset {min(offsets)} on were not searched: `path` "
-        f"applies to values of up to {HTTP_PARSED_VALUE_BYTES} bytes and "
+        f"{tp}: `path` did not search {counted(len(offsets), 'value')} from offset {min(offsets)} "
+        f"on: it applies to values of up to {HTTP_PARSED_VALUE_BYTES} bytes and "
         f"{HTTP_PARSED_VALUE_ITEMS} items"
     )
 

@@ -33,6 +33,7 @@ from strandlog.broker.deferred import Deferred, gather
 from strandlog.broker.runtime import Work, yield_control
 from strandlog.broker.topics.topic import Topic, check_partition_count, forbid_internal
 from strandlog.config.limits.kafka import MAX_RESOURCE_SETTINGS
+from strandlog.config.units import counted
 from strandlog.errors import (
     InvalidPartitionsError,
     InvalidReplicaAssignmentError,
@@ -262,12 +263,13 @@ def _grow(broker: Broker, request: Request, wanted: Any, validate_only: bool) ->
     check_partition_count(wanted.count, broker.settings.max_partitions_per_topic)
     if wanted.count <= topic.partitions:
         raise InvalidPartitionsError(
-            f"topic {topic.name!r} has {topic.partitions} partitions; the number can only grow"
+            f"topic {topic.name!r} has {counted(topic.partitions, 'partition')}; the number can "
+            "only grow"
         )
     if wanted.assignments is not None:
         if len(wanted.assignments) != wanted.count - topic.partitions:
             raise InvalidReplicaAssignmentError(
-                f"the request adds {wanted.count - topic.partitions} partitions, "
+                f"the request adds {counted(wanted.count - topic.partitions, 'partition')}, "
                 f"but assigns {len(wanted.assignments)}"
             )
         _check_nodes(row.broker_ids for row in wanted.assignments)

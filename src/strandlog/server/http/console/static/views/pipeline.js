@@ -3,7 +3,7 @@
 import { get, path } from "../api.js";
 import { Chart } from "../chart.js";
 import { h } from "../dom.js";
-import { ago, compact, count, rate, seconds, short, time } from "../format.js";
+import { ago, compact, count, counted, rate, seconds, short, time } from "../format.js";
 import { badge, nothing, panel, Table } from "../components.js";
 import { sparkLink } from "./pipelines.js";
 
@@ -114,13 +114,13 @@ function queryTable() {
         title: "State",
         kind: "number small-hidden",
         value: (row) => row.last.state_rows,
-        show: (row) => `${count(row.last.state_rows)} rows`,
+        show: (row) => counted(row.last.state_rows, "row"),
       },
       {
         title: "Dropped as late",
         kind: "number small-hidden",
         value: (row) => row.last.late_rows,
-        show: (row) => `${count(row.last.late_rows)} rows`,
+        show: (row) => counted(row.last.late_rows, "row"),
       },
       { title: "Watermark", kind: "soft small-hidden", value: (row) => row.last.watermark ?? "–" },
     ],
